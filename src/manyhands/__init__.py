@@ -1,0 +1,116 @@
+"""manyhands runs agents in parallel, from one laptop to a cluster, with one API.
+
+Everything a user needs imports from here. Names are loaded when they are first used, so `import manyhands` costs a few
+milliseconds and a worker process loads only what it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from manyhands.agents import AgentBase, ParallelizableAgent
+    from manyhands.config import EngineName, RunConfig
+    from manyhands.engines import RuntimeEngine
+    from manyhands.engines.inline import InlineRuntime
+    from manyhands.engines.local import LocalRuntime
+    from manyhands.errors import (
+        AgentError,
+        ConfigError,
+        DuplicateTaskId,
+        EngineFailed,
+        InfrastructureError,
+        Interrupted,
+        ManyhandsError,
+        MissingExtra,
+        SubAgentError,
+        SubAgentsFailed,
+        TaskFailed,
+        UnknownName,
+        Unserialisable,
+        UsageError,
+        WorkerLost,
+    )
+    from manyhands.messages import ActionModel, Msg
+    from manyhands.runners import Progress, Runners, exec_tasks
+    from manyhands.tasks import ErrorInfo, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
+
+_ROOMS = {
+    "agents": ("AgentBase", "ParallelizableAgent"),
+    "config": ("EngineName", "RunConfig"),
+    "engines": ("RuntimeEngine",),
+    "engines.inline": ("InlineRuntime",),
+    "engines.local": ("LocalRuntime",),
+    "errors": (
+        "AgentError",
+        "ConfigError",
+        "DuplicateTaskId",
+        "EngineFailed",
+        "InfrastructureError",
+        "Interrupted",
+        "ManyhandsError",
+        "MissingExtra",
+        "SubAgentError",
+        "SubAgentsFailed",
+        "TaskFailed",
+        "UnknownName",
+        "Unserialisable",
+        "UsageError",
+        "WorkerLost",
+    ),
+    "messages": ("ActionModel", "Msg"),
+    "runners": ("Progress", "Runners", "exec_tasks"),
+    "tasks": ("ErrorInfo", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [
+    "ActionModel",
+    "AgentBase",
+    "AgentError",
+    "ConfigError",
+    "DuplicateTaskId",
+    "EngineFailed",
+    "EngineName",
+    "ErrorInfo",
+    "InfrastructureError",
+    "InlineRuntime",
+    "Interrupted",
+    "LocalRuntime",
+    "ManyhandsError",
+    "MissingExtra",
+    "Msg",
+    "ParallelizableAgent",
+    "Progress",
+    "RunConfig",
+    "Runners",
+    "RuntimeEngine",
+    "SubAgentError",
+    "SubAgentsFailed",
+    "Task",
+    "TaskFailed",
+    "TaskResponse",
+    "TaskStatus",
+    "UnknownName",
+    "Unserialisable",
+    "UsageError",
+    "WorkerLost",
+    "current_task",
+    "exec_tasks",
+    "record_step",
+    "record_usage",
+]
+
+
+def __getattr__(name: str) -> Any:
+    room = _HOME.get(name)
+    if room is None:
+        raise AttributeError(f"module 'manyhands' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"manyhands.{room}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,78 @@
+"""One shape for every family of interchangeable parts: a literal table of names, loaded when used, open to others.
+
+An unknown name and a known name whose packages are missing are two mistakes and get two messages.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from manyhands.errors import ConfigError, MissingExtra, UnknownName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Family", "Member", "load_dotted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Where an implementation lives (`module:attribute`) and which extra brings what it imports."""
+
+    location: str
+    extra: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A named set of implementations of one contract."""
+
+    kind: str
+    """What a member is called in messages: `engine`, `provider`, ..."""
+    members: Mapping[str, Member]
+    entry_points: str
+    """The entry-point group by which other packages add members."""
+
+    def load(self, name: str) -> Any:
+        """Return the implementation called `name`.
+
+        Raises:
+            UnknownName: neither the table nor an installed package has it.
+            MissingExtra: the table has it, but its optional packages are not installed.
+        """
+        if member := self.members.get(name):
+            try:
+                return load_dotted(member.location)
+            except ModuleNotFoundError as error:
+                if member.extra is None or (error.name or "").startswith("manyhands"):
+                    raise
+                raise MissingExtra(f"the {self.kind} {name!r}", member.extra, str(error.name)) from error
+        for entry_point in metadata.entry_points(group=self.entry_points, name=name):
+            return entry_point.load()
+        raise UnknownName(self.kind, name, self.names())
+
+    def names(self) -> list[str]:
+        """Return every name that `load` knows, installed or not, sorted."""
+        return sorted({*self.members, *(e.name for e in metadata.entry_points(group=self.entry_points))})
+
+
+def load_dotted(location: str) -> Any:
+    """Import `package.module:attribute` (or `package.module.attribute`) and return the attribute.
+
+    Raises:
+        ConfigError: the text has no such form, or the module has no such attribute.
+        ModuleNotFoundError: there is no such module.
+    """
+    module_name, separator, attribute = location.partition(":")
+    if not separator:
+        module_name, _, attribute = location.rpartition(".")
+    if not module_name or not attribute:
+        raise ConfigError(f"{location!r} is not of the form 'package.module:Name'")
+    module = importlib.import_module(module_name)
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        raise ConfigError(f"module {module_name!r} has no {attribute!r}") from error

@@ -1,0 +1,1 @@
+"""The far side: what runs inside a worker process, whichever engine carried it there."""

@@ -1,0 +1,286 @@
+"""The hands of a worker: threads for sync calls, one event loop for all async ones."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
+
+from manyhands._processes import here
+from manyhands.engines.worker.faults import fault
+from manyhands.engines.worker.gate import Gate
+from manyhands.engines.worker.interruption import raise_in_thread
+from manyhands.errors import Unserialisable
+from manyhands.parcels import is_plain, pack, unpack
+from manyhands.tasks.outcome import Ending, Outcome
+from manyhands.tasks.recording import Recording, current_recording
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from manyhands.engines.base import Call
+
+__all__ = ["Hands", "StartTimes"]
+
+
+class Abandoned(SystemExit):
+    """Raised inside code that worked longer than its limit and cannot be stopped in any other way."""
+
+
+class StartTimes(Protocol):
+    """Where the start of each call is noted, by its number, for whoever enforces time limits from outside."""
+
+    def __setitem__(self, number: int, started: float) -> None: ...
+
+
+class Hands:
+    """Performs calls and emits one outcome for each, from whichever thread it ended in.
+
+    Args:
+        emit: receives each outcome; called from several threads.
+        sync_limit: sync calls at a time.
+        async_limit: async calls at a time.
+        shared: the limits are one limit for both kinds together.
+        starts: gets the `time.monotonic()` of each call's start.
+        finished: called with the label of each call that ended, before its outcome is emitted.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[Outcome], None],
+        *,
+        sync_limit: int,
+        async_limit: int,
+        shared: bool,
+        starts: StartTimes,
+        finished: Callable[[str], None],
+    ) -> None:
+        self._emit = emit
+        self._starts = starts
+        self._finished = finished
+        self.place = here()
+        self._sync_gate = Gate(sync_limit, self._start)
+        self._async_gate = self._sync_gate if shared else Gate(async_limit, self._start)
+        self._sync: SimpleQueue[Call | None] = SimpleQueue()
+        self._lanes = 0
+        self._busy = 0
+        self._lane_of: dict[int, int] = {}
+        """The thread that performs each sync call under way."""
+        self._lane_lock = threading.Lock()
+        """Protects `_lanes`, `_busy` and `_lane_of`."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: int | None = None
+        self._loop_lock = threading.Lock()
+        """Makes the event loop start once."""
+        self._playing: dict[int, tuple[asyncio.Task[None], asyncio.TimerHandle | None]] = {}
+        """Async calls under way and the alarms of their limits; used by the event loop's thread only."""
+        self._stopped: dict[int, Ending] = {}
+        """Why an async call was cancelled by us; used by the event loop's thread only."""
+
+    def take(self, calls: Sequence[Call]) -> None:
+        """Perform `calls` as soon as the limits allow."""
+        for is_async, gate in ((False, self._sync_gate), (True, self._async_gate)):
+            chosen = [call for call in calls if call.is_async is is_async]
+            if chosen:
+                gate.offer(chosen)
+
+    def recall(self) -> list[int]:
+        """Give up every call that has not started, and return their numbers; they get no outcome from here."""
+        waiting = self._sync_gate.recall()
+        if self._async_gate is not self._sync_gate:
+            waiting += self._async_gate.recall()
+        return [call.number for call in waiting]
+
+    def cancel(self) -> None:
+        """Cancel what is async and give up what has not started; sync calls go on, for only a signal could stop them."""
+        for number in self.recall():
+            self._emit(Outcome(number, Ending.CANCELLED, worker=self.place))
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._cancel_playing)
+
+    def lane(self) -> None:
+        """Perform sync calls in the calling thread until `close`. The main thread of a worker comes here to work."""
+        with self._lane_lock:
+            self._lanes += 1
+        self._work()
+
+    def abandon(self, number: int) -> None:
+        """Let another call take the place of one that does not end; what it still returns is dropped.
+
+        Its thread is asked to stop, which Python code obeys at its next step and native code when it returns.
+        """
+        with self._lane_lock:
+            thread = self._lane_of.pop(number, None)
+            if thread is not None:
+                self._lanes -= 1
+                self._busy -= 1
+        if thread is not None:
+            raise_in_thread(thread, Abandoned)
+            self._sync_gate.leave()
+        elif self._loop is not None and self._loop_thread is not None:
+            raise_in_thread(self._loop_thread, Abandoned)
+
+    def close(self) -> None:
+        """Let every lane end after what it is doing, and end the event loop."""
+        for _ in range(self._lanes):
+            self._sync.put(None)
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def _start(self, calls: list[Call]) -> None:
+        to_loop = [call for call in calls if call.is_async]
+        if to_loop:
+            loop = self._event_loop()
+            loop.call_soon_threadsafe(self._play_all, to_loop)
+        for call in calls:
+            if not call.is_async:
+                self._ensure_lane()
+                self._sync.put(call)
+
+    def _ensure_lane(self) -> None:
+        with self._lane_lock:
+            self._busy += 1
+            missing = self._busy > max(self._lanes, 1)
+        if missing:
+            started = threading.Event()
+            threading.Thread(target=self._extra_lane, args=(started,), name="manyhands-lane", daemon=True).start()
+            started.wait()
+
+    def _extra_lane(self, started: threading.Event) -> None:
+        with self._lane_lock:
+            self._lanes += 1
+        started.set()
+        self._work()
+
+    def _work(self) -> None:
+        while (call := self._sync.get()) is not None:
+            try:
+                if not self._perform(call):
+                    return
+            except Abandoned:
+                return
+
+    # --- sync calls ---------------------------------------------------------------------------------------------------
+
+    def _perform(self, call: Call) -> bool:
+        """Perform one call; return False if it was abandoned meanwhile, and this thread with it."""
+        started = time.monotonic()
+        self._lane_of[call.number] = threading.get_ident()
+        self._starts[call.number] = started
+        recording = Recording(call.label)
+        ending, result = copy_context().run(_attempt, call, recording)
+        if ending is Ending.RETURNED and inspect.isawaitable(result):
+            if kept := self._leave_lane(call):
+                self._event_loop().call_soon_threadsafe(self._play_rest, call, result, recording, started)
+            return kept
+        outcome = self._outcome(call, ending, result, recording, started)
+        if kept := self._leave_lane(call):
+            self._settle(call, outcome, self._sync_gate)
+        return kept
+
+    def _leave_lane(self, call: Call) -> bool:
+        with self._lane_lock:
+            if self._lane_of.pop(call.number, None) is None:
+                return False
+            self._busy -= 1
+            return True
+
+    # --- async calls --------------------------------------------------------------------------------------------------
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            import asyncio
+
+            with self._loop_lock:
+                if self._loop is None:
+                    loop = asyncio.new_event_loop()
+                    thread = threading.Thread(target=loop.run_forever, name="manyhands-loop", daemon=True)
+                    thread.start()
+                    self._loop, self._loop_thread = loop, thread.ident
+        return self._loop
+
+    def _play_all(self, calls: list[Call]) -> None:
+        for call in calls:
+            self._spawn(call, self._play(call, Recording(call.label)), call.limit)
+
+    def _play_rest(self, call: Call, rest: Awaitable[Any], recording: Recording, started: float) -> None:
+        left = None if call.limit is None else call.limit - (time.monotonic() - started)
+        self._spawn(call, self._play_on(call, rest, recording, started), left)
+
+    def _spawn(self, call: Call, play: Coroutine[Any, Any, None], limit: float | None) -> None:
+        assert self._loop is not None
+        alarm = None if limit is None else self._loop.call_later(limit, self._expire, call.number)
+        self._playing[call.number] = (self._loop.create_task(play), alarm)
+
+    async def _play(self, call: Call, recording: Recording) -> None:
+        started = time.monotonic()
+        self._starts[call.number] = started
+        ending, result = _attempt(call, recording)
+        await self._play_on(call, result, recording, started, ending)
+
+    async def _play_on(
+        self, call: Call, result: Any, recording: Recording, started: float, ending: Ending = Ending.RETURNED
+    ) -> None:
+        current_recording.set(recording)
+        try:
+            if ending is Ending.RETURNED and inspect.isawaitable(result):
+                result = await result
+        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its outcome
+            ending, result = Ending.RAISED, error
+        _, alarm = self._playing.pop(call.number)
+        if alarm:
+            alarm.cancel()
+        ending = self._stopped.pop(call.number, ending)
+        outcome = self._outcome(call, ending, result, recording, started)
+        self._settle(call, outcome, self._async_gate if call.is_async else self._sync_gate)
+
+    def _expire(self, number: int) -> None:
+        self._stopped[number] = Ending.TIMED_OUT
+        self._playing[number][0].cancel()
+
+    def _cancel_playing(self) -> None:
+        for number, (task, _) in self._playing.items():
+            self._stopped.setdefault(number, Ending.CANCELLED)
+            task.cancel()
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    def _outcome(self, call: Call, ending: Ending, result: Any, recording: Recording, started: float) -> Outcome:
+        outcome = Outcome(call.number, ending, seconds=time.monotonic() - started, worker=self.place)
+        if ending is Ending.RETURNED:
+            try:
+                outcome.value = (
+                    result if is_plain(result) else pack(result, f"the answer of task {call.label!r}", "answer")
+                )
+            except Unserialisable as error:
+                outcome.ending, outcome.error = Ending.RAISED, fault(error)
+        elif ending is Ending.RAISED:
+            outcome.error = fault(result)
+        if recording.usage:
+            outcome.usage = recording.usage
+        if recording.trajectory:
+            try:
+                outcome.trajectory = pack(recording.trajectory, f"the trajectory of task {call.label!r}", "trajectory")
+            except Unserialisable as error:
+                outcome.trajectory = pack([f"not kept: {error}"], "a note")
+        return outcome
+
+    def _settle(self, call: Call, outcome: Outcome, gate: Gate) -> None:
+        self._finished(call.label)
+        self._emit(outcome)
+        gate.leave()
+
+
+def _attempt(call: Call, recording: Recording) -> tuple[Ending, Any]:
+    """Make the call in the context of its own; the second value is what it returned or raised."""
+    current_recording.set(recording)
+    try:
+        return Ending.RETURNED, unpack(call.target)(unpack(call.argument))
+    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its outcome
+        return Ending.RAISED, error

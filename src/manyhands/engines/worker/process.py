@@ -1,0 +1,128 @@
+"""A worker process from the inside: one thread reads, one writes, the main thread works."""
+
+from __future__ import annotations
+
+import faulthandler
+import mmap
+import signal
+import socket
+import sys
+import threading
+import time
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from manyhands._processes import die_with_parent, end_own_group
+from manyhands.engines.base import Call
+from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, News, Work, encode, read_frame
+from manyhands.engines.worker.hands import Hands
+from manyhands.engines.worker.output import Line, Output, forward_logs
+from manyhands.parcels import Parcel, learn
+from manyhands.tasks.outcome import Outcome
+
+__all__ = ["work"]
+
+_LINES_AHEAD = 20_000
+"""How many lines may wait to be sent before printing blocks."""
+
+
+class _Returned(list[int]):
+    """Slots that were recalled, on their way out."""
+
+
+class _End:
+    """The last thing in the outbox."""
+
+
+def work(socket_fd: int, starts_fd: int) -> None:
+    """Serve the supervisor at the other end of `socket_fd` until it says stop or goes away."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    connection = socket.socket(fileno=socket_fd)
+    hello: Hello = read_frame(connection)
+    sys.path[:] = hello.sys_path
+    starts = memoryview(mmap.mmap(starts_fd, 0)).cast("d")
+    outbox: SimpleQueue[Any] = SimpleQueue()
+
+    def emit_line(line: Line) -> None:
+        while outbox.qsize() > _LINES_AHEAD:
+            time.sleep(0.001)
+        outbox.put(line)
+
+    output = Output(emit_line, keep_unmarked=False)
+    forward_logs(emit_line, hello.log_level)
+    hands = Hands(
+        outbox.put,
+        sync_limit=hello.sync_limit,
+        async_limit=hello.async_limit,
+        shared=hello.shared_limit,
+        starts=starts,
+        finished=output.finish,
+    )
+    connection.sendall(encode(News([], [])))
+    writer = threading.Thread(target=_write, args=(connection, outbox), name="manyhands-writer", daemon=True)
+    writer.start()
+    threading.Thread(target=_read, args=(connection, hands, outbox), name="manyhands-reader", daemon=True).start()
+    hands.lane()
+    output.restore()
+    outbox.put(_End())
+    writer.join()
+
+
+def _read(connection: socket.socket, hands: Hands, outbox: SimpleQueue[Any]) -> None:
+    targets: dict[int, Parcel] = {}
+    while True:
+        try:
+            message = read_frame(connection)
+        except (EOFError, OSError):
+            end_own_group()
+        if isinstance(message, Work):
+            hands.take(_unwrap(message, targets))
+        elif message == RECALL:
+            outbox.put(_Returned(hands.recall()))
+        elif message == CANCEL:
+            hands.cancel()
+        elif message == STOP:
+            hands.close()
+            return
+
+
+def _unwrap(work: Work, targets: dict[int, Parcel]) -> list[Call]:
+    learn(work.code)
+    for key, body in work.targets.items():
+        targets[key] = Parcel(body, {})
+    calls = [
+        Call(slot, targets[target], argument, label, limit, is_async)
+        for slot, target, argument, label, limit, is_async in work.calls
+    ]
+    for key in work.forget:
+        targets.pop(key, None)
+    return calls
+
+
+def _write(connection: socket.socket, outbox: SimpleQueue[Any]) -> None:
+    """Send what there is, as soon as there is something; what comes up meanwhile goes with the next frame."""
+    ended = False
+    while not ended:
+        news = News([], [])
+        item = outbox.get()
+        while item is not None:
+            if isinstance(item, Outcome):
+                news.outcomes.append(
+                    (item.number, item.ending, item.value, item.error, item.seconds, item.usage, item.trajectory)
+                )
+            elif isinstance(item, Line):
+                news.lines.append(item)
+            elif isinstance(item, _Returned):
+                news = news._replace(returned=[*(news.returned or ()), *item])
+            else:
+                ended = True
+            try:
+                item = outbox.get_nowait()
+            except Empty:
+                item = None
+        try:
+            connection.sendall(encode(news))
+        except OSError:
+            end_own_group()

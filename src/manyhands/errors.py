@@ -1,0 +1,165 @@
+"""Every error that manyhands raises, ordered by who has to act.
+
+::
+
+    ManyhandsError
+    ├── UsageError                    the caller must change the call
+    │   ├── ConfigError               a setting is unknown, of the wrong type or out of range
+    │   ├── DuplicateTaskId           two tasks of one run have the same id
+    │   ├── UnknownName               no plug-in (engine, provider, ...) has this name
+    │   ├── MissingExtra              the plug-in exists, its optional packages do not
+    │   └── Unserialisable            an object cannot travel to a worker (also a TypeError)
+    ├── AgentError                    the agent's own code must change
+    │   ├── SubAgentError             one sub-agent of a ParallelizableAgent failed
+    │   ├── SubAgentsFailed           some did, and nobody was there to aggregate the rest
+    │   └── TaskFailed                raised by TaskResponse.unwrap() for a response without success
+    └── InfrastructureError           nobody's code is wrong: a process or a machine went away
+        ├── EngineFailed              the engine cannot go on
+        └── WorkerLost                the worker died and took the attempt with it
+
+    Interrupted (KeyboardInterrupt)   Ctrl-C; carries every response, the cancelled ones too
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "AgentError",
+    "ConfigError",
+    "DuplicateTaskId",
+    "EngineFailed",
+    "InfrastructureError",
+    "Interrupted",
+    "ManyhandsError",
+    "MissingExtra",
+    "SubAgentError",
+    "SubAgentsFailed",
+    "TaskFailed",
+    "UnknownName",
+    "Unserialisable",
+    "UsageError",
+    "WorkerLost",
+]
+
+
+class ManyhandsError(Exception):
+    """The root of the tree: catch this to catch everything that manyhands raises on purpose."""
+
+    retryable: bool = False
+    """Whether the same attempt, made again, may end differently."""
+
+
+class UsageError(ManyhandsError):
+    """The call itself is wrong; nothing was started."""
+
+
+class ConfigError(UsageError, ValueError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+class DuplicateTaskId(UsageError, ValueError):
+    """Two tasks of one run share an id, so their responses could not be told apart."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"two tasks have the id {task_id!r}; give each its own, or leave `id` out to get a fresh one")
+        self.task_id = task_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.task_id,))
+
+
+class UnknownName(UsageError, LookupError):
+    """No member of a plug-in family has this name."""
+
+    def __init__(self, family: str, name: str, known: Iterable[str]) -> None:
+        self.family, self.name, self.known = family, name, tuple(sorted(known))
+        super().__init__(f"there is no {family} called {name!r}; there are: {', '.join(self.known)}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.family, self.name, self.known))
+
+
+class MissingExtra(UsageError, ImportError):
+    """A part is known but what it builds on is not installed."""
+
+    def __init__(self, part: str, extra: str, missing: str) -> None:
+        self.part, self.extra, self.missing = part, extra, missing
+        super().__init__(f"{part} needs {missing}, which is not installed: pip install 'manyhands[{extra}]'")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.part, self.extra, self.missing))
+
+
+class Unserialisable(UsageError, TypeError):
+    """An object cannot travel between processes; `path` names the part of it that cannot."""
+
+    def __init__(self, what: str, path: str, reason: str) -> None:
+        self.what, self.path, self.reason = what, path, reason
+        super().__init__(f"{what} cannot be sent to another process because of {path}: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.what, self.path, self.reason))
+
+
+class AgentError(ManyhandsError):
+    """An agent's own code failed."""
+
+
+class SubAgentError(AgentError):
+    """What an aggregate function finds in the place of the answer of a sub-agent that failed."""
+
+    def __init__(self, agent_name: str, error_type: str, message: str, traceback: str = "") -> None:
+        self.agent_name, self.error_type, self.message, self.traceback = agent_name, error_type, message, traceback
+        super().__init__(f"sub-agent {agent_name!r} failed: {error_type}: {message}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.agent_name, self.error_type, self.message, self.traceback))
+
+
+class SubAgentsFailed(AgentError):
+    """Some sub-agents failed and there is no aggregate function that could make do with the others."""
+
+    def __init__(self, errors: Mapping[str, SubAgentError]) -> None:
+        self.errors = dict(errors)
+        listed = "; ".join(f"{name}: {error.error_type}: {error.message}" for name, error in self.errors.items())
+        super().__init__(
+            f"{len(self.errors)} sub-agent(s) failed: {listed}. Pass aggregate_func= to go on with the answers of the others"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.errors,))
+
+
+class TaskFailed(AgentError):
+    """A response that was asked for its answer has none; `response` says why."""
+
+    def __init__(self, message: str, response: Any = None) -> None:
+        super().__init__(message)
+        self.response = response
+
+
+class InfrastructureError(ManyhandsError):
+    """A process, a machine or a connection went away; the same work may succeed elsewhere."""
+
+    retryable = True
+
+
+class EngineFailed(InfrastructureError):
+    """The engine cannot carry any more attempts, for example because no worker process can start."""
+
+
+class WorkerLost(InfrastructureError):
+    """The worker died while it held the attempt."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended the run. `responses` has one entry for every task that was accepted, by id, in input order."""
+
+    def __init__(self, responses: Mapping[str, Any]) -> None:
+        self.responses = dict(responses)
+        done = sum(1 for response in self.responses.values() if getattr(response, "success", False))
+        super().__init__(f"interrupted: {done} of {len(self.responses)} tasks had succeeded; the others are cancelled")

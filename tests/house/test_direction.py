@@ -1,0 +1,75 @@
+"""Imports go down the list of rooms, never up and never sideways."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import manyhands
+
+HOUSE = Path(manyhands.__file__).parent
+
+# From the top of the house to its foundation. Rooms on one level are strangers to each other.
+LEVELS: list[set[str]] = [
+    {"cli"},
+    {"dashboard", "testing"},
+    {"rollout"},
+    {"runners"},
+    {"agents", "envs"},
+    {"driver"},
+    {"engines", "remote", "vms", "models", "store"},
+    {"rpc"},
+    {"parcels", "_processes"},
+    {"messages", "tasks", "config"},
+    {"_plugins"},
+    {"errors", "_clock", "_files", "_ids"},
+]
+LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
+# `agents` knows `remote`, and records know each other.
+SIDEWAYS = {("envs", "agents"), ("messages", "tasks"), ("tasks", "messages"), ("config", "tasks")}
+
+
+def room_of(path: Path) -> str:
+    relative = path.relative_to(HOUSE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path} uses a relative import"
+            names = [f"manyhands.{a.name}" for a in node.names] if node.module == "manyhands" else [node.module]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("manyhands.")}
+    return rooms
+
+
+def test_every_room_has_a_level() -> None:
+    rooms = {room_of(path) for path in HOUSE.rglob("*.py")} - {"__init__", "__main__"}
+    assert rooms <= set(LEVEL), f"give these rooms a level: {sorted(rooms - set(LEVEL))}"
+
+
+def test_imports_go_down() -> None:
+    wrong = []
+    for path in sorted(HOUSE.rglob("*.py")):
+        here = room_of(path)
+        if here in {"__init__", "__main__"}:
+            continue
+        for there in imported_rooms(path) - {here}:
+            if LEVEL[there] <= LEVEL[here] and (here, there) not in SIDEWAYS:
+                wrong.append(f"{path.relative_to(HOUSE)} imports {there}")
+    assert not wrong, wrong
+
+
+def test_only_the_command_line_prints() -> None:
+    printing = []
+    for path in sorted(HOUSE.rglob("*.py")):
+        if room_of(path) == "cli":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+                printing.append(f"{path.relative_to(HOUSE)}:{node.lineno}")
+    assert not printing, printing

@@ -1,0 +1,56 @@
+"""The public names, and what importing them costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import manyhands
+
+HEAVY = {"asyncio", "cloudpickle", "grpc", "multiprocessing", "openai", "pyspark", "ray", "rich", "torch"}
+
+
+def test_public_names_are_sorted_unique_and_real() -> None:
+    assert manyhands.__all__ == sorted(set(manyhands.__all__))
+    for name in manyhands.__all__:
+        assert getattr(manyhands, name) is not None
+
+
+def test_every_public_name_has_a_home_and_the_other_way_round() -> None:
+    assert sorted(manyhands._HOME) == sorted(set(manyhands.__all__) - manyhands_own_names())
+
+
+def manyhands_own_names() -> set[str]:
+    return {name for name in manyhands.__all__ if getattr(getattr(manyhands, name), "__module__", "") == "manyhands"}
+
+
+def test_a_misspelt_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Runner"):
+        _ = manyhands.Runner
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_importing_manyhands_loads_nothing_heavy() -> None:
+    loaded = modules_after("import manyhands")
+    assert not loaded & HEAVY, loaded & HEAVY
+
+
+def test_the_names_of_the_task_door_load_nothing_of_the_engines() -> None:
+    loaded = modules_after("from manyhands import Task, RunConfig, EngineName, TaskResponse, AgentBase, Msg")
+    assert not loaded & (HEAVY - {"asyncio"}), loaded & HEAVY
+
+
+def test_importing_manyhands_is_quick() -> None:
+    """Measured against a bare interpreter in the same run; the best of five, so that a busy machine does not matter."""
+    code = "import time; t = time.perf_counter(); import manyhands; print(time.perf_counter() - t)"
+    best = min(
+        float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+        for _ in range(5)
+    )
+    assert best < 0.1, best
