@@ -45,9 +45,6 @@ class Driver:
 
     def accept(self, owed: Sequence[Owed]) -> None:
         """Take charge of work; each piece will be settled exactly once."""
-        now = self._clock()
-        for piece in owed:
-            piece.accepted = now
         self._send(owed)
 
     def settle(self, timeout: float) -> list[Settlement]:
