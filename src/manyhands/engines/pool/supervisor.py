@@ -17,8 +17,10 @@ import tempfile
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import manyhands
 from manyhands._processes import describe_exit, kill_group
 from manyhands.engines.wire import CANCEL, RECALL, STOP, FrameReader, Hello, News, Work, encode
 from manyhands.parcels import Parcel
@@ -38,6 +40,12 @@ CANCEL_GRACE = 1.0
 _TARGETS_KEPT = 128
 """Targets that a worker keeps; the one not used for longest is sent again when it is needed again."""
 _CHUNK = 1 << 20
+_HOME = str(Path(manyhands.__file__).parents[1])
+_WORKER = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from manyhands.engines.worker.process import work; "
+    "work(int(sys.argv[2]), int(sys.argv[3]))"
+)
+"""Works wherever this copy of manyhands came from, and leaves `__main__` of the worker empty for the user's."""
 _EXIT_WAIT = 5.0
 """Seconds to wait for the kernel to report a process that was killed or has closed its socket."""
 
@@ -51,8 +59,8 @@ class WorkerSettings:
     shared_limit: bool
     slots: int
     """The most calls that a worker is ever given at a time."""
-    command: tuple[str, ...] = (sys.executable, "-m", "manyhands.engines.worker")
-    """What starts a worker; two file descriptors are appended."""
+    command: tuple[str, ...] = (sys.executable,)
+    """What starts a Python interpreter for the worker."""
 
 
 @dataclass(slots=True)
@@ -94,7 +102,7 @@ class Supervisor:
             shared.truncate(8 * max(settings.slots, 1))
             self._starts = memoryview(mmap.mmap(shared.fileno(), 0)).cast("d")
             self._process = subprocess.Popen(
-                [*settings.command, str(theirs.fileno()), str(shared.fileno())],
+                [*settings.command, "-c", _WORKER, _HOME, str(theirs.fileno()), str(shared.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), shared.fileno()),
                 process_group=0,
