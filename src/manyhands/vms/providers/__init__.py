@@ -16,6 +16,7 @@ __all__ = ["PROVIDERS", "Instance", "MachineSettings", "Provider", "open_provide
 PROVIDERS = Family(
     kind="provider",
     members={
+        "qemu": Member("manyhands.vms.providers.qemu:QemuProvider", extra="qemu"),
         "process": Member("manyhands.vms.providers.process:ProcessProvider"),
     },
     entry_points="manyhands.providers",
