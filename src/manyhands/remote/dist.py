@@ -55,7 +55,7 @@ class DistConf:
         if given is None or given is False:
             return None
         if given is True:
-            return cls()
+            return _CHILD
         if isinstance(given, cls):
             return given
         if isinstance(given, Mapping):
@@ -66,12 +66,15 @@ class DistConf:
         raise ConfigError(f"to_dist must be True, a mapping or a DistConf, not {given!r}")
 
 
+_CHILD = DistConf()
+
+
 def place_of(conf: DistConf) -> tuple[Link, Child | None]:
     """Return the link to the server where an agent shall live, and the child process if it is the agent's own."""
+    from manyhands.remote.children import nursery
+
     if conf.host is not None:
         from manyhands.remote.client.links import link_to
 
         return link_to(Address.of(conf.host, conf.port), conf.tls), None
-    from manyhands.remote.children.nursery import child_link, own_child_link
-
-    return own_child_link() if conf.own_process else (child_link(), None)
+    return nursery.own_child_link() if conf.own_process else (nursery.child_link(), None)

@@ -35,11 +35,8 @@ class Method:
     name: str
     kind: Kind
     concurrent: bool
-
-    @property
-    def on_loop(self) -> bool:
-        """Whether it is carried out on the event loop."""
-        return self.kind in (Kind.ASYNC, Kind.PROMPT, Kind.ASYNC_GENERATOR)
+    on_loop: bool
+    """Whether it is carried out on the event loop."""
 
 
 @functools.cache
@@ -53,7 +50,9 @@ def methods_of(cls: type) -> dict[str, Method]:
         function = getattr(function, "__func__", function)
         if isinstance(function, type) or not callable(function):
             continue
-        methods[name] = Method(name, _kind(function), is_concurrent(function))
+        kind = _kind(function)
+        on_loop = kind in (Kind.ASYNC, Kind.PROMPT, Kind.ASYNC_GENERATOR)
+        methods[name] = Method(name, kind, is_concurrent(function), on_loop)
     return methods
 
 

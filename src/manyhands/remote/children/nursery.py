@@ -83,17 +83,19 @@ class _Nursery:
         self._shared: list[Link] = []
         self._turn = 0
         self._born = 0
+        self._cores = usable_cores()
 
     def shared(self) -> Link:
         """Return the link to the child whose turn it is; as many children as cores share all agents."""
         with self._lock:
-            self._shared = [link for link in self._shared if link.lost is None]
-            if len(self._shared) < usable_cores():
-                link = self._bear()
-                self._shared.append(link)
-                return link
             self._turn += 1
-            return self._shared[self._turn % len(self._shared)]
+            if len(self._shared) == self._cores:
+                link = self._shared[self._turn % self._cores]
+                if link.lost is None:
+                    return link
+                self._shared = [link for link in self._shared if link.lost is None]
+            self._shared.append(self._bear())
+            return self._shared[-1]
 
     def own(self) -> tuple[Link, Child]:
         """Return the link to a child that is nobody else's."""
@@ -102,11 +104,12 @@ class _Nursery:
             return link, self._children[-1]
 
     def _bear(self) -> Link:
+        if self._zygote is None or self._zygote.poll() is not None:
+            self._start()
+        # Loading gRPC takes as long as the warm parent needs to start; both happen at the same time.
         from manyhands.remote.client.link import Link
         from manyhands.remote.client.links import adopt
 
-        if self._zygote is None or self._zygote.poll() is not None:
-            self._start()
         assert self._control is not None
         assert self._folder is not None
         token = load_token()

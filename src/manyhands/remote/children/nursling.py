@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -11,7 +12,11 @@ from typing import Any
 
 from manyhands._processes import die_with_parent, end_own_group
 
-__all__ = ["live", "warm_up"]
+__all__ = ["GC_THRESHOLD", "live", "warm_up"]
+
+GC_THRESHOLD = (100_000, 20, 20)
+"""A server makes and drops objects by the hundred thousand at a time; with Python's 700 half of its time would go into
+looking for cycles among them."""
 
 
 def warm_up() -> None:
@@ -34,6 +39,7 @@ def live(settings: dict[str, Any], leash: int) -> None:
     sys.path[:] = settings["sys_path"]
     os.environ.update(settings["environ"])
     os.chdir(settings["cwd"])
+    gc.set_threshold(*GC_THRESHOLD)
     logging.basicConfig(level=settings["log_level"])
     connection = socket.socket(fileno=leash)
     try:

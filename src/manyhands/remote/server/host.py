@@ -14,7 +14,7 @@ from manyhands.remote.faults import encode_error
 from manyhands.remote.methods import methods_of
 from manyhands.remote.server.interruption import Interruption, interrupt
 from manyhands.remote.server.lanes import Lanes
-from manyhands.remote.server.mailbox import Agent, Call, choose, offer
+from manyhands.remote.server.mailbox import Agent, Call, claim, next_call, offer
 from manyhands.remote.server.performing import Player, credit_of, fail, perform_sync
 from manyhands.remote.server.report import describe
 from manyhands.remote.server.session import Session
@@ -39,7 +39,7 @@ _EARLY = 5.0
 
 
 class Host:
-    """Everything that lives on one server. The handlers run on the I/O loop."""
+    """Everything that lives on one server. Made on the I/O loop, on which the handlers run."""
 
     def __init__(self, policy: Policy, limits: Limits, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         self.instance = secrets.token_hex(8)
@@ -50,6 +50,7 @@ class Host:
         self.served = 0
         """Calls of sessions that are over."""
         self._loop = loop
+        self._io_thread = threading.get_ident()
         self._stop = stop
         self._mutex = threading.Lock()
         """Protects the queues and the `busy` flags of agents, and what a call `runs` in."""
@@ -106,8 +107,8 @@ class Host:
     def _launch(self, call: Call) -> None:
         """Give a call to whoever carries out its kind, together with the others of this frame if there is one."""
         on_loop = call.method is not None and call.method.on_loop
-        if self._batch is not None and threading.current_thread().name == "manyhands-io":
-            self._batch[1 if on_loop else 0].append(call)
+        if self._batch is not None and threading.get_ident() == self._io_thread:
+            self._batch[on_loop].append(call)
         elif on_loop:
             self.player.submit([call])
         else:
@@ -116,7 +117,23 @@ class Host:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def _call(self, session: Session, number: int, agent: Any, name: str, args: Any) -> None:
-        self._call_more(session, number, agent, name, args, None, 0)
+        """Take a call without keywords and streams; the common one, of a free agent, straight to whoever does it."""
+        target = session.agents.get(agent) if type(agent) is int else None
+        if target is None or target.busy or target.queue or not target.methods or self._early or self._attachments:
+            self._call_more(session, number, agent, name, args, None, 0)
+            return
+        method = target.methods.get(name)
+        if method is None or target.stopped or any([type(value) is tuple and is_reference(value) for value in args]):
+            self._call_more(session, number, agent, name, args, None, 0)
+            return
+        call = Call(session, number, target, name, args)
+        session.active[number] = call
+        session.last_call = number
+        call.method = method
+        if not method.concurrent:
+            target.busy = True
+        assert self._batch is not None
+        self._batch[method.on_loop].append(call)
 
     def _call_more(
         self, session: Session, number: int, agent: Any, name: str, args: Any, kwargs: Any, credit: int
@@ -143,8 +160,7 @@ class Host:
         self._offer(call)
 
     def _offer(self, call: Call) -> None:
-        with self._mutex:
-            ready = offer(call.agent, call)
+        ready = offer(call.agent, call, self._mutex)
         if ready is not None:
             self._start(ready)
 
@@ -185,8 +201,7 @@ class Host:
         if call.method is not None and call.method.concurrent:
             return None
         while True:
-            with self._mutex:
-                following = choose(agent)
+            following = next_call(agent, self._mutex)
             if following is None:
                 return None
             if self._refused(following):
@@ -204,10 +219,11 @@ class Host:
     def _perform(self, call: Call | None) -> None:
         """Carry out a call, and those that follow it, in a lane."""
         while call is not None:
-            with self._mutex:
-                call.runs = threading.get_ident()
+            call.runs = threading.get_ident()
             try:
-                if call.name == _CONSTRUCT:
+                if call.cancelled is not None:
+                    fail(call, call.cancelled)
+                elif call.name == _CONSTRUCT:
                     self._construct(call)
                 elif call.name == _FREE:
                     self._free(call.agent)
@@ -253,10 +269,8 @@ class Host:
                 container[key] = value
             else:
                 call.error = value
-            with self._mutex:
-                call.missing -= 1
-                agent = call.agent
-                ready = None if call.missing or agent.busy or not agent.queue else choose(agent)
+            call.missing -= 1
+            ready = None if call.missing else claim(call.agent, self._mutex)
             if ready is not None:
                 self._start(ready)
 

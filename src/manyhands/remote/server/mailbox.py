@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
+    import threading
     from collections.abc import Callable
 
     from manyhands.remote.methods import Method
     from manyhands.remote.server.session import Session
 
-__all__ = ["Agent", "Call", "choose", "offer"]
+__all__ = ["Agent", "Call", "claim", "next_call", "offer"]
 
 
 class Call:
@@ -74,23 +75,45 @@ class Agent:
         self.served = 0
 
 
-def offer(agent: Agent, call: Call) -> Call | None:
-    """Give a call to an agent; return it if the agent can begin with it at once."""
+def offer(agent: Agent, call: Call, mutex: threading.Lock) -> Call | None:
+    """Give a call to an agent; return the call that the agent begins with now, if it does. Only the I/O loop does this.
+
+    The common case takes no lock. An agent becomes busy here, or under the lock; it becomes free in `next_call`, which looks
+    at the queue once more afterwards, as this does at the flag. So a call is never left in the queue of a free agent.
+    """
     if agent.methods is not None:
         call.method = agent.methods.get(call.name)
         if call.method is not None and call.method.concurrent and not call.missing:
             return call
-    if agent.busy or call.missing or agent.queue:
+    if not agent.busy and not call.missing and not agent.queue:
+        agent.busy = True
+        return call
+    with mutex:
         if agent.queue is None:
             agent.queue = deque()
         agent.queue.append(call)
+    return claim(agent, mutex)
+
+
+def claim(agent: Agent, mutex: threading.Lock) -> Call | None:
+    """Return what an agent that may be free does next, or None."""
+    if agent.busy:
+        return None
+    with mutex:
         return None if agent.busy else choose(agent)
-    agent.busy = True
-    return call
+
+
+def next_call(agent: Agent, mutex: threading.Lock) -> Call | None:
+    """Return what an agent that has finished a call does next; with None it is free."""
+    if not agent.queue:
+        agent.busy = False
+        return claim(agent, mutex) if agent.queue else None
+    with mutex:
+        return choose(agent)
 
 
 def choose(agent: Agent) -> Call | None:
-    """Return what an agent that is free does next, or None; it is then busy or not accordingly.
+    """Return what an agent that does nothing does next, or None; it is then busy or not accordingly. Needs the lock.
 
     The calls of one caller keep their order: one that waits for an argument keeps back those that its caller sent later,
     and nobody else's.
@@ -98,7 +121,6 @@ def choose(agent: Agent) -> Call | None:
     queue = agent.queue
     if not queue:
         agent.busy = False
-        agent.queue = None
         return None
     if not queue[0].missing:
         agent.busy = True

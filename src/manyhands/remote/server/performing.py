@@ -13,6 +13,7 @@ from manyhands.remote.faults import encode_error
 from manyhands.remote.methods import Kind
 from manyhands.remote.server.credit import Credit
 from manyhands.remote.server.interruption import Interruption
+from manyhands.remote.server.loop import CrowdLoop
 from manyhands.remote.values import encode_result
 from manyhands.remote.wire import ERROR, RESULT, STREAMED
 
@@ -96,7 +97,7 @@ class Player:
         if self._loop is None:
             with self._starting:
                 if self._loop is None:
-                    loop = asyncio.new_event_loop()
+                    loop = CrowdLoop()
                     threading.Thread(target=loop.run_forever, name="manyhands-agents", daemon=True).start()
                     self._loop = loop
         self._loop.call_soon_threadsafe(self._begin, calls)
@@ -122,7 +123,7 @@ class Player:
                     self._step(following)
                     following = self._then(following)
                 else:
-                    following.runs = loop.create_task(self._play(following))
+                    following.runs = asyncio.Task(self._play(following), loop=loop, name=following.name)
                     following = None
 
     def _step(self, call: Call) -> None:
