@@ -158,6 +158,11 @@ class Keeper:
         self._answer(request_id, PoolStopped("the request was withdrawn"))
         self._settle()
 
+    def withdraw_pending(self, request_id: str) -> None:
+        """Take a request out of the queue if it still waits."""
+        if request_id in self._waiting and not self.ledger.has_lease(request_id):
+            self.withdraw(request_id)
+
     def renew(self, token: int) -> float:
         """Move a lease's deadline; return the seconds until then. Raises as `Ledger.renew`."""
         seconds = self.ledger.renew(token)

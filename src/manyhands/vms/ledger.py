@@ -244,6 +244,10 @@ class Ledger:
             self._match()
         return self._granted.get(request_id)
 
+    def has_lease(self, request_id: str) -> bool:
+        """Return whether a request has got a machine."""
+        return request_id in self._granted
+
     def withdraw(self, request_id: str) -> None:
         """Nobody waits for this request any more; a machine that it has got meanwhile is released."""
         if self._pending.pop(request_id, None) is not None:

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from manyhands.errors import LeaseTimeout, PoolFailed, PoolStopped
+from manyhands.errors import LeaseTimeout, PoolFailed, PoolStopped, UsageError
 from manyhands.vms.face import PoolFace
 from manyhands.vms.keeper import Keeper
 from manyhands.vms.ledger import Ledger
@@ -18,9 +18,12 @@ from manyhands.vms.providers import MachineSettings, open_provider, provider_cla
 from manyhands.vms.states import MachineState
 
 if TYPE_CHECKING:
+    from manyhands.rpc.tls import TlsConf
+    from manyhands.rpc.token import Token
     from manyhands.vms.face import LeaseRequest
     from manyhands.vms.keeper import Grant, PoolStatus
     from manyhands.vms.providers import Provider
+    from manyhands.vms.service import PoolServer
 
 __all__ = ["VMPoolManager"]
 
@@ -72,6 +75,7 @@ class VMPoolManager(PoolFace):
         self._running: asyncio.AbstractEventLoop | None = None
         self._keeper: Keeper | None = None
         self._run: Run | None = None
+        self._servers: list[PoolServer] = []
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -147,6 +151,8 @@ class VMPoolManager(PoolFace):
             loop, self._running = self._running, None
         if loop is None:
             return
+        for server in self._servers:
+            server.close()
         try:
             asyncio.run_coroutine_threadsafe(self._finish(), loop).result(_STOP_SECONDS)
         finally:
@@ -180,6 +186,31 @@ class VMPoolManager(PoolFace):
     async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self.stop)))
 
+    # --- other processes ----------------------------------------------------------------------------------------------
+
+    def serve(
+        self, host: str = "127.0.0.1", port: int = 0, *, token: Token | None = None, tls: TlsConf | None = None
+    ) -> PoolServer:
+        """Let workers of other processes and hosts lease from this pool; they use `PoolClient`. Ends with the pool.
+
+        Raises:
+            ConfigError: the address cannot be listened at.
+        """
+        from manyhands.vms.service import PoolServer
+
+        self._loop()
+        server = PoolServer(self, host, port, token=token, tls=tls)
+        self._servers.append(server)
+        return server
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process this pool is a client of this one."""
+        if not self._servers:
+            raise UsageError("a pool travels to other processes as its address: call pool.serve() first")
+        from manyhands.vms.client import PoolClient
+
+        return (PoolClient, (str(self._servers[-1].address),))
+
     # --- what a face is made of ---------------------------------------------------------------------------------------
 
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -197,6 +228,10 @@ class VMPoolManager(PoolFace):
 
     async def _withdraw(self, request_id: str) -> None:
         self._open().withdraw(request_id)
+
+    async def _withdraw_pending(self, request_id: str) -> None:
+        """Take a request out of the queue whose client is gone; a lease that it has got ends by its deadline."""
+        self._open().withdraw_pending(request_id)
 
     async def _renew(self, token: int) -> float:
         return self._open().renew(token)

@@ -47,6 +47,9 @@ class MachineSettings:
     screen: tuple[int, int] = (1920, 1080)
     forwards: tuple[int, ...] = ()
     """Ports of the guest, besides the agent's, that are to be reached."""
+    host: str = "127.0.0.1"
+    """The address of this host at which machines that run here are reached. Workers on other hosts need one that they can
+    reach; the guest protocol knows no passwords, so only in a network that is trusted."""
     region: str | None = None
     boot_seconds: float = 300.0
     """How long a machine may take until it answers."""

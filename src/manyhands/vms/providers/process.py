@@ -38,11 +38,11 @@ class ProcessProvider(Provider):
         instance_id = new_id(machine_id)
         home = self._local.folder(instance_id) / "home"
         home.mkdir(parents=True)
-        with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        with socket.create_server((self.settings.host, 0), backlog=128) as listener:
             descriptor, port = listener.fileno(), listener.getsockname()[1]
             command = [sys.executable, "-I", agent.__file__, "--fd", str(descriptor), "--folder", str(home)]
             self._local.start(instance_id, command, [descriptor])
-        return Instance(instance_id, "127.0.0.1", port, details={"pid": str(self._local.pid(instance_id))})
+        return Instance(instance_id, self.settings.host, port, details={"pid": str(self._local.pid(instance_id))})
 
     async def reset(self, instance: Instance) -> Instance:
         await self.stop(instance.id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -62,12 +63,13 @@ class Golden:
 
     @property
     def exists(self) -> bool:
-        """Whether it was made."""
-        return self.state.exists()
+        """Whether it was made to the end."""
+        return self.state.exists() and (self.overlay is None or self.overlay.exists())
 
 
 async def make_golden(
     hardware: Hardware,
+    image_name: str,
     disk: Path | None,
     local: LocalProcesses,
     ready: Callable[[Instance], Awaitable[None]],
@@ -77,6 +79,7 @@ async def make_golden(
 
     Args:
         hardware: The machine.
+        image_name: What people call its image.
         disk: The image that its disk starts as; it is only read.
         local: Starts the process that is frozen.
         ready: Waits until a machine may be frozen.
@@ -90,7 +93,7 @@ async def make_golden(
         return golden
     async with _only_maker(hardware.key, boot_seconds + _GRACE):
         if not golden.exists:
-            await _make(golden, hardware, disk, local, ready)
+            await _make(golden, hardware, image_name, disk, local, ready)
     return golden
 
 
@@ -112,12 +115,14 @@ async def _only_maker(key: str, timeout: float) -> AsyncIterator[None]:
 async def _make(
     golden: Golden,
     hardware: Hardware,
+    image_name: str,
     disk: Path | None,
     local: LocalProcesses,
     ready: Callable[[Instance], Awaitable[None]],
 ) -> None:
     draft = Golden(golden.folder.with_name(f".{golden.folder.name}"), golden.has_disk)
-    shutil.rmtree(draft.folder, ignore_errors=True)  # of a maker that was killed: the lock says that there is none now
+    for folder in (draft.folder, golden.folder):
+        shutil.rmtree(folder, ignore_errors=True)  # of a maker that was killed: the lock says that there is none now
     draft.folder.mkdir(mode=0o700)
     try:
         if disk is not None:
@@ -126,6 +131,7 @@ async def _make(
         for name in ("ram", "state", "disk"):
             if (draft.folder / name).exists():
                 (draft.folder / name).chmod(0o400)
+        (draft.folder / "about.json").write_text(json.dumps({"image": image_name, "image_key": hardware.image_key}))
         draft.folder.rename(golden.folder)
         if disk is not None:
             await asyncio.to_thread(layer, golden.folder / "disk", golden.folder / "overlay")
@@ -143,7 +149,7 @@ async def _boot_and_freeze(
     try:
         local.start(name, hardware.command(drives, monitor.descriptor, incoming=False), [monitor.descriptor])
         await monitor.connect()
-        instance = Instance(name, "127.0.0.1", (await monitor.ports())[GUEST_PORT])
+        instance = Instance(name, hardware.host, (await monitor.ports())[GUEST_PORT])
         await ready(instance)
         await verify_clean(instance)
         await monitor.freeze(draft.state)

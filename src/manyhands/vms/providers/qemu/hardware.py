@@ -91,6 +91,7 @@ class Hardware:
     disk: bool = False
     graphics: bool = False
     screen: tuple[int, int] = (1920, 1080)
+    host: str = "127.0.0.1"
     forwards: tuple[int, ...] = (GUEST_PORT,)
     offline: bool = False
     """Whether the guest reaches nothing but is reached."""
@@ -145,7 +146,7 @@ class Hardware:
 
     def _network(self) -> list[str]:
         """Port 0 lets the kernel choose: nobody else can take the port in between."""
-        forwards = "".join(f",hostfwd=tcp:127.0.0.1:0-:{port}" for port in self.forwards)
+        forwards = "".join(f",hostfwd=tcp:{self.host}:0-:{port}" for port in self.forwards)
         restrict = ",restrict=on" if self.offline else ""
         return ["-netdev", f"user,id=net0{restrict}{forwards}", "-device", "virtio-net-pci,netdev=net0"]
 

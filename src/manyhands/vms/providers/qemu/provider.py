@@ -105,6 +105,7 @@ class QemuProvider(Provider):
             disk=disk is not None,
             graphics=image is None,
             screen=settings.screen,
+            host=settings.host,
             forwards=(GUEST_PORT, *settings.forwards),
             offline=bool(settings.options.get("offline", False)),
             firmware=str(settings.options.get("firmware", "")),
@@ -137,7 +138,8 @@ class QemuProvider(Provider):
                 await self.wait_until_ready(instance)
 
         try:
-            return await make_golden(self.hardware, disk, self._local, ready, boot_seconds)
+            name = self.settings.path_to_vm or "tiny"
+            return await make_golden(self.hardware, name, disk, self._local, ready, boot_seconds)
         except TimeoutError:
             raise MachineFailed(f"the machine did not answer within {boot_seconds:.0f} s of its boot") from None
 
@@ -174,7 +176,7 @@ class QemuProvider(Provider):
         details = {"pid": str(self._local.pid(instance_id))}
         if not self.settings.headless:
             details["vnc"] = await monitor.display()
-        return Instance(instance_id, "127.0.0.1", ports.pop(GUEST_PORT), ports, details)
+        return Instance(instance_id, self.settings.host, ports.pop(GUEST_PORT), ports, details)
 
     async def rest(self, instance: Instance) -> None:
         clone = self._clones[instance.id]
