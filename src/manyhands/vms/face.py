@@ -15,6 +15,7 @@ from manyhands.errors import LeaseLost, LeaseTimeout, ManyhandsError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from concurrent.futures import Future
     from types import TracebackType
 
     from manyhands.vms.keeper import Grant, PoolStatus
@@ -312,7 +313,7 @@ class PoolFace(ABC):
         Raises:
             TimeoutError: it took too long; it is cancelled.
         """
-        future = asyncio.run_coroutine_threadsafe(work, self._loop())
+        future = self._submit(work)
         try:
             return future.result(timeout)
         except TimeoutError:
@@ -321,7 +322,15 @@ class PoolFace(ABC):
 
     async def wait_async(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the pool's loop and wait for it, from another loop."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop()))
+        return await asyncio.wrap_future(self._submit(work))
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        try:
+            loop = self._loop()
+        except ManyhandsError:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, loop)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run `work` on the pool's loop, where this is called, and wait for nothing."""

@@ -143,7 +143,7 @@ class VMPoolManager(PoolFace):
                 return False
             return True
 
-        return asyncio.run_coroutine_threadsafe(wait(), self._loop()).result()
+        return self._submit(wait()).result()
 
     def stop(self) -> None:
         """End all machines, whoever holds them; again is no error."""

@@ -142,7 +142,8 @@ class _PoolService:
     def _withdraw_if_abandoned(self, request_id: str) -> None:
         if not self._awaited[request_id]:
             with contextlib.suppress(ManyhandsError):  # a pool that has ended has no queue
-                asyncio.run_coroutine_threadsafe(self._pool._withdraw_pending(request_id), self._pool._loop())
+                loop = self._pool._loop()
+                asyncio.run_coroutine_threadsafe(self._pool._withdraw_pending(request_id), loop)
 
     async def _drain(self) -> None:
         self.drain_asked = True

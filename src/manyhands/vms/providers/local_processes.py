@@ -32,6 +32,7 @@ class LocalProcesses:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._endings: dict[str, asyncio.Task[None]] = {}
 
     def folder(self, instance_id: str) -> Path:
         """Return the folder of an instance."""
@@ -85,7 +86,23 @@ class LocalProcesses:
         return f"{how}: {words}" if words else how
 
     async def end(self, instance_id: str, *, whole_mark: bool = False) -> None:
-        """End an instance and remove its folder; with `whole_mark` also processes that it started itself."""
+        """End an instance and remove its folder; with `whole_mark` also processes that it started itself.
+
+        It goes on to its end even if whoever waits for it is cancelled.
+        """
+        ending = self._endings.get(instance_id)
+        if ending is None:
+            ending = asyncio.get_running_loop().create_task(self._end(instance_id, whole_mark))
+            self._endings[instance_id] = ending
+            ending.add_done_callback(lambda _: self._endings.pop(instance_id, None))
+        await asyncio.shield(ending)
+
+    async def close(self) -> None:
+        """Wait for all that is being ended."""
+        if self._endings:
+            await asyncio.wait(list(self._endings.values()))
+
+    async def _end(self, instance_id: str, whole_mark: bool) -> None:
         process = self._processes.pop(instance_id, None)
         if process is not None and process.poll() is None:
             process.kill()

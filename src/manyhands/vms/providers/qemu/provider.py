@@ -204,6 +204,9 @@ class QemuProvider(Provider):
     async def list_own(self, runs: Collection[str]) -> list[str]:
         return await self._local.list_own(runs)
 
+    async def close(self) -> None:
+        await self._local.close()
+
     async def alive(self, instance: Instance) -> bool:
         return self._local.alive(instance.id)
 
