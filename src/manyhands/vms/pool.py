@@ -126,6 +126,11 @@ class VMPoolManager(PoolFace):
 
         self.wait(wait(), timeout + 5)
 
+    @property
+    def failure(self) -> str | None:
+        """Why the pool gave up, or None."""
+        return self._ledger.failure
+
     def _usable(self) -> int:
         wanted = {MachineState.FREE, MachineState.LEASED}
         return sum(1 for machine in self._ledger.machines.values() if machine.state in wanted)

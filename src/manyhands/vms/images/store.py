@@ -13,7 +13,7 @@ from manyhands.vms.folders import cache_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Image", "image_folder", "images", "remove_image"]
+__all__ = ["FrozenState", "Image", "frozen_states", "image_folder", "images", "remove_image"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,35 @@ def images() -> list[Image]:
 
 
 def remove_image(name: str) -> None:
-    """Remove an image and what was frozen from it.
+    """Remove an image and what was frozen from it; of a disk of the user's, only what was frozen.
 
     Raises:
         UsageError: there is none of that name.
     """
-    known = {image.name: image for image in images()}
-    if name not in known:
+    known = {image.name: image.folder for image in images()}
+    frozen = [state.folder for state in frozen_states() if state.image == name]
+    if name not in known and not frozen:
         raise UsageError(f"there is no image {name!r}; there are: {', '.join(known) or 'none'}")
-    shutil.rmtree(known[name].folder)
+    for folder in (*frozen, *([known[name]] if name in known else [])):
+        shutil.rmtree(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenState:
+    """A machine that was booted from an image and frozen."""
+
+    image: str
+    folder: Path
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_blocks * 512 for path in self.folder.iterdir())
+
+
+def frozen_states() -> list[FrozenState]:
+    """Return the frozen machines of this host."""
+    found = []
+    for about in sorted(cache_folder("golden").glob("[!.]*/about.json")):
+        found.append(FrozenState(json.loads(about.read_text())["image"], about.parent))
+    return found
