@@ -28,8 +28,6 @@ __all__ = ["Grant", "Keeper", "MachineStatus", "PoolStatus"]
 
 _log = logging.getLogger("manyhands.vms")
 
-_HEALTH_SECONDS = 1.0
-"""Between looks at machines. A dead machine that is handed out meanwhile costs its next holder one more hand-out."""
 _STOP_SECONDS = 60.0
 """For ending one machine; a cloud answers a request to end one in seconds."""
 _LOGS_KEPT = 50
@@ -119,8 +117,8 @@ class Keeper:
             self._changed.clear()
             await self._changed.wait()
 
-    async def stop(self) -> None:
-        """End all machines and everybody's waiting; leases are revoked."""
+    async def stop(self) -> bool:
+        """End all machines and everybody's waiting; leases are revoked. Return whether nothing is left."""
         if self._health is not None:
             self._health.cancel()
         if self._alarm is not None:
@@ -131,9 +129,15 @@ class Keeper:
         self._settle()
         while self._work:
             await asyncio.wait(list(self._work.values()))
-        for instance_id in await self.provider.list_own([self.provider.run.id]):
-            await self.provider.stop(instance_id)
-        await self.provider.close()
+        try:
+            for instance_id in await self.provider.list_own([self.provider.run.id]):
+                await self.provider.stop(instance_id)
+        except ManyhandsError as error:
+            _log.error("not all machines could be ended; the next pool of this name tries again: %s", error)
+            return False
+        finally:
+            await self.provider.close()
+        return True
 
     # --- what holders ask -------------------------------------------------------------------------------------------
 
@@ -364,9 +368,9 @@ class Keeper:
     # --- watching ---------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Look at every machine that nobody works on, once a second."""
+        """Look at every machine that nobody works on, again and again."""
         while True:
-            await asyncio.sleep(_HEALTH_SECONDS)
+            await asyncio.sleep(self.provider.health_seconds)
             for machine_id, instance in list(self._instances.items()):
                 record = self.ledger.machines.get(machine_id)
                 if machine_id in self._work or record is None or record.state in FINAL:

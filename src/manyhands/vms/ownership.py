@@ -56,9 +56,10 @@ class Run:
         """Return what to add to the environment of a process that belongs to a machine."""
         return {MARK: f"{self.id}/{machine_id}"}
 
-    def close(self) -> None:
-        """Remove the folder; all that bears the mark is gone by now."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def close(self, *, keep: bool = False) -> None:
+        """Remove the folder, as all that bears the mark is gone; or `keep` it for the next run to clear up."""
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
 
 

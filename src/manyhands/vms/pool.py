@@ -167,10 +167,12 @@ class VMPoolManager(PoolFace):
             loop.close()
 
     async def _finish(self) -> None:
-        if self._keeper is not None:
-            await self._keeper.stop()
-        if self._run is not None:
-            self._run.close()
+        clean = False
+        try:
+            clean = self._keeper is None or await self._keeper.stop()
+        finally:
+            if self._run is not None:
+                self._run.close(keep=not clean)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

@@ -16,8 +16,12 @@ __all__ = ["PROVIDERS", "Instance", "MachineSettings", "Provider", "open_provide
 PROVIDERS = Family(
     kind="provider",
     members={
-        "qemu": Member("manyhands.vms.providers.qemu:QemuProvider", extra="qemu"),
+        "aws": Member("manyhands.vms.providers.aws:AwsProvider", extra="aws"),
+        "docker": Member("manyhands.vms.providers.docker:DockerProvider", extra="docker"),
         "process": Member("manyhands.vms.providers.process:ProcessProvider"),
+        "qemu": Member("manyhands.vms.providers.qemu:QemuProvider", extra="qemu"),
+        "virtualbox": Member("manyhands.vms.providers.virtualbox:VirtualBoxProvider"),
+        "vmware": Member("manyhands.vms.providers.vmware:VmwareProvider"),
     },
     entry_points="manyhands.providers",
 )

@@ -95,6 +95,9 @@ class Provider(ABC):
 
     default_spares: ClassVar[int] = 0
     """Spares of a pool that does not say how many: more than 0 only where a spare costs next to nothing."""
+    health_seconds: ClassVar[float] = 1.0
+    """Between calls of `alive` for each machine. A dead machine that is handed out meanwhile costs its next holder one more
+    hand-out, no more."""
 
     def __init__(self, settings: MachineSettings, run: Run) -> None:
         self.settings, self.run = settings, run
@@ -170,7 +173,7 @@ class Provider(ABC):
         """
 
     async def alive(self, instance: Instance) -> bool:  # noqa: ARG002 - optional
-        """Return whether the machine still runs, as far as that can be told cheaply; called once a second."""
+        """Return whether the machine still runs, as far as that can be told cheaply."""
         return True
 
     def logs(self, instance_id: str) -> list[Path]:  # noqa: ARG002 - optional
