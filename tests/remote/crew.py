@@ -41,6 +41,12 @@ class Worker(AgentBase):
     def add(self, a: int, b: int = 1) -> int:
         return a + b
 
+    def make(self, size: int) -> bytes:
+        return b"x" * size
+
+    def size(self, x: Any) -> int:
+        return len(x)
+
     def note(self, thing: Any) -> int:
         self.log.append(thing)
         self.count += 1
@@ -133,6 +139,19 @@ class Worker(AgentBase):
             self.count = number
             await asyncio.sleep(0)
             yield number
+
+    def late_numbers(self) -> Iterator[int]:
+        yield 0
+        time.sleep(1.0)
+        yield 1
+
+    @concurrent
+    def seen_pid(self) -> int:
+        return os.getpid()
+
+    @concurrent
+    def seen(self) -> int:
+        return self.count
 
     def broken_numbers(self) -> Iterator[int]:
         yield 1

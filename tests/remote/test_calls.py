@@ -207,7 +207,10 @@ def test_an_agent_can_have_a_process_of_its_own(eventually: Any) -> None:
     alone = remote(Worker, own_process=True)
     pid = alone.pid().result(10)
     assert pid not in {remote(Worker).pid().result(10) for _ in range(4)}
+    last = alone.make(2 << 20)
     del alone
+    assert len(last.result(10)) == 2 << 20, "what was asked is done first, and kept while somebody holds it"
+    del last
     eventually(lambda: not os.path.exists(f"/proc/{pid}"))
 
 

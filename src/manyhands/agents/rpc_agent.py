@@ -44,14 +44,13 @@ class RpcAgent(AgentBase):
         result = self._link.stop(self._agent)
         self._owns = False
         if self._child is not None:
-            self._child.end()
+            self._link.retire(self._child.end)
         return result
 
     def options(self, *, timeout: float | None) -> Any:
         """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`."""
-        view = _proxy(type(self)._manyhands_agent, self._link, self._agent, timeout, owns=False, child=None)
-        view._child = self  # the view lives on the original, which owns the agent
-        return view
+        # The view keeps the original alive, which owns the agent.
+        return _proxy(type(self)._manyhands_agent, self._link, self._agent, timeout, owns=False, child=self)
 
     def to_dist(self, *_: Any, **__: Any) -> RpcAgent:
         """Refuse: the agent is on a server already."""
@@ -85,7 +84,7 @@ class RpcAgent(AgentBase):
             if self._owns:
                 self._link.post((DROP, self._agent))
                 if self._child is not None:
-                    self._child.end()
+                    self._link.retire(self._child.end)
         except AttributeError:
             return  # it was never made
 

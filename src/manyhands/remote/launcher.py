@@ -184,7 +184,8 @@ class RpcAgentServerLauncher:
         assert self._process.stdout is not None
         pickle.dump((sys.path, parcel.code, parcel.body), self._process.stdin)
         self._process.stdin.flush()
-        said = self._process.stdout.readline().decode().strip()
+        with self._process.stdout as answers:
+            said = answers.readline().decode().strip()
         if not said.isdigit():
             self.shutdown()
             raise (ConfigError if said else ServerLost)(said or "the process of an agent server died at its start")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import manyhands.rpc.quiet  # noqa: F401, I001 - must come before gRPC
 import grpc
 import grpc.aio
 

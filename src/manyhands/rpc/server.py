@@ -7,6 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+import manyhands.rpc.quiet  # noqa: F401, I001 - must come before gRPC
 import grpc
 import grpc.aio
 

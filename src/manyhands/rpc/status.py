@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import manyhands.rpc.quiet  # noqa: F401, I001 - must come before gRPC
 import grpc
 
 from manyhands.errors import AccessDenied, LimitExceeded, ManyhandsError, ProtocolError, ServerLost

@@ -45,6 +45,8 @@ from manyhands.rpc.limits import Limits
 from manyhands.rpc.loop import io_loop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from manyhands.remote.client.place import Place
     from manyhands.rpc.tls import TlsConf
     from manyhands.rpc.token import Token
@@ -72,8 +74,10 @@ class _Hold:
 
     def __init__(self, link: Link, number: int) -> None:
         self._link, self._number = link, number
+        link.holds[id(self)] = number
 
     def __del__(self) -> None:
+        self._link.holds.pop(id(self), None)
         self._link.post((RELEASE, self._number))
 
 
@@ -103,6 +107,10 @@ class Link:
         self._room = threading.Condition(self._lock)
         """Notified when `_load` has fallen below the window."""
         self._crowded = False
+        self.holds: dict[int, int] = {}
+        """Results that are kept on the server for this process, by the identity of what holds them."""
+        self._retirement: Any = None
+        """What to do when nothing is under way or held any more."""
         self._classes: dict[int, tuple[int, type]] = {}
         self._code_sent: set[str] = set()
         self._loop = io_loop()
@@ -207,6 +215,11 @@ class Link:
         self._loop.call_soon_threadsafe(self._abort, result, cancelled())
         result._wait(1.0) if not self._on_loop() else None
         return True
+
+    def retire(self, then: Callable[[], None]) -> None:
+        """Have `then` called, on the I/O loop, when every call has ended and no result is kept on the server."""
+        self._retirement = then
+        self._notify()
 
     def pin(self, result: Result) -> _Hold | None:
         """Have the server keep the result of a call under way for somebody else; None if it has already come."""
@@ -363,6 +376,8 @@ class Link:
             while self._outgoing or conversation.ack_due:
                 for message in conversation.say(*self._take()):
                     await stream.write(message)
+            if self._retirement is not None and not self._pending and not self.holds:
+                self._retirement()
 
     def _take(self) -> tuple[list[Any], list[Any]]:
         """Return the items of the next frame and their attachments."""
@@ -395,7 +410,7 @@ class Link:
                 self._room.notify_all()
         self._conversation.forget(acknowledged)
         _wake_loops(wakes)
-        if self._conversation.ack_due:
+        if self._conversation.ack_due or self._retirement is not None:
             self._wake.set()
         elif items and self._ack_timer is None:
             self._ack_timer = self._loop.call_later(_ACK_AFTER, self._acknowledge)

@@ -14,7 +14,7 @@ from manyhands.remote.faults import encode_error
 from manyhands.remote.methods import methods_of
 from manyhands.remote.server.interruption import Interruption, interrupt
 from manyhands.remote.server.lanes import Lanes
-from manyhands.remote.server.mailbox import Agent, Call, claim, next_call, offer
+from manyhands.remote.server.mailbox import Agent, Call, claim, next_call, offer, overlapping
 from manyhands.remote.server.performing import Player, credit_of, fail, perform_sync
 from manyhands.remote.server.report import describe
 from manyhands.remote.server.session import Session
@@ -170,6 +170,14 @@ class Host:
         if ready is not None:
             self._launch(ready)
 
+    def _stir(self, agent: Agent) -> None:
+        """Begin with what an agent can do now that could not be done before."""
+        for call in overlapping(agent, self._mutex):
+            self._start(call)
+        ready = claim(agent, self._mutex)
+        if ready is not None:
+            self._start(ready)
+
     def _refused(self, call: Call) -> bool:
         """Answer a call that cannot be carried out; return whether that was so."""
         agent = call.agent
@@ -225,6 +233,7 @@ class Host:
                     fail(call, call.cancelled)
                 elif call.name == _CONSTRUCT:
                     self._construct(call)
+                    self._stir(call.agent)
                 elif call.name == _FREE:
                     self._free(call.agent)
                 elif call.name.startswith("?"):
@@ -270,9 +279,8 @@ class Host:
             else:
                 call.error = value
             call.missing -= 1
-            ready = None if call.missing else claim(call.agent, self._mutex)
-            if ready is not None:
-                self._start(ready)
+            if not call.missing:
+                self._stir(call.agent)
 
         return fill
 

@@ -29,6 +29,7 @@ def describe(host: Host, what: str, argument: Any) -> dict[str, Any]:
         "calls_under_way": sum(len(session.active) for session in host.sessions.values()),
         "calls_waiting": host.lanes.waiting,
         "calls_served": host.served + sum(session.served for session in host.sessions.values()),
+        "results_kept": sum(len(session.kept) for session in host.sessions.values()),
         "threads": host.lanes.threads,
         "memory_bytes": _memory(),
         "accepts_code": host.policy.accept_code,
