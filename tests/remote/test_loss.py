@@ -9,17 +9,19 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from tests.remote.crew import Worker
 
 from manyhands import RpcAgentServerLauncher, ServerLost
 from manyhands.remote.client.links import link_to
 from manyhands.rpc import Address
 from manyhands.rpc.loop import run
-from tests.remote.crew import Worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SOON = 2.0
 """Seconds within which a loss is known, as promised."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 import pytest
-
-from manyhands import RpcAgentServerLauncher
 from tests.remote.crew import Worker
+
+if TYPE_CHECKING:
+    from manyhands import RpcAgentServerLauncher
 
 
 def remote(name: str = "agent", **settings: Any) -> Any:

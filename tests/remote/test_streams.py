@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from manyhands import CallTimedOut, RemoteStream
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_generators_are_iterated_both_ways(worker: Any) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from manyhands.errors import ConfigError, ServerLost
 from manyhands.rpc.address import Address
@@ -131,7 +131,7 @@ class RpcAgentServerLauncher:
                 process.wait()
         self._ended.set()
 
-    def __enter__(self) -> RpcAgentServerLauncher:
+    def __enter__(self) -> Self:
         self.launch(in_subprocess=False)
         return self
 

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-import manyhands.rpc.quiet  # noqa: F401, I001 - must come before gRPC
 import grpc
 import grpc.aio
 
+import manyhands.rpc.quiet  # noqa: F401 - must come before gRPC
 from manyhands.errors import ManyhandsError, ServerLost
 from manyhands.rpc.handshake import ClientSide, read_text
 from manyhands.rpc.limits import MESSAGE_BYTES
@@ -108,7 +108,7 @@ async def connect(
         if tls.server_name:
             options.append(("grpc.ssl_target_name_override", tls.server_name))  # type: ignore[arg-type]
         channel = grpc.aio.secure_channel(address.target, tls.channel_credentials(), options)
-    call = channel.stream_stream(METHOD)()
+    call: Any = channel.stream_stream(METHOD)()
     stream = ClientStream(channel, call, address)
     try:
         async with asyncio.timeout(timeout):

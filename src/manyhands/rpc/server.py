@@ -7,10 +7,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-import manyhands.rpc.quiet  # noqa: F401, I001 - must come before gRPC
 import grpc
 import grpc.aio
 
+import manyhands.rpc.quiet  # noqa: F401 - must come before gRPC
 from manyhands.errors import AccessDenied, ConfigError, LimitExceeded, ManyhandsError, ProtocolError, ServerLost
 from manyhands.rpc.client import METHOD
 from manyhands.rpc.handshake import ServerSide, as_text
@@ -110,7 +110,7 @@ class RpcServer:
     async def start(self) -> int:
         """Begin to listen; return the port, which the system chose if it was given as 0."""
         server = grpc.aio.server(options=_OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(self._open)
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._open)
         service, method = METHOD[1:].split("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         try:
@@ -120,7 +120,9 @@ class RpcServer:
                 port = server.add_secure_port(self._address.target, self._tls.server_credentials())
         except RuntimeError as error:
             await server.stop(None)
-            raise ConfigError(f"cannot listen at {self._address}: the address is in use or not of this machine") from error
+            raise ConfigError(
+                f"cannot listen at {self._address}: the address is in use or not of this machine"
+            ) from error
         await server.start()
         self._server = server
         return port

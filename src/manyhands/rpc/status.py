@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import manyhands.rpc.quiet  # noqa: F401, I001 - must come before gRPC
 import grpc
 
+import manyhands.rpc.quiet  # noqa: F401 - must come before gRPC
 from manyhands.errors import AccessDenied, LimitExceeded, ManyhandsError, ProtocolError, ServerLost
 
 if TYPE_CHECKING:

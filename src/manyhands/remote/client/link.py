@@ -15,10 +15,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from manyhands.errors import AccessDenied, CallTimedOut, LimitExceeded, ManyhandsError, ProtocolError, ServerLost
-from manyhands.remote.client.arguments import Argued
 from manyhands.remote.client import result as states
+from manyhands.remote.client.arguments import Argued
 from manyhands.remote.client.result import Result, cancelled, failed
-from manyhands.remote.client.stream import RemoteStream
+from manyhands.remote.client.stream import Inbox, RemoteStream
 from manyhands.remote.conversation import Conversation
 from manyhands.remote.values import attach, encode_argument, restore
 from manyhands.remote.wire import (
@@ -167,13 +167,14 @@ class Link:
         if argued.simple:
             self._outgoing.append((CALL, number, agent, method, argued.args))
         else:
-            self._outgoing.append(_sized((CALL_MORE, number, agent, method, argued.args, argued.kwargs, 0), argued.size))
+            self._outgoing.append(
+                _sized((CALL_MORE, number, agent, method, argued.args, argued.kwargs, 0), argued.size)
+            )
         if not self._awake:
             self._notify()
         if timeout is not None:
             self._loop.call_soon_threadsafe(self._set_deadline, result, timeout)
-        if self.lost is not None:
-            self._loop.call_soon_threadsafe(self._fail_all)
+        self._look_again()
         return result
 
     def stream(
@@ -182,13 +183,13 @@ class Link:
         """Send a call to a generator method and return the stream of what it yields."""
         argued = Argued(self, args, kwargs, method)
         number = next(self.numbers)
-        stream = RemoteStream(self, number, timeout)
-        self._pending[number] = stream
+        inbox = Inbox()
+        stream = RemoteStream(self, number, inbox, timeout)
+        self._pending[number] = inbox
         self._send_code(argued.code)
         item = (CALL_MORE, number, agent, method, argued.args, argued.kwargs, stream.CREDIT)
         self.post(item, argued.size)
-        if self.lost is not None:
-            self._loop.call_soon_threadsafe(self._fail_all)
+        self._look_again()
         return stream
 
     def read(self, agent: Any, attribute: str) -> Result:
@@ -207,14 +208,18 @@ class Link:
         """Ask for the result of a call, of this session or of another one."""
         return self._ask(FETCH, session, number)
 
-    def cancel(self, result: Any) -> bool:
+    def cancel(self, result: Result) -> bool:
         """Cancel a call: its result is settled now, and the remote code is told."""
         with self._lock:
-            if self._pending.get(result._number) is not result:
+            if not self._is_pending(result):
                 return False
         self._loop.call_soon_threadsafe(self._abort, result, cancelled())
-        result._wait(1.0) if not self._on_loop() else None
+        if not self._on_loop():
+            result._wait(1.0)
         return True
+
+    def _is_pending(self, result: Any) -> bool:
+        return self._pending.get(result._number) is result
 
     def retire(self, then: Callable[[], None]) -> None:
         """Have `then` called, on the I/O loop, when every call has ended and no result is kept on the server."""
@@ -247,9 +252,13 @@ class Link:
         result = Result(self, number)
         self._pending[number] = result
         self.post((kind, number, *fields))
+        self._look_again()
+        return result
+
+    def _look_again(self) -> None:
+        """Settle what was added after the link was lost but before anybody could see that it was."""
         if self.lost is not None:
             self._loop.call_soon_threadsafe(self._fail_all)
-        return result
 
     def _introduce(self, cls: type) -> int:
         value, size, code = encode_argument(cls, f"the class {cls.__name__}")
@@ -450,10 +459,10 @@ class Link:
         if result._number in self._pending:
             self._loop.call_later(seconds, self._abort, result, CallTimedOut(f"no answer within {seconds} s"))
 
-    def _abort(self, result: Any, error: BaseException) -> None:
+    def _abort(self, result: Result, error: BaseException) -> None:
         wakes: dict[Any, list[Any]] = {}
         with self._lock:
-            if self._pending.get(result._number) is not result:
+            if not self._is_pending(result):
                 return
             del self._pending[result._number]
             result._settle(states.RAISED, error, wakes)
@@ -532,4 +541,3 @@ def _finish(futures: list[Any]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
-

@@ -41,7 +41,9 @@ _EARLY = 5.0
 class Host:
     """Everything that lives on one server. Made on the I/O loop, on which the handlers run."""
 
-    def __init__(self, policy: Policy, limits: Limits, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, policy: Policy, limits: Limits, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]
+    ) -> None:
         self.instance = secrets.token_hex(8)
         self.started = time.time()
         self.sessions: dict[str, Session] = {}
@@ -76,7 +78,7 @@ class Host:
             wire.RELEASE: self._release,
             wire.STOP: self._stop_agent,
         }
-        self._batch: tuple[list[Any], list[Call]] | None = None
+        self._batch: tuple[list[Call], list[Call]] | None = None
         self._attachments: list[bytes] = []
 
     # --- frames -------------------------------------------------------------------------------------------------------
@@ -87,7 +89,9 @@ class Host:
         Raises:
             ProtocolError: an item is malformed.
         """
-        self._batch = to_lanes, to_loop = [], []
+        to_lanes: list[Call] = []
+        to_loop: list[Call] = []
+        self._batch = (to_lanes, to_loop)
         self._attachments = attachments
         handlers = self._handlers
         try:
@@ -123,7 +127,7 @@ class Host:
             self._call_more(session, number, agent, name, args, None, 0)
             return
         method = target.methods.get(name)
-        if method is None or target.stopped or any([type(value) is tuple and is_reference(value) for value in args]):
+        if method is None or target.stopped or any(type(value) is tuple and is_reference(value) for value in args):
             self._call_more(session, number, agent, name, args, None, 0)
             return
         call = Call(session, number, target, name, args)
@@ -385,8 +389,11 @@ class Host:
             elif self.policy.accept_code:
                 agent.thing = args[0]
             else:
-                raise AccessDenied(f"{cls.__name__} has its own way of travelling, which needs a server that accepts code")
-            agent.methods = methods_of(type(agent.thing))
+                raise AccessDenied(
+                    f"{cls.__name__} has its own way of travelling, which needs a server that accepts code"
+                )
+            made: type = type(agent.thing)
+            agent.methods = methods_of(made)
         except BaseException as error:  # noqa: BLE001 - whatever the constructor raises is what every call then meets
             agent.failed = encode_error(error)
 
@@ -544,7 +551,7 @@ class Host:
 
 def _with_state(cls: type, state: Any) -> Any:
     """Return an object of a class with a state, without its constructor: what `pickle` does."""
-    thing = cls.__new__(cls)
+    thing: Any = object.__new__(cls)
     if hasattr(thing, "__setstate__"):
         thing.__setstate__(state)
         return thing

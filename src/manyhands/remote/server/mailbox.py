@@ -57,7 +57,19 @@ class Call:
 class Agent:
     """An agent on its server. It does one thing at a time; what comes meanwhile waits in its queue."""
 
-    __slots__ = ("busy", "failed", "freed", "holders", "methods", "number", "owner", "queue", "served", "stopped", "thing")
+    __slots__ = (
+        "busy",
+        "failed",
+        "freed",
+        "holders",
+        "methods",
+        "number",
+        "owner",
+        "queue",
+        "served",
+        "stopped",
+        "thing",
+    )
 
     def __init__(self, owner: Session, number: int) -> None:
         self.owner, self.number = owner, number
