@@ -15,7 +15,7 @@ from manyhands.rpc.limits import Limits
 from manyhands.rpc.token import load_token
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import FrameType, TracebackType
 
     from manyhands.rpc.tls import TlsConf
@@ -104,7 +104,7 @@ class RpcAgentServerLauncher:
     def wait_until_terminate(self) -> None:
         """Wait until the server ends: by `shutdown`, by `manyhands agent-server stop`, by SIGTERM or Ctrl-C."""
         if threading.current_thread() is threading.main_thread():
-            with self._signals():
+            with self.ending_at_signals():
                 self._wait()
         else:
             self._wait()
@@ -197,8 +197,8 @@ class RpcAgentServerLauncher:
                 return
 
     @contextlib.contextmanager
-    def _signals(self) -> Any:
-        """End at SIGTERM and Ctrl-C while waiting in the main thread."""
+    def ending_at_signals(self) -> Iterator[None]:
+        """Within this, SIGTERM and Ctrl-C end the server; the main thread alone may use it."""
 
         def end(_: int, __: FrameType | None) -> None:
             self._ended.set()
