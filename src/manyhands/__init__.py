@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from manyhands.engines import RuntimeEngine
     from manyhands.engines.inline import InlineRuntime
     from manyhands.engines.local import LocalRuntime
+    from manyhands.engines.ray import RayRuntime
+    from manyhands.engines.spark import SparkRuntime
     from manyhands.errors import (
         AgentError,
         ConfigError,
@@ -42,6 +44,8 @@ _ROOMS = {
     "engines": ("RuntimeEngine",),
     "engines.inline": ("InlineRuntime",),
     "engines.local": ("LocalRuntime",),
+    "engines.ray": ("RayRuntime",),
+    "engines.spark": ("SparkRuntime",),
     "errors": (
         "AgentError",
         "ConfigError",
@@ -83,9 +87,11 @@ __all__ = [
     "Msg",
     "ParallelizableAgent",
     "Progress",
+    "RayRuntime",
     "RunConfig",
     "Runners",
     "RuntimeEngine",
+    "SparkRuntime",
     "SubAgentError",
     "SubAgentsFailed",
     "Task",

@@ -7,7 +7,9 @@ of the run (`manyhands.engines.station.proof`). So pickles are as safe here as m
 from __future__ import annotations
 
 import pickle
+import select
 import struct
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -196,6 +198,17 @@ class Link:
             if not data:
                 self.closed = True
             yield from self._reader.feed(data)
+
+    def finish(self, seconds: float, *, until_closed: bool = False) -> None:
+        """Wait until everything is sent, or even until the other end has closed; what still comes in is dropped."""
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        while not self.closed and (until_closed or self._unsent) and (left := deadline - time.monotonic()) > 0:
+            poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            poll.poll(1000 * left)
+            self.flush()
+            for _ in self.messages():
+                pass
 
     def close(self) -> None:
         """Free the socket."""

@@ -49,6 +49,7 @@ class Member(Protocol):
     def recall(self) -> None: ...
     def cancel(self) -> None: ...
     def kill(self, cause: str, *, cancelled: bool = False) -> Tidings: ...
+    def renew(self) -> bool: ...
     def stop(self) -> None: ...
     def release(self, patience: float) -> None: ...
     def news(self) -> Tidings: ...
@@ -56,6 +57,9 @@ class Member(Protocol):
 
 class PooledRuntime(RuntimeEngine):
     """Everything of an engine but where its workers come from: a subclass says that in `recruit`."""
+
+    where_errors_are = "Its error output is above"
+    """Where to look when workers cannot start."""
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
@@ -73,6 +77,7 @@ class PooledRuntime(RuntimeEngine):
         self._failed_starts = 0
         self._cancel_at: float | None = None
         self._inbox: deque[Call] = deque()
+        self._arrivals: deque[Member] = deque()
         self._cancel_asked: float | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -85,7 +90,15 @@ class PooledRuntime(RuntimeEngine):
 
     @abc.abstractmethod
     def recruit(self, missing: int) -> list[Member]:
-        """Return up to `missing` new workers. Called by the engine's thread whenever there are fewer than are needed."""
+        """Return up to `missing` new workers. Called by the engine's thread whenever there are fewer than are needed.
+
+        Workers that take a while to come are left out here and handed to `enlist` when they are there.
+        """
+
+    def enlist(self, member: Member) -> None:
+        """Take in a worker that has come by itself; from any thread."""
+        self._arrivals.append(member)
+        self._wake()
 
     # --- the contract, called from any thread -------------------------------------------------------------------------
 
@@ -177,6 +190,8 @@ class PooledRuntime(RuntimeEngine):
             arrived.append(self._inbox.popleft())
         if arrived:
             self._dispatch.add(arrived)
+        while self._arrivals:
+            self._seat(self._arrivals.popleft())
 
     def _staff(self) -> None:
         """Start as many workers as there is work for, up to the number that the configuration allows."""
@@ -190,10 +205,13 @@ class PooledRuntime(RuntimeEngine):
             self._fail(EngineFailed(f"cannot start a worker: {error}"))
             return
         for member in members:
-            seat = Seat()
-            self._crew[seat] = member
-            self._last_news[seat] = time.monotonic()
-            self._watch(seat, member)
+            self._seat(member)
+
+    def _seat(self, member: Member) -> None:
+        seat = Seat()
+        self._crew[seat] = member
+        self._last_news[seat] = time.monotonic()
+        self._watch(seat, member)
 
     def _watch(self, seat: Seat, member: Member) -> None:
         for source in member.sources():
@@ -222,7 +240,7 @@ class PooledRuntime(RuntimeEngine):
             if self._failed_starts >= _FAILED_STARTS:
                 self._fail(
                     EngineFailed(
-                        f"workers end before they are ready, the last one: {tidings.died}. Its error output is above"
+                        f"workers end before they are ready, the last one: {tidings.died}. {self.where_errors_are}"
                     )
                 )
         elif tidings.outcomes or tidings.lines:
@@ -233,7 +251,10 @@ class PooledRuntime(RuntimeEngine):
             self._dispatch.observe(ended)
             self._publish(tidings.outcomes)
         if self.limits.once and seat.used and not seat.calls and seat in self._crew:
-            self._drop(seat).release(0.0)
+            if self._crew[seat].renew():
+                seat.used = False
+            else:
+                self._drop(seat).release(0.0)
 
     def _drop(self, seat: Seat) -> Member:
         member = self._crew.pop(seat)
@@ -279,6 +300,8 @@ class PooledRuntime(RuntimeEngine):
         for member in self._crew.values():
             if not member.in_flight:
                 member.stop()
+        while self._arrivals:
+            self._arrivals.popleft().release(0.0)
         for seat, member in list(self._crew.items()):
             self._drop(seat)
             member.release(_STOP_PATIENCE if not member.in_flight else 0.0)

@@ -160,6 +160,10 @@ class Supervisor:
         self._bury(tidings, Ending.CANCELLED if cancelled else None)
         return tidings
 
+    def renew(self) -> bool:
+        """A process is not renewed but released, and another one started in its place."""
+        return False
+
     def stop(self) -> None:
         """Ask an idle worker to end by itself; `release` waits for it."""
         self._link.post(STOP)
