@@ -61,6 +61,9 @@ class RayCluster(Cluster):
         host = None
         if not ray.is_initialized():
             self._ours = True
+            logging.getLogger("ray").setLevel(
+                logging.ERROR
+            )  # its remarks on its own start are not for the user's terminal
             if self._config.in_local:
                 self._start_here()
                 host = "127.0.0.1"

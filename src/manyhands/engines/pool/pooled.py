@@ -37,12 +37,13 @@ class Member(Protocol):
     """A worker as a pool sees it; `Supervisor` is the one for processes of this machine."""
 
     place: str
-    in_flight: int
     recalling: bool
     answered: bool
     alarm: float | None
 
     def sources(self) -> list[int]: ...
+    @property
+    def in_flight(self) -> int: ...
     @property
     def wants_to_write(self) -> bool: ...
     def give(self, calls: Sequence[Call]) -> None: ...

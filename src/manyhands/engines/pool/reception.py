@@ -56,9 +56,7 @@ class Reception:
         while not self._closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                if self._closed:
-                    return
+            except OSError:  # a connection that broke before it was taken, or the end
                 continue
             self._seats.acquire()
             threading.Thread(target=self._check, args=(connection,), name="manyhands-proof", daemon=True).start()
