@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         "some raise, some hang, some kill their worker. Every one gets exactly one response.\n"
     )
     tasks = list(_tasks(options.tasks))
-    config = RunConfig(worker_num=workers, timeout=3.0, max_retries=1, progress=True, job_name="demo")
+    config = RunConfig(worker_num=workers, timeout=2.0, max_retries=1, progress=True, job_name="demo")
     started = time.monotonic()
     responses = Runners.sync_run_task(tasks, config)
     seconds = time.monotonic() - started

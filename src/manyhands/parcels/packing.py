@@ -12,46 +12,15 @@ import hashlib
 import io
 import pickle
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 
 from manyhands.parcels import codebook
 from manyhands.parcels.diagnosis import culprit
+from manyhands.parcels.parcel import Parcel
 
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-__all__ = ["Packer", "Parcel", "is_plain", "pack", "unpack"]
-
-_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
-
-
-def is_plain(thing: Any) -> bool:
-    """Return whether `thing` is an immutable builtin value, which needs no packing of its own."""
-    return type(thing) in _PLAIN
-
-
-class Parcel(NamedTuple):
-    """A packed object: its pickled state and the code that the state names."""
-
-    body: bytes
-    code: dict[str, bytes]
-
-    def without(self, known: Container[str]) -> Parcel:
-        """Return a parcel that leaves out the code which the receiver has."""
-        if not self.code:
-            return self
-        return Parcel(self.body, {digest: blob for digest, blob in self.code.items() if digest not in known})
-
-
-def unpack(thing: Any) -> Any:
-    """Return a fresh copy of what was packed; a value that was never packed is returned as it is."""
-    if type(thing) is not Parcel:
-        return thing
-    if thing.code:
-        codebook.learn(thing.code)
-    return pickle.loads(thing.body)
+__all__ = ["Packer"]
 
 
 class Packer:
@@ -150,19 +119,3 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         digest, blobs = self._packer.digest(thing)
         self.code |= blobs
         return codebook.resolve, (digest,)
-
-
-_worker_packer = Packer()
-
-
-def pack(thing: Any, what: str, root: str = "it") -> Parcel:
-    """Return `thing` as a parcel, the quick way where that is right: on the side that received the code it uses.
-
-    Raises:
-        Unserialisable: some part of it cannot travel; the error names the part.
-    """
-    try:
-        return Parcel(pickle.dumps(thing, protocol=5), {})
-    except Exception:  # noqa: BLE001 - not importable by name, or not serialisable: the careful way tells
-        parcel = _worker_packer.pack(thing, what, root)
-        return parcel.without(codebook.known_code())

@@ -9,7 +9,8 @@ from manyhands.agents import Reply, replies_async
 from manyhands.agents.replying import require_agent
 from manyhands.driver import Owed
 from manyhands.errors import DuplicateTaskId, UsageError
-from manyhands.parcels import Packer, Parcel, is_plain
+from manyhands.parcels import Parcel, is_plain
+from manyhands.parcels.packing import Packer
 from manyhands.tasks import Task
 
 if TYPE_CHECKING:

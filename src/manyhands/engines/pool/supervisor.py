@@ -16,8 +16,10 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import manyhands
 from manyhands._processes import describe_exit, kill_group
 from manyhands.engines.pool.manifest import Manifest
 from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, Link, News
@@ -34,6 +36,12 @@ __all__ = ["Supervisor", "Tidings", "WorkerSettings"]
 
 CANCEL_GRACE = 1.0
 """Seconds that async code may use, after its limit, to clean up before its worker is killed."""
+_HOME = str(Path(manyhands.__file__).parents[1])
+_WORKER = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from manyhands.engines.worker.process import work; "
+    "work(int(sys.argv[2]), int(sys.argv[3]))"
+)
+"""Works wherever this copy of manyhands came from, and leaves `__main__` of the worker empty for the user's."""
 _EXIT_WAIT = 5.0
 """Seconds to wait for the kernel to report a process that was killed or has closed its socket."""
 
@@ -47,8 +55,8 @@ class WorkerSettings:
     shared_limit: bool
     slots: int
     """The most calls that a worker is ever given at a time."""
-    command: tuple[str, ...] = (sys.executable, "-m", "manyhands.engines.worker")
-    """What starts a worker; two file descriptors are appended."""
+    command: tuple[str, ...] = (sys.executable,)
+    """What starts a Python interpreter for the worker."""
     sys_path: tuple[str, ...] | None = None
     """Where the worker looks for modules; None: where this process does."""
     log_level: int | None = None
@@ -94,7 +102,7 @@ class Supervisor:
             shared.truncate(8 * max(settings.slots, 1))
             self._starts = memoryview(mmap.mmap(shared.fileno(), 0)).cast("d")
             self._process = subprocess.Popen(
-                [*settings.command, str(theirs.fileno()), str(shared.fileno())],
+                [*settings.command, "-c", _WORKER, _HOME, str(theirs.fileno()), str(shared.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), shared.fileno()),
                 process_group=0,

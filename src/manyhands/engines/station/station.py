@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -210,7 +209,6 @@ def _settings(posting: Posting) -> WorkerSettings:
         async_limit=posting.async_limit,
         shared_limit=posting.shared_limit,
         slots=posting.slots,
-        command=(sys.executable, "-m", "manyhands.engines.worker"),
         sys_path=around.sys_path if around else None,
         log_level=posting.log_level,
         directory=directory,
