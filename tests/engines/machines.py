@@ -67,8 +67,8 @@ class Machine:
             for process in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(signal_number)
-        for process in self.processes:
-            process.wait(10)
+        for started in self.processes:
+            started.wait(10)
         self.processes.clear()
 
 

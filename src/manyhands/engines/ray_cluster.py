@@ -93,6 +93,8 @@ class RayCluster(Cluster):
             name, actor = self._stations.pop(promise)
             try:
                 reason = str(ray.get(promise))
+            except ray.exceptions.ActorUnschedulableError:
+                reason = f"Ray has no place for it: {self.shortage()}"
             except Exception as error:  # noqa: BLE001 - however an actor failed, the station is over
                 reason = _first_lines(error)
             with suppress(Exception):

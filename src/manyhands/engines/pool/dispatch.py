@@ -101,6 +101,10 @@ class Dispatch:
         for is_async in (False, True):
             self._paces[is_async].observe(seconds for call, seconds in calls if call.is_async is is_async)
 
+    def capacity(self, workers: int) -> int:
+        """Return how many calls of the kind that was seen run at a time."""
+        return workers * self._limits.of(self._async_seen)
+
     def window(self, workers: int) -> int:
         """Return how many calls the engine should hold so that no worker ever waits for the driver."""
         limit = self._limits.of(self._async_seen)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from manyhands.engines.base import RuntimeEngine
 from manyhands.engines.pool.dispatch import Dispatch, Limits, Seat
+from manyhands.engines.pool.weight import Weight
 from manyhands.engines.worker.output import show
 from manyhands.errors import EngineFailed
 from manyhands.tasks import Ending, Outcome
@@ -73,6 +74,7 @@ class PooledRuntime(RuntimeEngine):
         )
         self._dispatch = Dispatch(self.limits)
         self._window = self._dispatch.window(config.workers)
+        self._weight = Weight()
         self._crew: dict[Seat, Member] = {}
         self._last_news: dict[Seat, float] = {}
         self._failed_starts = 0
@@ -174,7 +176,8 @@ class PooledRuntime(RuntimeEngine):
         for seat, calls in self._dispatch.assign(list(self._crew)):
             self._crew[seat].give(calls)
         self._recall_where_stuck()
-        self._window = self._dispatch.window(self.config.workers)
+        workers = self.config.workers
+        self._window = self._weight.allows(self._dispatch.window(workers), self._dispatch.capacity(workers))
         ready = self._selector.select(self._patience())
         seats = {key.data for key, _ in ready if key.data is not None}
         if any(key.data is None for key, _ in ready):
@@ -250,6 +253,7 @@ class PooledRuntime(RuntimeEngine):
             self._last_news[seat] = time.monotonic()
             ended = [(seat.remove(outcome.number), outcome.seconds) for outcome in tidings.outcomes]
             self._dispatch.observe(ended)
+            self._weight.observe(tidings.outcomes[0])
             self._publish(tidings.outcomes)
         if self.limits.once and seat.used and not seat.calls and seat in self._crew:
             if self._crew[seat].renew():
