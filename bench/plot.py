@@ -42,8 +42,8 @@ def _panel(result: Result, panel: Axes) -> None:
     names = list(result.samples)[::-1]
     medians = [result.median(name) or 0.0 for name in names]
     colours = [_OURS if name == result.subject else _THEIRS for name in names]
-    bars = panel.barh(names, medians, color=colours)
-    panel.bar_label(bars, [f" {amount(median)}" for median in medians], fontsize=8)
+    labels = [f"{name}: {amount(median)}" for name, median in zip(names, medians, strict=True)]
+    panel.barh(labels, medians, color=colours)
     for row, name in enumerate(names):
         samples = result.samples[name]
         panel.plot(samples, [row] * len(samples), ".", color="black", markersize=3)
