@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import traceback
 from collections import Counter
@@ -51,6 +50,8 @@ class ParallelizableAgent(AgentBase):
 
     async def reply(self, x: Any = None) -> Any:
         """Ask every sub-agent and return the aggregate of their answers."""
+        import asyncio  # here, for every worker loads this room and only an event loop needs it
+
         blocking = [agent for agent in self.agents if not replies_async(agent)]
         threads = ThreadPoolExecutor(len(blocking), thread_name_prefix=self.name) if blocking else None
         try:
@@ -64,6 +65,8 @@ class ParallelizableAgent(AgentBase):
         return await self._aggregate(results)
 
     async def _ask(self, agent: Any, x: Any, threads: ThreadPoolExecutor | None) -> Any:
+        import asyncio
+
         try:
             if replies_async(agent):
                 reply = ask(agent, x)
