@@ -57,11 +57,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="list the measurements and do nothing")
     parser.add_argument("--only", metavar="NAME[,NAME]", help="take only these measurements")
     parser.add_argument("--quick", action="store_true", help="small sizes and two rounds, to try it")
-    parser.add_argument("--rounds", type=int, metavar="N", help="samples of each contender (default: 5)")
+    parser.add_argument("--rounds", type=_whole, metavar="N", help="samples of each contender (default: 5)")
     parser.add_argument(
         "--docs", action="store_true", help="measure nothing; put the last results into docs/benchmarks.md"
     )
     return parser.parse_args()
+
+
+def _whole(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
 
 
 def _write(report: Report) -> None:
