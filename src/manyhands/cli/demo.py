@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     worked = sum(response.time_cost for response in responses.values())
     console.print(
         f"\n[bold green]{worked:.0f} s of agents' time in {seconds:.1f} s: {worked / seconds:.0f} times as fast as one "
-        f"after the other.[/] Nothing was lost.\nRead on: README.md, examples/, docs/engines.md"
+        f"after the other.[/] Every task has its response.\nRead on: README.md, examples/, docs/engines.md"
     )
     return 0
 

@@ -29,7 +29,7 @@ __all__ = ["Member", "PooledRuntime"]
 
 _FAILED_STARTS = 3
 """Workers in a row that end before they have said anything: then there is no point in starting more."""
-_STUCK = 0.05
+_STUCK = 0.02
 """Seconds without an outcome after which a worker is asked to give back what it has not started, if another is idle."""
 _STOP_PATIENCE = 1.0
 

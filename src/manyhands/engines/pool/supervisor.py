@@ -270,7 +270,7 @@ class Supervisor:
             outcome.seconds = seconds
             outcome.alone = len(running) == 1
             if verdict is Ending.LOST:
-                outcome.error = ErrorInfo("manyhands.errors.WorkerLost", tidings.died, retryable=True)
+                outcome.error = ErrorInfo("WorkerLost", tidings.died, retryable=True)
             tidings.outcomes.append(outcome)
         self._free_resources()
 
