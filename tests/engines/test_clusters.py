@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from tests.engines.machines import Machine, machines
 
 if TYPE_CHECKING:

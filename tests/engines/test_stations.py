@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.engines.threads import ThreadRuntime
 
 from manyhands import ConfigError, EngineFailed, MissingExtra, RunConfig, Runners, Task
 from manyhands.engines import open_engine
@@ -23,6 +22,7 @@ from manyhands.engines.station.proof import CHALLENGE, NotProven, admit, introdu
 from manyhands.parcels.packing import Packer
 from manyhands.tasks import Ending
 from manyhands.testing import IsolationContract, behaviours
+from tests.engines.threads import ThreadRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
