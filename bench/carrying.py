@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from bench.chores import echo
+from bench.clusters import RAY_TASKS, plain_ray
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pools import LOKY, PPE, WORKERS, loky_pool, process_pool, submit_each
 from manyhands import LocalRuntime, RunConfig, Runners, Task
@@ -69,7 +70,12 @@ MEASUREMENTS = (
             Contender(PPE, _pool(process_pool)),
             Contender(LOKY, _pool(loky_pool), needs="joblib"),
             Contender("joblib, automatic batches", _joblib, needs="joblib"),
+            Contender(RAY_TASKS, plain_ray, needs="ray"),
         ),
-        targets=(Target("at least", 4, times=PPE), Target("at least", 5, times=LOKY)),
+        targets=(
+            Target("at least", 4, times=PPE),
+            Target("at least", 5, times=LOKY),
+            Target("at least", 10, times=RAY_TASKS),
+        ),
     ),
 )

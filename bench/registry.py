@@ -17,6 +17,9 @@ SUBJECTS = (
     "bench.computing",
     "bench.starting",
     "bench.streaming",
+    "bench.clusters",
+    "bench.engine_starts",
+    "bench.aworld",
 )
 """In the order of the table. A new subject is a new module and a line here."""
 
