@@ -6,16 +6,17 @@ An unknown name and a known name whose packages are missing are two mistakes and
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from manyhands.errors import ConfigError, MissingExtra, UnknownName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from importlib.metadata import EntryPoints
 
-__all__ = ["Family", "Member", "load_dotted"]
+__all__ = ["Family", "Member", "load_dotted", "require_extra"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,20 @@ class Family:
                 if member.extra is None or (error.name or "").startswith("manyhands"):
                     raise
                 raise MissingExtra(f"the {self.kind} {name!r}", member.extra, str(error.name)) from error
-        for entry_point in metadata.entry_points(group=self.entry_points, name=name):
-            return entry_point.load()
+        for entry_point in _entry_points(self.entry_points):
+            if entry_point.name == name:
+                return entry_point.load()
         raise UnknownName(self.kind, name, self.names())
 
     def names(self) -> list[str]:
         """Return every name that `load` knows, installed or not, sorted."""
-        return sorted({*self.members, *(e.name for e in metadata.entry_points(group=self.entry_points))})
+        return sorted({*self.members, *(entry_point.name for entry_point in _entry_points(self.entry_points))})
+
+
+def _entry_points(group: str) -> EntryPoints:
+    from importlib import metadata  # not at the top: it takes longer to import than all the rest of this package
+
+    return metadata.entry_points(group=group)
 
 
 def load_dotted(location: str) -> Any:
@@ -76,3 +84,13 @@ def load_dotted(location: str) -> Any:
         return getattr(module, attribute)
     except AttributeError as error:
         raise ConfigError(f"module {module_name!r} has no {attribute!r}") from error
+
+
+def require_extra(part: str, *, extra: str, package: str) -> None:
+    """Check, without importing it, that an optional package is there.
+
+    Raises:
+        MissingExtra: it is not; the message has the line that installs it.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise MissingExtra(part, extra, package)

@@ -196,7 +196,14 @@ class InfrastructureError(ManyhandsError):
 
 
 class EngineFailed(InfrastructureError):
-    """The engine cannot carry any more attempts, for example because no worker process can start."""
+    """The engine cannot carry any more attempts, for example because no worker process can start.
+
+    `responses` has what was answered before, by task id, where the call that failed would have returned such a dictionary.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.responses: dict[str, Any] = {}
 
 
 class ProtocolError(InfrastructureError):

@@ -67,7 +67,7 @@ def test_imports_go_down() -> None:
 def test_only_the_command_line_prints() -> None:
     printing = []
     for path in sorted(HOUSE.rglob("*.py")):
-        if room_of(path) == "cli":
+        if room_of(path) in {"cli", "testing"}:  # agents of the contract suites print as users' agents do
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":

@@ -4,9 +4,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.remote.crew import Worker
 
 from manyhands import RpcAgentServerLauncher
+from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

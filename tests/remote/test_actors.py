@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.remote.crew import Worker
 
 from manyhands import CallCancelled, CallTimedOut
+from tests.remote.crew import Worker
 
 
 def remote(**settings: Any) -> Any:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.remote.crew import Failing, Holder, OwnError, Slow, Worker
 
 import manyhands
 from manyhands import AgentBase, AgentStopped, ConfigError, DistConf, Msg, RemoteError, Result, RpcAgent, Unserialisable
+from tests.remote.crew import Failing, Holder, OwnError, Slow, Worker
 
 
 def remote(cls: Any, *args: Any, **settings: Any) -> Any:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from tests.remote.crew import Worker
 
 from manyhands import RpcAgentServerLauncher, ServerLost
 from manyhands.remote.client.links import link_to
 from manyhands.rpc import Address
 from manyhands.rpc.loop import run
+from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.remote.crew import Worker
 
 from manyhands import ServerLost
 from manyhands.rpc import Address
+from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 import pytest
+
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:

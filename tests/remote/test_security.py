@@ -18,7 +18,6 @@ import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.remote.crew import Worker
 
 from manyhands import AccessDenied, ConfigError, LimitExceeded, Limits, ProtocolError, RpcAgentServerLauncher, TlsConf
 from manyhands.errors import ManyhandsError
@@ -29,6 +28,7 @@ from manyhands.rpc.handshake import ClientSide, ServerSide, as_text
 from manyhands.rpc.loop import run
 from manyhands.rpc.status import ERRORS, error_of
 from manyhands.rpc.token import Token, load_token, token_file
+from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.remote.crew import Holder, Slow, Worker
 
 from manyhands import AccessDenied, ConfigError, LimitExceeded, Msg, RpcAgentServerLauncher
+from tests.remote.crew import Holder, Slow, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

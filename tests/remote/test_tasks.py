@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 import pytest
-from tests.remote.crew import Worker
 
 from manyhands import ParallelizableAgent, RunConfig, Runners, Task
+from tests.remote.crew import Worker
 
 
 def remote(name: str) -> Any:

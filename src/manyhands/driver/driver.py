@@ -45,9 +45,6 @@ class Driver:
 
     def accept(self, owed: Sequence[Owed]) -> None:
         """Take charge of work; each piece will be settled exactly once."""
-        now = self._clock()
-        for piece in owed:
-            piece.accepted = now
         self._send(owed)
 
     def settle(self, timeout: float) -> list[Settlement]:
@@ -74,7 +71,7 @@ class Driver:
                 if outcome.ending is Ending.LOST:
                     owed.company = 1  # it may kill the next worker too: nobody else shall be in there
             elif verdict is Verdict.NARROW:
-                owed.company = smaller_company(suspects, owed.company)
+                owed.company = smaller_company(suspects, owed.company, self._engine.config.workers)
             again.append(owed)
         if again:
             self._send(again)

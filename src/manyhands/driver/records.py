@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from manyhands._clock import monotonic
 
 if TYPE_CHECKING:
     from manyhands.parcels import Parcel
@@ -26,7 +28,8 @@ class Owed:
     """Further attempts; None: the defaults of `manyhands.driver.retry`."""
     source: Any = None
     """Whatever the caller wants to find again on the settlement."""
-    accepted: float = 0.0
+    accepted: float = field(default_factory=monotonic)
+    """When the run took charge of it."""
     attempt: int = 1
     """The attempt under way, counted from 1; attempts that are not charged do not count."""
     company: int = 0

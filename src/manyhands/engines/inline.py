@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -75,9 +76,9 @@ class InlineRuntime(RuntimeEngine):
         self._hands.cancel()
         with self._changed:
             self._changed.wait_for(lambda: not any(call.is_async for call in self._held.values()), grace)
-            left = list(self._held)
-        for number in left:
-            self._give_up(number, Ending.CANCELLED)
+            left = list(self._held.values())
+        for call in left:
+            self._give_up(call.number, Ending.CANCELLED, stop=not call.is_async)
 
     def close(self) -> None:
         """Stop what can be stopped; threads stuck in native code end with the process."""
@@ -93,7 +94,8 @@ class InlineRuntime(RuntimeEngine):
             self._output.restore()
 
     def _start(self) -> Hands:
-        self._output = Output(lambda line: show([line]), keep_unmarked=True)
+        streams = (sys.stdout, sys.stderr)
+        self._output = Output(lambda line: show([line], streams), keep_unmarked=True)
         hands = Hands(
             self._settle,
             sync_limit=self.config.sync_limit,
@@ -129,15 +131,16 @@ class InlineRuntime(RuntimeEngine):
                         expired.append(number)
                     soonest = min(soonest, due)
             for number in expired:
-                self._give_up(number, Ending.TIMED_OUT)
+                self._give_up(number, Ending.TIMED_OUT, stop=True)
             with self._changed:
                 if not expired and self._open:
                     self._changed.wait(max(0.0, soonest - time.monotonic()))
 
-    def _give_up(self, number: int, ending: Ending) -> None:
-        """Report a call that goes on, and let another take its place."""
+    def _give_up(self, number: int, ending: Ending, *, stop: bool) -> None:
+        """Report a call that goes on, and with `stop` let another take its place."""
         assert self._hands is not None
         started = self._starts.get(number)
         seconds = time.monotonic() - started if started else 0.0
-        self._hands.abandon(number)
+        if stop:
+            self._hands.abandon(number)
         self._settle(Outcome(number, ending, seconds=seconds, worker=self._hands.place))

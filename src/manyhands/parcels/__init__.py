@@ -1,6 +1,9 @@
-"""How objects travel between processes: code once, state every time, and a name for what cannot travel."""
+"""How objects travel between processes: code once, state every time, and a name for what cannot travel.
 
-from manyhands.parcels.codebook import known_code, learn
-from manyhands.parcels.packing import Packer, Parcel, is_plain, pack, unpack
+`Packer`, which takes objects apart, is in `manyhands.parcels.packing`: the far side rarely needs it.
+"""
 
-__all__ = ["Packer", "Parcel", "is_plain", "known_code", "learn", "pack", "unpack"]
+from manyhands.parcels.codebook import learn
+from manyhands.parcels.parcel import Parcel, is_plain, pack, unpack
+
+__all__ = ["Parcel", "is_plain", "learn", "pack", "unpack"]

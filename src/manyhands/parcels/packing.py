@@ -8,56 +8,32 @@ one, and an answer of that class comes back as the very class that the caller de
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
+import sys
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 
 from manyhands.parcels import codebook
 from manyhands.parcels.diagnosis import culprit
+from manyhands.parcels.parcel import Parcel
 
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-__all__ = ["Packer", "Parcel", "is_plain", "pack", "unpack"]
-
-_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
-
-
-def is_plain(thing: Any) -> bool:
-    """Return whether `thing` is an immutable builtin value, which needs no packing of its own."""
-    return type(thing) in _PLAIN
-
-
-class Parcel(NamedTuple):
-    """A packed object: its pickled state and the code that the state names."""
-
-    body: bytes
-    code: dict[str, bytes]
-
-    def without(self, known: Container[str]) -> Parcel:
-        """Return a parcel that leaves out the code which the receiver has."""
-        if not self.code:
-            return self
-        return Parcel(self.body, {digest: blob for digest, blob in self.code.items() if digest not in known})
-
-
-def unpack(thing: Any) -> Any:
-    """Return a fresh copy of what was packed; a value that was never packed is returned as it is."""
-    if type(thing) is not Parcel:
-        return thing
-    if thing.code:
-        codebook.learn(thing.code)
-    return pickle.loads(thing.body)
+__all__ = ["Packer"]
 
 
 class Packer:
-    """Packs objects as they are now; the code it meets is read once in its life, so use one for each run."""
+    """Packs objects as they are now; the code it meets is read once in its life, so use one for each run.
 
-    def __init__(self) -> None:
+    Args:
+        carries_modules: parcels bring the program's own modules along, for workers on machines that do not have them.
+    """
+
+    def __init__(self, *, carries_modules: bool = False) -> None:
+        self._carries_modules = carries_modules
+        self._modules: dict[str, bytes] = {}
+        self._modules_seen = 0
         self._digests: dict[int, str] = {}
         self._blobs: dict[str, bytes] = {}
         self._needs: dict[str, set[str]] = {}
@@ -89,7 +65,17 @@ class Packer:
             pickler.dump(thing)
         except Exception as error:
             raise culprit(thing, what, root, error) from error
-        return Parcel(buffer.getvalue(), pickler.code)
+        code = {**self._own_modules(), **pickler.code} if self._carries_modules else pickler.code
+        return Parcel(buffer.getvalue(), code)
+
+    def _own_modules(self) -> dict[str, bytes]:
+        """Return the program's own modules, collected anew when something was imported meanwhile."""
+        if len(sys.modules) != self._modules_seen:
+            from manyhands.parcels.own_modules import collect
+
+            self._modules = collect()
+            self._modules_seen = len(sys.modules)
+        return self._modules
 
     def digest(self, thing: Any) -> tuple[str, dict[str, bytes]]:
         """Return the digest of a class or function and the blobs that the far side needs to load it."""
@@ -106,6 +92,8 @@ class Packer:
             finally:
                 self._open.discard(id(thing))
             blob = buffer.getvalue()
+            import hashlib
+
             digest = hashlib.blake2b(blob, digest_size=12).hexdigest()
             self._digests[id(thing)] = digest
             self._kept.append(thing)
@@ -150,19 +138,3 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         digest, blobs = self._packer.digest(thing)
         self.code |= blobs
         return codebook.resolve, (digest,)
-
-
-_worker_packer = Packer()
-
-
-def pack(thing: Any, what: str, root: str = "it") -> Parcel:
-    """Return `thing` as a parcel, the quick way where that is right: on the side that received the code it uses.
-
-    Raises:
-        Unserialisable: some part of it cannot travel; the error names the part.
-    """
-    try:
-        return Parcel(pickle.dumps(thing, protocol=5), {})
-    except Exception:  # noqa: BLE001 - not importable by name, or not serialisable: the careful way tells
-        parcel = _worker_packer.pack(thing, what, root)
-        return parcel.without(codebook.known_code())

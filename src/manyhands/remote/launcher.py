@@ -162,7 +162,7 @@ class RpcAgentServerLauncher:
     def _launch_process(self) -> None:
         import pickle
 
-        from manyhands.parcels import Packer
+        from manyhands.parcels.packing import Packer
 
         settings = {
             "host": self.address.host,

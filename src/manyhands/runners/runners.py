@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from manyhands.config import RunConfig
-from manyhands.errors import ConfigError, Interrupted
+from manyhands.errors import ConfigError, EngineFailed, Interrupted
 from manyhands.runners.fronts import iterate, stream
 from manyhands.tasks import Task, TaskResponse
 
@@ -34,7 +34,7 @@ class Runners:
 
         Raises:
             UsageError: a task cannot be run as it is; nothing was started.
-            EngineFailed: the engine cannot go on.
+            EngineFailed: the engine cannot go on; the exception has the responses there were.
             Interrupted: Ctrl-C; the exception has all responses, those of cancelled tasks included.
         """
         tasks, order = _in_order(task)
@@ -44,6 +44,9 @@ class Runners:
                 responses[response.id] = response
         except Interrupted:
             raise Interrupted(_sorted(responses, order)) from None
+        except EngineFailed as failure:
+            failure.responses = _sorted(responses, order)
+            raise
         return _sorted(responses, order)
 
     @staticmethod
@@ -55,7 +58,13 @@ class Runners:
     ) -> dict[str, TaskResponse]:
         """As `sync_run_task`, without blocking the event loop. Tasks may also come from an async iterable."""
         tasks, order = _in_order(task)
-        responses = {response.id: response async for response in stream(tasks, _config(run_conf), engine)}
+        responses: dict[str, TaskResponse] = {}
+        try:
+            async for response in stream(tasks, _config(run_conf), engine):
+                responses[response.id] = response
+        except EngineFailed as failure:
+            failure.responses = _sorted(responses, order)
+            raise
         return _sorted(responses, order)
 
     @staticmethod

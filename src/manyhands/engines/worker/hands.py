@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 import time
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from manyhands.engines.base import Call
 
 __all__ = ["Hands", "StartTimes"]
+
+
+_END_PATIENCE = 1.0
+"""Seconds that async calls have to clean up when the worker ends."""
 
 
 class Abandoned(SystemExit):
@@ -73,7 +78,8 @@ class Hands:
         self._lane_lock = threading.Lock()
         """Protects `_lanes`, `_busy` and `_lane_of`."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_thread: int | None = None
+        self._loop_thread: threading.Thread | None = None
+        self._closing = False
         self._loop_lock = threading.Lock()
         """Makes the event loop start once."""
         self._playing: dict[int, tuple[asyncio.Task[None], asyncio.TimerHandle | None]] = {}
@@ -121,15 +127,18 @@ class Hands:
         if thread is not None:
             raise_in_thread(thread, Abandoned)
             self._sync_gate.leave()
-        elif self._loop is not None and self._loop_thread is not None:
-            raise_in_thread(self._loop_thread, Abandoned)
+        elif self._loop_thread is not None and self._loop_thread.ident is not None:
+            raise_in_thread(self._loop_thread.ident, Abandoned)
 
     def close(self) -> None:
-        """Let every lane end after what it is doing, and end the event loop."""
+        """Let every lane end after what it is doing, and end the event loop; native code that hangs is not waited for."""
+        self._closing = True
         for _ in range(self._lanes):
             self._sync.put(None)
         if self._loop:
             self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._loop_thread:
+            self._loop_thread.join(2 * _END_PATIENCE)
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -200,10 +209,23 @@ class Hands:
             with self._loop_lock:
                 if self._loop is None:
                     loop = asyncio.new_event_loop()
-                    thread = threading.Thread(target=loop.run_forever, name="manyhands-loop", daemon=True)
+                    thread = threading.Thread(target=self._run_loop, args=(loop,), name="manyhands-loop", daemon=True)
                     thread.start()
-                    self._loop, self._loop_thread = loop, thread.ident
+                    self._loop, self._loop_thread = loop, thread
         return self._loop
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._closing:
+            with contextlib.suppress(Abandoned):  # meant for a call that has just let go of the loop by itself
+                loop.run_forever()
+        try:
+            left = [task for task, _ in self._playing.values()]
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(_wait_for(left))
+        finally:
+            loop.close()
 
     def _play_all(self, calls: list[Call]) -> None:
         for call in calls:
@@ -275,6 +297,13 @@ class Hands:
         self._finished(call.label)
         self._emit(outcome)
         gate.leave()
+
+
+async def _wait_for(tasks: list[asyncio.Task[None]]) -> None:
+    """Give cancelled tasks a moment to end."""
+    import asyncio
+
+    await asyncio.wait(tasks, timeout=_END_PATIENCE)
 
 
 def _attempt(call: Call, recording: Recording) -> tuple[Ending, Any]:

@@ -6,7 +6,7 @@ import io
 import logging
 import sys
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from manyhands.tasks.recording import current_task
 
@@ -128,8 +128,13 @@ def forward_logs(emit: Callable[[Line], None], level: int) -> None:
     root.addHandler(LogForwarder(emit))
 
 
-def show(lines: Iterable[Line]) -> None:
-    """On the driver: write lines where the user sees them, logs through the user's own logging."""
+def show(lines: Iterable[Line], streams: tuple[Any, Any] | None = None) -> None:
+    """On the driver: write lines where the user sees them, logs through the user's own logging.
+
+    Args:
+        lines: what tasks said.
+        streams: where prints to stdout and stderr go; None: to what these are now.
+    """
     for line in lines:
         mark = f"[{line.label}] " if line.label else ""
         if line.stream == "log":
@@ -137,7 +142,8 @@ def show(lines: Iterable[Line]) -> None:
             if logger.isEnabledFor(line.level):
                 logger.handle(logger.makeRecord(line.logger, line.level, "(worker)", 0, mark + line.text, (), None))
             continue
-        stream = sys.stdout if line.stream == "stdout" else sys.stderr
+        out, err = streams or (sys.stdout, sys.stderr)
+        stream = out if line.stream == "stdout" else err
         if stream is not None:
             stream.write(f"{mark}{line.text}\n")
             stream.flush()

@@ -91,6 +91,8 @@ class Link:
     def __init__(self, place: Place, token: Token, tls: TlsConf | None) -> None:
         self.place, self._token, self.tls = place, token, tls
         self.session = secrets.token_hex(16)
+        self.far = not place.address.is_local
+        """Whether the server is on another machine."""
         self.lost: ManyhandsError | None = None
         """Why nothing more can be asked of this server; None while it can."""
         self.numbers = itertools.count(1)
@@ -261,7 +263,7 @@ class Link:
             self._loop.call_soon_threadsafe(self._fail_all)
 
     def _introduce(self, cls: type) -> int:
-        value, size, code = encode_argument(cls, f"the class {cls.__name__}")
+        value, size, code = encode_argument(cls, f"the class {cls.__name__}", far=self.far)
         self._send_code(code)
         module = getattr(cls, "__module__", "")
         with self._lock:

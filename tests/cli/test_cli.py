@@ -1,0 +1,32 @@
+"""The command as a person calls it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from manyhands.cli import main
+
+
+def test_the_demo_ends_well_and_shows_every_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--tasks", "60", "--workers", "2"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("60 responses", "succeeded", "failed", "timed out", "lost", "ValueError", "times as fast"):
+        assert word in shown, shown
+
+
+def test_help_is_everywhere() -> None:
+    for arguments in (["--help"], ["demo", "-h"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "manyhands", *arguments], capture_output=True, text=True, check=True
+        )
+        assert "usage: manyhands" in done.stdout
+
+
+def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
