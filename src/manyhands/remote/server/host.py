@@ -357,6 +357,7 @@ class Host:
             raise LimitExceeded(f"this server has {self.agents} agents, which is its limit")
         agent = Agent(session, number)
         session.agents[number] = agent
+        session.last_agent = number
         self.agents += 1
         if self._attachments:
             args = tuple([restore(value, self._attachments) for value in args])
@@ -412,10 +413,11 @@ class Host:
             session.borrowed[key] = found
         return found
 
-    def _absent(self, session: Session, number: int, agent: Any, rest: tuple[Any, ...], *, again: bool = False) -> None:
+    def _absent(self, session: Session, number: int, agent: Any, rest: tuple[Any, ...]) -> None:
         """Answer for an agent that is not here: not yet, if it is somebody else's, or not any more."""
         gone = encode_error(AgentStopped("the agent is not there any more: it was stopped, or its owner dropped it"))
-        if type(agent) is int or again:
+        owner = self.sessions.get(str(agent[0])) if type(agent) is tuple else session
+        if type(agent) is int or (owner is not None and int(agent[1]) <= owner.last_agent):
             session.tell(number, ERROR, gone)
             return
         attachments = self._attachments
