@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-import manyhands.rpc.quiet  # noqa: F401 - must come before gRPC
 from manyhands.errors import ManyhandsError, ServerLost
 from manyhands.rpc.handshake import ClientSide, read_text
 from manyhands.rpc.limits import MESSAGE_BYTES

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 import grpc.aio
 
-import manyhands.rpc.quiet  # noqa: F401 - must come before gRPC
 from manyhands.errors import AccessDenied, ConfigError, LimitExceeded, ManyhandsError, ProtocolError, ServerLost
 from manyhands.rpc.client import METHOD
 from manyhands.rpc.handshake import ServerSide, as_text

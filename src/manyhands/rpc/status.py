@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-import manyhands.rpc.quiet  # noqa: F401 - must come before gRPC
 from manyhands.errors import AccessDenied, LimitExceeded, ManyhandsError, ProtocolError, ServerLost
 
 if TYPE_CHECKING:
