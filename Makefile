@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SYSTEM := $(VENV)/.system
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench clean
@@ -16,13 +17,27 @@ $(READY): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "manyhands needs Python 3.11 or later; $(PYTHON) is older. Try: make PYTHON=python3.11 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench,ray,spark]'
 	@touch $(READY)
+
+# What tests and benchmarks need from the system: Java for Spark, iproute2 for machines in network namespaces. Where there
+# is no apt-get or no right to use it, the tests themselves say what is missing.
+$(SYSTEM): Makefile | $(READY)
+	@missing=""; \
+	command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || missing="$$missing openjdk-17-jre-headless"; \
+	command -v ip >/dev/null || missing="$$missing iproute2"; \
+	if test -n "$$missing"; then \
+		echo "==> installing$$missing"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		{ $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; } \
+			>$(VENV)/system.log 2>&1 || echo "could not install$$missing (see $(VENV)/system.log); please do it by hand"; \
+	fi
+	@touch $(SYSTEM)
 
 demo: $(READY) ## Run a batch of tasks in parallel and look at it
 	@$(BIN)/manyhands demo
 
-test: $(READY) ## Check format, lint and types, then run every test
+test: $(READY) $(SYSTEM) ## Check format, lint and types, then run every test
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
 	@MANYHANDS_REQUIRE_ALL=1 $(BIN)/python -m pytest
@@ -37,7 +52,7 @@ format: $(READY) ## Format the code and sort imports
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --quiet .
 
-bench: $(READY) ## Measure against peers: one table, JSON and a plot in bench/out (takes minutes; run nothing else)
+bench: $(READY) $(SYSTEM) ## Measure against peers: one table, JSON and a plot in bench/out (takes minutes; run nothing else)
 	@$(BIN)/python -m bench
 
 clean: ## Remove the environment and everything that was generated

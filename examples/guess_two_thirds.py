@@ -61,6 +61,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=None, help="of each call to the model (default: 0.3; a million: 1)")
+    parser.add_argument(
+        "--seconds", type=float, default=None, help="of each call to the model (default: 0.3; a million: 1)"
+    )
     options = parser.parse_args()
-    play(options.agents, options.rounds, options.seconds if options.seconds is not None else 1.0 if options.agents > 1_000 else 0.3)
+    play(
+        options.agents,
+        options.rounds,
+        options.seconds if options.seconds is not None else 1.0 if options.agents > 1_000 else 0.3,
+    )

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from manyhands.engines import RuntimeEngine
     from manyhands.engines.inline import InlineRuntime
     from manyhands.engines.local import LocalRuntime
+    from manyhands.engines.ray import RayRuntime
+    from manyhands.engines.spark import SparkRuntime
     from manyhands.errors import (
         AccessDenied,
         AgentError,
@@ -65,6 +67,8 @@ _ROOMS = {
     "engines": ("RuntimeEngine",),
     "engines.inline": ("InlineRuntime",),
     "engines.local": ("LocalRuntime",),
+    "engines.ray": ("RayRuntime",),
+    "engines.spark": ("SparkRuntime",),
     "errors": (
         "AccessDenied",
         "AgentError",
@@ -143,6 +147,7 @@ __all__ = [
     "PoolStopped",
     "Progress",
     "ProtocolError",
+    "RayRuntime",
     "RemoteError",
     "RemoteStream",
     "Result",
@@ -152,6 +157,7 @@ __all__ = [
     "Runners",
     "RuntimeEngine",
     "ServerLost",
+    "SparkRuntime",
     "SubAgentError",
     "SubAgentsFailed",
     "Task",

@@ -6,6 +6,7 @@ An unknown name and a known name whose packages are missing are two mistakes and
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import EntryPoints
 
-__all__ = ["Family", "Member", "load_dotted"]
+__all__ = ["Family", "Member", "load_dotted", "require_extra"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +84,13 @@ def load_dotted(location: str) -> Any:
         return getattr(module, attribute)
     except AttributeError as error:
         raise ConfigError(f"module {module_name!r} has no {attribute!r}") from error
+
+
+def require_extra(part: str, *, extra: str, package: str) -> None:
+    """Check, without importing it, that an optional package is there.
+
+    Raises:
+        MissingExtra: it is not; the message has the line that installs it.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise MissingExtra(part, extra, package)

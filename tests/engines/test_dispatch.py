@@ -37,6 +37,16 @@ def test_nothing_is_held_in_reserve_until_calls_are_known_to_be_short() -> None:
     assert len(seat.calls) > 50
 
 
+def test_what_fits_free_hands_is_nobodys_reserve() -> None:
+    dispatch = Dispatch(Limits(2, 2, shared=True))
+    dispatch.observe([(call(0), 0.0001)])
+    busy, idle = Seat(), Seat()
+    busy.add([call(1), call(2)])
+    dispatch.add([call(3), call(4)])
+    dispatch.assign([busy, idle])
+    assert sorted(idle.calls) == [3, 4]
+
+
 def test_suspects_have_a_seat_to_themselves() -> None:
     dispatch = Dispatch(Limits(10, 10, shared=True))
     seats = [Seat(), Seat()]

@@ -89,8 +89,8 @@ def test_an_answer_of_a_class_of_the_caller_is_of_that_very_class() -> None:
     answer = on_the_far_side(Packer().pack(function, "it"), 4)
     assert answer.code == {}, "code that came from here need not come back"
     twin: Any = unpack(answer)
-    assert twin.__class__ is local
     assert twin.describe() == "base Local 5"
+    assert type(twin) is local
 
 
 def test_a_class_made_on_the_far_side_comes_with_its_code() -> None:

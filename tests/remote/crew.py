@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from manyhands import AgentBase, Msg, concurrent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
 
 
 class OwnError(ValueError):
@@ -40,6 +42,12 @@ class Worker(AgentBase):
 
     def add(self, a: int, b: int = 1) -> int:
         return a + b
+
+    def make(self, size: int) -> bytes:
+        return b"x" * size
+
+    def size(self, x: Any) -> int:
+        return len(x)
 
     def note(self, thing: Any) -> int:
         self.log.append(thing)
@@ -133,6 +141,19 @@ class Worker(AgentBase):
             self.count = number
             await asyncio.sleep(0)
             yield number
+
+    def late_numbers(self) -> Iterator[int]:
+        yield 0
+        time.sleep(1.0)
+        yield 1
+
+    @concurrent
+    def seen_pid(self) -> int:
+        return os.getpid()
+
+    @concurrent
+    def seen(self) -> int:
+        return self.count
 
     def broken_numbers(self) -> Iterator[int]:
         yield 1

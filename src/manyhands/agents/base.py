@@ -42,7 +42,8 @@ class AgentBase(metaclass=_AgentMeta):
     `to_dist` may also be a `DistConf` or a mapping of its settings.
     """
 
-    __slots__ = ()
+    if not TYPE_CHECKING:
+        __slots__ = ()  # so that proxies, of which there may be a million, need no dictionary
 
     name: str
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import traceback
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from manyhands.tasks import record_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["ParallelizableAgent"]
 
@@ -51,6 +50,9 @@ class ParallelizableAgent(AgentBase):
 
     async def reply(self, x: Any = None) -> Any:
         """Ask every sub-agent and return the aggregate of their answers."""
+        import asyncio  # not at the top: every worker loads this module, few need this
+        from concurrent.futures import ThreadPoolExecutor
+
         blocking = [agent for agent in self.agents if not replies_async(agent)]
         threads = ThreadPoolExecutor(len(blocking), thread_name_prefix=self.name) if blocking else None
         try:
@@ -64,6 +66,8 @@ class ParallelizableAgent(AgentBase):
         return await self._aggregate(results)
 
     async def _ask(self, agent: Any, x: Any, threads: ThreadPoolExecutor | None) -> Any:
+        import asyncio
+
         try:
             if replies_async(agent):
                 reply = ask(agent, x)

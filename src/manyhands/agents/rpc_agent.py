@@ -41,17 +41,16 @@ class RpcAgent(AgentBase):
 
     def stop(self) -> Result:
         """Free the agent now: calls that wait for it or run fail with `AgentStopped`. The result comes when it is done."""
-        result = self._link.stop(self._agent)
+        result: Result = self._link.stop(self._agent)
         self._owns = False
         if self._child is not None:
-            self._child.end()
+            self._link.retire(self._child.end)
         return result
 
     def options(self, *, timeout: float | None) -> Any:
         """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`."""
-        view = _proxy(type(self)._manyhands_agent, self._link, self._agent, timeout, owns=False, child=None)
-        view._child = self  # the view lives on the original, which owns the agent
-        return view
+        # The view keeps the original alive, which owns the agent.
+        return _proxy(type(self)._manyhands_agent, self._link, self._agent, timeout, owns=False, child=self)
 
     def to_dist(self, *_: Any, **__: Any) -> RpcAgent:
         """Refuse: the agent is on a server already."""
@@ -67,7 +66,9 @@ class RpcAgent(AgentBase):
         if name in RpcAgent.__slots__:
             object.__setattr__(self, name, value)
         else:
-            raise AttributeError(f"the agent lives elsewhere, so {name!r} cannot be set here; add a method that sets it")
+            raise AttributeError(
+                f"the agent lives elsewhere, so {name!r} cannot be set here; add a method that sets it"
+            )
 
     def __dir__(self) -> list[str]:
         cls = type(self)._manyhands_agent
@@ -78,14 +79,20 @@ class RpcAgent(AgentBase):
 
     def __reduce__(self) -> tuple[Any, ...]:
         agent = self._agent if type(self._agent) is tuple else (self._link.session, self._agent)
-        return _revive, (type(self)._manyhands_agent, tuple(self._link.place.address), self._link.tls, agent, self._timeout)
+        return _revive, (
+            type(self)._manyhands_agent,
+            tuple(self._link.place.address),
+            self._link.tls,
+            agent,
+            self._timeout,
+        )
 
     def __del__(self) -> None:
         try:
             if self._owns:
                 self._link.post((DROP, self._agent))
                 if self._child is not None:
-                    self._child.end()
+                    self._link.retire(self._child.end)
         except AttributeError:
             return  # it was never made
 
@@ -147,7 +154,9 @@ def _proxy_class(cls: type) -> type[RpcAgent]:
         if method.name in _OWN and original is getattr(AgentBase, method.name, None):
             continue
         members[method.name] = _forward(method, original)
-    return type(RpcAgent)(f"RpcAgent[{cls.__qualname__}]", (RpcAgent,), members)
+    meta: Any = type(RpcAgent)
+    made: type[RpcAgent] = type.__call__(meta, f"RpcAgent[{cls.__qualname__}]", (RpcAgent,), members)
+    return made
 
 
 def _forward(method: Method, original: Any) -> Callable[..., Any]:

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         "some raise, some hang, some kill their worker. Every one gets exactly one response.\n"
     )
     tasks = list(_tasks(options.tasks))
-    config = RunConfig(worker_num=workers, timeout=3.0, max_retries=1, progress=True, job_name="demo")
+    config = RunConfig(worker_num=workers, timeout=2.0, max_retries=1, progress=True, job_name="demo")
     started = time.monotonic()
     responses = Runners.sync_run_task(tasks, config)
     seconds = time.monotonic() - started
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     worked = sum(response.time_cost for response in responses.values())
     console.print(
         f"\n[bold green]{worked:.0f} s of agents' time in {seconds:.1f} s: {worked / seconds:.0f} times as fast as one "
-        f"after the other.[/] Nothing was lost.\nRead on: README.md, examples/, docs/engines.md"
+        f"after the other.[/] Every task has its response.\nRead on: README.md, examples/, docs/engines.md"
     )
     return 0
 

@@ -71,7 +71,7 @@ class Driver:
                 if outcome.ending is Ending.LOST:
                     owed.company = 1  # it may kill the next worker too: nobody else shall be in there
             elif verdict is Verdict.NARROW:
-                owed.company = smaller_company(suspects, owed.company)
+                owed.company = smaller_company(suspects, owed.company, self._engine.config.workers)
             again.append(owed)
         if again:
             self._send(again)

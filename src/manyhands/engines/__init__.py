@@ -18,6 +18,8 @@ ENGINES = Family(
     members={
         "inline": Member("manyhands.engines.inline:InlineRuntime"),
         "local": Member("manyhands.engines.local:LocalRuntime"),
+        "ray": Member("manyhands.engines.ray:RayRuntime", extra="ray"),
+        "spark": Member("manyhands.engines.spark:SparkRuntime", extra="spark"),
     },
     entry_points="manyhands.engines",
 )

@@ -51,6 +51,9 @@ class RuntimeEngine(abc.ABC):
     - `submit`, `wait` and `cancel` may be called from different threads; constructing an engine starts nothing.
     """
 
+    carries_modules = False
+    """Workers may be where the program's own modules are not, so parcels bring them along."""
+
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.numbers = itertools.count()

@@ -1,14 +1,20 @@
-"""What a worker process and its supervisor say to each other: length-prefixed pickles over a socket pair.
+"""What the two ends of a worker's link say to each other: length-prefixed pickles over a socket.
 
-Both ends are processes of one user that one of them started, so pickles are as safe here as memory is.
+A link exists only between processes of one user: one end started the other, or both have proved that they know the secret
+of the run (`manyhands.engines.station.proof`). So pickles are as safe here as memory is.
 """
 
 from __future__ import annotations
 
 import pickle
+import select
 import struct
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from manyhands.engines.base import Call
+from manyhands.parcels import Parcel
 from manyhands.tasks.outcome import Ending
 
 if TYPE_CHECKING:
@@ -18,9 +24,22 @@ if TYPE_CHECKING:
     from manyhands.engines.worker.output import Line
     from manyhands.tasks import ErrorInfo
 
-__all__ = ["CANCEL", "RECALL", "STOP", "FrameReader", "Hello", "News", "WireOutcome", "Work", "encode", "read_frame"]
+__all__ = [
+    "CANCEL",
+    "RECALL",
+    "STOP",
+    "FrameReader",
+    "Hello",
+    "Link",
+    "News",
+    "WireOutcome",
+    "Work",
+    "encode",
+    "read_frame",
+]
 
 _LENGTH = struct.Struct("!Q")
+_CHUNK = 1 << 20
 
 RECALL, CANCEL, STOP = "recall", "cancel", "stop"
 """Supervisor to worker: give back what has not started; cancel everything; end when done."""
@@ -44,7 +63,19 @@ class Work(NamedTuple):
     forget: list[int]
     """Targets that will not be named again."""
     calls: list[tuple[int, int, Any, str, float | None, bool]]
-    """Each: slot, target, argument, label, limit, is_async."""
+    """Each: number, target, argument, label, limit, is_async. The sender chooses the numbers; outcomes name them."""
+
+    def unwrap(self, targets: dict[int, Parcel]) -> list[Call]:
+        """Return the calls, and bring `targets`, in which the receiver keeps the targets it was sent, up to date."""
+        for key, body in self.targets.items():
+            targets[key] = Parcel(body, {})
+        calls = [
+            Call(number, targets[target], argument, label, limit, is_async)
+            for number, target, argument, label, limit, is_async in self.calls
+        ]
+        for key in self.forget:
+            targets.pop(key, None)
+        return calls
 
 
 WireOutcome = tuple[int, Ending, Any, "ErrorInfo | None", float, "dict[str, float] | None", Any]
@@ -105,3 +136,80 @@ class FrameReader:
             message = pickle.loads(memoryview(self._buffer)[_LENGTH.size : end])
             del self._buffer[:end]
             yield message
+
+
+class Link:
+    """One end of a link that is never waited for: frames out go when the other end reads, frames in are taken as they come.
+
+    Belongs to one thread, which selects on `fileno()`.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._reader = FrameReader()
+        self._unsent: deque[memoryview] = deque()
+        self.closed = False
+        """The other end is gone, and everything that it had sent was read."""
+
+    def fileno(self) -> int:
+        """The file descriptor to select on."""
+        return self._socket.fileno()
+
+    @property
+    def wants_to_write(self) -> bool:
+        """Whether frames wait for the other end to read."""
+        return bool(self._unsent)
+
+    @property
+    def backlog(self) -> int:
+        """How many bytes wait for the other end to read."""
+        return sum(map(len, self._unsent))
+
+    def post(self, message: Any) -> None:
+        """Send a message, now or when there is room."""
+        self._unsent.append(memoryview(encode(message)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much as goes without waiting."""
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent[0])
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self._unsent.clear()  # the other end is gone; reading will find that out
+                return
+            if sent == len(self._unsent[0]):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = self._unsent[0][sent:]
+
+    def messages(self) -> Iterator[Any]:
+        """Yield every message that is there, and note when there will be no more."""
+        while not self.closed:
+            try:
+                data = self._socket.recv(_CHUNK)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.closed = True
+            yield from self._reader.feed(data)
+
+    def finish(self, seconds: float, *, until_closed: bool = False) -> None:
+        """Wait until everything is sent, or even until the other end has closed; what still comes in is dropped."""
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        while not self.closed and (until_closed or self._unsent) and (left := deadline - time.monotonic()) > 0:
+            poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            poll.poll(1000 * left)
+            self.flush()
+            for _ in self.messages():
+                pass
+
+    def close(self) -> None:
+        """Free the socket."""
+        self._socket.close()

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["digest_of", "known_code", "learn", "register", "resolve"]
+__all__ = ["MODULES", "digest_of", "known_code", "learn", "register", "resolve"]
+
+MODULES = "modules-"
+"""How the digest of a piece of code begins that is not a class or a function but a set of modules."""
 
 _blobs: dict[str, bytes] = {}
 """What arrived and was not needed yet."""
@@ -27,7 +30,11 @@ _loading = threading.RLock()
 def learn(code: Mapping[str, bytes]) -> None:
     """Take in pieces of code for later use; those already here are skipped."""
     for digest, blob in code.items():
-        if digest not in _loaded:
+        if digest.startswith(MODULES):
+            from manyhands.parcels.carried import install
+
+            install(digest, blob)
+        elif digest not in _loaded:
             _blobs.setdefault(digest, blob)
 
 

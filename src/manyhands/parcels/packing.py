@@ -8,9 +8,9 @@ one, and an answer of that class comes back as the very class that the caller de
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
+import sys
 from types import FunctionType
 from typing import Any
 
@@ -24,9 +24,16 @@ __all__ = ["Packer"]
 
 
 class Packer:
-    """Packs objects as they are now; the code it meets is read once in its life, so use one for each run."""
+    """Packs objects as they are now; the code it meets is read once in its life, so use one for each run.
 
-    def __init__(self) -> None:
+    Args:
+        carries_modules: parcels bring the program's own modules along, for workers on machines that do not have them.
+    """
+
+    def __init__(self, *, carries_modules: bool = False) -> None:
+        self._carries_modules = carries_modules
+        self._modules: dict[str, bytes] = {}
+        self._modules_seen = 0
         self._digests: dict[int, str] = {}
         self._blobs: dict[str, bytes] = {}
         self._needs: dict[str, set[str]] = {}
@@ -58,7 +65,17 @@ class Packer:
             pickler.dump(thing)
         except Exception as error:
             raise culprit(thing, what, root, error) from error
-        return Parcel(buffer.getvalue(), pickler.code)
+        code = {**self._own_modules(), **pickler.code} if self._carries_modules else pickler.code
+        return Parcel(buffer.getvalue(), code)
+
+    def _own_modules(self) -> dict[str, bytes]:
+        """Return the program's own modules, collected anew when something was imported meanwhile."""
+        if len(sys.modules) != self._modules_seen:
+            from manyhands.parcels.own_modules import collect
+
+            self._modules = collect()
+            self._modules_seen = len(sys.modules)
+        return self._modules
 
     def digest(self, thing: Any) -> tuple[str, dict[str, bytes]]:
         """Return the digest of a class or function and the blobs that the far side needs to load it."""
@@ -75,6 +92,8 @@ class Packer:
             finally:
                 self._open.discard(id(thing))
             blob = buffer.getvalue()
+            import hashlib
+
             digest = hashlib.blake2b(blob, digest_size=12).hexdigest()
             self._digests[id(thing)] = digest
             self._kept.append(thing)

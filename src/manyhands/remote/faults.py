@@ -9,7 +9,7 @@ from typing import Any
 from manyhands.errors import RemoteError
 from manyhands.remote.values import decode, encode_result
 
-__all__ = ["RemoteTraceback", "encode_error", "decode_error"]
+__all__ = ["RemoteTraceback", "decode_error", "encode_error"]
 
 _HOUSE = str(Path(__file__).parents[1])
 

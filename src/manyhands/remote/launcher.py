@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from manyhands.errors import ConfigError, ServerLost
 from manyhands.rpc.address import Address
@@ -15,7 +15,7 @@ from manyhands.rpc.limits import Limits
 from manyhands.rpc.token import load_token
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import FrameType, TracebackType
 
     from manyhands.rpc.tls import TlsConf
@@ -104,7 +104,7 @@ class RpcAgentServerLauncher:
     def wait_until_terminate(self) -> None:
         """Wait until the server ends: by `shutdown`, by `manyhands agent-server stop`, by SIGTERM or Ctrl-C."""
         if threading.current_thread() is threading.main_thread():
-            with self._signals():
+            with self.ending_at_signals():
                 self._wait()
         else:
             self._wait()
@@ -131,7 +131,7 @@ class RpcAgentServerLauncher:
                 process.wait()
         self._ended.set()
 
-    def __enter__(self) -> RpcAgentServerLauncher:
+    def __enter__(self) -> Self:
         self.launch(in_subprocess=False)
         return self
 
@@ -162,7 +162,7 @@ class RpcAgentServerLauncher:
     def _launch_process(self) -> None:
         import pickle
 
-        from manyhands.parcels import Packer
+        from manyhands.parcels.packing import Packer
 
         settings = {
             "host": self.address.host,
@@ -184,7 +184,8 @@ class RpcAgentServerLauncher:
         assert self._process.stdout is not None
         pickle.dump((sys.path, parcel.code, parcel.body), self._process.stdin)
         self._process.stdin.flush()
-        said = self._process.stdout.readline().decode().strip()
+        with self._process.stdout as answers:
+            said = answers.readline().decode().strip()
         if not said.isdigit():
             self.shutdown()
             raise (ConfigError if said else ServerLost)(said or "the process of an agent server died at its start")
@@ -196,8 +197,8 @@ class RpcAgentServerLauncher:
                 return
 
     @contextlib.contextmanager
-    def _signals(self) -> Any:
-        """End at SIGTERM and Ctrl-C while waiting in the main thread."""
+    def ending_at_signals(self) -> Iterator[None]:
+        """Within this, SIGTERM and Ctrl-C end the server; the main thread alone may use it."""
 
         def end(_: int, __: FrameType | None) -> None:
             self._ended.set()

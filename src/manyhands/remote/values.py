@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.errors import ProtocolError
 from manyhands.messages.msg import Msg
-from manyhands.parcels import Packer, learn, pack
+from manyhands.parcels import learn, pack
+from manyhands.parcels.packing import Packer
 from manyhands.remote.wire import ATTACH_BYTES
 
 if TYPE_CHECKING:
@@ -32,13 +33,16 @@ __all__ = ["PLAIN", "attach", "decode", "encode_argument", "encode_result", "is_
 
 PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
-_packer = Packer()
+_packers = (Packer(), Packer(carries_modules=True))
+"""For servers of this machine, which find its modules, and for servers elsewhere, which get them."""
 _packing = threading.Lock()
-"""Protects `_packer`, and the packer of `parcels.pack`."""
+"""Protects `_packers`, and the packer of `parcels.pack`."""
 
 
-def encode_argument(thing: Any, what: str) -> tuple[Any, int, dict[str, bytes]]:
-    """Return an argument as it goes into a frame, its size, and the code that the far side may lack.
+def encode_argument(thing: Any, what: str, *, far: bool = False) -> tuple[Any, int, dict[str, bytes]]:
+    """Return an argument as it goes into a frame, its size, and the code that the other side may lack.
+
+    With `far` the other side is on another machine: the program's own modules go along as code.
 
     Raises:
         Unserialisable: some part of it cannot travel; the error names the part.
@@ -56,7 +60,7 @@ def encode_argument(thing: Any, what: str) -> tuple[Any, int, dict[str, bytes]]:
     else:
         tag = "p"
     with _packing:
-        parcel = _packer.pack(thing, what)
+        parcel = _packers[far].pack(thing, what)
     return (tag, parcel.body), len(parcel.body), parcel.code
 
 

@@ -47,7 +47,8 @@ __all__ = [
 ATTACH_BYTES = 64 << 10
 """Bytes from which on a packed object follows its frame instead of being copied into it."""
 
-# Client to server. BYE: nothing more will come, free everything. `agent` is a number that the client chose, or (session, number) for an agent of somebody else.
+# Client to server; BYE means that nothing more will come.
+# `agent` is a number that the client chose, or (session, number) for an agent of somebody else.
 BYE = "q"
 CALL = "c"  # call, agent, method, args
 CALL_MORE = "C"  # call, agent, method, args, kwargs or None, credit (of a stream) or 0

@@ -27,6 +27,7 @@ _OPTIONS = [
     # A cut link is noticed after at most 0.5 + 0.6 s; with 0.6 s for trying again that is within the promised 2 s.
     ("grpc.keepalive_time_ms", 500),
     ("grpc.keepalive_timeout_ms", 600),
+    ("grpc.http2.ping_timeout_ms", 600),  # what newer versions of gRPC go by; their default is a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # A new channel is a new connection: one that failed before must not make this one wait.
@@ -106,7 +107,7 @@ async def connect(
         if tls.server_name:
             options.append(("grpc.ssl_target_name_override", tls.server_name))  # type: ignore[arg-type]
         channel = grpc.aio.secure_channel(address.target, tls.channel_credentials(), options)
-    call = channel.stream_stream(METHOD)()
+    call: Any = channel.stream_stream(METHOD)()
     stream = ClientStream(channel, call, address)
     try:
         async with asyncio.timeout(timeout):

@@ -37,6 +37,7 @@ _OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 100),
     ("grpc.http2.max_ping_strikes", 0),
@@ -108,7 +109,7 @@ class RpcServer:
     async def start(self) -> int:
         """Begin to listen; return the port, which the system chose if it was given as 0."""
         server = grpc.aio.server(options=_OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(self._open)
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._open)
         service, method = METHOD[1:].split("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         try:
@@ -118,7 +119,9 @@ class RpcServer:
                 port = server.add_secure_port(self._address.target, self._tls.server_credentials())
         except RuntimeError as error:
             await server.stop(None)
-            raise ConfigError(f"cannot listen at {self._address}: the address is in use or not of this machine") from error
+            raise ConfigError(
+                f"cannot listen at {self._address}: the address is in use or not of this machine"
+            ) from error
         await server.start()
         self._server = server
         return port

@@ -52,9 +52,9 @@ def require_task(task: Any) -> None:
 class Preparer:
     """Packs the tasks of one run; an agent that many tasks share is packed once."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, *, carries_modules: bool = False) -> None:
         self._config = config
-        self._packer = Packer()
+        self._packer = Packer(carries_modules=carries_modules)
         self._agents: OrderedDict[int, tuple[Any, Parcel, bool]] = OrderedDict()
 
     def owed(self, task: Task, given: Any) -> Owed:

@@ -43,7 +43,9 @@ class Run:
 
     def __init__(self, config: RunConfig, engine: RuntimeEngine | None, tasks: Iterable[Any] | Any) -> None:
         self._config = config
-        self._preparer = Preparer(config)
+        self._owns_engine = engine is None
+        self._engine = engine if engine is not None else open_engine(config)
+        self._preparer = Preparer(config, carries_modules=self._engine.carries_modules)
         self._chain = Chain() if config.sequence_dependent else None
         self._packed: dict[str, Owed] = {}
         self._seen: SeenIds | None = SeenIds()
@@ -53,8 +55,6 @@ class Run:
             check_ids(known)
             self._packed = {task.id: self._preparer.owed(task, task.input) for task in known}
             self._seen, self._total = None, len(known)
-        self._owns_engine = engine is None
-        self._engine = engine if engine is not None else open_engine(config)
         self._waiting: list[TaskResponse] = []
         """Responses to tasks that were never given to the engine."""
 

@@ -31,7 +31,7 @@ class ErrorInfo:
     """An error as it can cross processes: names and text, never the exception object."""
 
     type: str
-    """The name of the exception's class, with its module unless it is a builtin."""
+    """The name of the exception's class, with its module unless it is a builtin or one of manyhands."""
     message: str
     traceback: str = ""
     """The far side's traceback from the first line of the user's code on, or empty where there is none."""

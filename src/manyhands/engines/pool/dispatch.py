@@ -101,6 +101,10 @@ class Dispatch:
         for is_async in (False, True):
             self._paces[is_async].observe(seconds for call, seconds in calls if call.is_async is is_async)
 
+    def capacity(self, workers: int) -> int:
+        """Return how many calls of the kind that was seen run at a time."""
+        return workers * self._limits.of(self._async_seen)
+
     def window(self, workers: int) -> int:
         """Return how many calls the engine should hold so that no worker ever waits for the driver."""
         limit = self._limits.of(self._async_seen)
@@ -113,25 +117,29 @@ class Dispatch:
             self._assign_guarded(seats, given)
         reserved = min(seats, key=lambda seat: len(seat.calls)) if self._guarded and seats else None
         for queue, is_async in zip(self._waiting, (False, True), strict=True):
-            open_to = [s for s in seats if s is not reserved and not s.company and self._room(s, is_async) > 0]
+            eligible = [seat for seat in seats if seat is not reserved and not seat.company]
+            hands = sum(max(0, self._room(seat, is_async, ahead=False)) for seat in eligible)
+            ahead = len(queue) > hands  # a reserve is for what nobody could begin now
+            open_to = [seat for seat in eligible if self._room(seat, is_async, ahead=ahead) > 0]
             open_to.sort(key=lambda seat: len(seat.calls))
             for index, seat in enumerate(open_to):
                 if not queue:
                     break
                 share = -(-len(queue) // (len(open_to) - index))
-                count = min(share, self._room(seat, is_async))
+                count = min(share, self._room(seat, is_async, ahead=ahead))
                 self._give(seat, [queue.popleft() for _ in range(min(count, len(queue)))], given)
         return given
 
     def overfull(self, seats: Sequence[Seat]) -> list[Seat]:
-        """Return the seats that hold more than their limit while another one has nothing to do and nothing waits."""
-        if len(self) or all(seat.calls for seat in seats):
+        """Return the seats that hold more than their limit while another one has hands free and nothing waits."""
+        if len(self) or self._limits.once:
             return []
-        return [
-            seat
-            for seat in seats
-            if any(count > self._limits.of(bool(is_async)) for is_async, count in enumerate(seat.counts))
-        ]
+        over: list[Seat] = []
+        for is_async in (False, True):
+            hands = {seat: self._room(seat, is_async, ahead=False) for seat in seats}
+            if any(free > 0 and not seat.company for seat, free in hands.items()):
+                over += [seat for seat, free in hands.items() if free < 0 and seat not in over]
+        return over
 
     def _assign_guarded(self, seats: Sequence[Seat], given: list[tuple[Seat, list[Call]]]) -> None:
         for seat in seats:
@@ -142,12 +150,12 @@ class Dispatch:
                     group.append(self._guarded.popleft())
                 self._give(seat, group, given)
 
-    def _room(self, seat: Seat, is_async: bool) -> int:
+    def _room(self, seat: Seat, is_async: bool, *, ahead: bool = True) -> int:
         if self._limits.once:
             return 0 if seat.used else 1
         limit = self._limits.of(is_async)
         held = sum(seat.counts) if self._limits.shared else seat.counts[is_async]
-        return limit + self._paces[is_async].ahead(limit) - held
+        return limit + (self._paces[is_async].ahead(limit) if ahead else 0) - held
 
     @staticmethod
     def _give(seat: Seat, calls: list[Call], given: list[tuple[Seat, list[Call]]]) -> None:

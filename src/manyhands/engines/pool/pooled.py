@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from manyhands.engines.base import RuntimeEngine
 from manyhands.engines.pool.dispatch import Dispatch, Limits, Seat
+from manyhands.engines.pool.weight import Weight
 from manyhands.engines.worker.output import show
 from manyhands.errors import EngineFailed
 from manyhands.tasks import Ending, Outcome
@@ -28,7 +29,7 @@ __all__ = ["Member", "PooledRuntime"]
 
 _FAILED_STARTS = 3
 """Workers in a row that end before they have said anything: then there is no point in starting more."""
-_STUCK = 0.05
+_STUCK = 0.02
 """Seconds without an outcome after which a worker is asked to give back what it has not started, if another is idle."""
 _STOP_PATIENCE = 1.0
 
@@ -37,18 +38,20 @@ class Member(Protocol):
     """A worker as a pool sees it; `Supervisor` is the one for processes of this machine."""
 
     place: str
-    in_flight: int
     recalling: bool
     answered: bool
     alarm: float | None
 
     def sources(self) -> list[int]: ...
     @property
+    def in_flight(self) -> int: ...
+    @property
     def wants_to_write(self) -> bool: ...
     def give(self, calls: Sequence[Call]) -> None: ...
     def recall(self) -> None: ...
     def cancel(self) -> None: ...
     def kill(self, cause: str, *, cancelled: bool = False) -> Tidings: ...
+    def renew(self) -> bool: ...
     def stop(self) -> None: ...
     def release(self, patience: float) -> None: ...
     def news(self) -> Tidings: ...
@@ -56,6 +59,9 @@ class Member(Protocol):
 
 class PooledRuntime(RuntimeEngine):
     """Everything of an engine but where its workers come from: a subclass says that in `recruit`."""
+
+    where_errors_are = "Its error output is above"
+    """Where to look when workers cannot start."""
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
@@ -68,11 +74,13 @@ class PooledRuntime(RuntimeEngine):
         )
         self._dispatch = Dispatch(self.limits)
         self._window = self._dispatch.window(config.workers)
+        self._weight = Weight()
         self._crew: dict[Seat, Member] = {}
         self._last_news: dict[Seat, float] = {}
         self._failed_starts = 0
         self._cancel_at: float | None = None
         self._inbox: deque[Call] = deque()
+        self._arrivals: deque[Member] = deque()
         self._cancel_asked: float | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -85,7 +93,15 @@ class PooledRuntime(RuntimeEngine):
 
     @abc.abstractmethod
     def recruit(self, missing: int) -> list[Member]:
-        """Return up to `missing` new workers. Called by the engine's thread whenever there are fewer than are needed."""
+        """Return up to `missing` new workers. Called by the engine's thread whenever there are fewer than are needed.
+
+        Workers that take a while to come are left out here and handed to `enlist` when they are there.
+        """
+
+    def enlist(self, member: Member) -> None:
+        """Take in a worker that has come by itself; from any thread."""
+        self._arrivals.append(member)
+        self._wake()
 
     # --- the contract, called from any thread -------------------------------------------------------------------------
 
@@ -160,7 +176,8 @@ class PooledRuntime(RuntimeEngine):
         for seat, calls in self._dispatch.assign(list(self._crew)):
             self._crew[seat].give(calls)
         self._recall_where_stuck()
-        self._window = self._dispatch.window(self.config.workers)
+        workers = self.config.workers
+        self._window = self._weight.allows(self._dispatch.window(workers), self._dispatch.capacity(workers))
         ready = self._selector.select(self._patience())
         seats = {key.data for key, _ in ready if key.data is not None}
         if any(key.data is None for key, _ in ready):
@@ -177,6 +194,8 @@ class PooledRuntime(RuntimeEngine):
             arrived.append(self._inbox.popleft())
         if arrived:
             self._dispatch.add(arrived)
+        while self._arrivals:
+            self._seat(self._arrivals.popleft())
 
     def _staff(self) -> None:
         """Start as many workers as there is work for, up to the number that the configuration allows."""
@@ -190,10 +209,13 @@ class PooledRuntime(RuntimeEngine):
             self._fail(EngineFailed(f"cannot start a worker: {error}"))
             return
         for member in members:
-            seat = Seat()
-            self._crew[seat] = member
-            self._last_news[seat] = time.monotonic()
-            self._watch(seat, member)
+            self._seat(member)
+
+    def _seat(self, member: Member) -> None:
+        seat = Seat()
+        self._crew[seat] = member
+        self._last_news[seat] = time.monotonic()
+        self._watch(seat, member)
 
     def _watch(self, seat: Seat, member: Member) -> None:
         for source in member.sources():
@@ -222,7 +244,7 @@ class PooledRuntime(RuntimeEngine):
             if self._failed_starts >= _FAILED_STARTS:
                 self._fail(
                     EngineFailed(
-                        f"workers end before they are ready, the last one: {tidings.died}. Its error output is above"
+                        f"workers end before they are ready, the last one: {tidings.died}. {self.where_errors_are}"
                     )
                 )
         elif tidings.outcomes or tidings.lines:
@@ -231,9 +253,13 @@ class PooledRuntime(RuntimeEngine):
             self._last_news[seat] = time.monotonic()
             ended = [(seat.remove(outcome.number), outcome.seconds) for outcome in tidings.outcomes]
             self._dispatch.observe(ended)
+            self._weight.observe(tidings.outcomes[0])
             self._publish(tidings.outcomes)
         if self.limits.once and seat.used and not seat.calls and seat in self._crew:
-            self._drop(seat).release(0.0)
+            if self._crew[seat].renew():
+                seat.used = False
+            else:
+                self._drop(seat).release(0.0)
 
     def _drop(self, seat: Seat) -> Member:
         member = self._crew.pop(seat)
@@ -279,6 +305,8 @@ class PooledRuntime(RuntimeEngine):
         for member in self._crew.values():
             if not member.in_flight:
                 member.stop()
+        while self._arrivals:
+            self._arrivals.popleft().release(0.0)
         for seat, member in list(self._crew.items()):
             self._drop(seat)
             member.release(_STOP_PATIENCE if not member.in_flight else 0.0)

@@ -15,19 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import manyhands
 from manyhands._processes import describe_exit, kill_group
-from manyhands.engines.wire import CANCEL, RECALL, STOP, FrameReader, Hello, News, Work, encode
-from manyhands.parcels import Parcel
+from manyhands.engines.pool.manifest import Manifest
+from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, Link, News
 from manyhands.tasks import Ending, ErrorInfo, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from manyhands.engines.base import Call
     from manyhands.engines.wire import WireOutcome
@@ -37,9 +36,6 @@ __all__ = ["Supervisor", "Tidings", "WorkerSettings"]
 
 CANCEL_GRACE = 1.0
 """Seconds that async code may use, after its limit, to clean up before its worker is killed."""
-_TARGETS_KEPT = 128
-"""Targets that a worker keeps; the one not used for longest is sent again when it is needed again."""
-_CHUNK = 1 << 20
 _HOME = str(Path(manyhands.__file__).parents[1])
 _WORKER = (
     "import sys; sys.path.insert(0, sys.argv[1]); from manyhands.engines.worker.process import work; "
@@ -61,6 +57,14 @@ class WorkerSettings:
     """The most calls that a worker is ever given at a time."""
     command: tuple[str, ...] = (sys.executable,)
     """What starts a Python interpreter for the worker."""
+    sys_path: tuple[str, ...] | None = None
+    """Where the worker looks for modules; None: where this process does."""
+    log_level: int | None = None
+    """From which level log records are sent; None: from that of this process's root logger."""
+    directory: str | None = None
+    """The directory the worker starts in; None: that of this process."""
+    environment: Mapping[str, str] | None = None
+    """The worker's environment variables; None: those of this process."""
 
 
 @dataclass(slots=True)
@@ -88,11 +92,7 @@ class Supervisor:
         """Whether the worker has said anything or was killed by us: one that dies before could not even start."""
         self.alarm: float | None = None
         """When `news()` must be called even if no source is ready."""
-        self._targets: OrderedDict[int, tuple[int, Parcel]] = OrderedDict()
-        self._next_target = 0
-        self._code_sent: set[str] = set()
-        self._reader = FrameReader()
-        self._unsent: deque[memoryview] = deque()
+        self._manifest = Manifest()
         self._cause: str | None = None
         self._start(settings)
 
@@ -106,14 +106,15 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), shared.fileno()),
                 process_group=0,
+                cwd=settings.directory,
+                env=settings.environment,
             )
-        self._socket = ours
-        self._socket.setblocking(False)
+        self._link = Link(ours)
         self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
         self.place = f"{socket.gethostname()}:{self._process.pid}"
-        level = logging.getLogger().getEffectiveLevel()
-        hello = Hello(list(sys.path), settings.sync_limit, settings.async_limit, settings.shared_limit, level)
-        self._post(hello)
+        level = logging.getLogger().getEffectiveLevel() if settings.log_level is None else settings.log_level
+        sys_path = list(sys.path if settings.sys_path is None else settings.sys_path)
+        self._link.post(Hello(sys_path, settings.sync_limit, settings.async_limit, settings.shared_limit, level))
 
     # --- what the owner asks ------------------------------------------------------------------------------------------
 
@@ -124,43 +125,40 @@ class Supervisor:
 
     def sources(self) -> list[int]:
         """Return the file descriptors that become readable when there is news."""
-        return [self._socket.fileno(), *([] if self._pidfd is None else [self._pidfd])]
+        return [self._link.fileno(), *([] if self._pidfd is None else [self._pidfd])]
 
     @property
     def wants_to_write(self) -> bool:
         """Whether frames wait for the worker to read; call `news()` when the first source is writable."""
-        return bool(self._unsent)
+        return self._link.wants_to_write
 
     def give(self, calls: Sequence[Call]) -> None:
         """Send calls to the worker; no more than it has free slots."""
-        code: dict[str, bytes] = {}
-        targets: dict[int, bytes] = {}
-        forget: list[int] = []
-        wire = []
+        numbered = []
         for call in calls:
             slot = self._free.pop()
             self._slots[slot] = call
             if call.limit is not None:
                 self._limited[slot] = call.limit + (CANCEL_GRACE if call.is_async else 0.0)
-            key = self._target(call.target, code, targets, forget)
-            argument = call.argument
-            if type(argument) is Parcel and argument.code:
-                argument = self._slim(argument, code)
-            wire.append((slot, key, argument, call.label, call.limit, call.is_async))
+            numbered.append((slot, call))
         self.in_flight += len(calls)
-        self._post(Work(code, targets, forget, wire))
+        self._link.post(self._manifest.work(numbered))
         if limits := [limit for call in calls if (limit := call.limit) is not None]:
             soonest = time.monotonic() + min(limits)
             self.alarm = soonest if self.alarm is None else min(self.alarm, soonest)
 
+    def teach(self, code: Mapping[str, bytes]) -> None:
+        """Have code sent with the next calls, whose parcels need it and do not carry it."""
+        self._manifest.add_code(code)
+
     def recall(self) -> None:
         """Ask for the calls that have not started; they come back as DISPLACED outcomes."""
         self.recalling = True
-        self._post(RECALL)
+        self._link.post(RECALL)
 
     def cancel(self) -> None:
         """Ask the worker to cancel what it can: async code, and what has not started."""
-        self._post(CANCEL)
+        self._link.post(CANCEL)
 
     def kill(self, cause: str, *, cancelled: bool = False) -> Tidings:
         """Kill the worker now and account for every call it held."""
@@ -170,15 +168,19 @@ class Supervisor:
         self._bury(tidings, Ending.CANCELLED if cancelled else None)
         return tidings
 
+    def renew(self) -> bool:
+        """A process is not renewed but released, and another one started in its place."""
+        return False
+
     def stop(self) -> None:
         """Ask an idle worker to end by itself; `release` waits for it."""
-        self._post(STOP)
+        self._link.post(STOP)
 
     def release(self, patience: float) -> None:
         """Wait up to `patience` seconds for the process to end, then kill it, and free everything."""
         deadline = time.monotonic() + patience
         while not self._exited() and time.monotonic() < deadline:
-            self._flush()
+            self._link.flush()
             select.select([fd for fd in (self._pidfd,) if fd is not None], [], [], 0.005)
         self._free_resources()
 
@@ -187,7 +189,7 @@ class Supervisor:
     def news(self) -> Tidings:
         """Move bytes in both directions without blocking, enforce limits, and return what happened."""
         tidings = Tidings()
-        self._flush()
+        self._link.flush()
         exited = self._exited()
         closed = self._drain(tidings)
         if exited or closed:
@@ -202,17 +204,9 @@ class Supervisor:
 
     def _drain(self, tidings: Tidings) -> bool:
         """Read everything there is; return whether the worker closed its end."""
-        while True:
-            try:
-                data = self._socket.recv(_CHUNK)
-            except (BlockingIOError, InterruptedError):
-                return False
-            except OSError:
-                return True
-            if not data:
-                return True
-            for message in self._reader.feed(data):
-                self._note(message, tidings)
+        for message in self._link.messages():
+            self._note(message, tidings)
+        return self._link.closed
 
     def _note(self, message: News, tidings: Tidings) -> None:
         self.answered = True
@@ -276,57 +270,16 @@ class Supervisor:
             outcome.seconds = seconds
             outcome.alone = len(running) == 1
             if verdict is Ending.LOST:
-                outcome.error = ErrorInfo("manyhands.errors.WorkerLost", tidings.died, retryable=True)
+                outcome.error = ErrorInfo("WorkerLost", tidings.died, retryable=True)
             tidings.outcomes.append(outcome)
         self._free_resources()
-
-    # --- bytes --------------------------------------------------------------------------------------------------------
-
-    def _target(self, target: Parcel, code: dict[str, bytes], bodies: dict[int, bytes], forget: list[int]) -> int:
-        known = self._targets.get(id(target))
-        if known is not None:
-            self._targets.move_to_end(id(target))
-            return known[0]
-        key = self._next_target
-        self._next_target += 1
-        self._targets[id(target)] = (key, target)
-        bodies[key] = self._slim(target, code).body
-        if len(self._targets) > _TARGETS_KEPT:
-            forget.append(self._targets.popitem(last=False)[1][0])
-        return key
-
-    def _slim(self, parcel: Parcel, code: dict[str, bytes]) -> Parcel:
-        """Return the parcel without its code, which is added to `code` where the worker does not have it."""
-        for digest, blob in parcel.code.items():
-            if digest not in self._code_sent:
-                self._code_sent.add(digest)
-                code[digest] = blob
-        return Parcel(parcel.body, {})
-
-    def _post(self, message: Any) -> None:
-        self._unsent.append(memoryview(encode(message)))
-        self._flush()
-
-    def _flush(self) -> None:
-        while self._unsent:
-            try:
-                sent = self._socket.send(self._unsent[0])
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                self._unsent.clear()  # the worker is gone; reading will find that out
-                return
-            if sent == len(self._unsent[0]):
-                self._unsent.popleft()
-            else:
-                self._unsent[0] = self._unsent[0][sent:]
 
     def _free_resources(self) -> None:
         if self._process.returncode is None:
             kill_group(self._process.pid)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_WAIT)
-        self._socket.close()
+        self._link.close()
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import traceback
-from pathlib import Path
 
+import manyhands
 from manyhands.tasks import ErrorInfo
 
 __all__ = ["fault"]
 
-_HOUSE = str(Path(__file__).parents[2])
+_HOUSE = manyhands.__path__[0]
 
 
 def fault(error: BaseException) -> ErrorInfo:
     """Return the record of an exception; frames of manyhands above the user's code are left out of its traceback."""
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    own = kind.__module__ in {"builtins", "manyhands.errors"}
+    name = kind.__qualname__ if own else f"{kind.__module__}.{kind.__qualname__}"
     retryable = getattr(error, "retryable", True)
     return ErrorInfo(name, _message(error), _traceback(error), bool(retryable))
 

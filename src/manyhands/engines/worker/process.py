@@ -13,7 +13,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from manyhands._processes import die_with_parent, end_own_group
-from manyhands.engines.base import Call
 from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, News, Work, encode, read_frame
 from manyhands.engines.worker.hands import Hands
 from manyhands.engines.worker.output import Line, Output, forward_logs
@@ -78,7 +77,8 @@ def _read(connection: socket.socket, hands: Hands, outbox: SimpleQueue[Any]) -> 
         except (EOFError, OSError):
             end_own_group()
         if isinstance(message, Work):
-            hands.take(_unwrap(message, targets))
+            learn(message.code)
+            hands.take(message.unwrap(targets))
         elif message == RECALL:
             outbox.put(_Returned(hands.recall()))
         elif message == CANCEL:
@@ -86,19 +86,6 @@ def _read(connection: socket.socket, hands: Hands, outbox: SimpleQueue[Any]) -> 
         elif message == STOP:
             hands.close()
             return
-
-
-def _unwrap(work: Work, targets: dict[int, Parcel]) -> list[Call]:
-    learn(work.code)
-    for key, body in work.targets.items():
-        targets[key] = Parcel(body, {})
-    calls = [
-        Call(slot, targets[target], argument, label, limit, is_async)
-        for slot, target, argument, label, limit, is_async in work.calls
-    ]
-    for key in work.forget:
-        targets.pop(key, None)
-    return calls
 
 
 def _write(connection: socket.socket, outbox: SimpleQueue[Any]) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.config.run_config import usable_cores
 from manyhands.errors import ServerLost
+from manyhands.remote.children import zygote
 from manyhands.rpc.address import Address
 from manyhands.rpc.token import load_token
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Child", "child_link", "close_nursery", "own_child_link"]
 
+_PACKAGE = __name__.partition(".")[0]
 _START = 30.0
 """Seconds that a child may take to listen; it needs 0.05 on an idle machine."""
 _LEASE = 10.0
@@ -135,9 +137,13 @@ class _Nursery:
     def _start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="manyhands-"))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * zygote.LONGEST)
+        loaded = sorted(
+            name for name in sys.modules if name.startswith(f"{_PACKAGE}.") and name != f"{_PACKAGE}.__main__"
+        )
         with theirs:
             self._zygote = subprocess.Popen(
-                [sys.executable, "-m", "manyhands.remote.children.zygote", str(theirs.fileno())],
+                [sys.executable, "-m", "manyhands.remote.children.zygote", str(theirs.fileno()), *loaded],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 process_group=0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -19,13 +20,10 @@ GC_THRESHOLD = (100_000, 20, 20)
 looking for cycles among them."""
 
 
-def warm_up() -> None:
-    """Import everything that a server needs, and nothing that opens a connection."""
-    import manyhands.agents
-    import manyhands.remote.server.peers
-    import manyhands.remote.server.service
-
-    _ = manyhands
+def warm_up(modules: list[str]) -> None:
+    """Import everything that a server needs, and what of this package its owner uses; none of it opens a connection."""
+    for name in ("manyhands.remote.server.peers", "manyhands.remote.server.service", *modules):
+        importlib.import_module(name)
 
 
 def live(settings: dict[str, Any], leash: int) -> None:

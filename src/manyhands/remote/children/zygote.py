@@ -14,23 +14,23 @@ import signal
 import socket
 import sys
 
-__all__ = ["main"]
+__all__ = ["LONGEST", "main"]
 
-_LONGEST = 1 << 20
+LONGEST = 1 << 20
 """Bytes of a request; most of it is `sys.path`."""
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, modules: list[str]) -> None:
     """Fork servers as asked until the owner is gone."""
-    import manyhands.remote.children.nursling as nursling
+    from manyhands.remote.children import nursling
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps: nobody here waits for a child
     control = socket.socket(fileno=descriptor)
-    nursling.warm_up()
+    nursling.warm_up(modules)
     gc.freeze()  # what is imported stays; a collection in a child must not copy its pages
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, _LONGEST, 1)
+        data, descriptors, _, _ = socket.recv_fds(control, LONGEST, 1)
         if not data:
             return
         leash = descriptors[0]
@@ -41,4 +41,4 @@ def main(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -44,7 +44,7 @@ class Argued:
     def _encode(self, arg: Any, what: str) -> Any:
         if type(arg) is Result:
             return self._refer(arg, what)
-        value, size, code = encode_argument(arg, what)
+        value, size, code = encode_argument(arg, what, far=self._link.far)
         self.size += size
         if size >= 4096:
             self.simple = False

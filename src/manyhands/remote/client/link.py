@@ -15,10 +15,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from manyhands.errors import AccessDenied, CallTimedOut, LimitExceeded, ManyhandsError, ProtocolError, ServerLost
-from manyhands.remote.client.arguments import Argued
 from manyhands.remote.client import result as states
+from manyhands.remote.client.arguments import Argued
 from manyhands.remote.client.result import Result, cancelled, failed
-from manyhands.remote.client.stream import RemoteStream
+from manyhands.remote.client.stream import Inbox, RemoteStream
 from manyhands.remote.conversation import Conversation
 from manyhands.remote.values import attach, encode_argument, restore
 from manyhands.remote.wire import (
@@ -45,6 +45,8 @@ from manyhands.rpc.limits import Limits
 from manyhands.rpc.loop import io_loop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from manyhands.remote.client.place import Place
     from manyhands.rpc.tls import TlsConf
     from manyhands.rpc.token import Token
@@ -72,8 +74,10 @@ class _Hold:
 
     def __init__(self, link: Link, number: int) -> None:
         self._link, self._number = link, number
+        link.holds[id(self)] = number
 
     def __del__(self) -> None:
+        self._link.holds.pop(id(self), None)
         self._link.post((RELEASE, self._number))
 
 
@@ -87,6 +91,8 @@ class Link:
     def __init__(self, place: Place, token: Token, tls: TlsConf | None) -> None:
         self.place, self._token, self.tls = place, token, tls
         self.session = secrets.token_hex(16)
+        self.far = not place.address.is_local
+        """Whether the server is on another machine."""
         self.lost: ManyhandsError | None = None
         """Why nothing more can be asked of this server; None while it can."""
         self.numbers = itertools.count(1)
@@ -103,6 +109,10 @@ class Link:
         self._room = threading.Condition(self._lock)
         """Notified when `_load` has fallen below the window."""
         self._crowded = False
+        self.holds: dict[int, int] = {}
+        """Results that are kept on the server for this process, by the identity of what holds them."""
+        self._retirement: Any = None
+        """What to do when nothing is under way or held any more."""
         self._classes: dict[int, tuple[int, type]] = {}
         self._code_sent: set[str] = set()
         self._loop = io_loop()
@@ -159,13 +169,14 @@ class Link:
         if argued.simple:
             self._outgoing.append((CALL, number, agent, method, argued.args))
         else:
-            self._outgoing.append(_sized((CALL_MORE, number, agent, method, argued.args, argued.kwargs, 0), argued.size))
+            self._outgoing.append(
+                _sized((CALL_MORE, number, agent, method, argued.args, argued.kwargs, 0), argued.size)
+            )
         if not self._awake:
             self._notify()
         if timeout is not None:
             self._loop.call_soon_threadsafe(self._set_deadline, result, timeout)
-        if self.lost is not None:
-            self._loop.call_soon_threadsafe(self._fail_all)
+        self._look_again()
         return result
 
     def stream(
@@ -174,13 +185,13 @@ class Link:
         """Send a call to a generator method and return the stream of what it yields."""
         argued = Argued(self, args, kwargs, method)
         number = next(self.numbers)
-        stream = RemoteStream(self, number, timeout)
-        self._pending[number] = stream
+        inbox = Inbox()
+        stream = RemoteStream(self, number, inbox, timeout)
+        self._pending[number] = inbox
         self._send_code(argued.code)
         item = (CALL_MORE, number, agent, method, argued.args, argued.kwargs, stream.CREDIT)
         self.post(item, argued.size)
-        if self.lost is not None:
-            self._loop.call_soon_threadsafe(self._fail_all)
+        self._look_again()
         return stream
 
     def read(self, agent: Any, attribute: str) -> Result:
@@ -199,14 +210,23 @@ class Link:
         """Ask for the result of a call, of this session or of another one."""
         return self._ask(FETCH, session, number)
 
-    def cancel(self, result: Any) -> bool:
+    def cancel(self, result: Result) -> bool:
         """Cancel a call: its result is settled now, and the remote code is told."""
         with self._lock:
-            if self._pending.get(result._number) is not result:
+            if not self._is_pending(result):
                 return False
         self._loop.call_soon_threadsafe(self._abort, result, cancelled())
-        result._wait(1.0) if not self._on_loop() else None
+        if not self._on_loop():
+            result._wait(1.0)
         return True
+
+    def _is_pending(self, result: Any) -> bool:
+        return self._pending.get(result._number) is result
+
+    def retire(self, then: Callable[[], None]) -> None:
+        """Have `then` called, on the I/O loop, when every call has ended and no result is kept on the server."""
+        self._retirement = then
+        self._notify()
 
     def pin(self, result: Result) -> _Hold | None:
         """Have the server keep the result of a call under way for somebody else; None if it has already come."""
@@ -234,12 +254,16 @@ class Link:
         result = Result(self, number)
         self._pending[number] = result
         self.post((kind, number, *fields))
-        if self.lost is not None:
-            self._loop.call_soon_threadsafe(self._fail_all)
+        self._look_again()
         return result
 
+    def _look_again(self) -> None:
+        """Settle what was added after the link was lost but before anybody could see that it was."""
+        if self.lost is not None:
+            self._loop.call_soon_threadsafe(self._fail_all)
+
     def _introduce(self, cls: type) -> int:
-        value, size, code = encode_argument(cls, f"the class {cls.__name__}")
+        value, size, code = encode_argument(cls, f"the class {cls.__name__}", far=self.far)
         self._send_code(code)
         module = getattr(cls, "__module__", "")
         with self._lock:
@@ -363,6 +387,8 @@ class Link:
             while self._outgoing or conversation.ack_due:
                 for message in conversation.say(*self._take()):
                     await stream.write(message)
+            if self._retirement is not None and not self._pending and not self.holds:
+                self._retirement()
 
     def _take(self) -> tuple[list[Any], list[Any]]:
         """Return the items of the next frame and their attachments."""
@@ -395,7 +421,7 @@ class Link:
                 self._room.notify_all()
         self._conversation.forget(acknowledged)
         _wake_loops(wakes)
-        if self._conversation.ack_due:
+        if self._conversation.ack_due or self._retirement is not None:
             self._wake.set()
         elif items and self._ack_timer is None:
             self._ack_timer = self._loop.call_later(_ACK_AFTER, self._acknowledge)
@@ -435,10 +461,10 @@ class Link:
         if result._number in self._pending:
             self._loop.call_later(seconds, self._abort, result, CallTimedOut(f"no answer within {seconds} s"))
 
-    def _abort(self, result: Any, error: BaseException) -> None:
+    def _abort(self, result: Result, error: BaseException) -> None:
         wakes: dict[Any, list[Any]] = {}
         with self._lock:
-            if self._pending.get(result._number) is not result:
+            if not self._is_pending(result):
                 return
             del self._pending[result._number]
             result._settle(states.RAISED, error, wakes)
@@ -517,4 +543,3 @@ def _finish(futures: list[Any]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
-

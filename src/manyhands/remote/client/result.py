@@ -12,7 +12,6 @@ from manyhands.remote.faults import decode_error
 from manyhands.remote.values import decode
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from manyhands.remote.client.link import Link
@@ -97,10 +96,11 @@ class Result:
         """Return the error that the call ended with, or None; waits as `result` does."""
         try:
             self.result(timeout)
-        except BaseException as error:  # noqa: BLE001 - returned, not swallowed
+        except BaseException as error:
             if error is not self._value:
                 raise
-            return error
+            raised: BaseException = error
+            return raised
         return None
 
     def cancel(self) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from manyhands.remote.client.result import FAILED, PENDING, RAISED, READY, Result
+from manyhands.remote.client.result import FAILED, RAISED, READY, Result
 from manyhands.remote.faults import decode_error
 from manyhands.remote.values import decode
 from manyhands.remote.wire import CANCEL, GRANT
@@ -16,7 +16,33 @@ if TYPE_CHECKING:
 
     from manyhands.remote.client.link import Link
 
-__all__ = ["RemoteStream"]
+__all__ = ["Inbox", "RemoteStream"]
+
+
+class Inbox:
+    """Where a link puts what a generator has yielded. The link keeps it, so that the stream itself can be dropped."""
+
+    __slots__ = ("_size", "items", "tail", "ticket")
+
+    def __init__(self) -> None:
+        self._size = 0
+        self.items: deque[Any] = deque()
+        self.tail: tuple[int, Any] | None = None
+        """How it ended: the state of a result and what came with it."""
+        self.ticket = Result(None, 0)
+        """Stands for the next arrival; replaced each time."""
+
+    def _take(self, values: list[Any], wakes: Any) -> None:
+        self.items.extend(values)
+        self._turn(wakes)
+
+    def _settle(self, state: int, value: Any, wakes: Any) -> None:
+        self.tail = (state, value)
+        self._turn(wakes)
+
+    def _turn(self, wakes: Any) -> None:
+        ticket, self.ticket = self.ticket, Result(None, 0)
+        ticket._settle(READY, None, wakes)
 
 
 class RemoteStream:
@@ -29,16 +55,10 @@ class RemoteStream:
     CREDIT = 16
     """Items ahead: enough to hide a round trip, few enough that large ones do not fill memory."""
 
-    __slots__ = ("__weakref__", "_items", "_link", "_number", "_size", "_tail", "_taken", "_ticket", "_timeout")
+    __slots__ = ("__weakref__", "_inbox", "_link", "_number", "_taken", "_timeout")
 
-    def __init__(self, link: Link, number: int, timeout: float | None) -> None:
-        self._link, self._number, self._timeout = link, number, timeout
-        self._size = 0
-        self._items: deque[Any] = deque()
-        self._tail: tuple[int, Any] | None = None
-        """How it ended: the state of a result and what came with it."""
-        self._ticket = Result(None, 0)
-        """Stands for the next arrival; replaced each time."""
+    def __init__(self, link: Link, number: int, inbox: Inbox, timeout: float | None) -> None:
+        self._link, self._number, self._inbox, self._timeout = link, number, inbox, timeout
         self._taken = 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -46,11 +66,12 @@ class RemoteStream:
 
     def __next__(self) -> Any:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        inbox = self._inbox
         while True:
-            ticket = self._ticket
-            if self._items:
+            ticket = inbox.ticket
+            if inbox.items:
                 return self._pop()
-            if self._tail is not None:
+            if inbox.tail is not None:
                 self._finish(StopIteration)
             ticket._wait(None if deadline is None else deadline - time.monotonic())
 
@@ -60,19 +81,21 @@ class RemoteStream:
     async def __anext__(self) -> Any:
         import asyncio
 
+        inbox = self._inbox
         async with asyncio.timeout(self._timeout):
             while True:
-                ticket = self._ticket
-                if self._items:
+                ticket = inbox.ticket
+                if inbox.items:
                     return self._pop()
-                if self._tail is not None:
+                if inbox.tail is not None:
                     self._finish(StopAsyncIteration)
                 await ticket
 
     def close(self) -> None:
         """End the generator; what it has yielded already is dropped."""
-        if self._tail is None:
-            self._tail = (READY, None)
+        if self._inbox.tail is None:
+            self._inbox.tail = (READY, None)
+            self._inbox.items.clear()
             self._link.forget(self._number)
             self._link.post((CANCEL, self._number))
 
@@ -80,34 +103,18 @@ class RemoteStream:
         self.close()
 
     def _pop(self) -> Any:
-        value = decode(self._items.popleft())
+        value = decode(self._inbox.items.popleft())
         self._taken += 1
-        if self._taken * 2 >= self.CREDIT and self._tail is None:
+        if self._taken * 2 >= self.CREDIT and self._inbox.tail is None:
             self._link.post((GRANT, self._number, self._taken))
             self._taken = 0
         return value
 
     def _finish(self, end: type[Exception]) -> None:
-        assert self._tail is not None
-        state, value = self._tail
+        assert self._inbox.tail is not None
+        state, value = self._inbox.tail
         if state == FAILED:
-            self._tail = (RAISED, decode_error(value))
-            raise self._tail[1]
+            state, value = self._inbox.tail = (RAISED, decode_error(value))
         if state == RAISED:
             raise value
         raise end
-
-    # --- what the link does -------------------------------------------------------------------------------------------
-
-    def _take(self, values: list[Any], wakes: Any) -> None:
-        self._items.extend(values)
-        self._turn(wakes)
-
-    def _settle(self, state: int, value: Any, wakes: Any) -> None:
-        self._tail = (state, value)
-        self._turn(wakes)
-
-    def _turn(self, wakes: Any) -> None:
-        ticket, self._ticket = self._ticket, Result(None, 0)
-        assert ticket._state == PENDING
-        ticket._settle(READY, None, wakes)

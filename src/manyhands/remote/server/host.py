@@ -14,7 +14,7 @@ from manyhands.remote.faults import encode_error
 from manyhands.remote.methods import methods_of
 from manyhands.remote.server.interruption import Interruption, interrupt
 from manyhands.remote.server.lanes import Lanes
-from manyhands.remote.server.mailbox import Agent, Call, claim, next_call, offer
+from manyhands.remote.server.mailbox import Agent, Call, claim, next_call, offer, overlapping
 from manyhands.remote.server.performing import Player, credit_of, fail, perform_sync
 from manyhands.remote.server.report import describe
 from manyhands.remote.server.session import Session
@@ -41,7 +41,9 @@ _EARLY = 5.0
 class Host:
     """Everything that lives on one server. Made on the I/O loop, on which the handlers run."""
 
-    def __init__(self, policy: Policy, limits: Limits, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, policy: Policy, limits: Limits, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]
+    ) -> None:
         self.instance = secrets.token_hex(8)
         self.started = time.time()
         self.sessions: dict[str, Session] = {}
@@ -76,7 +78,7 @@ class Host:
             wire.RELEASE: self._release,
             wire.STOP: self._stop_agent,
         }
-        self._batch: tuple[list[Any], list[Call]] | None = None
+        self._batch: tuple[list[Call], list[Call]] | None = None
         self._attachments: list[bytes] = []
 
     # --- frames -------------------------------------------------------------------------------------------------------
@@ -87,7 +89,9 @@ class Host:
         Raises:
             ProtocolError: an item is malformed.
         """
-        self._batch = to_lanes, to_loop = [], []
+        to_lanes: list[Call] = []
+        to_loop: list[Call] = []
+        self._batch = (to_lanes, to_loop)
         self._attachments = attachments
         handlers = self._handlers
         try:
@@ -123,7 +127,7 @@ class Host:
             self._call_more(session, number, agent, name, args, None, 0)
             return
         method = target.methods.get(name)
-        if method is None or target.stopped or any([type(value) is tuple and is_reference(value) for value in args]):
+        if method is None or target.stopped or any(type(value) is tuple and is_reference(value) for value in args):
             self._call_more(session, number, agent, name, args, None, 0)
             return
         call = Call(session, number, target, name, args)
@@ -169,6 +173,14 @@ class Host:
         ready = self._after(call) if self._refused(call) else call
         if ready is not None:
             self._launch(ready)
+
+    def _stir(self, agent: Agent) -> None:
+        """Begin with what an agent can do now that could not be done before."""
+        for call in overlapping(agent, self._mutex):
+            self._start(call)
+        ready = claim(agent, self._mutex)
+        if ready is not None:
+            self._start(ready)
 
     def _refused(self, call: Call) -> bool:
         """Answer a call that cannot be carried out; return whether that was so."""
@@ -225,6 +237,7 @@ class Host:
                     fail(call, call.cancelled)
                 elif call.name == _CONSTRUCT:
                     self._construct(call)
+                    self._stir(call.agent)
                 elif call.name == _FREE:
                     self._free(call.agent)
                 elif call.name.startswith("?"):
@@ -270,9 +283,8 @@ class Host:
             else:
                 call.error = value
             call.missing -= 1
-            ready = None if call.missing else claim(call.agent, self._mutex)
-            if ready is not None:
-                self._start(ready)
+            if not call.missing:
+                self._stir(call.agent)
 
         return fill
 
@@ -345,6 +357,7 @@ class Host:
             raise LimitExceeded(f"this server has {self.agents} agents, which is its limit")
         agent = Agent(session, number)
         session.agents[number] = agent
+        session.last_agent = number
         self.agents += 1
         if self._attachments:
             args = tuple([restore(value, self._attachments) for value in args])
@@ -377,8 +390,11 @@ class Host:
             elif self.policy.accept_code:
                 agent.thing = args[0]
             else:
-                raise AccessDenied(f"{cls.__name__} has its own way of travelling, which needs a server that accepts code")
-            agent.methods = methods_of(type(agent.thing))
+                raise AccessDenied(
+                    f"{cls.__name__} has its own way of travelling, which needs a server that accepts code"
+                )
+            made: type = type(agent.thing)
+            agent.methods = methods_of(made)
         except BaseException as error:  # noqa: BLE001 - whatever the constructor raises is what every call then meets
             agent.failed = encode_error(error)
 
@@ -397,10 +413,11 @@ class Host:
             session.borrowed[key] = found
         return found
 
-    def _absent(self, session: Session, number: int, agent: Any, rest: tuple[Any, ...], *, again: bool = False) -> None:
+    def _absent(self, session: Session, number: int, agent: Any, rest: tuple[Any, ...]) -> None:
         """Answer for an agent that is not here: not yet, if it is somebody else's, or not any more."""
         gone = encode_error(AgentStopped("the agent is not there any more: it was stopped, or its owner dropped it"))
-        if type(agent) is int or again:
+        owner = self.sessions.get(str(agent[0])) if type(agent) is tuple else session
+        if type(agent) is int or (owner is not None and int(agent[1]) <= owner.last_agent):
             session.tell(number, ERROR, gone)
             return
         attachments = self._attachments
@@ -536,7 +553,7 @@ class Host:
 
 def _with_state(cls: type, state: Any) -> Any:
     """Return an object of a class with a state, without its constructor: what `pickle` does."""
-    thing = cls.__new__(cls)
+    thing: Any = object.__new__(cls)
     if hasattr(thing, "__setstate__"):
         thing.__setstate__(state)
         return thing

@@ -39,7 +39,8 @@ class _Timer(asyncio.TimerHandle):
     def cancel(self) -> None:
         if not self._cancelled:
             self._cancelled = True
-            self._callback = self._args = None
+            self._callback = None
+            self._args = ()
 
 
 class CrowdLoop(asyncio.SelectorEventLoop):
@@ -49,10 +50,14 @@ class CrowdLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._ticks: dict[int, list[_Timer]] = {}
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> Any:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> Any:
         timer = _Timer(when, callback, args, self, context)
         tick = int(when * _TICKS) + 1
         timers = self._ticks.get(tick)

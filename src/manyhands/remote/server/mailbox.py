@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from manyhands.remote.methods import Method
     from manyhands.remote.server.session import Session
 
-__all__ = ["Agent", "Call", "claim", "next_call", "offer"]
+__all__ = ["Agent", "Call", "claim", "next_call", "offer", "overlapping"]
 
 
 class Call:
@@ -57,7 +57,19 @@ class Call:
 class Agent:
     """An agent on its server. It does one thing at a time; what comes meanwhile waits in its queue."""
 
-    __slots__ = ("busy", "failed", "freed", "holders", "methods", "number", "owner", "queue", "served", "stopped", "thing")
+    __slots__ = (
+        "busy",
+        "failed",
+        "freed",
+        "holders",
+        "methods",
+        "number",
+        "owner",
+        "queue",
+        "served",
+        "stopped",
+        "thing",
+    )
 
     def __init__(self, owner: Session, number: int) -> None:
         self.owner, self.number = owner, number
@@ -81,18 +93,39 @@ def offer(agent: Agent, call: Call, mutex: threading.Lock) -> Call | None:
     The common case takes no lock. An agent becomes busy here, or under the lock; it becomes free in `next_call`, which looks
     at the queue once more afterwards, as this does at the flag. So a call is never left in the queue of a free agent.
     """
-    if agent.methods is not None:
-        call.method = agent.methods.get(call.name)
-        if call.method is not None and call.method.concurrent and not call.missing:
-            return call
+    if _may_overlap(agent, call):
+        return call
     if not agent.busy and not call.missing and not agent.queue:
         agent.busy = True
         return call
     with mutex:
+        if _may_overlap(agent, call):
+            return call
         if agent.queue is None:
             agent.queue = deque()
         agent.queue.append(call)
     return claim(agent, mutex)
+
+
+def overlapping(agent: Agent, mutex: threading.Lock) -> list[Call]:
+    """Take out of the queue the calls that need not wait there: of `@concurrent` methods, with their arguments there.
+
+    They are in the queue because the agent was not yet made, or because an argument was missing, when they came.
+    """
+    if not agent.queue:
+        return []
+    with mutex:
+        chosen = [call for call in agent.queue if _may_overlap(agent, call)]
+        if chosen:
+            agent.queue = deque([call for call in agent.queue if call not in chosen])
+    return chosen
+
+
+def _may_overlap(agent: Agent, call: Call) -> bool:
+    if agent.methods is None or call.missing:
+        return False
+    call.method = agent.methods.get(call.name)
+    return call.method is not None and call.method.concurrent
 
 
 def claim(agent: Agent, mutex: threading.Lock) -> Call | None:

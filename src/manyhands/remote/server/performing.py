@@ -146,7 +146,8 @@ class Player:
             result = getattr(call.agent.thing, call.name)(*args, **kwargs)
             assert call.method is not None
             if call.method.kind is Kind.ASYNC_GENERATOR:
-                outcome = await self._stream(call, result)
+                await self._stream(call, result)
+                outcome = None
             else:
                 outcome = await result
             call.session.tell(call, RESULT, encode_result(outcome, f"the result of {call.name}"))

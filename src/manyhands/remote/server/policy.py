@@ -99,7 +99,9 @@ class _DataOnly(pickle.Unpickler):
             return super().find_class(module, name)
         own = self._own.get(f"{module}.{name}")
         if own is None:
-            raise AccessDenied(f"this server accepts data, no code: {module}.{name} is neither builtin nor one of its own")
+            raise AccessDenied(
+                f"this server accepts data, no code: {module}.{name} is neither builtin nor one of its own"
+            )
         return own
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands._processes import here
@@ -29,6 +30,7 @@ def describe(host: Host, what: str, argument: Any) -> dict[str, Any]:
         "calls_under_way": sum(len(session.active) for session in host.sessions.values()),
         "calls_waiting": host.lanes.waiting,
         "calls_served": host.served + sum(session.served for session in host.sessions.values()),
+        "results_kept": sum(len(session.kept) for session in host.sessions.values()),
         "threads": host.lanes.threads,
         "memory_bytes": _memory(),
         "accepts_code": host.policy.accept_code,
@@ -63,7 +65,6 @@ def _agents(host: Host, limit: int) -> list[dict[str, Any]]:
 
 def _memory() -> int:
     try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -43,6 +43,7 @@ class Session:
         self.classes: dict[int, Any] = {}
         self.active: dict[int, Call] = {}
         self.last_call = 0
+        self.last_agent = 0
         self.kept: dict[int, list[Any]] = {}
         """Results that somebody holds: `[holders, kind, value]`; kind is None while the call is under way."""
         self.pushed: dict[int, Callable[[str, Any], None]] = {}

@@ -1,0 +1,17 @@
+"""The smallest program with manyhands on the engine that the first argument names, cluster and all."""
+
+import sys
+import time
+
+from manyhands import RunConfig, Runners
+from manyhands.engines import open_engine
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+config = RunConfig(engine_name=sys.argv[1], worker_num=2)
+with open_engine(config) as engine:
+    response = Runners.sync_run(21, double, config, engine=engine)
+    print(response.unwrap(), time.monotonic())

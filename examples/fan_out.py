@@ -1,0 +1,25 @@
+"""One question for three searchers at the same time, and a function that merges what they found."""
+
+import asyncio
+
+from manyhands import ActionModel, AgentBase, Msg, ParallelizableAgent, Runners, SubAgentError
+
+
+class Search(AgentBase):
+    async def reply(self, x):
+        await asyncio.sleep(0.5)
+        if self.name == "bing":
+            raise ConnectionError("no answer")
+        return Msg(name=self.name, content=f"{self.name} found {x.content!r}")
+
+
+def merge(agent, results):
+    found = [answer for answer in results.values() if not isinstance(answer, SubAgentError)]
+    missing = [name for name, answer in results.items() if isinstance(answer, SubAgentError)]
+    return ActionModel(policy_info=f"{'; '.join(found)} (without {', '.join(missing)})")
+
+
+searchers = [Search("google"), Search("bing"), Search("wiki")]
+response = Runners.sync_run(input="agents", agent=ParallelizableAgent(agents=searchers, aggregate_func=merge))
+print(response.answer)
+print(f"three searches of half a second took {response.time_cost:.2f} s")

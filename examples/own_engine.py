@@ -1,0 +1,32 @@
+"""An engine of one's own: workers that another command starts, here with the lowest priority.
+
+Everything else (one outcome for each call, limits, dead workers, windows) comes from the base class. Select it with
+`RunConfig(cls=PoliteRuntime)`, with `cls="own_engine:PoliteRuntime"`, or by a name from the entry-point group.
+"""
+
+import sys
+from dataclasses import replace
+
+from manyhands import LocalRuntime, RunConfig, Runners, Task
+
+
+class PoliteRuntime(LocalRuntime):
+    """Worker processes that leave the machine to everybody else."""
+
+    def worker_settings(self):
+        niceness = str(self.config.engine_options.get("niceness", 19))
+        return replace(super().worker_settings(), command=("nice", "-n", niceness, sys.executable))
+
+
+def niceness_of(_):
+    import os
+
+    return os.nice(0)
+
+
+if __name__ == "__main__":
+    config = RunConfig(cls=PoliteRuntime, worker_num=2, engine_options={"niceness": 7})
+    responses = Runners.sync_run_task([Task(i, niceness_of, id=f"task{i}") for i in range(4)], config)
+    for task_id, response in responses.items():
+        print(task_id, "ran with niceness", response.answer)
+    assert all(response.answer >= 7 for response in responses.values())

@@ -1,0 +1,34 @@
+"""How many answers may be on their way at a time, from how large they are. No I/O, no clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands.parcels import Parcel
+
+if TYPE_CHECKING:
+    from manyhands.tasks import Outcome
+
+__all__ = ["Weight"]
+
+_BUDGET = 64 << 20
+"""Bytes of answers that may wait for a caller who is slower than the workers; beyond that the workers wait."""
+_MEMORY = 20
+"""How many answers the running mean remembers, roughly."""
+
+
+class Weight:
+    """A running mean of the size of answers, from samples."""
+
+    def __init__(self) -> None:
+        self._mean = 0.0
+
+    def observe(self, outcome: Outcome) -> None:
+        """Take in the size of one answer."""
+        value = outcome.value
+        size = len(value.body) if type(value) is Parcel else len(value) if isinstance(value, str | bytes) else 0
+        self._mean += (size - self._mean) / _MEMORY if size < self._mean else (size - self._mean) / 2
+
+    def allows(self, window: int, least: int) -> int:
+        """Return how much of `window` the budget allows, and at least `least`."""
+        return min(window, max(least, int(_BUDGET / max(self._mean, 1.0))))

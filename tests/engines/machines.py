@@ -1,0 +1,119 @@
+"""Machines for cluster tests: network namespaces with host names of their own, joined by a bridge.
+
+Where the kernel or the user's rights do not allow that, the machines share this one's network and differ in their
+loopback addresses only; what the tests ask for holds all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SUBNET = f"10.213.{os.getpid() % 250}"
+TAG = f"mh{os.getpid() % 10_000_000}"
+
+
+@dataclass
+class Machine:
+    """A place with an address in which programs run until it is switched off."""
+
+    name: str
+    address: str
+    prefix: list[str]
+    """What comes before a command so that it runs there."""
+    log: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, *command: str, **environment: str) -> None:
+        """Start a program, in a directory that has nothing of the tests in it."""
+        with self.log.open("ab") as log:
+            self.processes.append(
+                subprocess.Popen(
+                    [*self.prefix, *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd="/",
+                    env={**os.environ, **environment},
+                    start_new_session=True,
+                )
+            )
+
+    def wait_for(self, text: str, timeout: float = 60.0) -> None:
+        """Wait until a program has written `text`."""
+        deadline = time.monotonic() + timeout
+        while text not in (written := self.log.read_text(errors="replace")):
+            if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
+                raise TimeoutError(f"{self.name} never said {text!r} but: {written}")
+            time.sleep(0.05)
+
+    def switch_off(self) -> None:
+        """Kill everything that runs there, all at once, without a word to anybody."""
+        family = [psutil.Process(process.pid) for process in self.processes if process.poll() is None]
+        family += [child for parent in list(family) for child in parent.children(recursive=True)]
+        for signal_number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: nobody shall see the others die
+            for process in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal_number)
+        for started in self.processes:
+            started.wait(10)
+        self.processes.clear()
+
+
+def sh(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=20)
+
+
+@contextlib.contextmanager
+def machines(count: int, folder: Path) -> Iterator[list[Machine]]:
+    """Yield this machine, by the address that the others see, and `count` others; switch all off in the end."""
+    with contextlib.ExitStack() as stack:
+        addresses = [f"127.0.0.{number}" for number in range(1, count + 2)]
+        prefixes: list[list[str]] = [[] for _ in addresses]
+        if shutil.which("ip") and os.geteuid() == 0:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                prefixes = _network(count, stack)
+                addresses = [f"{SUBNET}.{number}" for number in range(1, count + 2)]
+        made = [
+            Machine(f"node{number}", address, prefix, folder / f"node{number}.log")
+            for number, (address, prefix) in enumerate(zip(addresses, prefixes, strict=True))
+        ]
+        try:
+            yield made
+        finally:
+            for machine in reversed(made):
+                machine.switch_off()
+
+
+def _network(count: int, stack: contextlib.ExitStack) -> list[list[str]]:
+    """Make a bridge with `count` namespaces on it; return the prefixes of the commands that run in each."""
+    bridge = f"{TAG}b"
+    sh("ip", "link", "add", bridge, "type", "bridge")
+    stack.callback(sh, "ip", "link", "del", bridge)
+    sh("ip", "addr", "add", f"{SUBNET}.1/24", "dev", bridge)
+    sh("ip", "link", "set", bridge, "up")
+    prefixes: list[list[str]] = [[]]
+    for number in range(1, count + 1):
+        namespace = f"{TAG}n{number}"
+        sh("ip", "netns", "add", namespace)
+        stack.callback(sh, "ip", "netns", "del", namespace)
+        sh("ip", "link", "add", f"{TAG}v{number}", "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        sh("ip", "link", "set", f"{TAG}v{number}", "master", bridge, "up")
+        sh("ip", "-n", namespace, "addr", "add", f"{SUBNET}.{number + 1}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            sh("ip", "-n", namespace, "link", "set", device, "up")
+        named = ["unshare", "--uts", "sh", "-c", f'hostname node{number}; exec "$@"', "sh"]
+        prefixes.append(["ip", "netns", "exec", namespace, *named])
+    return prefixes

@@ -1,0 +1,51 @@
+"""The engine of docs/own_engine.md, selected in each of the three ways, through the shipped contract suite."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from manyhands import RunConfig, Runners, UnknownName
+from manyhands.testing import IsolationContract, behaviours
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "own_engine.py"
+
+
+@pytest.fixture(autouse=True)
+def installed_engine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package as pip leaves it behind: a module, and metadata with an entry point."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "own_engine.py").write_text(EXAMPLE.read_text())
+    metadata = site / "own_engine-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own-engine\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[manyhands.engines]\npolite = own_engine:PoliteRuntime\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.delitem(sys.modules, "own_engine", raising=False)
+
+
+class TestOwnEngineByEntryPoint(IsolationContract):
+    settings = {"engine_name": "polite"}  # noqa: RUF012 - the suite's own annotation makes it a class variable
+
+
+def test_a_class_and_a_dotted_path_select_the_same_engine() -> None:
+    import own_engine  # type: ignore[import-not-found]
+
+    for cls in (own_engine.PoliteRuntime, "own_engine:PoliteRuntime", "own_engine.PoliteRuntime"):
+        config = RunConfig(cls=cls, worker_num=1, engine_options={"niceness": 5})
+        assert Runners.sync_run(None, own_engine.niceness_of, config).answer >= 5
+
+
+def test_an_unknown_engine_is_an_error_that_lists_the_installed_one() -> None:
+    with pytest.raises(UnknownName, match="polite"):
+        Runners.sync_run(1, behaviours.echo, RunConfig(engine_name="polight"))
+
+
+def test_the_document_shows_the_example_as_it_is() -> None:
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own_engine.md").read_text(), re.DOTALL)
+    assert EXAMPLE.read_text() in shown

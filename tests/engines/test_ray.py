@@ -1,0 +1,116 @@
+"""The engine contract on Ray, and what is Ray's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+import ray
+
+from manyhands import EngineFailed, RunConfig, Runners, Task
+from manyhands.engines import open_engine
+from manyhands.testing import IsolationContract, behaviours, scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module", autouse=True)
+def users_ray() -> Iterator[None]:
+    """A Ray of the user's own, which engines use and leave alone; so the suite starts it once."""
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    yield
+    assert ray.is_initialized(), "an engine stopped a Ray that it had not started"
+    ray.shutdown()
+
+
+class TestRay(IsolationContract):
+    settings = {"engine_name": "ray"}  # noqa: RUF012 - the suite's own annotation makes it a class variable
+
+
+def test_worker_num_is_the_number_of_workers_even_beyond_the_cores() -> None:
+    config = RunConfig(engine_name="ray", worker_num=5, concurrency=1)
+    responses = Runners.sync_run_task([Task(0.5, behaviours.stay, id=str(i)) for i in range(15)], config)
+    assert len({response.unwrap().pid for response in responses.values()}) == 5
+
+
+def kill_the_parent(path: str) -> str:
+    """Kill the station itself, once: the process of Ray that holds the worker."""
+    if not Path(path).exists():
+        Path(path).write_text("killed")
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    return "survived"
+
+
+def test_a_killed_actor_costs_an_attempt_and_gets_a_successor(tmp_path: Path) -> None:
+    tasks = [
+        Task(str(tmp_path / "marker"), kill_the_parent, id="killer"),
+        *(Task(i, behaviours.echo) for i in range(20)),
+    ]
+    responses = Runners.sync_run_task(tasks, RunConfig(engine_name="ray", worker_num=2))
+    assert all(response.success for response in responses.values()), responses
+    assert (responses["killer"].answer, responses["killer"].attempts) == ("survived", 2)
+
+
+def read_variable(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def test_ray_options_reach_the_workers() -> None:
+    options = {"runtime_env": {"env_vars": {"MANYHANDS_TEST": "from runtime_env"}}, "num_cpus": 0.5}
+    config = RunConfig(engine_name="ray", worker_num=1, engine_options=options)
+    assert Runners.sync_run("MANYHANDS_TEST", read_variable, config).answer == "from runtime_env"
+
+
+def test_workers_that_find_no_place_are_an_error_that_says_why() -> None:
+    options = {"resources": {"no_such_thing": 1}, "start_timeout": 1.5}
+    with pytest.raises(EngineFailed, match="no_such_thing"):
+        Runners.sync_run(1, behaviours.echo, RunConfig(engine_name="ray", worker_num=1, engine_options=options))
+
+
+def test_an_engine_is_warm_for_the_next_run() -> None:
+    config = RunConfig(engine_name="ray", worker_num=2)
+    with open_engine(config) as engine:
+        pids = set()
+        for _ in range(3):
+            responses = Runners.sync_run_task(
+                [Task(0.05, behaviours.stay, id=str(i)) for i in range(20)], config, engine=engine
+            )
+            pids |= {response.unwrap().pid for response in responses.values()}
+        assert len(pids) == 2
+    scripts.wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+def long_answer(number: int) -> bytes:
+    return number.to_bytes(4, "big") * 25_000
+
+
+def test_memory_of_the_driver_stays_flat_while_answers_stream() -> None:
+    """400 MB of answers pass through a driver that may grow by a quarter of that, and the first comes early."""
+    config = RunConfig(engine_name="ray", worker_num=2)
+    process = psutil.Process()
+    drawn = 0
+
+    def tasks() -> Iterator[Task]:
+        nonlocal drawn
+        for number in range(4000):
+            drawn += 1
+            yield Task(number, long_answer, id=str(number))
+
+    least = most = drawn_at_first = 0
+    for count, response in enumerate(Runners.iter_tasks(tasks(), config), start=1):
+        assert len(response.unwrap()) == 100_000
+        drawn_at_first = drawn_at_first or drawn
+        if count == 200:
+            least = process.memory_info().rss
+        if count % 20 == 0:
+            most = max(most, process.memory_info().rss)
+    assert count == 4000
+    assert drawn_at_first < 1000
+    assert most - least < 100 << 20, f"the driver has grown by {(most - least) >> 20} MB"

@@ -1,0 +1,219 @@
+"""Stations without a cluster: who is let in, what a lost one leaves behind, what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from manyhands import ConfigError, EngineFailed, MissingExtra, RunConfig, Runners, Task
+from manyhands.engines import open_engine
+from manyhands.engines.base import Call
+from manyhands.engines.pool.reception import Reception
+from manyhands.engines.pool.station_member import StationMember
+from manyhands.engines.station import orders, station
+from manyhands.engines.station.proof import CHALLENGE, NotProven, admit, introduce
+from manyhands.parcels.packing import Packer
+from manyhands.tasks import Ending
+from manyhands.testing import IsolationContract, behaviours
+from tests.engines.threads import ThreadRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+THIS = sys.version_info[:2]
+
+
+class TestStationsInThreads(IsolationContract):
+    settings = {"cls": "tests.engines.threads:ThreadRuntime"}  # noqa: RUF012 - as the suite says
+
+    @pytest.fixture(autouse=True)
+    def _programs_find_the_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+# --- who is let in ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(5)
+        theirs.settimeout(5)
+        yield ours, theirs
+
+
+def answer_of(function: Any, *arguments: Any) -> tuple[threading.Thread, list[Any]]:
+    result: list[Any] = []
+
+    def run() -> None:
+        try:
+            result.append(function(*arguments))
+        except (NotProven, OSError) as error:
+            result.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, result
+
+
+def test_both_who_know_the_secret_recognise_each_other(pair: tuple[socket.socket, socket.socket]) -> None:
+    thread, result = answer_of(admit, pair[0], b"secret")
+    introduce(pair[1], "station-1", b"secret")
+    thread.join(5)
+    assert result == ["station-1"]
+
+
+def test_a_station_with_another_secret_is_not_let_in_and_does_not_trust(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    thread, result = answer_of(admit, pair[0], b"secret")
+    with pytest.raises(NotProven, match="the driver does not know"):
+        introduce(pair[1], "station-1", b"guess")
+    pair[1].sendall(bytes(CHALLENGE))
+    thread.join(5)
+    assert isinstance(result[0], NotProven)
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n" * 4, b"manyhands-station-1\n\xff\xff" + bytes(70_000)])
+def test_noise_is_refused_before_it_is_read(pair: tuple[socket.socket, socket.socket], noise: bytes) -> None:
+    thread, result = answer_of(admit, pair[0], b"secret")
+    pair[1].settimeout(1)
+    with contextlib.suppress(OSError):
+        pair[1].sendall(noise)
+    thread.join(5)
+    assert isinstance(result[0], NotProven)
+
+
+def test_the_secret_is_not_in_what_may_be_logged() -> None:
+    posting = orders.Posting("s", "h", 1, b"very secret", 1, 1, True, 1, 20, (3, 11), None)
+    assert "very secret" not in f"{posting!r} {posting}"
+
+
+def test_a_station_that_nobody_ordered_is_turned_away() -> None:
+    reception = Reception("127.0.0.1", b"secret", lambda name, _: name == "expected")
+    try:
+        posting = orders.Posting("other", "127.0.0.1", reception.port, b"secret", 1, 1, True, 2, 20, THIS, None)
+        assert "gone" in station.serve(posting)
+    finally:
+        reception.close()
+
+
+def test_a_station_of_another_python_says_so() -> None:
+    posting = orders.Posting("s", "127.0.0.1", 1, b"secret", 1, 1, True, 2, 20, (3, 2), None)
+    assert "the driver has 3.2" in station.serve(posting)
+
+
+# --- what a lost station leaves behind --------------------------------------------------------------------------------
+
+
+def calls(count: int) -> list[Call]:
+    target = Packer().pack(behaviours.echo, "it")
+    return [Call(number, target, number, str(number)) for number in range(count)]
+
+
+@pytest.mark.parametrize(("held", "alone"), [(1, True), (3, False)])
+def test_calls_of_a_station_that_is_gone_are_lost(
+    pair: tuple[socket.socket, socket.socket], held: int, alone: bool
+) -> None:
+    member = StationMember("far", pair[0])
+    member.give(calls(held))
+    pair[1].close()
+    tidings = member.news()
+    assert tidings.died is not None
+    assert [(outcome.ending, outcome.alone) for outcome in tidings.outcomes] == [(Ending.LOST, alone)] * held
+    assert member.in_flight == 0
+
+
+def test_a_silent_station_is_given_up(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = StationMember("far", pair[0])
+    member.give(calls(1))
+    assert member.news().died is None
+    assert member.alarm is not None
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + orders.SILENCE + 1)
+    tidings = member.news()
+    assert "not been heard of" in (tidings.died or "")
+    assert [outcome.ending for outcome in tidings.outcomes] == [Ending.LOST]
+
+
+def test_a_network_that_breaks_loses_no_task() -> None:
+    """Every connection is cut once in the middle of the run; new stations take over."""
+    cut: set[int] = set()
+
+    class Fragile(ThreadRuntime):
+        def _welcome(self, name: str, connection: socket.socket) -> bool:
+            if len(cut) < 3:
+                cut.add(connection.fileno())
+                threading.Timer(0.3, connection.shutdown, [socket.SHUT_RDWR]).start()
+            return super()._welcome(name, connection)
+
+    config = RunConfig(cls=Fragile, worker_num=2, concurrency=4, max_retries=10)
+    tasks = [Task(0.1, behaviours.nap if i % 2 else behaviours.sleep, id=str(i)) for i in range(60)]
+    responses = Runners.sync_run_task(tasks, config)
+    assert len(responses) == 60
+    assert all(response.success for response in responses.values())
+    assert len(cut) == 3
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["ray", "spark"])
+def test_an_unknown_option_is_an_error_that_lists_the_known_ones(engine: str) -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'start_timeout'\?.*driver_host"):
+        open_engine(RunConfig(engine_name=engine, engine_options={"start_timout": 3}))
+    with pytest.raises(ConfigError, match="must be a int or float"):
+        open_engine(RunConfig(engine_name=engine, engine_options={"start_timeout": "long"}))
+
+
+@pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("spark", "pyspark")])
+def test_without_the_extra_the_error_has_the_line_that_installs_it(
+    engine: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
+    with pytest.raises(MissingExtra, match=rf"pip install 'manyhands\[{engine}\]'"):
+        open_engine(RunConfig(engine_name=engine))
+
+
+UNREACHABLE = [
+    ("ray", {"address": "127.0.0.1:1"}, {}, "does not answer"),
+    ("ray", {}, {"RAY_ADDRESS": "127.0.0.1:1"}, "does not answer"),
+    ("ray", {}, {"RAY_ADDRESS": "local"}, "would start one"),
+    ("spark", {"master": "spark://127.0.0.1:1"}, {}, "does not answer"),
+    ("spark", {}, {"SPARK_MASTER": "spark://127.0.0.1:1"}, "does not answer"),
+    ("spark", {}, {"SPARK_MASTER": ""}, "not named"),
+    ("spark", {"master": "local[2]"}, {}, "needs a cluster"),
+]
+
+
+@pytest.mark.parametrize(("engine", "options", "variables", "said"), UNREACHABLE)
+def test_a_cluster_that_is_not_there_is_an_error_within_seconds(
+    engine: str, options: dict[str, Any], variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_ADDRESS", "SPARK_MASTER", "MASTER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    config = RunConfig(engine_name=engine, in_local=False, engine_options=options)
+    started = time.monotonic()
+    with pytest.raises(EngineFailed, match=said):
+        Runners.sync_run(1, behaviours.echo, config)
+    assert time.monotonic() - started < 10
+
+
+def test_without_java_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(EngineFailed, match="apt-get install openjdk-17-jre-headless"):
+        Runners.sync_run(1, behaviours.echo, RunConfig(engine_name="spark"))

@@ -1,0 +1,34 @@
+"""Every example runs as a program and says what it promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# What each prints when it works, and the arguments with which it is quick.
+EXPECTED: dict[str, tuple[list[str], list[str]]] = {
+    "fan_out.py": ([], ["google found 'agents'; wiki found 'agents' (without bing)"]),
+    "stream.py": (["5000"], ["first answer after", "25000 words in 5000 texts"]),
+    "tasks.py": ([], ["task1: tutor explains: what is machine learning?", "task3: tutor explains"]),
+    "trouble.py": ([], ["well-3", "raises    failed", "hangs     timed out", "kills     lost", "recovers  succeeded"]),
+}
+
+
+def test_every_example_is_listed() -> None:
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(EXPECTED)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_the_example_runs(name: str) -> None:
+    arguments, words = EXPECTED[name]
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for word in words:
+        assert word in done.stdout, done.stdout
