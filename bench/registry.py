@@ -20,6 +20,7 @@ SUBJECTS = (
     "bench.clusters",
     "bench.engine_starts",
     "bench.aworld",
+    "bench.remote",
 )
 """In the order of the table. A new subject is a new module and a line here."""
 

@@ -11,21 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from manyhands.agents import AgentBase, ParallelizableAgent
+    from manyhands.agents.rpc_agent import RpcAgent
     from manyhands.config import EngineName, RunConfig
+    from manyhands.config.program import init
     from manyhands.engines import RuntimeEngine
     from manyhands.engines.inline import InlineRuntime
     from manyhands.engines.local import LocalRuntime
     from manyhands.engines.ray import RayRuntime
     from manyhands.engines.spark import SparkRuntime
     from manyhands.errors import (
+        AccessDenied,
         AgentError,
+        AgentStopped,
+        CallCancelled,
+        CallTimedOut,
         ConfigError,
         DuplicateTaskId,
         EngineFailed,
         InfrastructureError,
         Interrupted,
+        LimitExceeded,
         ManyhandsError,
         MissingExtra,
+        ProtocolError,
+        RemoteError,
+        ServerLost,
         SubAgentError,
         SubAgentsFailed,
         TaskFailed,
@@ -35,26 +45,41 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from manyhands.messages import ActionModel, Msg
+    from manyhands.remote import DistConf, concurrent
+    from manyhands.remote.client.result import Result, wait
+    from manyhands.remote.client.stream import RemoteStream
+    from manyhands.remote.launcher import RpcAgentServerLauncher
+    from manyhands.rpc import Limits, TlsConf
     from manyhands.runners import Progress, Runners, exec_tasks
     from manyhands.tasks import ErrorInfo, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
 
 _ROOMS = {
     "agents": ("AgentBase", "ParallelizableAgent"),
+    "agents.rpc_agent": ("RpcAgent",),
     "config": ("EngineName", "RunConfig"),
+    "config.program": ("init",),
     "engines": ("RuntimeEngine",),
     "engines.inline": ("InlineRuntime",),
     "engines.local": ("LocalRuntime",),
     "engines.ray": ("RayRuntime",),
     "engines.spark": ("SparkRuntime",),
     "errors": (
+        "AccessDenied",
         "AgentError",
+        "AgentStopped",
+        "CallCancelled",
+        "CallTimedOut",
         "ConfigError",
         "DuplicateTaskId",
         "EngineFailed",
         "InfrastructureError",
         "Interrupted",
+        "LimitExceeded",
         "ManyhandsError",
         "MissingExtra",
+        "ProtocolError",
+        "RemoteError",
+        "ServerLost",
         "SubAgentError",
         "SubAgentsFailed",
         "TaskFailed",
@@ -64,16 +89,26 @@ _ROOMS = {
         "WorkerLost",
     ),
     "messages": ("ActionModel", "Msg"),
+    "remote": ("DistConf", "concurrent"),
+    "remote.client.result": ("Result", "wait"),
+    "remote.client.stream": ("RemoteStream",),
+    "remote.launcher": ("RpcAgentServerLauncher",),
+    "rpc": ("Limits", "TlsConf"),
     "runners": ("Progress", "Runners", "exec_tasks"),
     "tasks": ("ErrorInfo", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
+    "AccessDenied",
     "ActionModel",
     "AgentBase",
     "AgentError",
+    "AgentStopped",
+    "CallCancelled",
+    "CallTimedOut",
     "ConfigError",
+    "DistConf",
     "DuplicateTaskId",
     "EngineFailed",
     "EngineName",
@@ -81,16 +116,25 @@ __all__ = [
     "InfrastructureError",
     "InlineRuntime",
     "Interrupted",
+    "LimitExceeded",
+    "Limits",
     "LocalRuntime",
     "ManyhandsError",
     "MissingExtra",
     "Msg",
     "ParallelizableAgent",
     "Progress",
+    "ProtocolError",
     "RayRuntime",
+    "RemoteError",
+    "RemoteStream",
+    "Result",
+    "RpcAgent",
+    "RpcAgentServerLauncher",
     "RunConfig",
     "Runners",
     "RuntimeEngine",
+    "ServerLost",
     "SparkRuntime",
     "SubAgentError",
     "SubAgentsFailed",
@@ -98,14 +142,18 @@ __all__ = [
     "TaskFailed",
     "TaskResponse",
     "TaskStatus",
+    "TlsConf",
     "UnknownName",
     "Unserialisable",
     "UsageError",
     "WorkerLost",
+    "concurrent",
     "current_task",
     "exec_tasks",
+    "init",
     "record_step",
     "record_usage",
+    "wait",
 ]
 
 

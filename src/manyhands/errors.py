@@ -4,17 +4,25 @@
 
     ManyhandsError
     ├── UsageError                    the caller must change the call
+    │   ├── AccessDenied              the peer does not accept our token or certificate, or we not its (also a PermissionError)
+    │   ├── AgentStopped              the remote agent was stopped, or its owner is gone (also a LookupError)
     │   ├── ConfigError               a setting is unknown, of the wrong type or out of range
     │   ├── DuplicateTaskId           two tasks of one run have the same id
+    │   ├── LimitExceeded             more, larger or deeper than the other side accepts (also a ValueError)
     │   ├── UnknownName               no plug-in (engine, provider, ...) has this name
     │   ├── MissingExtra              the plug-in exists, its optional packages do not
     │   └── Unserialisable            an object cannot travel to a worker (also a TypeError)
     ├── AgentError                    the agent's own code must change
+    │   ├── CallCancelled             the call to a remote agent was cancelled
+    │   ├── CallTimedOut              the call did not end by its deadline (also a TimeoutError)
+    │   ├── RemoteError               a remote agent raised an error that cannot travel; its name and traceback do
     │   ├── SubAgentError             one sub-agent of a ParallelizableAgent failed
     │   ├── SubAgentsFailed           some did, and nobody was there to aggregate the rest
     │   └── TaskFailed                raised by TaskResponse.unwrap() for a response without success
     └── InfrastructureError           nobody's code is wrong: a process or a machine went away
         ├── EngineFailed              the engine cannot go on
+        ├── ProtocolError             the peer does not speak our protocol, or breaks it
+        ├── ServerLost                an agent server died, was stopped or cannot be reached (also a ConnectionError)
         └── WorkerLost                the worker died and took the attempt with it
 
     Interrupted (KeyboardInterrupt)   Ctrl-C; carries every response, the cancelled ones too
@@ -28,14 +36,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
+    "AccessDenied",
     "AgentError",
+    "AgentStopped",
+    "CallCancelled",
+    "CallTimedOut",
     "ConfigError",
     "DuplicateTaskId",
     "EngineFailed",
     "InfrastructureError",
     "Interrupted",
+    "LimitExceeded",
     "ManyhandsError",
     "MissingExtra",
+    "ProtocolError",
+    "RemoteError",
+    "ServerLost",
     "SubAgentError",
     "SubAgentsFailed",
     "TaskFailed",
@@ -55,6 +71,18 @@ class ManyhandsError(Exception):
 
 class UsageError(ManyhandsError):
     """The call itself is wrong; nothing was started."""
+
+
+class AccessDenied(UsageError, PermissionError):
+    """One side of a connection does not accept what the other shows: a token or a certificate."""
+
+
+class AgentStopped(UsageError, LookupError):
+    """The remote agent is not there any more: it was stopped, or whoever owned it dropped it or is gone."""
+
+
+class LimitExceeded(UsageError, ValueError):
+    """Something is larger, deeper or more than the other side accepts."""
 
 
 class ConfigError(UsageError, ValueError):
@@ -109,6 +137,25 @@ class AgentError(ManyhandsError):
     """An agent's own code failed."""
 
 
+class CallCancelled(AgentError):
+    """The call to a remote agent was cancelled, by its caller or because the agent was stopped."""
+
+
+class CallTimedOut(AgentError, TimeoutError):
+    """The call to a remote agent did not end by its deadline, and was cancelled for that."""
+
+
+class RemoteError(AgentError):
+    """A remote agent raised an error that cannot travel; `error_type` and `traceback` describe it."""
+
+    def __init__(self, error_type: str, message: str, traceback: str = "") -> None:
+        self.error_type, self.message, self.traceback = error_type, message, traceback
+        super().__init__(f"{error_type}: {message}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.error_type, self.message, self.traceback))
+
+
 class SubAgentError(AgentError):
     """What an aggregate function finds in the place of the answer of a sub-agent that failed."""
 
@@ -157,6 +204,16 @@ class EngineFailed(InfrastructureError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.responses: dict[str, Any] = {}
+
+
+class ProtocolError(InfrastructureError):
+    """The peer does not speak the protocol of manyhands, or breaks it; a different version may run there."""
+
+    retryable = False
+
+
+class ServerLost(InfrastructureError, ConnectionError):
+    """An agent server died, was stopped or cannot be reached; what was asked of it may or may not have happened."""
 
 
 class WorkerLost(InfrastructureError):

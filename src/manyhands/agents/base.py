@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABCMeta
+from typing import TYPE_CHECKING, Any
 
 from manyhands._ids import new_id
+
+if TYPE_CHECKING:
+    from manyhands.agents.rpc_agent import RpcAgent
+    from manyhands.rpc import TlsConf
 
 __all__ = ["AgentBase"]
 
 
-class AgentBase:
+class _AgentMeta(ABCMeta):
+    """Gives the constructor of every agent class the argument `to_dist` without the class knowing of it."""
+
+    def __call__(cls, *args: Any, to_dist: Any = None, **kwargs: Any) -> Any:
+        if to_dist is None or to_dist is False:
+            return super().__call__(*args, **kwargs)
+        from manyhands.agents.rpc_agent import construct
+
+        return construct(cls, args, kwargs, to_dist)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        """A proxy counts as an instance of the class of the agent that it stands for."""
+        if super().__instancecheck__(instance):
+            return True
+        agent_class = getattr(type(instance), "_manyhands_agent", None)
+        return agent_class is not None and cls in agent_class.__mro__
+
+
+class AgentBase(metaclass=_AgentMeta):
     """Something with a name that replies to messages.
 
     A subclass defines `reply`, as a plain or as an `async` method. It receives a `Msg` (or None) and returns a `Msg`, an
     `ActionModel` or any other object.
+
+    `Cls(..., to_dist=True)` makes the agent in another process, where alone the constructor runs, and returns a proxy;
+    `to_dist` may also be a `DistConf` or a mapping of its settings.
     """
+
+    if not TYPE_CHECKING:
+        __slots__ = ()  # so that proxies, of which there may be a million, need no dictionary
+
+    name: str
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name if name is not None else new_id(type(self).__name__)
@@ -27,6 +58,33 @@ class AgentBase:
 
     def __call__(self, x: Any = None) -> Any:
         return self.reply(x)
+
+    def to_dist(
+        self,
+        host: str | None = None,
+        port: int | str | None = None,
+        *,
+        own_process: bool = False,
+        timeout: float | None = None,
+        tls: TlsConf | None = None,
+    ) -> RpcAgent:
+        """Copy this agent, as it is now, to another process, and return its proxy.
+
+        Args:
+            host: with `port`, the server that it shall live on; without both, a child process of this program.
+            port: see `host`.
+            own_process: a child process for this agent alone.
+            timeout: seconds that each call may take.
+            tls: how to connect to a server that uses TLS.
+
+        Raises:
+            ConfigError: the settings contradict each other.
+            Unserialisable: some part of its state cannot travel; the error names the part.
+        """
+        from manyhands.agents.rpc_agent import move
+        from manyhands.remote import DistConf
+
+        return move(self, DistConf(host=host, port=port, own_process=own_process, timeout=timeout, tls=tls))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={getattr(self, 'name', None)!r})"

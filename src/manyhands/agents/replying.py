@@ -25,7 +25,12 @@ def require_agent(agent: Any, where: str) -> None:
 
 
 def replies_async(agent: Any) -> bool:
-    """Return whether the agent's reply is a coroutine, so that many of them can share one thread."""
+    """Return whether the agent's reply can be awaited, so that many of them can share one thread.
+
+    That is so for a coroutine, and for the lazy result of an agent that lives elsewhere.
+    """
+    if hasattr(type(agent), "_manyhands_agent"):
+        return True
     method = agent.reply if isinstance(agent, AgentBase) else agent
     return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004
 

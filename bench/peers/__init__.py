@@ -1,0 +1,83 @@
+"""What others do for a remote call: Ray's actors, bare gRPC, and AgentScope in an environment of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["agentscope_run", "bare_grpc", "ray_actor"]
+
+_HERE = Path(__file__).parent
+
+
+@contextmanager
+def ray_actor() -> Iterator[Any]:
+    """An actor of Ray; `call(method, argument)` returns a function that waits for the answer."""
+    from bench.clusters import ray_here
+
+    with ray_here() as ray:
+
+        @ray.remote  # type: ignore[untyped-decorator]
+        class Echo:
+            def reply(self, x: Any) -> Any:
+                return x
+
+            def size(self, x: Any) -> int:
+                return len(x)
+
+        actor = Echo.remote()
+        ray.get(actor.reply.remote(1))
+
+        def call(method: str, argument: Any) -> Callable[[], Any]:
+            reference = getattr(actor, method).remote(argument)
+            return lambda: ray.get(reference)
+
+        yield call
+        ray.kill(actor)
+
+
+@contextmanager
+def bare_grpc() -> Iterator[Any]:
+    """gRPC's own way, a unary call for each, to a server in another process."""
+    import pickle
+
+    import grpc
+
+    server = subprocess.Popen(
+        [sys.executable, str(_HERE / "grpc_server.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        with grpc.insecure_channel(f"localhost:{port}") as channel, ThreadPoolExecutor(1):
+            reply: Any = channel.unary_unary("/echo/reply", pickle.dumps, pickle.loads)
+            reply(1, wait_for_ready=True)
+
+            def call(method: str, argument: Any) -> Callable[[], Any]:
+                assert method == "reply"
+                result: Callable[[], Any] = reply.future(argument).result
+                return result
+
+            yield call
+        server.kill()
+
+
+def agentscope_run(outstanding: int, size: int) -> float:
+    """Return the calls a second of AgentScope 0.1.6, which is installed into an environment of its own when first asked."""
+    folder = _HERE / "agentscope"
+    python = folder / "bin" / "python"
+    if not (folder / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
+        wanted = "agentscope[distribute]==0.1.6"
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", wanted], check=True, timeout=900)
+        (folder / "ready").touch()
+    script = [str(python), str(_HERE / "agentscope_echo.py"), str(outstanding), str(size)]
+    done = subprocess.run(script, check=True, capture_output=True, text=True, timeout=300)
+    return float(done.stdout.split()[-1])

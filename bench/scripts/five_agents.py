@@ -1,0 +1,31 @@
+"""Five child agents until all have replied, five more in processes of their own, and the end: prints three times."""
+
+import sys
+import time
+
+from manyhands import AgentBase
+
+
+class Echo(AgentBase):
+    def reply(self, x=None):
+        return x
+
+
+def ready(count, **where):
+    started = time.perf_counter()
+    agents = [Echo(f"echo {number}", to_dist=where or True) for number in range(count)]
+    results = [agent.reply(number) for number, agent in enumerate(agents)]
+    assert [result.result(10) for result in results] == list(range(count))
+    return agents, time.perf_counter() - started
+
+
+size = int(sys.argv[1])
+first, cold = ready(size)
+more, warm = ready(size, own_process=True)
+from manyhands.remote.children.nursery import close_nursery  # noqa: E402
+from manyhands.remote.client.links import close_links  # noqa: E402
+
+started = time.perf_counter()
+close_links()
+close_nursery()
+print(cold, warm, time.perf_counter() - started)

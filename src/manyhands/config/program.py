@@ -1,0 +1,51 @@
+"""Settings of a whole program."""
+
+from __future__ import annotations
+
+import logging as _logging
+import os
+from typing import Any
+
+from manyhands.errors import ConfigError
+
+__all__ = ["init"]
+
+
+def init(
+    *,
+    token: str | None = None,
+    project: str | None = None,
+    name: str | None = None,
+    logging: int | str | None = None,
+) -> None:
+    """Set what holds for the whole program. Never needed; calling it again changes what is given and nothing else.
+
+    The settings are environment variables of this process, so that every process it starts has them too.
+
+    Args:
+        token: the secret that this program and its agent servers share (`MANYHANDS_TOKEN`); without it programs of one
+            user on one machine share a file that only they can read.
+        project: what this program belongs to (`MANYHANDS_PROJECT`), shown where there are many.
+        name: the name of this run (`MANYHANDS_RUN`).
+        logging: the level of messages that manyhands logs, as `logging.INFO` or `"INFO"`.
+
+    Raises:
+        ConfigError: a setting is of the wrong type, or the token is too short to be a secret.
+    """
+    for variable, value in (("MANYHANDS_TOKEN", token), ("MANYHANDS_PROJECT", project), ("MANYHANDS_RUN", name)):
+        if value is not None:
+            _require_text(variable, value)
+            os.environ[variable] = value
+    if logging is not None:
+        try:
+            _logging.getLogger("manyhands").setLevel(logging)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"logging must be a level such as 'INFO', not {logging!r}") from error
+        _logging.basicConfig()
+
+
+def _require_text(variable: str, value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{variable.removeprefix('MANYHANDS_').lower()} must be a non-empty string, not {value!r}")
+    if variable == "MANYHANDS_TOKEN" and len(value) < 16:
+        raise ConfigError("a token must have at least 16 characters, or it is no secret")

@@ -1,0 +1,73 @@
+"""A server process from the inside: forked by the warm parent, on a leash held by its owner."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from manyhands._processes import die_with_parent, end_own_group
+
+__all__ = ["GC_THRESHOLD", "live", "warm_up"]
+
+GC_THRESHOLD = (100_000, 20, 20)
+"""A server makes and drops objects by the hundred thousand at a time; with Python's 700 half of its time would go into
+looking for cycles among them."""
+
+
+def warm_up(modules: list[str]) -> None:
+    """Import everything that a server needs, and what of this package its owner uses; none of it opens a connection."""
+    for name in ("manyhands.remote.server.peers", "manyhands.remote.server.service", *modules):
+        importlib.import_module(name)
+
+
+def live(settings: dict[str, Any], leash: int) -> None:
+    """Be a server until the owner lets go of the leash; never returns."""
+    parent = os.getppid()
+    os.setpgid(0, 0)
+    die_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if os.getppid() != parent:
+        end_own_group()
+    sys.path[:] = settings["sys_path"]
+    os.environ.update(settings["environ"])
+    os.chdir(settings["cwd"])
+    gc.set_threshold(*GC_THRESHOLD)
+    logging.basicConfig(level=settings["log_level"])
+    connection = socket.socket(fileno=leash)
+    try:
+        _serve(settings)
+        connection.send(b"ready")
+        while connection.recv(1):
+            continue
+    except BaseException as error:  # noqa: BLE001 - a process that cannot start says why and ends
+        connection.send(f"{type(error).__name__}: {error}".encode()[:1000])
+    finally:
+        end_own_group()
+
+
+def _serve(settings: dict[str, Any]) -> None:
+    from manyhands.remote.server.policy import Policy
+    from manyhands.remote.server.service import open_server
+    from manyhands.rpc.address import Address
+    from manyhands.rpc.limits import Limits
+    from manyhands.rpc.loop import run
+    from manyhands.rpc.token import load_token
+
+    limits = Limits()
+    policy = Policy((), accept_code=True, nesting=limits.nesting)
+    opening = open_server(
+        Address("", 0, settings["path"]),
+        policy,
+        load_token(),
+        tls=None,
+        limits=limits,
+        lease=settings["lease"],
+        stop=end_own_group,
+    )
+    run(opening, 10.0)

@@ -1,0 +1,1 @@
+"""The caller's side: lazy results, streams, and the link to each server."""

@@ -1,0 +1,16 @@
+"""Stopping a sync method from outside."""
+
+from __future__ import annotations
+
+__all__ = ["Interruption", "interrupt"]
+
+
+class Interruption(SystemExit):
+    """Raised inside a sync method whose call was cancelled; not an `Exception`, so that it is not caught by mistake."""
+
+
+def interrupt(thread: int) -> None:
+    """Have Python code in another thread meet an `Interruption` at its next step; native code meets it on return."""
+    import ctypes
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interruption))

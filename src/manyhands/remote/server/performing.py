@@ -1,0 +1,172 @@
+"""Carrying out one call: in a thread, or on the event loop on which all async methods of the server run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from manyhands.errors import CallCancelled
+from manyhands.remote.faults import encode_error
+from manyhands.remote.methods import Kind
+from manyhands.remote.server.credit import Credit
+from manyhands.remote.server.interruption import Interruption
+from manyhands.remote.server.loop import CrowdLoop
+from manyhands.remote.values import encode_result
+from manyhands.remote.wire import ERROR, RESULT, STREAMED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from manyhands.remote.server.mailbox import Call
+    from manyhands.remote.server.policy import Policy
+
+__all__ = ["Player", "perform_sync"]
+
+
+def perform_sync(call: Call, policy: Policy) -> None:
+    """Carry out a call of a sync method or generator in this thread, and tell its caller."""
+    try:
+        function = getattr(call.agent.thing, call.name)
+        args, kwargs = _arguments(call, policy)
+        assert call.method is not None
+        if call.method.kind is Kind.GENERATOR:
+            copy_context().run(_stream, call, function, args, kwargs)
+            outcome = None
+        else:
+            outcome = copy_context().run(function, *args, **kwargs)
+        value = encode_result(outcome, f"the result of {call.name}")
+    except Interruption:
+        fail(call, call.cancelled or CallCancelled("the call was cancelled"))
+    except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
+        fail(call, error)
+    else:
+        call.session.tell(call, RESULT, value)
+
+
+def fail(call: Call, error: BaseException) -> None:
+    """Tell the caller that a call failed."""
+    call.session.tell(call, ERROR, encode_error(error))
+
+
+def _arguments(call: Call, policy: Policy) -> tuple[list[Any], dict[str, Any]]:
+    decode = policy.decode
+    args = [decode(value) if type(value) is tuple else value for value in call.args]
+    return args, {key: decode(value) for key, value in call.kwargs.items()} if call.kwargs else {}
+
+
+def _stream(call: Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    credit = credit_of(call)
+    with contextlib.closing(function(*args, **kwargs)) as items:
+        while credit.take():
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            call.session.tell(call, STREAMED, [encode_result(item, f"an item of {call.name}")])
+    raise CallCancelled("the reader of the stream has closed it")
+
+
+def credit_of(call: Call) -> Credit:
+    """Return the credit of a stream; made when it is first needed."""
+    if type(call.credit) is int:
+        call.credit = Credit(call.credit)
+    credit: Credit = call.credit
+    return credit
+
+
+class Player:
+    """The event loop of all async methods, in a thread of its own so that no method can keep the network waiting.
+
+    Args:
+        policy: how arguments are read.
+        then: called on this loop when a call has ended; may return the agent's next call if it belongs here too.
+    """
+
+    def __init__(self, policy: Policy, then: Callable[[Call], Call | None]) -> None:
+        self._policy = policy
+        self._then = then
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = threading.Lock()
+        """Makes the loop start once."""
+
+    def submit(self, calls: list[Call]) -> None:
+        """Have calls carried out; from any thread."""
+        if self._loop is None:
+            with self._starting:
+                if self._loop is None:
+                    loop = CrowdLoop()
+                    threading.Thread(target=loop.run_forever, name="manyhands-agents", daemon=True).start()
+                    self._loop = loop
+        self._loop.call_soon_threadsafe(self._begin, calls)
+
+    def cancel(self, call: Call) -> None:
+        """Cancel the task of a call, if it runs; from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel, call)
+
+    def _cancel(self, call: Call) -> None:
+        if isinstance(call.runs, asyncio.Task):
+            call.runs.cancel()
+
+    def _begin(self, calls: list[Call]) -> None:
+        loop = self._loop
+        assert loop is not None
+        for call in calls:
+            following: Call | None = call
+            while following is not None:
+                method = following.method
+                assert method is not None
+                if method.kind is Kind.PROMPT and following.cancelled is None:
+                    self._step(following)
+                    following = self._then(following)
+                else:
+                    following.runs = asyncio.Task(self._play(following), loop=loop, name=following.name)
+                    following = None
+
+    def _step(self, call: Call) -> None:
+        """Carry out an async method that never awaits: its coroutine ends with its first step."""
+        try:
+            args, kwargs = _arguments(call, self._policy)
+            coroutine = getattr(call.agent.thing, call.name)(*args, **kwargs)
+            try:
+                coroutine.send(None)
+            except StopIteration as end:
+                call.session.tell(call, RESULT, encode_result(end.value, f"the result of {call.name}"))
+        except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
+            fail(call, error)
+
+    async def _play(self, call: Call) -> None:
+        try:
+            if call.cancelled is not None:
+                raise call.cancelled
+            args, kwargs = _arguments(call, self._policy)
+            result = getattr(call.agent.thing, call.name)(*args, **kwargs)
+            assert call.method is not None
+            if call.method.kind is Kind.ASYNC_GENERATOR:
+                await self._stream(call, result)
+                outcome = None
+            else:
+                outcome = await result
+            call.session.tell(call, RESULT, encode_result(outcome, f"the result of {call.name}"))
+        except asyncio.CancelledError:
+            fail(call, call.cancelled or CallCancelled("the call was cancelled"))
+        except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
+            fail(call, error)
+        call.runs = None
+        following = self._then(call)
+        if following is not None:
+            self._begin([following])
+
+    async def _stream(self, call: Call, items: Any) -> None:
+        credit = credit_of(call)
+        async with contextlib.aclosing(items):
+            while await credit.take_async():
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    return
+                call.session.tell(call, STREAMED, [encode_result(item, f"an item of {call.name}")])
+        raise CallCancelled("the reader of the stream has closed it")

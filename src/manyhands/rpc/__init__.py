@@ -1,0 +1,18 @@
+"""gRPC once: addresses, the token, TLS, authenticated streams, and what a status means.
+
+Everything that crosses a process boundary over the network goes through here, so that there is one place that decides
+who may speak. The records below import nothing of gRPC; `rpc.client` and `rpc.server` do and are loaded when used.
+"""
+
+import os
+
+from manyhands.rpc.address import Address
+from manyhands.rpc.limits import Limits
+from manyhands.rpc.tls import TlsConf
+from manyhands.rpc.token import Token, load_token
+
+__all__ = ["Address", "Limits", "TlsConf", "Token", "load_token"]
+
+# gRPC writes log lines of its own to the terminal, and reads this when it is loaded. What they say, our errors say; a user
+# who wants them sets the variable.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,0 +1,183 @@
+"""The server's end: listens, makes every peer prove that it knows the token, hands the stream to a service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+import grpc.aio
+
+from manyhands.errors import AccessDenied, ConfigError, LimitExceeded, ManyhandsError, ProtocolError, ServerLost
+from manyhands.rpc.client import METHOD
+from manyhands.rpc.handshake import ServerSide, as_text
+from manyhands.rpc.limits import MESSAGE_BYTES, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from manyhands.rpc.address import Address
+    from manyhands.rpc.tls import TlsConf
+    from manyhands.rpc.token import Token
+
+__all__ = ["RpcServer", "ServerStream", "Service"]
+
+_log = logging.getLogger("manyhands.rpc")
+
+_HANDSHAKE_SECONDS = 5.0
+"""A peer that has not proved itself by then is dropped; a real one needs two round trips."""
+_REFUSAL_DELAY = 0.3
+"""Seconds before a wrong proof is refused, which makes guessing slow and costs an honest mistake nothing."""
+_LOG_EVERY = 1.0
+"""Seconds between log lines about refusals: a flood of them is one line with a count."""
+
+_OPTIONS = [
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 100),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_receive_message_length", 2 * MESSAGE_BYTES),
+    ("grpc.max_send_message_length", 2 * MESSAGE_BYTES),
+]
+
+
+class ServerStream:
+    """A stream of byte messages in both directions to a client that proved that it knows the token."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.peer: str = context.peer()
+
+    async def read(self) -> bytes:
+        """Return the next message.
+
+        Raises:
+            ServerLost: the client is gone.
+        """
+        message = await self._context.read()
+        if message is grpc.aio.EOF:
+            raise ServerLost("the client closed the stream")
+        return bytes(message)
+
+    async def write(self, message: bytes) -> None:
+        """Send a message, waiting while the client does not read."""
+        await self._context.write(message)
+
+
+class Service(Protocol):
+    """What happens on a stream once its peer is known."""
+
+    def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Return what to say to the client and whatever `serve` shall be given.
+
+        Raises:
+            ManyhandsError: the client is refused.
+        """
+
+    async def serve(self, stream: ServerStream, admitted: Any) -> None:
+        """Speak with the client until either side ends it."""
+
+
+class RpcServer:
+    """Listens at one address for any number of services.
+
+    Raises:
+        ConfigError: (by `start`) the address cannot be listened at.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        services: Mapping[str, Service],
+        token: Token,
+        *,
+        tls: TlsConf | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._address, self._services, self._token, self._tls = address, services, token, tls
+        self._limits = limits or Limits()
+        self._server: grpc.aio.Server | None = None
+        self._shaking = 0
+        self._refusals = 0
+        self._last_line = 0.0
+
+    async def start(self) -> int:
+        """Begin to listen; return the port, which the system chose if it was given as 0."""
+        server = grpc.aio.server(options=_OPTIONS)
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._open)
+        service, method = METHOD[1:].split("/")
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        try:
+            if self._tls is None:
+                port = server.add_insecure_port(self._address.target)
+            else:
+                port = server.add_secure_port(self._address.target, self._tls.server_credentials())
+        except RuntimeError as error:
+            await server.stop(None)
+            raise ConfigError(
+                f"cannot listen at {self._address}: the address is in use or not of this machine"
+            ) from error
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self, grace: float) -> None:
+        """Stop listening and end every stream, after `grace` seconds at most."""
+        if self._server is not None:
+            await self._server.stop(grace)
+            self._server = None
+
+    async def _open(self, _: Any, context: Any) -> None:
+        stream = ServerStream(context)
+        try:
+            service, admitted = await self._admit(stream)
+        except TimeoutError:
+            await self._refuse(context, "no handshake in time", grpc.StatusCode.DEADLINE_EXCEEDED)
+        except AccessDenied as error:
+            await asyncio.sleep(_REFUSAL_DELAY)
+            await self._refuse(context, str(error), grpc.StatusCode.UNAUTHENTICATED)
+        except LimitExceeded as error:
+            await self._refuse(context, str(error), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        except (ProtocolError, ServerLost) as error:
+            await self._refuse(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
+        else:
+            await self._serve(service, stream, admitted, context)
+
+    async def _admit(self, stream: ServerStream) -> tuple[Service, Any]:
+        if self._shaking >= self._limits.handshakes:
+            raise LimitExceeded("too many peers are shaking hands; try again")
+        self._shaking += 1
+        try:
+            async with asyncio.timeout(_HANDSHAKE_SECONDS):
+                side = ServerSide(self._token)
+                await stream.write(side.challenge(await stream.read()))
+                hello = side.admit(await stream.read())
+        finally:
+            self._shaking -= 1
+        service = self._services.get(side.service)
+        if service is None:
+            raise ProtocolError(f"there is no service {side.service[:40]!r} here")
+        welcome, admitted = service.welcome(hello)
+        await stream.write(as_text({"welcome": welcome}))
+        return service, admitted
+
+    async def _serve(self, service: Service, stream: ServerStream, admitted: Any, context: Any) -> None:
+        try:
+            await service.serve(stream, admitted)
+        except (ProtocolError, LimitExceeded) as error:
+            await self._refuse(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
+        except ManyhandsError:
+            return  # the client went away, which the service has taken note of
+
+    async def _refuse(self, context: Any, reason: str, code: grpc.StatusCode) -> None:
+        self._refusals += 1
+        now = time.monotonic()
+        if now - self._last_line >= _LOG_EVERY:
+            _log.warning("refused %s: %s (%d since the last such line)", context.peer(), reason, self._refusals)
+            self._refusals, self._last_line = 0, now
+        await context.abort(code, reason)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from manyhands import RpcAgentServerLauncher
+from tests.remote.crew import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A token file of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.delenv("MANYHANDS_TOKEN", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RpcAgentServerLauncher]:
+    """An independent server in a process of its own that accepts code."""
+    launcher = RpcAgentServerLauncher(lease=1.0)
+    launcher.launch(in_subprocess=True)
+    yield launcher
+    launcher.shutdown()
+
+
+@pytest.fixture
+def worker() -> Worker:
+    """An agent in a child process, typed as what it stands for."""
+    return Worker("worker", to_dist=True)  # type: ignore[call-arg]
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], None]:
+    """Wait until something is so, for ten seconds at most."""
+
+    def wait(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "it never came to pass"
+            time.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    """The path of a file that remote code leaves as a sign."""
+    return tmp_path / "mark"

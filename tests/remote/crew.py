@@ -1,0 +1,203 @@
+"""Agents for the tests, in a module that servers can import."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from manyhands import AgentBase, Msg, concurrent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+
+class OwnError(ValueError):
+    """An exception whose constructor cannot be called with what it stores, as many cannot."""
+
+    def __init__(self, code: int, *, why: str) -> None:
+        super().__init__(f"{code}: {why}")
+        self.code = code
+
+
+class Worker(AgentBase):
+    """Does what tests ask for."""
+
+    def __init__(self, name: str = "worker", start: int = 0) -> None:
+        super().__init__(name)
+        self.count = start
+        self.log: list[Any] = []
+
+    def reply(self, x: Any = None) -> Any:
+        return Msg(name=self.name, content=x.content if isinstance(x, Msg) else x)
+
+    def echo(self, x: Any = None) -> Any:
+        return x
+
+    def add(self, a: int, b: int = 1) -> int:
+        return a + b
+
+    def make(self, size: int) -> bytes:
+        return b"x" * size
+
+    def size(self, x: Any) -> int:
+        return len(x)
+
+    def note(self, thing: Any) -> int:
+        self.log.append(thing)
+        self.count += 1
+        return self.count
+
+    def notes(self) -> list[Any]:
+        return self.log
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def sleep(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return self.name
+
+    def spin(self, path: str) -> None:
+        """Compute until interrupted, and leave a note that it was."""
+        try:
+            Path(path + ".started").touch()
+            while True:
+                time.sleep(0.001)
+        finally:
+            Path(path).touch()
+
+    async def nap(self, seconds: float, path: str = "") -> str:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            if path:
+                Path(path).touch()
+            raise
+        return self.name
+
+    async def slow_note(self, thing: Any) -> int:
+        await asyncio.sleep(0.02)
+        self.log.append(thing)
+        return len(self.log)
+
+    @concurrent
+    async def together(self, seconds: float) -> int:
+        self.count += 1
+        await asyncio.sleep(seconds)
+        return self.count
+
+    @concurrent
+    def together_sync(self, barrier: int) -> int:
+        self.count += 1
+        deadline = time.monotonic() + 5
+        while self.count < barrier and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return self.count
+
+    def block_until(self, path: str) -> str:
+        deadline = time.monotonic() + 20
+        while not Path(path).exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return path
+
+    def fail(self, kind: str) -> None:
+        if kind == "own":
+            raise OwnError(7, why="because")
+        raise {"value": ValueError, "key": KeyError, "exit": SystemExit}[kind](f"a {kind} error")
+
+    def local_error(self) -> None:
+        class Local(Exception):
+            pass
+
+        raise Local("not importable")
+
+    def unserialisable(self) -> Any:
+        return {"lock": threading.Lock()}
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def start_process(self) -> int:
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
+
+    def numbers(self, count: int, path: str = "") -> Iterator[int]:
+        try:
+            for number in range(count):
+                self.count = number
+                yield number
+        finally:
+            if path:
+                Path(path).touch()
+
+    async def async_numbers(self, count: int) -> AsyncIterator[int]:
+        for number in range(count):
+            self.count = number
+            await asyncio.sleep(0)
+            yield number
+
+    def late_numbers(self) -> Iterator[int]:
+        yield 0
+        time.sleep(1.0)
+        yield 1
+
+    @concurrent
+    def seen_pid(self) -> int:
+        return os.getpid()
+
+    @concurrent
+    def seen(self) -> int:
+        return self.count
+
+    def broken_numbers(self) -> Iterator[int]:
+        yield 1
+        raise ValueError("no second number")
+
+    async def ask(self, other: Any, x: Any) -> Any:
+        """Call another agent, given as a proxy."""
+        return await other.echo(x)
+
+    def ask_sync(self, other: Any, x: Any) -> Any:
+        return other.echo(x).result(10)
+
+    async def current_task_is_real(self) -> bool:
+        async with asyncio.timeout(5):
+            await asyncio.sleep(0)
+        return asyncio.current_task() is not None
+
+    @property
+    def double(self) -> int:
+        return self.count * 2
+
+
+class Slow(AgentBase):
+    """Its constructor takes a while."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("slow")
+        time.sleep(seconds)
+        self.made_in = os.getpid()
+
+    def where(self) -> int:
+        return self.made_in
+
+
+class Failing(AgentBase):
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no such model")
+
+
+class Holder(AgentBase):
+    """Has something that cannot travel."""
+
+    def __init__(self) -> None:
+        super().__init__("holder")
+        self.parts = {"lock": threading.Lock()}

@@ -1,0 +1,130 @@
+"""One call at a time, in order; overlap where it is wanted; nobody blocks anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands import CallCancelled, CallTimedOut
+from tests.remote.crew import Worker
+
+
+def remote(**settings: Any) -> Any:
+    return Worker("actor", to_dist=settings or True)  # type: ignore[call-arg]
+
+
+def test_calls_of_one_caller_keep_their_order(worker: Any) -> None:
+    results = [worker.note(n) if n % 3 else worker.slow_note(n) for n in range(90)]
+    for result in results:
+        result.result(10)
+    assert worker.notes() == list(range(90))
+
+
+def test_each_of_many_callers_keeps_its_order(worker: Any) -> None:
+    def call(caller: int) -> None:
+        for n in range(300):
+            worker.note((caller, n))
+
+    threads = [threading.Thread(target=call, args=(caller,)) for caller in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    notes = worker.notes().result(10)
+    assert len(notes) == 1200
+    for caller in range(4):
+        assert [n for who, n in notes if who == caller] == list(range(300))
+
+
+def test_an_agent_does_one_thing_at_a_time(worker: Any) -> None:
+    started = time.perf_counter()
+    results = [worker.nap(0.1) for _ in range(3)]
+    for result in results:
+        result.result(10)
+    assert time.perf_counter() - started >= 0.3
+
+
+def test_concurrent_calls_overlap(worker: Any) -> None:
+    started = time.perf_counter()
+    assert [result.result(10) for result in [worker.together(0.3) for _ in range(5)]] == [5] * 5
+    assert time.perf_counter() - started < 1.0
+    assert [result.result(10) for result in [worker.together_sync(10) for _ in range(5)]] == [10] * 5
+
+
+def test_blocking_agents_do_not_block_others(mark: Path) -> None:
+    """Many more agents block than there are processes, and still everybody else goes on."""
+    blocked = [remote() for _ in range(60)]
+    results = [agent.block_until(str(mark)) for agent in blocked]
+    others = [remote() for _ in range(10)]
+    started = time.perf_counter()
+    assert [agent.add(1).result(10) for agent in others] == [2] * 10
+    assert [agent.nap(0.01).result(10) for agent in others] == ["actor"] * 10
+    assert time.perf_counter() - started < 3.0
+    assert not any(result.done() for result in results)
+    mark.touch()
+    assert [result.result(10) for result in results] == [str(mark)] * 60
+
+
+def test_cancelling_reaches_async_code(worker: Any, mark: Path, eventually: Any) -> None:
+    result = worker.nap(60, str(mark))
+    waiting = worker.note("never")
+    assert worker.together(0.0).result(10) == 1, "both are on their way"
+    assert waiting.cancel()
+    assert result.cancel()
+    assert not result.cancel()
+    with pytest.raises(CallCancelled):
+        result.result(5)
+    eventually(mark.exists)
+    assert worker.notes() == []
+
+
+def test_cancelling_reaches_sync_code(worker: Any, mark: Path, eventually: Any) -> None:
+    result = worker.spin(str(mark))
+    eventually(Path(f"{mark}.started").exists)
+    assert result.cancel()
+    eventually(mark.exists)
+    assert worker.add(1).result(5) == 2, "the agent goes on"
+
+
+def test_cancelling_the_task_that_waits_cancels_the_call(worker: Any, mark: Path, eventually: Any) -> None:
+    async def program() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(worker.nap(60, str(mark)), 0.2)
+
+    asyncio.run(program())
+    eventually(mark.exists)
+
+
+def test_a_deadline_ends_the_call(mark: Path, eventually: Any) -> None:
+    agent = remote(timeout=0.2)
+    started = time.perf_counter()
+    with pytest.raises(CallTimedOut):
+        agent.nap(60, str(mark)).result(10)
+    assert 0.15 < time.perf_counter() - started < 2.0
+    eventually(mark.exists)
+    with pytest.raises(TimeoutError):
+        agent.sleep(1.0).result(10)
+    assert agent.options(timeout=10).nap(0.4).result(10) == "actor"
+
+    async def program() -> None:
+        with pytest.raises(CallTimedOut):
+            await agent.nap(60)
+
+    asyncio.run(program())
+
+
+def test_async_methods_run_in_real_tasks(worker: Any) -> None:
+    assert worker.current_task_is_real() == True  # noqa: E712 - a lazy result, not a bool
+
+
+def test_timers_of_the_server_keep_time(worker: Any) -> None:
+    started = time.perf_counter()
+    results = [worker.together(0.05 * n) for n in range(5)]
+    for n, result in enumerate(results):
+        result.result(10)
+        assert time.perf_counter() - started >= 0.05 * n

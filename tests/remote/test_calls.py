@@ -1,0 +1,241 @@
+"""Calling agents that live elsewhere: proxies, lazy results, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import manyhands
+from manyhands import AgentBase, AgentStopped, ConfigError, DistConf, Msg, RemoteError, Result, RpcAgent, Unserialisable
+from tests.remote.crew import Failing, Holder, OwnError, Slow, Worker
+
+
+def remote(cls: Any, *args: Any, **settings: Any) -> Any:
+    return cls(*args, to_dist=settings or True)
+
+
+def test_the_constructor_runs_only_on_the_server() -> None:
+    started = time.perf_counter()
+    agents = [remote(Slow, 0.3) for _ in range(6)]
+    assert time.perf_counter() - started < 0.25 + 1.0, "making a proxy waits for nothing but the first process"
+    assert os.getpid() not in {agent.where().result(10) for agent in agents}
+    assert time.perf_counter() - started < 1.75, "constructors run side by side"
+
+
+def test_to_dist_moves_the_state_not_the_arguments() -> None:
+    agent = Worker("mover", start=5)
+    agent.note("before")
+    agent.extra = {"set": "later"}  # type: ignore[attr-defined]
+    proxy = agent.to_dist()
+    assert proxy.notes() == ["before"]
+    assert proxy.note("after") == 7
+    assert agent.log == ["before"]
+
+
+def test_a_class_of_a_function_travels_by_value() -> None:
+    class Local(AgentBase):
+        factor = 3
+
+        def times(self, x: int) -> int:
+            return x * self.factor
+
+    assert remote(Local, "local").times(4) == 12
+    assert Local("moved").to_dist().times(5) == 15
+
+
+def test_what_cannot_travel_is_named() -> None:
+    with pytest.raises(Unserialisable, match=r"parts.*lock"):
+        Holder().to_dist()
+    with pytest.raises(Unserialisable, match="echo"):
+        remote(Worker).echo({"generator": (n for n in "ab")})
+    with pytest.raises(Unserialisable, match="lock"):
+        remote(Worker).unserialisable().result(10)
+
+
+def test_a_lazy_result_stands_for_its_value(worker: Any) -> None:
+    assert worker.reply(Msg("user", "hello")).content == "hello"
+    assert worker.reply("x")["content"] == "x"
+    assert worker.add(2, b=3) == 5
+    assert worker.add(2) != 4
+    assert worker.add(1) < worker.add(2)
+    assert len(worker.echo([1, 2, 3])) == 3
+    assert not worker.echo([])
+    assert str(worker.echo(1.5)) == f"{worker.echo(1.5)}" == "1.5"
+    assert list(worker.echo((1, 2))) == [1, 2]
+    assert 2 in worker.echo({1, 2})
+    assert float(worker.echo(2)) == 2.0
+    result = worker.echo("x")
+    assert result.result(timeout=10) == "x"
+    assert result.done()
+    assert repr(result) == "'x'"
+    assert pickle.loads(pickle.dumps(worker.echo([4]))) == [4]
+
+
+def test_falsy_results_are_results(worker: Any) -> None:
+    values: list[Any] = [None, 0, "", False, [], {}, 0.0]
+    for value in values:
+        assert worker.echo(value).result(10) == value
+
+
+def test_objects_of_many_kinds_travel(worker: Any) -> None:
+    for value in ({"a": [1, (2, 3)]}, Msg("a", {"b": 1}, metadata={"c": 2}), {1, 2}, b"bytes", "x" * 300_000, ("m", 1)):
+        assert worker.echo(value).result(10) == value
+    array = np.arange(50_000.0)
+    assert np.array_equal(worker.echo(array).result(10), array)
+
+
+def test_arguments_are_what_they_were_at_the_call(worker: Any) -> None:
+    given = [1]
+    result = worker.echo(given)
+    given.append(2)
+    assert result == [1]
+
+
+def test_waiting_for_many(worker: Any) -> None:
+    quick, slow = worker.echo(1), remote(Worker).sleep(5)
+    assert manyhands.wait([quick, slow], timeout=1.0) == ([quick], [slow])
+    assert manyhands.wait([quick]) == ([quick], [])
+    with pytest.raises(TimeoutError):
+        slow.result(timeout=0.01)
+    assert slow.cancel()
+    with pytest.raises(manyhands.UsageError, match="remote agents"):
+        manyhands.wait([1])  # type: ignore[list-item]
+
+
+def test_results_can_be_awaited_and_gathered(worker: Any) -> None:
+    async def program() -> None:
+        assert await worker.add(1, 2) == 3
+        assert await asyncio.gather(*(worker.echo(n) for n in range(200))) == list(range(200))
+        with pytest.raises(ValueError, match="a value error"):
+            await worker.fail("value")
+        async with asyncio.timeout(5):
+            assert (await worker.nap(0.01)) == "worker"
+
+    asyncio.run(program())
+
+
+def test_errors_are_the_original_ones(worker: Any) -> None:
+    with pytest.raises(ValueError, match="a value error") as caught:
+        worker.fail("value").result(10)
+    assert "in fail" in str(caught.value.__cause__)
+    assert "crew.py" in str(caught.value.__cause__)
+    with pytest.raises(KeyError):
+        _ = worker.fail("key").content
+    with pytest.raises(RemoteError, match=r"OwnError: 7: because") as odd:
+        worker.fail("own").result(10)
+    assert odd.value.error_type.endswith("OwnError")
+    assert OwnError(7, why="because").code == 7
+    with pytest.raises(SystemExit):
+        worker.fail("exit").result(10)
+    with pytest.raises(Exception, match="not importable"):
+        worker.local_error().result(10)
+    assert isinstance(worker.fail("value").exception(10), ValueError)
+    assert worker.add(1).exception(10) is None
+
+
+def test_the_error_of_a_constructor_surfaces_on_first_use() -> None:
+    agent = remote(Failing)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no such model"):
+            agent.reply(1).result(10)
+
+
+def test_a_misspelt_name_fails_here(worker: Any) -> None:
+    for name in ("repyl", "coutn", "_log", "__len__"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(worker, name)
+    with pytest.raises(TypeError, match="unexpected"):
+        worker.add(1, c=2).result(10)
+
+
+def test_attributes_are_read_there(worker: Any) -> None:
+    worker.note("x")
+    assert (worker.name, worker.count, worker.double) == ("worker", 1, 2)
+    with pytest.raises(AttributeError, match="cannot be set"):
+        worker.count = 3
+
+
+def test_the_proxy_looks_like_the_agent(worker: Any) -> None:
+    assert isinstance(worker, RpcAgent)
+    assert isinstance(worker, Worker)
+    assert not isinstance(worker, Slow)
+    assert str(inspect.signature(worker.add)) == "(a: 'int', b: 'int' = 1) -> 'int'"
+    assert "ask" in dir(worker)
+    assert {"add", "count", "stop"} <= set(dir(worker))
+    assert isinstance(worker.add(1), Result)
+
+
+def test_proxies_travel(worker: Any) -> None:
+    other = remote(Worker, "other")
+    assert other.ask(worker, "through") == "through"
+    assert other.ask_sync(worker, "through") == "through"
+    copy = pickle.loads(pickle.dumps(worker))
+    copy.note("by the copy")
+    assert worker.notes() == ["by the copy"]
+
+
+def test_a_dropped_proxy_frees_its_agent_after_its_work(mark: Any, eventually: Any) -> None:
+    keeper = remote(Worker, own_process=True)
+    agent = remote(Worker, own_process=False)
+    result = agent.note(1)
+    link, number = agent._link, agent._agent
+    del agent
+    assert result == 1
+    eventually(lambda: type(link.read(number, "count").exception(5)) is AgentStopped)
+    del keeper
+
+
+def test_stop_frees_at_once() -> None:
+    agent, other = remote(Worker), remote(Worker)
+    running, waiting = agent.nap(30), agent.note(1)
+    started = time.perf_counter()
+    assert agent.stop().result(5)
+    for result in (running, waiting, agent.note(2)):
+        with pytest.raises(AgentStopped):
+            result.result(5)
+    assert time.perf_counter() - started < 1.0
+    assert other.note(1) == 1
+
+
+def test_an_agent_can_have_a_process_of_its_own(eventually: Any) -> None:
+    alone = remote(Worker, own_process=True)
+    pid = alone.pid().result(10)
+    assert pid not in {remote(Worker).pid().result(10) for _ in range(4)}
+    last = alone.make(2 << 20)
+    del alone
+    assert len(last.result(10)) == 2 << 20, "what was asked is done first, and kept while somebody holds it"
+    del last
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_many_agents_share_a_few_processes() -> None:
+    agents = [remote(Worker) for _ in range(20)]
+    assert len({agent.pid().result(10) for agent in agents}) == len(os.sched_getaffinity(0))
+
+
+def test_settings_are_checked() -> None:
+    for wrong in ({"host": "localhost"}, {"port": 1}, {"hots": "x"}, {"host": "h", "port": "x"}, 3, {"timeout": 0}):
+        with pytest.raises(ConfigError):
+            Worker(to_dist=wrong)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="own_process"):
+        DistConf(host="h", port=1, own_process=True)
+    with pytest.raises(ConfigError, match="already"):
+        remote(Worker).to_dist()
+    assert type(Worker(to_dist=False)) is Worker  # type: ignore[call-arg]
+
+
+def test_init_may_be_called_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANYHANDS_RUN", "")
+    manyhands.init()
+    manyhands.init(name="run", logging="WARNING")
+    assert os.environ["MANYHANDS_RUN"] == "run"
+    with pytest.raises(ConfigError, match="16"):
+        manyhands.init(token="short")

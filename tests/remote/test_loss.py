@@ -1,0 +1,229 @@
+"""Servers that die, are stopped or cannot be reached; clients that die; connections that break."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from manyhands import RpcAgentServerLauncher, ServerLost
+from manyhands.remote.client.links import link_to
+from manyhands.rpc import Address
+from manyhands.rpc.loop import run
+from tests.remote.crew import Worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOON = 2.0
+"""Seconds within which a loss is known, as promised."""
+
+
+def remote(name: str = "agent", **settings: Any) -> Any:
+    return Worker(name, to_dist=settings or True)  # type: ignore[call-arg]
+
+
+def lose(result: Any) -> float:
+    started = time.monotonic()
+    with pytest.raises(ServerLost):
+        result.result(10)
+    return time.monotonic() - started
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture
+def own_server() -> Any:
+    launcher = RpcAgentServerLauncher(lease=0.5)
+    launcher.launch()
+    yield launcher
+    launcher.shutdown()
+
+
+def test_a_child_that_dies_is_noticed_by_everyone() -> None:
+    agent = remote(own_process=True)
+    waiting = [agent.nap(60), *[agent.echo(1) for _ in range(50)]]
+    os.kill(agent.seen_pid().result(10), signal.SIGKILL)
+    for result in waiting:
+        assert lose(result) < SOON
+    assert lose(agent.echo(1)) < 0.1
+    assert remote().add(1) == 2, "others go on"
+
+
+def test_an_agent_that_kills_its_shared_server_gets_a_new_one() -> None:
+    for _ in range(4):
+        agent = remote()
+        assert lose(agent.die()) < SOON
+    assert [remote().add(1).result(10) for _ in range(4)] == [2] * 4
+
+
+def test_a_server_that_is_killed_stopped_or_frozen(own_server: RpcAgentServerLauncher) -> None:
+    agent = remote(host=own_server.host, port=own_server.port)
+    pid = agent.pid().result(10)
+
+    async def wait() -> float:
+        waiting = agent.nap(60)
+        await asyncio.sleep(0.1)
+        started = time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(ServerLost):
+            await waiting
+        return time.monotonic() - started
+
+    assert asyncio.run(wait()) < SOON + 0.2, "a frozen process"
+    os.kill(pid, signal.SIGKILL)
+    own_server.shutdown()
+    own_server.launch()
+    second = remote(host=own_server.host, port=own_server.port)
+    waiting = second.nap(60)
+    own_server.shutdown()
+    assert lose(waiting) < SOON
+
+
+def test_a_server_that_is_killed(own_server: RpcAgentServerLauncher) -> None:
+    agent = remote(host=own_server.host, port=own_server.port)
+    pid = agent.pid().result(10)
+    waiting = [agent.nap(60) for _ in range(10)]
+    time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    started = time.monotonic()
+    for result in waiting:
+        lose(result)
+    assert time.monotonic() - started < SOON
+
+
+def test_nobody_listens() -> None:
+    started = time.monotonic()
+    agent = remote(host="localhost", port=1)
+    with pytest.raises(ServerLost, match="manyhands agent-server --host localhost --port 1"):
+        agent.echo(1).result(10)
+    assert time.monotonic() - started < SOON + 1.0
+
+
+def test_a_broken_connection_is_mended_and_nothing_happens_twice(server: RpcAgentServerLauncher) -> None:
+    """Every few milliseconds the stream is cut; all calls are carried out once, in order."""
+    agent = remote(host=server.host, port=server.port)
+    link = agent._link
+    agent.echo(0).result(10)
+    results = []
+    for n in range(400):
+        results.append(agent.note(n))
+        if n % 50 == 25:
+            time.sleep(0.01)
+            run(link._stream.close(), 5.0)
+    assert [result.result(20) for result in results] == list(range(1, 401))
+    assert agent.notes() == list(range(400))
+
+
+def test_the_end_of_a_client_frees_its_agents_after_the_lease(
+    server: RpcAgentServerLauncher, eventually: Any, tmp_path: Path
+) -> None:
+    mine = remote(host=server.host, port=server.port)
+    before = mine._link.control("info").result(10)
+    program = f"""
+        import os, signal, sys
+        from tests.remote.crew import Worker
+        agents = [Worker("other", to_dist={{"host": "{server.host}", "port": {server.port}}}) for _ in range(5)]
+        print(agents[0].note(1).result(10), flush=True)
+        running = agents[1].nap(60, {str(tmp_path / "cancelled")!r})
+        agents[2].note(1).result(10)
+        sys.stdin.read() if sys.argv[1] == "killed" else None
+    """
+    for how in ("killed", "normal"):
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        with child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"1\n"
+            if how == "killed":
+                eventually(lambda: mine._link.control("info").result(10)["agents"] == before["agents"] + 5)
+                child.kill()
+            assert child.wait(20) == (-9 if how == "killed" else 0)
+        eventually(lambda: mine._link.control("info").result(10)["agents"] == before["agents"])
+        eventually((tmp_path / "cancelled").exists)
+        (tmp_path / "cancelled").unlink()
+    assert mine.echo(1) == 1
+
+
+@pytest.mark.parametrize("how", ["normal", "killed", "raise", "interrupt", "thread"])
+def test_nothing_is_left_behind_by_a_program(how: str, eventually: Any) -> None:
+    program = """
+        import os, sys, threading, time
+        from tests.remote.crew import Worker
+        agents = [Worker(f"w{i}", to_dist=True) for i in range(3)]
+        own = Worker("own").to_dist(own_process=True)
+        pids = {agent.pid().result(10) for agent in [*agents, own]}
+        grandchild = own.start_process().result(10)
+        running = agents[0].sleep(60), agents[1].nap(60)
+        agents[2].note(1)
+        print(*pids, grandchild, flush=True)
+        if sys.argv[1] == "thread":
+            threading.Thread(target=lambda: time.sleep(0.1)).start()
+        elif sys.argv[1] == "raise":
+            raise SystemExit(3)
+        elif sys.argv[1] in ("killed", "interrupt"):
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:
+                print(time.monotonic(), flush=True)
+                sys.exit(4)
+        print(time.monotonic(), flush=True)
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(program), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        pids = [int(pid) for pid in child.stdout.readline().split()]
+        assert len(pids) >= 3
+        if how in ("killed", "interrupt"):
+            os.killpg(child.pid, signal.SIGKILL if how == "killed" else signal.SIGINT)
+        said = child.stdout.read()
+        status = child.wait(20)
+        ended = time.monotonic()
+        assert child.stderr.read() == ""
+    assert status == {"normal": 0, "thread": 0, "raise": 3, "interrupt": 4, "killed": -9}[how]
+    if how in ("normal", "interrupt"):
+        assert ended - float(said) < 1.0, "no hang at the end (0.3 s on a quiet machine)"
+    eventually(lambda: all(gone(pid) for pid in pids))
+
+
+def test_an_idle_link_costs_nothing_and_a_lost_one_is_replaced(own_server: RpcAgentServerLauncher) -> None:
+    address = Address.of(own_server.host, own_server.port)
+    link = link_to(address, None)
+    assert link_to(address, None) is link
+    assert remote(host=own_server.host, port=own_server.port).add(1) == 2
+    own_server.shutdown()
+    lose(link.control("info"))
+    own_server.launch()
+    assert remote(host=own_server.host, port=own_server.port).add(1) == 2
+
+
+def test_pressure_slows_the_caller(server: RpcAgentServerLauncher, mark: Path) -> None:
+    agent = remote(host=server.host, port=server.port)
+    blocked = agent.block_until(str(mark))
+    agent._link._window = 8 << 20
+    started = time.monotonic()
+    from threading import Timer
+
+    Timer(0.5, mark.touch).start()
+    results = [agent.size(bytes(1 << 20)) for _ in range(20)]
+    assert time.monotonic() - started > 0.4, "the callers of calls beyond the window wait"
+    assert blocked.result(10)
+    assert [result.result(10) for result in results] == [1 << 20] * 20

@@ -1,0 +1,108 @@
+"""A second machine: a network namespace with a link that can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from manyhands import ServerLost
+from manyhands.rpc import Address
+from tests.remote.crew import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUBNET = "10.213.57"
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
+
+
+class Machine:
+    """A network namespace, the server in it, and the cable to it."""
+
+    def __init__(self) -> None:
+        self.name = f"manyhands{os.getpid()}"
+        self.near, self.far = f"mh{os.getpid() % 100000}a", f"mh{os.getpid() % 100000}b"
+        self.address = Address(f"{SUBNET}.2", 23456)
+        self.server: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        ip("netns", "add", self.name)
+        ip("link", "add", self.near, "type", "veth", "peer", "name", self.far, "netns", self.name)
+        ip("addr", "add", f"{SUBNET}.1/24", "dev", self.near)
+        ip("link", "set", self.near, "up")
+        for command in (["addr", "add", f"{SUBNET}.2/24", "dev", self.far], ["link", "set", self.far, "up"]):
+            ip("-n", self.name, *command)
+        ip("-n", self.name, "link", "set", "lo", "up")
+        self.server = subprocess.Popen(
+            [
+                *("ip", "netns", "exec", self.name, sys.executable, "-m", "manyhands.cli", "agent-server"),
+                *("--host", f"{SUBNET}.2", "--port", "23456", "--lease", "30"),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.server.stdout is not None
+        assert "agent server" in self.server.stdout.readline()
+
+    def cut(self) -> None:
+        """Packets vanish; nobody is told."""
+        ip("-n", self.name, "link", "set", self.far, "down")
+
+    def mend(self) -> None:
+        ip("-n", self.name, "link", "set", self.far, "up")
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.terminate()
+            with self.server:
+                self.server.wait(10)
+        subprocess.run(["ip", "netns", "del", self.name], check=False, capture_output=True, timeout=20)
+        subprocess.run(["ip", "link", "del", self.near], check=False, capture_output=True, timeout=20)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    there = Machine()
+    try:
+        there.start()
+        yield there
+    finally:
+        there.stop()
+
+
+def test_a_cut_link_is_known_within_two_seconds_and_the_machine_can_come_back(machine: Machine) -> None:
+    def remote() -> Any:
+        where = {"host": machine.address.host, "port": machine.address.port}
+        return Worker("far", to_dist=where)  # type: ignore[call-arg]
+
+    agent = remote()
+    assert agent.add(1) == 2
+    child: Any = Worker("near", to_dist=True)  # type: ignore[call-arg]
+    assert agent.echo(child.nap(0.1)).result(10) == "near", "a child cannot be reached from there: through the caller"
+    assert child.echo(agent.nap(0.1)).result(10) == "far", "the far server can be reached from the child"
+    waiting = [agent.nap(60), agent.add(1)]
+
+    async def awaiting() -> float:
+        calls = [agent.nap(60) for _ in range(3)]
+        machine.cut()
+        started = time.monotonic()
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, ServerLost)
+        return time.monotonic() - started
+
+    assert asyncio.run(awaiting()) < 2.3, "2 s on a quiet machine"
+    for result in waiting:
+        assert isinstance(result.exception(0.5), ServerLost)
+    machine.mend()
+    deadline = time.monotonic() + 10
+    while remote().add(1).exception(5) is not None:
+        assert time.monotonic() < deadline, "a new agent on the machine that came back"

@@ -1,0 +1,125 @@
+"""Lazy results as arguments: the value goes from server to server."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.remote.crew import Worker
+
+if TYPE_CHECKING:
+    from manyhands import RpcAgentServerLauncher
+
+
+def remote(name: str = "agent", **settings: Any) -> Any:
+    return Worker(name, to_dist=settings or True)  # type: ignore[call-arg]
+
+
+def at(server: RpcAgentServerLauncher, name: str = "agent") -> Any:
+    return remote(name, host=server.host, port=server.port)
+
+
+def kept(*agents: Any) -> int:
+    return sum(agent._link.control("info").result(10)["results_kept"] for agent in agents)
+
+
+def test_a_pending_result_is_passed_on_between_processes() -> None:
+    first, second = remote(own_process=True), remote(own_process=True)
+    chain = second.echo(first.nap(0.2))
+    assert not chain.done()
+    assert chain.result(10) == "agent"
+    assert second.add(first.add(1), b=first.add(2)) == 5
+    total = first.add(0)
+    for agent in (second, first) * 5:
+        total = agent.add(total)
+    assert total.result(10) == 11
+
+
+def test_a_result_of_the_same_server_and_a_finished_one(worker: Any) -> None:
+    done = worker.add(1)
+    done.result(10)
+    assert worker.add(done) == 3
+    assert worker.add(worker.add(worker.add(1))) == 4
+    assert remote().add(done) == 3
+    assert Worker("x", start=worker.add(9), to_dist=True).note(1) == 11  # type: ignore[call-arg]
+
+
+def test_the_error_of_the_first_call_is_that_of_the_second() -> None:
+    first, second = remote(own_process=True), remote(own_process=True)
+    with pytest.raises(ValueError, match="a value error"):
+        second.echo(first.fail("value")).result(10)
+    failed = first.fail("value")
+    assert isinstance(failed.exception(10), ValueError)
+    with pytest.raises(ValueError, match="a value error"):
+        second.echo(failed).result(10)
+
+
+def test_a_call_that_waits_for_its_argument_keeps_its_place(worker: Any) -> None:
+    slow = remote()
+    waiting = worker.note(slow.nap(0.3))
+    worker.note("second")
+    assert waiting.result(10) == 1
+    assert worker.notes() == ["agent", "second"]
+
+
+def test_large_results_do_not_pass_through_the_caller(eventually: Any) -> None:
+    first, second = remote(own_process=True), remote(own_process=True)
+    first.echo(1).result(10)
+    size = 64 << 20
+    before = psutil.Process().memory_info().rss
+    made = first.echo(b"x" * 8).result(10)
+    del made
+    big = first.make(size)
+    length = second.size(big)
+    assert length.result(20) == size
+    assert psutil.Process().memory_info().rss - before < size // 2
+    assert kept(first) == 1
+    assert len(big.result(20)) == size
+    del big
+    gc.collect()
+    eventually(lambda: kept(first) == 0)
+
+
+def test_results_nobody_holds_are_freed(eventually: Any) -> None:
+    agent = remote(own_process=True)
+    results = [agent.make(2 << 20) for _ in range(5)]
+    for result in results:
+        while not result.done():
+            time.sleep(0.01)
+    assert kept(agent) == 5
+    del results, result
+    gc.collect()
+    eventually(lambda: kept(agent) == 0)
+    agent.make(2 << 20)
+    eventually(lambda: kept(agent) == 0)
+
+
+def test_between_a_child_and_an_independent_server(server: RpcAgentServerLauncher) -> None:
+    child, other = remote(), at(server)
+    assert other.echo(child.nap(0.1)) == "agent"
+    assert child.add(other.add(1)) == 3
+
+
+def test_through_the_caller_where_servers_cannot_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    from manyhands.rpc import Address
+
+    first, second = remote(own_process=True), remote(own_process=True)
+    second.echo(1).result(10)
+    local = property(lambda address: address != second._link.place.address)
+    monkeypatch.setattr(Address, "is_local", local)
+    assert second.echo(first.nap(0.1)).result(10) == "agent"
+    assert second.size(first.make(3 << 20)).result(10) == 3 << 20
+    with pytest.raises(ValueError, match="a value error"):
+        second.echo(first.fail("value")).result(10)
+
+
+def test_a_hundred_megabytes_pass(worker: Any) -> None:
+    array = np.arange(100 << 17, dtype="f8")
+    assert worker.size(array).result(60) == len(array)
+    assert np.array_equal(worker.echo(array).result(60), array)
+    assert worker.size("é" * (5 << 20)).result(20) == 5 << 20

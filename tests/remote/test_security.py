@@ -1,0 +1,350 @@
+"""Who may speak to a server, and what happens to those who may not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhands import AccessDenied, ConfigError, LimitExceeded, Limits, ProtocolError, RpcAgentServerLauncher, TlsConf
+from manyhands.errors import ManyhandsError
+from manyhands.remote.conversation import Conversation
+from manyhands.remote.wire import Assembler, encode
+from manyhands.rpc.client import METHOD, connect
+from manyhands.rpc.handshake import ClientSide, ServerSide, as_text
+from manyhands.rpc.loop import run
+from manyhands.rpc.status import ERRORS, error_of
+from manyhands.rpc.token import Token, load_token, token_file
+from tests.remote.crew import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def at(server: RpcAgentServerLauncher, **more: Any) -> Any:
+    return Worker("agent", to_dist={"host": server.host, "port": server.port, **more})  # type: ignore[call-arg]
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[RpcAgentServerLauncher]:
+    with RpcAgentServerLauncher() as launcher:
+        yield launcher
+
+
+# --- the token ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_token_file_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    tokens: list[str] = []
+    threads = [threading.Thread(target=lambda: tokens.append(load_token().proof("client", "a", "b"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(tokens)) == 1, "whoever is first decides"
+    assert stat.S_IMODE(token_file().stat().st_mode) == 0o600
+    assert [path.name for path in token_file().parent.iterdir()] == ["token"]
+    token_file().chmod(0o644)
+    with pytest.raises(AccessDenied, match="chmod 600"):
+        load_token()
+    monkeypatch.setenv("MANYHANDS_TOKEN", "x" * 16)
+    assert load_token().proof("client", "a", "b") == Token("x" * 16).proof("client", "a", "b")
+    monkeypatch.setenv("MANYHANDS_TOKEN", "short")
+    with pytest.raises(ConfigError):
+        load_token()
+    assert "x" * 16 not in repr(Token("x" * 16))
+
+
+def test_a_wrong_token_is_refused_on_both_sides(here: RpcAgentServerLauncher) -> None:
+    program = (
+        "from tests.remote.crew import Worker\n"
+        f"print(repr(Worker('w', to_dist={{'host': '{here.host}', 'port': {here.port}}}).add(1).exception(10)))"
+    )
+    environment = {**os.environ, "MANYHANDS_TOKEN": "a token of somebody else"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "AccessDenied" in done.stdout
+    assert "MANYHANDS_TOKEN" in done.stdout
+    assert at(here).add(1) == 2
+
+
+def test_a_client_that_lies_about_the_token_is_refused_and_logged(
+    here: RpcAgentServerLauncher, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Liar(ClientSide):
+        def answer(self, challenge: bytes, hello: dict[str, Any]) -> bytes:
+            return as_text({"proof": json.loads(challenge)["proof"], "hello": hello})
+
+    async def lie() -> grpc.StatusCode:
+        async with grpc.aio.insecure_channel(here.address.target) as channel:
+            call: Any = channel.stream_stream(METHOD)()
+            side = Liar(Token("x" * 20), "agents")
+            await call.write(side.begin())
+            await call.write(side.answer(await call.read(), {"session": "0" * 32, "heard": 0}))
+            return await call.code()  # type: ignore[no-any-return]
+
+    time.sleep(1.1)  # one line a second is logged
+    with caplog.at_level(logging.WARNING, "manyhands.rpc"):
+        assert run(lie(), 10.0) is grpc.StatusCode.UNAUTHENTICATED
+    assert "wrong token" in caplog.text
+
+
+def test_a_proof_cannot_be_used_again() -> None:
+    token = Token("x" * 20)
+    client, server = ClientSide(token, "agents"), ServerSide(token)
+    opening = client.begin()
+    second = client.answer(server.challenge(opening), {"a": 1})
+    assert server.admit(second) == {"a": 1}
+    again = ServerSide(token)
+    again.challenge(opening)
+    with pytest.raises(AccessDenied):
+        again.admit(second)
+    with pytest.raises(AccessDenied):
+        ClientSide(token, "agents").answer(server.challenge(opening), {})
+
+
+def test_every_status_has_its_error(here: RpcAgentServerLauncher) -> None:
+    assert set(ERRORS) == set(grpc.StatusCode)
+    for code in grpc.StatusCode:
+        assert isinstance(error_of(code, None, here.address), ManyhandsError)
+
+
+# --- bytes of any kind -------------------------------------------------------------------------------------------------
+
+
+def record_and_replay(port: int, conversation: bytes) -> bytes:
+    with socket.create_connection(("localhost", port), 5) as connection:
+        connection.settimeout(0.5)
+        connection.sendall(conversation)
+        received = b""
+        with_end = False
+        while not with_end:
+            try:
+                data = connection.recv(65536)
+            except (TimeoutError, ConnectionError):
+                break
+            received += data
+            with_end = not data
+        return received
+
+
+def test_a_recorded_conversation_cannot_be_replayed(here: RpcAgentServerLauncher) -> None:
+    """All bytes of a client that called `note` once, through a proxy that records them, sent again: nothing happens."""
+    recorded: list[bytes] = []
+    listener = socket.create_server(("localhost", 0))
+
+    def forward() -> None:
+        ours, _ = listener.accept()
+        with ours, socket.create_connection(("localhost", here.port)) as theirs:
+
+            def back() -> None:
+                while data := theirs.recv(65536):
+                    ours.sendall(data)
+
+            returning = threading.Thread(target=back)
+            returning.start()
+            while data := ours.recv(65536):
+                recorded.append(data)
+                theirs.sendall(data)
+            theirs.shutdown(socket.SHUT_RDWR)
+            returning.join()
+
+    forwarding = threading.Thread(target=forward)
+    forwarding.start()
+    program = f"""
+from tests.remote.crew import Worker
+assert Worker("w", to_dist={{"host": "localhost", "port": {listener.getsockname()[1]}}}).note(1).result(10) == 1
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=30, check=True)
+    forwarding.join()
+    listener.close()
+    before = at(here)._link.control("info").result(10)
+    assert len(b"".join(recorded)) > 500
+    record_and_replay(here.port, b"".join(recorded))
+    after = at(here)._link.control("info").result(10)
+    assert after["clients"] == before["clients"]
+    assert after["agents"] <= before["agents"] + 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(max_size=300), st.booleans())
+def test_random_bytes_on_the_port_harm_nobody(here: RpcAgentServerLauncher, noise: bytes, preface: bool) -> None:
+    start = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" if preface else b""
+    with socket.create_connection(("localhost", here.port), 5) as connection:
+        connection.sendall(start + noise)
+
+
+def test_after_all_that_noise_the_server_works(here: RpcAgentServerLauncher) -> None:
+    assert at(here).add(1) == 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=3))
+def test_random_messages_instead_of_a_handshake_are_refused(
+    here: RpcAgentServerLauncher, messages: list[bytes]
+) -> None:
+    async def send() -> grpc.StatusCode:
+        async with grpc.aio.insecure_channel(here.address.target) as channel:
+            call: Any = channel.stream_stream(METHOD)()
+            try:
+                for message in messages:
+                    await call.write(message)
+                await call.done_writing()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                pass
+            return await call.code()  # type: ignore[no-any-return]
+
+    assert run(send(), 10.0) is not grpc.StatusCode.OK
+
+
+items = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5) | st.binary(max_size=5) | st.floats(),
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+kinds = st.sampled_from([*"cCxkyqd?fgnpvlas", "zz"])
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(kinds, items, items, items, items, items) | st.tuples(kinds, items) | items, max_size=4))
+def test_a_trusted_client_that_talks_nonsense_harms_only_itself(here: RpcAgentServerLauncher, said: list[Any]) -> None:
+    async def talk() -> None:
+        hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
+        stream, _ = await connect(here.address, "agents", load_token(), None, hello, 5.0)
+        try:
+            for message in encode(1, 0, said, ()):
+                await stream.write(message)
+            async with asyncio.timeout(0.05):
+                await stream.read()
+        except (ManyhandsError, TimeoutError):
+            pass
+        finally:
+            await stream.close()
+
+    run(talk(), 10.0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(max_size=100), max_size=4))
+def test_random_bytes_are_no_frames(messages: list[bytes]) -> None:
+    assembler = Assembler(1000)
+    try:
+        for message in messages:
+            assembler.feed(message)
+    except (ProtocolError, LimitExceeded):
+        pass
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.tuples(st.just("x"), items), min_size=1, max_size=3), max_size=6), st.data())
+def test_a_conversation_survives_any_cut(frames: list[list[Any]], data: st.DataObject) -> None:
+    """Whatever part of what was said got through, after resuming everything was heard once and in order."""
+    here, there = Conversation(1 << 20), Conversation(1 << 20)
+    heard: list[Any] = []
+
+    def hear(messages: list[bytes]) -> None:
+        for message in messages:
+            if (frame := there.hear(message)) is not None:
+                heard.extend(frame[1])
+
+    for frame in frames:
+        messages = here.say(frame)
+        if data.draw(st.booleans()):
+            hear(messages)
+        else:
+            for lost in here.resume(there.heard):
+                hear(lost)
+            there.resume(0)
+    for lost in here.resume(there.heard):
+        hear(lost)
+    assert repr(heard) == repr([item for frame in frames for item in frame])
+
+
+def test_frames_name_no_classes_and_keep_their_limits() -> None:
+    import pickle
+
+    with pytest.raises(ProtocolError, match="names"):
+        Assembler(1000).feed(pickle.dumps((1, 0, (), [("c", Worker)])))
+    with pytest.raises(LimitExceeded):
+        Assembler(1000).feed(pickle.dumps((1, 0, (2000,), [("c",)])))
+    large = [("c", "x" * (3 << 20))]
+    assembler = Assembler(8 << 20)
+    got = [
+        frame
+        for message in encode(1, 0, large, [b"y" * (2 << 20), b"z" * 70_000])
+        if (frame := assembler.feed(message))
+    ]
+    assert got == [(1, 0, large, [b"y" * (2 << 20), b"z" * 70_000])]
+
+
+def test_sessions_and_agents_have_limits() -> None:
+    with RpcAgentServerLauncher(limits=Limits(sessions=1, agents=3)) as tight:
+        agents = [at(tight) for _ in range(3)]
+        assert [agent.add(1).result(10) for agent in agents] == [2] * 3
+
+        async def second() -> None:
+            hello = {"session": "1" * 32, "heard": 0, "again": False}
+            await connect(tight.address, "agents", load_token(), None, hello, 5.0)
+
+        with pytest.raises(LimitExceeded, match="clients"):
+            run(second(), 10.0)
+        with pytest.raises((LimitExceeded, ProtocolError), match="limit"):
+            at(tight).add(1).result(10)
+    with pytest.raises(ConfigError):
+        Limits(sessions=0)
+
+
+# --- TLS ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+
+    new = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    openssl(*new, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2")
+    (folder / "names").write_text("subjectAltName=DNS:localhost")
+    for name in ("server", "client"):
+        openssl(*new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
+            *("-out", f"{name}.pem", "-days", "2", "-extfile", "names"),
+        )
+    return folder
+
+
+def test_tls_and_mutual_tls(certificates: Path) -> None:
+    ca = str(certificates / "ca.pem")
+
+    def pair(name: str) -> dict[str, str]:
+        return {"cert": str(certificates / f"{name}.pem"), "key": str(certificates / f"{name}.key")}
+
+    with RpcAgentServerLauncher(tls=TlsConf(**pair("server"))) as launcher:
+        assert at(launcher, tls=TlsConf(ca=ca)).add(1) == 2
+        assert isinstance(at(launcher).add(1).exception(10), ManyhandsError)
+        assert isinstance(at(launcher, tls=TlsConf()).add(1).exception(10), ManyhandsError)
+    with RpcAgentServerLauncher(tls=TlsConf(ca=ca, **pair("server"))) as launcher:
+        assert at(launcher, tls=TlsConf(ca=ca, **pair("client"))).add(1) == 2
+        assert isinstance(at(launcher, tls=TlsConf(ca=ca)).add(1).exception(10), ManyhandsError)
+    for wrong in (TlsConf(ca="/none"), TlsConf(cert=ca), TlsConf()):
+        with pytest.raises(ConfigError):
+            wrong.server_credentials()

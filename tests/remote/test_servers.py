@@ -1,0 +1,147 @@
+"""Independent servers: launching, the command line, classes of their own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from manyhands import AccessDenied, ConfigError, LimitExceeded, Msg, RpcAgentServerLauncher
+from tests.remote.crew import Holder, Slow, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any) -> Any:
+    return cls(*args, to_dist={"host": server.host, "port": str(server.port)})
+
+
+def command(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "manyhands.cli", *arguments], capture_output=True, text=True, timeout=30, check=True
+    )
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def closed() -> Iterator[RpcAgentServerLauncher]:
+    """A server that runs one class and accepts no code."""
+    with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
+        yield launcher
+
+
+def test_launching_here_and_in_a_subprocess() -> None:
+    with RpcAgentServerLauncher() as here:
+        assert here.port > 0
+        assert at(here).add(1) == 2
+        with pytest.raises(ConfigError, match="in use"):
+            RpcAgentServerLauncher(port=here.port).launch(in_subprocess=False)
+        with pytest.raises(ConfigError, match="in use"):
+            RpcAgentServerLauncher(port=here.port).launch(in_subprocess=True)
+    here.shutdown()
+    for wrong in ({"port": "x"}, {"port": 99999}, {"host": ""}, {"custom_agent_classes": [3]}, {"lease": 0}):
+        with pytest.raises(ConfigError):
+            RpcAgentServerLauncher(**wrong)
+
+
+def test_a_server_of_its_own_classes_accepts_no_code(closed: RpcAgentServerLauncher) -> None:
+    assert at(closed).reply(Msg("user", {"deep": [1, 2]})).content == {"deep": [1, 2]}
+    moved = Worker("moved", start=4).to_dist(host=closed.host, port=closed.port)
+    assert moved.note({"a": (1, 2)}) == 5
+    with pytest.raises(AccessDenied, match="custom_agent_classes"):
+        at(closed, Slow, 0.0).where().result(10)
+
+    class Smuggler:
+        def __reduce__(self) -> Any:
+            return print, ("arbitrary code",)
+
+    for cargo in (Smuggler(), print, lambda: 1, Smuggler):
+        with pytest.raises(AccessDenied, match="no code"):
+            at(closed).echo(cargo).result(10)
+    deep: list[Any] = []
+    for _ in range(200):
+        deep = [deep]
+    with pytest.raises(LimitExceeded, match="nested"):
+        at(closed).echo(deep).result(10)
+    assert at(closed).add(1) == 2
+
+
+def test_a_class_of_the_main_program_is_found_by_its_name(closed: RpcAgentServerLauncher, tmp_path: Path) -> None:
+    program = f"""
+        from manyhands import AgentBase
+        class Worker(AgentBase):
+            def add(self, a, b=1):
+                raise NotImplementedError("the server has its own")
+        print(Worker("main", to_dist={{"host": "{closed.host}", "port": {closed.port}}}).add(1))
+        print(Worker("main").to_dist(host="{closed.host}", port={closed.port}).add(2))
+    """
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(program))
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == ["2", "3"]
+
+
+def test_what_a_server_cannot_take_is_refused_there(server: RpcAgentServerLauncher) -> None:
+    assert at(server, Holder).reply(1).exception(10) is not None, "it has no reply method"
+
+
+def test_the_command_line() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "manyhands.cli", "agent-server", "--port", "0", "--module", "tests.remote.crew"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "runs Failing, Holder, Slow, Worker" in line
+        port = line.split("localhost:")[1].split(":")[0]
+        agent: Any = Worker("listed", to_dist={"host": "localhost", "port": port})  # type: ignore[call-arg]
+        assert agent.note(1) == 1
+        info = json.loads(command("agent-server", "info", "--port", port))
+        assert (info["agents"], info["accepts_code"], info["pid"]) == (1, False, process.pid)
+        assert info["calls_served"] >= 1
+        assert info["memory_bytes"] > 1 << 20
+        listed = json.loads(command("agent-server", "list", "--port", port))["list"]
+        assert [(a["name"], a["class"], a["queue"]) for a in listed] == [("listed", "Worker", 0)]
+        table = command("agents", "--port", port)
+        assert "listed" in table
+        command("agent-server", "stop", "--port", port)
+        assert process.wait(10) == 0
+
+
+def test_a_server_ends_with_status_0_when_told_by_a_signal() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "manyhands.cli", "agent-server", "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert "whatever is sent" in process.stdout.readline()
+            process.send_signal(number)
+            assert process.wait(10) == 0
+            assert process.stderr.read() == ""
+
+
+def test_a_module_without_agents_is_a_mistake() -> None:
+    for module in ("json", "no_such_module"):
+        done = subprocess.run(
+            [sys.executable, "-m", "manyhands.cli", "agent-server", "--module", module],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert module in done.stderr
