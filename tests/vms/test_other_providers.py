@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.vms.stand_ins import guests
-from tests.vms.stand_ins.docker_engine import Engine
-from tests.vms.stand_ins.vmrun import PORT
 
 from manyhands import ConfigError, MachineFailed, MachineSettings, MissingExtra, UnknownName, UsageError, VMPoolManager
 from manyhands.testing.provider_contract import ProviderContract
 from manyhands.vms.ownership import Run
 from manyhands.vms.providers import PROVIDERS, Instance, Provider, open_provider
+from tests.vms.stand_ins import guests
+from tests.vms.stand_ins.docker_engine import Engine
+from tests.vms.stand_ins.vmrun import PORT
 
 ROOT = Path(__file__).parents[2]
 

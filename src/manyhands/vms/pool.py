@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -42,7 +41,7 @@ class VMPoolManager(PoolFace):
         spares: How many more are kept ready, so that nobody waits for a reset; None: what suits the provider.
         name: Pools of one name on one host clear up after each other when they were killed.
         patience: After how many troubles of one kind in a row the pool gives up; None: two more than it has machines.
-        resets_at_once: How many resets run at a time; None: two, or one for each core if that is more.
+        resets_at_once: How many resets run at a time; None: as many as there are machines.
         settings: What machines are like; or give the fields of `MachineSettings` as keywords.
 
     Raises:
@@ -69,7 +68,7 @@ class VMPoolManager(PoolFace):
         patience = size + spares + 2 if patience is None else patience
         # Tokens of a later pool are larger, so that a holder of this one is refused by its machines, too.
         self._ledger = Ledger(size, spares, patience=patience, first_token=time.time_ns())
-        self._resets = resets_at_once or max(2, os.cpu_count() or 1)
+        self._resets = resets_at_once or size + spares
         self._name = name
         self._thread: threading.Thread | None = None
         self._running: asyncio.AbstractEventLoop | None = None
