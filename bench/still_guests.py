@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING, ClassVar
 
@@ -29,8 +30,9 @@ class StillGuests(Provider):
         self._alive: set[str] = set()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(_ANSWER)
+        with contextlib.suppress(asyncio.IncompleteReadError):  # whoever asked did not want to wait
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(_ANSWER)
         writer.close()
 
     async def create(self, machine_id: str) -> Instance:

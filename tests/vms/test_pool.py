@@ -261,6 +261,7 @@ def test_stopping_ends_machines_in_use() -> None:
     child = lease.machine.execute("setsid sleep 300 > /dev/null 2>&1 & echo $!").output
     pool.stop()
     pool.stop()
+    lease.release()
     wait_until(lambda: not alive(int(child)))
     assert runs_of("test") == []
     with pytest.raises(PoolStopped):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from manyhands._clock import monotonic
 from manyhands._ids import new_id
 from manyhands._processes import here
-from manyhands.errors import LeaseLost, LeaseTimeout, ManyhandsError
+from manyhands.errors import LeaseLost, LeaseTimeout, ManyhandsError, PoolStopped
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -71,7 +71,8 @@ class Lease:
 
     def release(self) -> None:
         """Give the machine back; again is no error, and neither is a pool that is gone."""
-        self._face.wait(self._release(), _ANSWER_SECONDS)
+        with contextlib.suppress(PoolStopped):
+            self._face.wait(self._release(), _ANSWER_SECONDS)
 
     def reset(self) -> Machine:
         """Make the machine as new and keep it; return it, as its address may be another one.
@@ -83,7 +84,8 @@ class Lease:
 
     async def arelease(self) -> None:
         """As `release`, without holding the event loop."""
-        await self._face.wait_async(self._release())
+        with contextlib.suppress(PoolStopped):
+            await self._face.wait_async(self._release())
 
     async def areset(self) -> Machine:
         """As `reset`, without holding the event loop."""

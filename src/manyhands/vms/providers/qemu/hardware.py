@@ -99,8 +99,9 @@ class Hardware:
 
     @property
     def key(self) -> str:
-        """Return a digest of all of it: the name of its golden state."""
-        return hashlib.sha256(repr(sorted(asdict(self).items())).encode()).hexdigest()[:24]
+        """Return a digest of all that is part of a state: the name of its golden state. Forwarded ports are not."""
+        fields = {name: value for name, value in asdict(self).items() if name not in {"host", "forwards"}}
+        return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:24]
 
     def command(self, drives: Drives, monitor: int, *, incoming: bool, display: str = "") -> list[str]:
         """Return the command line of one process.
