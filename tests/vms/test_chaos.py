@@ -23,7 +23,7 @@ import pytest
 from manyhands.vms.folders import cache_folder
 from manyhands.vms.ownership import marked_processes
 
-LEASES = int(os.environ.get("MANYHANDS_CHAOS_LEASES", "80"))
+LEASES = int(os.environ.get("MANYHANDS_CHAOS_LEASES", "60"))
 WORKERS, MACHINES = 20, 4
 SECONDS = max(100.0, LEASES * 1.5)
 POOL = "chaos"
@@ -47,9 +47,10 @@ while open(journal).read().count('"done"') < target:
     try:
         with client.lease(timeout=90, duration=3.0) as machine:
             seen = machine.execute("ls /root /data", timeout=20).output.split()
-            note(what="begin", token=int(machine.token), foreign=[name for name in seen if name.startswith("holder")])
+            foreign = [name for name in seen if name.startswith("holder")]
+            note(what="begin", pid=os.getpid(), token=int(machine.token), foreign=foreign)
             machine.execute(f"touch /root/{mine} /data/{mine}", timeout=20)
-            time.sleep(0.05)
+            time.sleep(0.3)
             seen = machine.execute("ls /root /data", timeout=20).output.split()
             foreign = [name for name in seen if name.startswith("holder") and name != mine]
             note(what="done", token=int(machine.token), foreign=foreign, kept=seen.count(mine))
@@ -100,9 +101,15 @@ class Chaos:
                 if worker.poll() is not None:
                     self.workers[number] = self.start_worker()
 
+    def holders(self) -> list[subprocess.Popen[bytes]]:
+        """Return the workers that hold a machine just now."""
+        ended = {note["token"] for note in self.notes("done")}
+        holding = {note["pid"] for note in self.notes("begin") if note["token"] not in ended}
+        return [worker for worker in self.workers if worker.pid in holding and worker.poll() is None]
+
     def kill(self, kind: str) -> None:
         if kind == "worker":
-            self.chance.choice(self.workers).kill()
+            self.chance.choice(self.holders() or self.workers).kill()
         elif kind == "service":
             self.service.kill()
             self.service.wait(20)
