@@ -283,10 +283,11 @@ class Ledger:
         if self.draining or self.failure or machine.retiring:
             self._end(machine, MachineState.STOPPED, "retired" if machine.retiring else "the pool ends")
             self._fill()
+            self._match()
         else:
             self._set(machine, MachineState.RESETTING)
+            self._match()  # before the reset: somebody waits for a machine, nobody for the reset
             self.effects.append(Effect(EffectKind.RESET, machine.id))
-        self._match()
         return True
 
     def expire(self) -> list[LeaseRecord]:
