@@ -20,12 +20,14 @@ $(READY): pyproject.toml Makefile
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench,ray,spark]'
 	@touch $(READY)
 
-# What tests and benchmarks need from the system: Java for Spark, iproute2 for machines in network namespaces. Where there
+# What tests and benchmarks need from the system: Java for Spark, iproute2 for machines in network namespaces, openssl for
+# certificates. Where there
 # is no apt-get or no right to use it, the tests themselves say what is missing.
 $(SYSTEM): Makefile | $(READY)
 	@missing=""; \
 	command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || missing="$$missing openjdk-17-jre-headless"; \
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
+	command -v openssl >/dev/null || missing="$$missing openssl"; \
 	if test -n "$$missing"; then \
 		echo "==> installing$$missing"; \
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
