@@ -32,9 +32,9 @@ $(SYSTEM): Makefile | $(READY)
 		echo "==> installing$$missing"; \
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		{ $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; } \
-			>$(VENV)/system.log 2>&1 || echo "could not install$$missing (see $(VENV)/system.log); please do it by hand"; \
-	fi
-	@touch $(SYSTEM)
+			>$(VENV)/system.log 2>&1 || { echo "could not install$$missing (see $(VENV)/system.log); please do it by hand"; exit 0; }; \
+	fi; \
+	touch $(SYSTEM)
 
 demo: $(READY) ## Run a batch of tasks in parallel and look at it
 	@$(BIN)/manyhands demo

@@ -1,0 +1,101 @@
+"""AWorld's own engines, from PyPI and in an environment of their own, on the same 200 tasks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from bench.chores import echo
+from bench.measure import Contender, Measurement, Run
+from bench.pools import LIMIT, WORKERS
+from manyhands import RunConfig, Runners, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["MEASUREMENTS"]
+
+_HOME = Path(__file__).parent / "peers" / "aworld"
+_PYTHON = _HOME / "bin" / "python"
+_REQUIREMENTS = ("aworld==0.3.2", "pydantic<2.12", "ray", "pyspark")
+"""The release of 0.3.2 brings an MCP library that does not import with a later pydantic."""
+_INSTALLING = 900.0
+"""Seconds that pip may take: it is a large set of packages."""
+_SCRIPT = Path(__file__).parent / "scripts" / "aworld_tasks.py"
+
+
+def _environment() -> None:
+    """Make AWorld's environment, once."""
+    ready = _HOME / ".ready"
+    if ready.exists():
+        return
+    subprocess.run([sys.executable, "-m", "venv", str(_HOME)], check=True, timeout=LIMIT)
+    install = [str(_PYTHON), "-m", "pip", "install", "--quiet", *_REQUIREMENTS]
+    subprocess.run(install, check=True, timeout=_INSTALLING, capture_output=True)
+    ready.touch()
+
+
+def _aworld(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        _environment()
+
+        def run() -> float:
+            command = [str(_PYTHON), str(_SCRIPT), engine, str(size), str(WORKERS)]
+            variables = {**os.environ, "RAY_ADDRESS": "local", "PYSPARK_PYTHON": str(_PYTHON)}
+            ended = subprocess.run(
+                command, env=variables, capture_output=True, text=True, timeout=LIMIT, check=False, cwd=_HOME
+            )
+            [result] = [line for line in ended.stdout.splitlines() if "RESULT" in line] or [""]
+            if not result:
+                raise RuntimeError(f"AWorld on {engine}: {(ended.stderr.strip().splitlines() or ['no output'])[-1]}")
+            count, seconds = result.partition("RESULT")[2].split()
+            if int(count) != size:
+                raise RuntimeError(f"AWorld on {engine} brought back {count} of {size}")
+            return float(seconds)
+
+        yield run
+
+    return opened
+
+
+def _manyhands(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
+    """As AWorld's entry point does: an engine is started for the run and ended with it."""
+
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        def run() -> float:
+            started = perf_counter()
+            tasks = [Task(input=f"question {number}", agent=echo, id=str(number)) for number in range(size)]
+            responses = Runners.sync_run_task(tasks, RunConfig(engine_name=engine, worker_num=WORKERS))
+            seconds = perf_counter() - started
+            assert all(response.success for response in responses.values())
+            return seconds
+
+        yield run
+
+    return opened
+
+
+def _side_by_side(engine: str, needs: str = "") -> Measurement:
+    return Measurement(
+        name=f"aworld-{engine}",
+        question=f"How long do 200 trivial tasks take on {engine}, its start included, here and with AWorld?",
+        unit="s",
+        size=200,
+        quick_size=20,
+        contenders=(
+            Contender(f"manyhands on {engine}", _manyhands(engine), needs=needs),
+            Contender(f"AWorld 0.3.2 on {engine}", _aworld(engine)),
+        ),
+        warm_up=False,
+        most_rounds=3,
+    )
+
+
+MEASUREMENTS = (_side_by_side("local"), _side_by_side("ray", "ray"), _side_by_side("spark", "pyspark"))
