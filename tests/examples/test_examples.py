@@ -14,7 +14,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPECTED: dict[str, tuple[list[str], list[str]]] = {
     "fan_out.py": ([], ["google found 'agents'; wiki found 'agents' (without bing)"]),
     "guess_two_thirds.py": (["--agents", "1000"], ["1,000 agents asked for", "round 3: average  9.9544"]),
-    "guess_two_thirds.py": (["--agents", "200"], ["200 agents"]),
     "own_engine.py": ([], ["task0 ran with niceness", "task3 ran with niceness"]),
     "stream.py": (["5000"], ["first answer after", "25000 words in 5000 texts"]),
     "tasks.py": ([], ["task1: tutor explains: what is machine learning?", "task3: tutor explains"]),
