@@ -54,6 +54,8 @@ async def work_async(number):
     return Answer(number)
 """
 
+pytestmark = pytest.mark.timeout(300)  # a cluster takes its time to start when the machine is busy
+
 BESIDE_TOO = """
 def wrap(number):
     from beside import Answer
