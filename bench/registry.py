@@ -21,6 +21,7 @@ SUBJECTS = (
     "bench.engine_starts",
     "bench.aworld",
     "bench.remote",
+    "bench.pool",
 )
 """In the order of the table. A new subject is a new module and a line here."""
 

@@ -30,9 +30,14 @@ if TYPE_CHECKING:
         EngineFailed,
         InfrastructureError,
         Interrupted,
+        LeaseLost,
+        LeaseTimeout,
         LimitExceeded,
+        MachineFailed,
         ManyhandsError,
         MissingExtra,
+        PoolFailed,
+        PoolStopped,
         ProtocolError,
         RemoteError,
         ServerLost,
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
     from manyhands.rpc import Limits, TlsConf
     from manyhands.runners import Progress, Runners, exec_tasks
     from manyhands.tasks import ErrorInfo, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
+    from manyhands.vms import Lease, Machine, MachineSettings, MachineState, PoolClient, VMPoolManager
 
 _ROOMS = {
     "agents": ("AgentBase", "ParallelizableAgent"),
@@ -74,9 +80,14 @@ _ROOMS = {
         "EngineFailed",
         "InfrastructureError",
         "Interrupted",
+        "LeaseLost",
+        "LeaseTimeout",
         "LimitExceeded",
+        "MachineFailed",
         "ManyhandsError",
         "MissingExtra",
+        "PoolFailed",
+        "PoolStopped",
         "ProtocolError",
         "RemoteError",
         "ServerLost",
@@ -96,6 +107,7 @@ _ROOMS = {
     "rpc": ("Limits", "TlsConf"),
     "runners": ("Progress", "Runners", "exec_tasks"),
     "tasks": ("ErrorInfo", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
+    "vms": ("Lease", "Machine", "MachineSettings", "MachineState", "PoolClient", "VMPoolManager"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -116,13 +128,23 @@ __all__ = [
     "InfrastructureError",
     "InlineRuntime",
     "Interrupted",
+    "Lease",
+    "LeaseLost",
+    "LeaseTimeout",
     "LimitExceeded",
     "Limits",
     "LocalRuntime",
+    "Machine",
+    "MachineFailed",
+    "MachineSettings",
+    "MachineState",
     "ManyhandsError",
     "MissingExtra",
     "Msg",
     "ParallelizableAgent",
+    "PoolClient",
+    "PoolFailed",
+    "PoolStopped",
     "Progress",
     "ProtocolError",
     "RayRuntime",
@@ -146,6 +168,7 @@ __all__ = [
     "UnknownName",
     "Unserialisable",
     "UsageError",
+    "VMPoolManager",
     "WorkerLost",
     "concurrent",
     "current_task",

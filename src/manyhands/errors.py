@@ -21,6 +21,11 @@
     │   └── TaskFailed                raised by TaskResponse.unwrap() for a response without success
     └── InfrastructureError           nobody's code is wrong: a process or a machine went away
         ├── EngineFailed              the engine cannot go on
+        ├── LeaseLost                 the lease has ended: released, expired, or its machine broke
+        ├── LeaseTimeout              no machine became free in the time that was asked for (also a TimeoutError)
+        ├── MachineFailed             a machine does not boot, does not answer or cannot be reset
+        ├── PoolFailed                machines break over and over; the pool gave up
+        ├── PoolStopped               the pool is being drained or has ended
         ├── ProtocolError             the peer does not speak our protocol, or breaks it
         ├── ServerLost                an agent server died, was stopped or cannot be reached (also a ConnectionError)
         └── WorkerLost                the worker died and took the attempt with it
@@ -46,9 +51,14 @@ __all__ = [
     "EngineFailed",
     "InfrastructureError",
     "Interrupted",
+    "LeaseLost",
+    "LeaseTimeout",
     "LimitExceeded",
+    "MachineFailed",
     "ManyhandsError",
     "MissingExtra",
+    "PoolFailed",
+    "PoolStopped",
     "ProtocolError",
     "RemoteError",
     "ServerLost",
@@ -204,6 +214,30 @@ class EngineFailed(InfrastructureError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.responses: dict[str, Any] = {}
+
+
+class LeaseLost(InfrastructureError):
+    """The lease of a machine has ended: it was released, its heartbeat came late, or its machine broke."""
+
+
+class LeaseTimeout(InfrastructureError, TimeoutError):
+    """No machine of the pool became free in the time that was asked for."""
+
+
+class MachineFailed(InfrastructureError):
+    """A machine does not boot, does not answer, cannot be reset, or its provider's tool failed."""
+
+
+class PoolFailed(InfrastructureError):
+    """Machines of the pool break over and over, so that another one would break as well: the image or the host is bad."""
+
+    retryable = False
+
+
+class PoolStopped(InfrastructureError):
+    """The pool is being drained or has ended, and grants no more machines."""
+
+    retryable = False
 
 
 class ProtocolError(InfrastructureError):

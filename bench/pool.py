@@ -1,0 +1,270 @@
+"""Machines: how long tasks wait for them, how fast one changes hands, how many fit."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Any
+
+from bench.measure import Contender, Measurement, Run, Target
+from manyhands import VMPoolManager
+from manyhands._clock import ManualClock
+from manyhands.vms.face import LeaseRequest
+from manyhands.vms.ledger import EffectKind, Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["MEASUREMENTS"]
+
+_OURS = "manyhands"
+_LOAD, _BOOT = "snapshot-load", "a boot per lease"
+_STILL = "bench.still_guests:StillGuests"
+_LIMIT = 300.0
+_TASK_SECONDS, _WORKERS, _MACHINES = 1.0, 16, 8
+
+
+def _tasks(spares: int) -> Callable[[int], AbstractContextManager[Run]]:
+    """16 workers with tasks of one second, 8 machines that take half a second to reset."""
+
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        provider = "bench.still_guests:HalfSecondReset"
+        with VMPoolManager(provider, _MACHINES, spares=spares, name="bench") as pool:
+            pool.wait_until_free(_MACHINES + spares, _LIMIT)
+
+            def task(_: int) -> None:
+                with pool.lease(timeout=_LIMIT):
+                    sleep(_TASK_SECONDS)
+
+            def run() -> float:
+                pool.wait_until_free(_MACHINES + spares, _LIMIT)
+                started = perf_counter()
+                with ThreadPoolExecutor(_WORKERS) as workers:
+                    assert len(list(workers.map(task, range(size)))) == size
+                return perf_counter() - started
+
+            yield run
+
+    return opened
+
+
+def _hand_over(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
+    """From one holder's release to the next one's first answered command, while the next one waits in the queue."""
+
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        with VMPoolManager(provider, 1, spares=spares, name="bench") as pool, ThreadPoolExecutor(1) as other:
+            pool.wait_until_free(1 + spares, _LIMIT)
+
+            def run() -> float:
+                return statistics.median(_changes_hands(pool, other) for _ in range(size))
+
+            yield run
+
+    return opened
+
+
+def _changes_hands(pool: VMPoolManager, other: ThreadPoolExecutor) -> float:
+    lease = pool.allocate(timeout=_LIMIT)
+    lease.machine.execute(["true"])
+    waits = threading.Event()
+
+    def next_holder() -> float:
+        waits.set()
+        with pool.lease(timeout=_LIMIT) as machine:
+            assert machine.execute(["true"]).ok
+            return perf_counter()
+
+    answered = other.submit(next_holder)
+    waits.wait(_LIMIT)
+    while not pool.status().waiting or (pool._ledger.spares and not _a_spare_is_free(pool)):
+        sleep(0.005)
+    released = perf_counter()
+    lease.release()
+    return answered.result(_LIMIT) - released
+
+
+def _a_spare_is_free(pool: VMPoolManager) -> bool:
+    return any(machine.state == "free" for machine in pool.status().machines)
+
+
+@contextmanager
+def _ready(size: int) -> Iterator[Run]:
+    """From nothing to so many machines that wait for a holder; what was frozen is cached."""
+    with VMPoolManager("qemu", 1, spares=0, name="bench"):
+        pass
+
+    def run() -> float:
+        started = perf_counter()
+        pool = VMPoolManager("qemu", size, spares=0, name="bench").start(wait_for=None)
+        seconds = perf_counter() - started
+        pool.stop()
+        return seconds
+
+    yield run
+
+
+@contextmanager
+def _memory(size: int) -> Iterator[Run]:
+    """All machines leased, each with a command answered; shared pages are counted once."""
+    with VMPoolManager("qemu", size, spares=0, name="bench") as pool:
+        pool.wait_until_free(size, _LIMIT)
+
+        def run() -> float:
+            leases = [pool.allocate(timeout=_LIMIT) for _ in range(size)]
+            for lease in leases:
+                assert lease.machine.execute("ls /").ok
+            used = sum(_proportional(int(lease.machine.details["pid"])) for lease in leases)
+            for lease in leases:
+                lease.release()
+            return used
+
+        yield run
+
+
+def _proportional(pid: int) -> float:
+    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1000
+
+
+@contextmanager
+def _crowd(size: int) -> Iterator[Run]:
+    """So many requests wait for 10 machines; the median from a release to the next holder's grant, in their order."""
+    with VMPoolManager(_STILL, 10, spares=10, name="bench") as pool:
+        pool.wait_until_free(20, _LIMIT)
+
+        async def story() -> float:
+            moments: dict[int, float] = {}
+            times, order = [], []
+
+            async def hold(number: int) -> None:
+                grant = await pool._acquire(LeaseRequest(f"crowd-{id(moments)}-{number}", "crowd", 60.0, None))
+                granted = perf_counter()
+                order.append(number)
+                if moments:
+                    times.append(granted - moments.pop(min(moments)))
+                await asyncio.sleep(0.02)
+                moments[number] = perf_counter()
+                await pool._release(grant.token)
+
+            await asyncio.gather(*(hold(number) for number in range(size)))
+            assert max(abs(place - number) for place, number in enumerate(order)) <= 10, "the queue is not fair"
+            return statistics.median(times) * 1e3
+
+        yield lambda: pool.wait(story(), _LIMIT)
+
+
+@contextmanager
+def _ledger(size: int) -> Iterator[Run]:
+    """Asking, renewing and releasing on the state machine alone, with 1,000 waiting for 10 machines."""
+
+    def run() -> float:
+        ledger = Ledger(10, clock=ManualClock())
+        ledger.open()
+        for number in range(1_000):
+            ledger.ask(f"w{number}", "h", 10.0)
+        started = perf_counter()
+        for number in range(size):
+            while ledger.effects:
+                effect = ledger.effects.popleft()
+                if effect.kind is EffectKind.BOOT:
+                    ledger.booted(effect.machine_id)
+                elif effect.kind is EffectKind.RESET:
+                    ledger.was_reset(effect.machine_id)
+            token = next(iter(ledger.leases))
+            ledger.renew(token)
+            ledger.release(token)
+            ledger.ask(f"x{number}", "h", 10.0)
+        return 3 * size / (perf_counter() - started)
+
+    yield run
+
+
+MEASUREMENTS = (
+    Measurement(
+        name="vm_tasks",
+        question="64 tasks of 1 s, 16 workers, 8 machines that take 0.5 s to reset: how long? (ideal 12.0)",
+        unit="s",
+        size=64,
+        quick_size=16,
+        contenders=(Contender(_OURS, _tasks(0)),),
+        targets=(Target("at most", 13.0),),
+        warm_up=False,
+        most_rounds=2,
+    ),
+    Measurement(
+        name="vm_tasks_spares",
+        question="The same with 4 spares? (ideal 8.0)",
+        unit="s",
+        size=64,
+        quick_size=16,
+        contenders=(Contender(_OURS, _tasks(4)),),
+        targets=(Target("at most", 9.0),),
+        warm_up=False,
+        most_rounds=2,
+    ),
+    Measurement(
+        name="vm_hand_over",
+        question="QEMU machines: from a release to the next holder's first answered command?",
+        unit="s",
+        size=5,
+        quick_size=1,
+        contenders=(
+            Contender(_OURS, _hand_over("qemu", 1), needs="qemu"),
+            Contender(_LOAD, _hand_over("bench.qemu_ways:SnapshotLoad", 0), needs="qemu"),
+            Contender(_BOOT, _hand_over("bench.qemu_ways:BootEach", 0), needs="qemu"),
+        ),
+        targets=(Target("at most", 0.3), Target("at most", 0.5, times=_LOAD), Target("at most", 0.1, times=_BOOT)),
+        warm_up=False,
+        most_rounds=3,
+    ),
+    Measurement(
+        name="vm_ready",
+        question="Ten QEMU machines ready, what was frozen being cached?",
+        unit="s",
+        size=10,
+        quick_size=2,
+        contenders=(Contender(_OURS, _ready, needs="qemu"),),
+        targets=(Target("at most", 4.0),),
+        warm_up=False,
+        most_rounds=3,
+    ),
+    Measurement(
+        name="vm_memory",
+        question="Memory of 16 QEMU machines at once?",
+        unit="MB",
+        size=16,
+        quick_size=2,
+        contenders=(Contender(_OURS, _memory, needs="qemu"),),
+        targets=(Target("at most", 2_000.0),),
+        warm_up=False,
+        most_rounds=1,
+    ),
+    Measurement(
+        name="vm_crowd",
+        question="1,000 wait for 10 machines: from a release to the next holder, at the pool?",
+        unit="ms",
+        size=1_000,
+        quick_size=100,
+        contenders=(Contender(_OURS, _crowd),),
+        targets=(Target("at most", 5.0),),
+        warm_up=False,
+    ),
+    Measurement(
+        name="vm_ledger",
+        question="Lease operations a second on the state machine?",
+        unit="1/s",
+        size=10_000,
+        quick_size=1_000,
+        contenders=(Contender(_OURS, _ledger),),
+        targets=(Target("at least", 10_000.0),),
+    ),
+)

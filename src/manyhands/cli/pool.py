@@ -1,0 +1,142 @@
+"""`manyhands pool`: serve a pool of machines, look at it, end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+from manyhands.cli.machine_options import add_machine_options, machine_settings
+from manyhands.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from manyhands.vms import PoolClient, PoolStatus
+
+__all__ = ["add"]
+
+_COLOURS = {
+    "booting": "yellow",
+    "free": "green",
+    "leased": "cyan",
+    "resetting": "yellow",
+    "quarantined": "red",
+    "stopped": "dim",
+}
+_TICK = 0.2
+"""Seconds between looks at whether a client has asked to drain."""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    parser = subparsers.add_parser("pool", help="serve a pool of machines to workers, look at it, end it")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    serve = commands.add_parser("serve", help="start machines and serve them until Ctrl-C or `pool drain`")
+    serve.add_argument("--num-vms", type=int, default=3, help="machines that can be leased at a time (default: 3)")
+    serve.add_argument("--num-spares", type=int, help="machines kept ready beyond that, to hide resets")
+    serve.add_argument("--name", default="default", help="pools of one name clear up after each other")
+    serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
+    serve.add_argument("--port", type=int, default=0, help="where to listen (default: any free port)")
+    for part in ("ca", "cert", "key"):
+        serve.add_argument(f"--tls-{part}", metavar="FILE", help="a PEM file, to serve with TLS")
+    add_machine_options(serve)
+    serve.set_defaults(run=_serve)
+    for name, run, help_text in (
+        ("status", _status, "show the table of machines"),
+        ("drain", _drain, "grant nothing more; the pool ends when all machines came back"),
+        ("retire", _retire, "replace a machine by a fresh one"),
+    ):
+        command = commands.add_parser(name, help=help_text)
+        command.add_argument("--pool", metavar="HOST:PORT", help="where it is served (default: MANYHANDS_POOL)")
+        command.add_argument("--tls-ca", metavar="FILE", help="a PEM file, for a pool that is served with TLS")
+        if name == "retire":
+            command.add_argument("machine", help="its id in the table")
+        command.set_defaults(run=run)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    import logging
+
+    from manyhands.rpc import TlsConf
+    from manyhands.vms import VMPoolManager
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("qemu").setLevel(logging.ERROR)
+    tls = TlsConf(ca=options.tls_ca, cert=options.tls_cert, key=options.tls_key) if options.tls_cert else None
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    pool = VMPoolManager(
+        options.provider_name,
+        options.num_vms,
+        spares=options.num_spares,
+        name=options.name,
+        settings=machine_settings(options),
+    )
+    pool.start(wait_for=0)
+    try:
+        server = pool.serve(options.host, options.port, tls=tls)
+        print(f"pool {options.name} is served at {server.address}", flush=True)
+        print(f"look at it: manyhands pool status --pool {server.address}", flush=True)
+        while not ended.wait(_TICK) and not pool.failure:
+            if server.drain_asked and pool.drain(timeout=0):
+                print("drained: all machines came back", flush=True)
+                return 0
+        if pool.failure:
+            print(f"the pool gave up: {pool.failure}", flush=True)
+            return 1
+    finally:
+        pool.stop()
+    print("stopped: all machines are ended", flush=True)
+    return 0
+
+
+def _client(options: argparse.Namespace) -> PoolClient:
+    from manyhands.rpc import TlsConf
+    from manyhands.vms import PoolClient
+
+    address = options.pool or os.environ.get("MANYHANDS_POOL")
+    if not address:
+        raise ConfigError("say where the pool is: --pool HOST:PORT, as `manyhands pool serve` printed it")
+    return PoolClient(address, tls=TlsConf(ca=options.tls_ca) if options.tls_ca else None)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    with _client(options) as client:
+        Console().print(_table(client.status()))
+    return 0
+
+
+def _drain(options: argparse.Namespace) -> int:
+    with _client(options) as client:
+        client.drain()
+    print("the pool grants nothing more and ends when all machines came back")
+    return 0
+
+
+def _retire(options: argparse.Namespace) -> int:
+    with _client(options) as client:
+        client.retire(options.machine)
+    print(f"{options.machine} is replaced, or will be when its holder is done")
+    return 0
+
+
+def _table(status: PoolStatus) -> Any:
+    from rich.table import Table
+
+    trouble = f", gave up: {status.failure}" if status.failure else ", draining" if status.draining else ""
+    title = (
+        f"{status.pool}: {status.provider}, {status.size} machines and {status.spares} spares, {status.waiting} waiting"
+    )
+    table = Table(title=title + trouble, title_justify="left")
+    for heading in ("machine", "state", "for", "holder", "uses", "address", "why"):
+        table.add_column(heading, justify="right" if heading in {"for", "uses"} else "left")
+    for row in status.machines:
+        colour = _COLOURS[row.state]
+        seconds = f"{row.seconds:.0f} s"
+        table.add_row(row.id, f"[{colour}]{row.state}[/]", seconds, row.holder, str(row.uses), row.address, row.reason)
+    return table

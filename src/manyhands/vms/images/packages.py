@@ -1,0 +1,69 @@
+"""Debian packages, downloaded from this machine's own sources and unpacked into a folder; nothing is installed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+from manyhands.errors import MachineFailed, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["newest", "unpack", "versions"]
+
+_SECONDS = 300.0
+"""For one call of apt: a slow mirror gives the 40 MB of a kernel in that time."""
+
+
+def newest(package: str, pattern: str) -> str:
+    """Return the dependency of `package` that matches `pattern`, as `linux-image-6.1.0-9-cloud-amd64` of its metapackage.
+
+    Raises:
+        UsageError: this machine has no apt, or apt does not know the package.
+    """
+    listed = _run(["apt-cache", "depends", "--important", package])
+    for line in listed.splitlines():
+        kind, _, name = line.strip().partition(": ")
+        if kind.endswith("Depends") and re.fullmatch(pattern, name):
+            return name
+    raise UsageError(f"apt knows no {package} with {pattern}: run 'apt-get update' as root and try again")
+
+
+def versions(packages: Sequence[str]) -> str:
+    """Return a text that changes when apt would download something else.
+
+    Raises:
+        UsageError: as `newest`.
+    """
+    listed = _run(["apt-cache", "policy", *packages])
+    found = re.findall(r"^(\S+):\n(?:.*\n)*?\s+Candidate: (\S+)", listed, re.MULTILINE)
+    missing = set(packages) - {name for name, version in found if version != "(none)"}
+    if missing:
+        raise UsageError(f"apt knows no {', '.join(sorted(missing))}: run 'apt-get update' as root and try again")
+    return " ".join(f"{name}={version}" for name, version in sorted(found))
+
+
+def unpack(packages: Sequence[str], folder: Path, downloads: Path) -> None:
+    """Download packages into `downloads` and unpack them into `folder`.
+
+    Raises:
+        UsageError: this machine has no apt.
+        MachineFailed: a download or a package is broken.
+    """
+    downloads.mkdir(parents=True, exist_ok=True)
+    _run(["apt-get", "download", "-q", *packages], downloads)
+    for archive in sorted(downloads.glob("*.deb")):
+        _run(["dpkg-deb", "-x", str(archive), str(folder)])
+
+
+def _run(command: list[str], folder: Path | None = None) -> str:
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"building an image needs {command[0]}, which Debian and Ubuntu have")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    if done.returncode:
+        raise MachineFailed(f"{' '.join(command)} failed: {done.stderr.strip()[-500:]}")
+    return done.stdout

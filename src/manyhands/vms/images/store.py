@@ -1,0 +1,101 @@
+"""The images that were built on this host."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from manyhands.errors import UsageError
+from manyhands.vms.folders import cache_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["FrozenState", "Image", "frozen_states", "image_folder", "images", "remove_image"]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A folder with a kernel and an initial file system, a disk, or both; `about.json` is written last."""
+
+    name: str
+    folder: Path
+    key: str
+    """What it was built from, as a digest: two images with the same key are the same."""
+    kernel: Path | None = None
+    initrd: Path | None = None
+    disk: Path | None = None
+    arguments: str = ""
+    """For the kernel."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
+
+    @classmethod
+    def read(cls, folder: Path) -> Image | None:
+        """Return the image in a folder, or None if it is not complete."""
+        try:
+            about = json.loads((folder / "about.json").read_text())
+        except (OSError, ValueError):
+            return None
+        files = {part: folder / about[part] for part in ("kernel", "initrd", "disk") if about.get(part)}
+        return cls(about["name"], folder, about["key"], arguments=about.get("arguments", ""), **files)
+
+    def write(self) -> None:
+        """Make the folder an image."""
+        about = {"name": self.name, "key": self.key, "arguments": self.arguments}
+        for part in ("kernel", "initrd", "disk"):
+            path: Path | None = getattr(self, part)
+            if path is not None:
+                about[part] = path.name
+        (self.folder / "about.json").write_text(json.dumps(about))
+
+
+def image_folder(name: str) -> Path:
+    """Return where the image called `name` is or would be."""
+    return cache_folder("images") / name
+
+
+def images() -> list[Image]:
+    """Return every complete image of this host, by name."""
+    found = (Image.read(folder) for folder in sorted(cache_folder("images").iterdir()))
+    return [image for image in found if image is not None]
+
+
+def remove_image(name: str) -> None:
+    """Remove an image and what was frozen from it; of a disk of the user's, only what was frozen.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    known = {image.name: image.folder for image in images()}
+    frozen = [state.folder for state in frozen_states() if state.image == name]
+    if name not in known and not frozen:
+        raise UsageError(f"there is no image {name!r}; there are: {', '.join(known) or 'none'}")
+    for folder in (*frozen, *([known[name]] if name in known else [])):
+        shutil.rmtree(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenState:
+    """A machine that was booted from an image and frozen."""
+
+    image: str
+    folder: Path
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_blocks * 512 for path in self.folder.iterdir())
+
+
+def frozen_states() -> list[FrozenState]:
+    """Return the frozen machines of this host."""
+    found = []
+    for about in sorted(cache_folder("golden").glob("[!.]*/about.json")):
+        found.append(FrozenState(json.loads(about.read_text())["image"], about.parent))
+    return found

@@ -1,0 +1,80 @@
+"""`manyhands pool` and `manyhands vm` as a person calls them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from manyhands import PoolClient
+from manyhands.cli import main
+from manyhands.testing.scripts import wait_until
+
+MANYHANDS = [sys.executable, "-m", "manyhands"]
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [*MANYHANDS, "pool", "serve", "--provider-name", "process", "--num-vms", "2", "--name", "by-command"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert "is served at" in line
+    yield process, line.split()[-1]
+    process.kill()
+    process.communicate(timeout=20)
+
+
+def test_a_pool_is_served_shown_and_drained(
+    served: tuple[subprocess.Popen[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    process, address = served
+    with PoolClient(address) as client:
+        lease = client.allocate(timeout=30)
+        assert main(["pool", "status", "--pool", address]) == 0
+        shown = capsys.readouterr().out
+        assert "by-command: process, 2 machines and 1 spares, 0 waiting" in shown
+        assert "leased" in shown
+        assert main(["pool", "retire", "m99", "--pool", address]) == 1
+        assert "no live machine" in capsys.readouterr().err
+        assert main(["pool", "retire", lease.machine.id, "--pool", address]) == 0
+        assert main(["pool", "drain", "--pool", address]) == 0
+        wait_until(lambda: client.status().draining)
+        lease.release()
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "drained" in out
+
+
+def test_ctrl_c_ends_machines(served: tuple[subprocess.Popen[str], str]) -> None:
+    process, address = served
+    with PoolClient(address) as client:
+        client.allocate(timeout=30)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "all machines are ended" in out
+
+
+def test_a_pool_must_be_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MANYHANDS_POOL", raising=False)
+    assert main(["pool", "status"]) == 1
+    assert "--pool HOST:PORT" in capsys.readouterr().err
+
+
+def test_images_are_built_listed_and_a_machine_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["vm", "build", "tiny"]) == 0
+    assert "tiny: " in capsys.readouterr().out
+    assert main(["vm", "list"]) == 0
+    assert "tiny" in capsys.readouterr().out
+    assert main(["vm", "rm", "no-such-image"]) == 1
+    assert "there is no image 'no-such-image'" in capsys.readouterr().err
+    lines = "uname -n\necho problem >&2\nexit 3\n"
+    done = subprocess.run(
+        [*MANYHANDS, "vm", "shell"], input=lines, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert (done.stdout, done.returncode) == ("tiny\n", 3), done.stderr
+    assert "problem" in done.stderr

@@ -1,0 +1,17 @@
+"""The provider contract on the providers that really run here."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from manyhands.testing.provider_contract import ProviderContract
+from manyhands.vms.providers import MachineSettings
+
+
+class TestProcess(ProviderContract):
+    provider = "process"
+
+
+class TestQemu(ProviderContract):
+    provider = "qemu"
+    settings: ClassVar[MachineSettings] = MachineSettings(options={"offline": True})

@@ -1,0 +1,118 @@
+"""Leasing from a pool in another process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from manyhands import (
+    AccessDenied,
+    ConfigError,
+    LeaseLost,
+    LeaseTimeout,
+    PoolClient,
+    ServerLost,
+    UsageError,
+    VMPoolManager,
+)
+from manyhands.rpc import Token
+from manyhands.testing.scripts import wait_until
+
+
+@pytest.fixture(scope="module")
+def pool() -> object:
+    with VMPoolManager("process", 2, name="served", spares=1) as pool:
+        pool.serve()
+        yield pool
+
+
+@pytest.fixture
+def client(pool: VMPoolManager) -> object:
+    with pickle.loads(pickle.dumps(pool)) as client:
+        assert isinstance(client, PoolClient)
+        yield client
+
+
+def test_a_pool_travels_as_a_client(client: PoolClient) -> None:
+    with client.lease(timeout=20) as machine:
+        assert machine.execute(["echo", "far"]).output == "far\n"
+    assert client.status().size == 2
+
+
+def test_a_pool_that_is_not_served_does_not_travel() -> None:
+    with pytest.raises(UsageError, match="serve"):
+        pickle.dumps(VMPoolManager("process", 1))
+
+
+def test_many_workers_share_few_machines(client: PoolClient) -> None:
+    def work(number: int) -> str:
+        with client.lease(timeout=60) as machine:
+            return machine.execute(["echo", str(number)]).output.strip()
+
+    with ThreadPoolExecutor(12) as threads:
+        assert list(threads.map(work, range(12))) == [str(number) for number in range(12)]
+
+
+def test_errors_keep_their_type(client: PoolClient) -> None:
+    leases = [client.allocate(timeout=20) for _ in range(2)]
+    with pytest.raises(LeaseTimeout), client.lease(timeout=0.2):
+        pass
+    assert client.status().waiting == 0
+    for lease in leases:
+        lease.release()
+    with pytest.raises(LeaseLost):
+        leases[0].renew()
+    with pytest.raises(UsageError, match="no live machine"):
+        client.retire("m99")
+    with pytest.raises(ConfigError):
+        client.allocate(duration=-1)
+
+
+def test_a_reset_reaches_the_holder(client: PoolClient) -> None:
+    lease = client.allocate(timeout=20)
+    lease.machine.put_file("x", b"")
+    assert "x" not in lease.reset().execute("ls").output
+    lease.release()
+
+
+def test_a_stranger_is_refused(pool: VMPoolManager) -> None:
+    address = str(pool._servers[0].address)
+    with PoolClient(address, token=Token("not the user's token")) as stranger, pytest.raises(AccessDenied):
+        stranger.status()
+
+
+def test_nobody_there() -> None:
+    with PoolClient("127.0.0.1:1", reconnect=0.5) as client, pytest.raises(ServerLost):
+        client.allocate(timeout=20)
+
+
+HOLDER = """
+import sys, time
+from manyhands import PoolClient
+lease = PoolClient(sys.argv[1]).allocate(duration=1.0)
+print(lease.machine.id, flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_killed_worker_loses_its_machine_and_a_waiting_one_its_place(pool: VMPoolManager) -> None:
+    address = str(pool._servers[0].address)
+    command = [sys.executable, "-c", HOLDER, address]
+    holders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for holder in holders:
+        assert holder.stdout is not None
+        assert holder.stdout.readline().startswith("m")
+    waiting = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: pool.status().waiting == 1)
+    for process in (waiting, *holders):
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=20)
+    with pool.lease(timeout=30), pool.lease(timeout=30):
+        pass
+    wait_until(lambda: pool.status().waiting == 0)
