@@ -133,19 +133,20 @@ def test_the_end_of_a_client_frees_its_agents_after_the_lease(
     mine = remote(host=server.host, port=server.port)
     before = mine._link.control("info").result(10)
     program = f"""
-        import sys, time
+        import sys
         from tests.remote.crew import Worker
         agents = [Worker("other", to_dist={{"host": "{server.host}", "port": {server.port}}}) for _ in range(5)]
         print(agents[0].note(1).result(10), flush=True)
         running = agents[1].nap(60, {str(tmp_path / "cancelled")!r})
         agents[2].note(1).result(10)
-        sys.stdin.readline() if sys.argv[1] == "killed" else time.sleep(0.3)
+        sys.stdin.readline()
     """
     for how in ("killed", "normal"):
         child = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(program), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         with child:
+            assert child.stdin is not None
             assert child.stdout is not None
             assert child.stdout.readline() == b"1\n"
             eventually((tmp_path / "cancelled.started").exists)
@@ -153,6 +154,9 @@ def test_the_end_of_a_client_frees_its_agents_after_the_lease(
             if how == "killed":
                 eventually(lambda: mine._link.control("info").result(10)["agents"] == before["agents"] + 5)
                 child.kill()
+            else:
+                child.stdin.write(b"\n")
+                child.stdin.flush()
             assert child.wait(20) == (-9 if how == "killed" else 0)
         eventually(lambda: mine._link.control("info").result(10)["agents"] == before["agents"])
         eventually((tmp_path / "cancelled").exists)
