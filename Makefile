@@ -20,13 +20,14 @@ $(READY): pyproject.toml Makefile
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench,ray,spark]'
 	@touch $(READY)
 
-# What tests and benchmarks need from the system: Java for Spark, iproute2 for machines in network namespaces, QEMU for
-# machines, and apt's lists for the tiny guest (asking for util-linux, which is there, updates them). Where there is no
-# apt-get or no right to use it, the tests themselves say what is missing.
+# What tests and benchmarks need from the system: Java for Spark, iproute2 for hosts in network namespaces, openssl for
+# certificates, QEMU for machines, and apt's lists for the tiny guest (asking for util-linux, which is there, updates them).
+# Where there is no apt-get or no right to use it, the tests themselves say what is missing.
 $(SYSTEM): Makefile | $(READY)
 	@missing=""; \
 	command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || missing="$$missing openjdk-17-jre-headless"; \
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
+	command -v openssl >/dev/null || missing="$$missing openssl"; \
 	command -v qemu-system-x86_64 >/dev/null || missing="$$missing qemu-system-x86"; \
 	command -v qemu-img >/dev/null || missing="$$missing qemu-utils"; \
 	PATH="$$PATH:/usr/sbin:/sbin" command -v mke2fs >/dev/null || missing="$$missing e2fsprogs"; \

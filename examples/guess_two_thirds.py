@@ -20,8 +20,6 @@ from manyhands import AgentBase
 class Guesser(AgentBase):
     """Believes that the others will guess around the last winning number, and goes some way below it."""
 
-    __slots__ = ("depth", "name")
-
     def __init__(self, number: int, seconds: float) -> None:
         super().__init__(f"guesser {number}")
         self.depth = seconds, 0.5 + (number * 7919 % 1000) / 1000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +55,7 @@ def bare_grpc() -> Iterator[Any]:
     with server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
-        with grpc.insecure_channel(f"localhost:{port}") as channel, ThreadPoolExecutor(1):
+        with grpc.insecure_channel(f"localhost:{port}") as channel:
             reply: Any = channel.unary_unary("/echo/reply", pickle.dumps, pickle.loads)
             reply(1, wait_for_ready=True)
 
@@ -75,8 +74,8 @@ def agentscope_run(outstanding: int, size: int) -> float:
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
-        wanted = "agentscope[distribute]==0.1.6"
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", wanted], check=True, timeout=900)
+        wanted = ["agentscope[distribute]==0.1.6", "tqdm"]  # it imports tqdm without saying so
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *wanted], check=True, timeout=900)
         (folder / "ready").touch()
     script = [str(python), str(_HERE / "agentscope_echo.py"), str(outstanding), str(size)]
     done = subprocess.run(script, check=True, capture_output=True, text=True, timeout=300)

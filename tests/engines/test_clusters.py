@@ -54,6 +54,8 @@ async def work_async(number):
     return Answer(number)
 """
 
+pytestmark = pytest.mark.timeout(300)  # a cluster takes its time to start when the machine is busy
+
 BESIDE_TOO = """
 def wrap(number):
     from beside import Answer
@@ -105,7 +107,6 @@ def ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     # The names of Ray's sockets may have 107 characters, and pytest's own folders use most of them.
     with tempfile.TemporaryDirectory(prefix="mh", ignore_cleanup_errors=True) as short, machines(2, tmp_path) as nodes:
-        monkeypatch.setenv("RAY_TMPDIR", short)  # or programs of this machine would find the cluster by address='auto'
         head, *others = nodes
         start = (str(BIN / "ray"), "start", "--block", "--disable-usage-stats", f"--temp-dir={short}")
         head.start(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -153,7 +155,7 @@ def test_a_network_that_breaks_loses_no_task() -> None:
 
     class Fragile(ThreadRuntime):
         def _welcome(self, name: str, connection: socket.socket) -> bool:
-            if len(cut) < 3:
+            if len(cut) < 2:  # a third in a row could be taken for workers that cannot start
                 cut.add(connection.fileno())
                 threading.Timer(0.3, connection.shutdown, [socket.SHUT_RDWR]).start()
             return super()._welcome(name, connection)
@@ -163,7 +165,7 @@ def test_a_network_that_breaks_loses_no_task() -> None:
     responses = Runners.sync_run_task(tasks, config)
     assert len(responses) == 60
     assert all(response.success for response in responses.values())
-    assert len(cut) == 3
+    assert len(cut) == 2
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -212,8 +214,19 @@ def test_a_cluster_that_is_not_there_is_an_error_within_seconds(
     assert time.monotonic() - started < 10
 
 
-def test_without_java_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(EngineFailed, match="apt-get install openjdk-17-jre-headless"):
-        Runners.sync_run(1, behaviours.echo, RunConfig(engine_name="spark"))
+WITHOUT_JAVA = """
+from manyhands import EngineFailed, RunConfig, Runners
+try:
+    Runners.sync_run(1, len, RunConfig(engine_name="spark"))
+except EngineFailed as error:
+    print(error)
+"""
+
+
+def test_without_java_the_error_says_how_to_get_it() -> None:
+    """In a process of its own: a Java that pyspark started earlier would be found again."""
+    bare = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_JAVA], env=bare, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "apt-get install openjdk-17-jre-headless" in done.stdout

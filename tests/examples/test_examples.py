@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # What each prints when it works, and the arguments with which it is quick.
 EXPECTED: dict[str, tuple[list[str], list[str]]] = {
     "fan_out.py": ([], ["google found 'agents'; wiki found 'agents' (without bing)"]),
+    "guess_two_thirds.py": (["--agents", "1000"], ["1,000 agents asked for", "round 3: average  9.9544"]),
     "own_engine.py": ([], ["task0 ran with niceness", "task3 ran with niceness"]),
     "stream.py": (["5000"], ["first answer after", "25000 words in 5000 texts"]),
     "tasks.py": ([], ["task1: tutor explains: what is machine learning?", "task3: tutor explains"]),

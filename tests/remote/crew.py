@@ -74,6 +74,8 @@ class Worker(AgentBase):
             Path(path).touch()
 
     async def nap(self, seconds: float, path: str = "") -> str:
+        if path:
+            Path(path + ".started").touch()
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:

@@ -42,9 +42,6 @@ class AgentBase(metaclass=_AgentMeta):
     `to_dist` may also be a `DistConf` or a mapping of its settings.
     """
 
-    if not TYPE_CHECKING:
-        __slots__ = ()  # so that proxies, of which there may be a million, need no dictionary
-
     name: str
 
     def __init__(self, name: str | None = None) -> None:

@@ -33,7 +33,7 @@ class RpcAgent(AgentBase):
     and keeps the agent alive from its first use on.
     """
 
-    __slots__ = ("__weakref__", "_agent", "_child", "_link", "_owns", "_timeout")
+    __slots__ = ("_agent", "_child", "_link", "_owns", "_timeout")
     _manyhands_agent: type = AgentBase
 
     def __init__(self, *_: Any, **__: Any) -> None:

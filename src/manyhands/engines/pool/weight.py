@@ -13,7 +13,7 @@ __all__ = ["Weight"]
 
 _BUDGET = 32 << 20
 """Bytes of answers that may be on their way or wait for a caller who is slower than the workers: with the copies that sockets
-and pickles hold, a driver grows by about three times that. Beyond it the workers wait."""
+and pickles hold, a driver grows by more than that. Beyond it the workers wait."""
 _MEMORY = 20
 """How many answers the running mean remembers, roughly."""
 

@@ -11,9 +11,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from manyhands._processes import here
+from manyhands._threads import raise_in_thread
 from manyhands.engines.worker.faults import fault
 from manyhands.engines.worker.gate import Gate
-from manyhands.engines.worker.interruption import raise_in_thread
 from manyhands.errors import Unserialisable
 from manyhands.parcels import is_plain, pack, unpack
 from manyhands.tasks.outcome import Ending, Outcome

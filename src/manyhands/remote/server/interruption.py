@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from manyhands._threads import raise_in_thread
+
 __all__ = ["Interruption", "interrupt"]
 
 
@@ -11,6 +13,4 @@ class Interruption(SystemExit):
 
 def interrupt(thread: int) -> None:
     """Have Python code in another thread meet an `Interruption` at its next step; native code meets it on return."""
-    import ctypes
-
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interruption))
+    raise_in_thread(thread, Interruption)
