@@ -5,16 +5,23 @@
     ManyhandsError
     ├── UsageError                    the caller must change the call
     │   ├── ConfigError               a setting is unknown, of the wrong type or out of range
+    │   ├── BadData                   a line of a benchmark file cannot be a task
     │   ├── DuplicateTaskId           two tasks of one run have the same id
+    │   ├── EndpointRefused           the model's endpoint knows the key or the model and says no
+    │   ├── RunBusy                   another process is writing into this run's directory
     │   ├── UnknownName               no plug-in (engine, provider, ...) has this name
     │   ├── MissingExtra              the plug-in exists, its optional packages do not
     │   └── Unserialisable            an object cannot travel to a worker (also a TypeError)
     ├── AgentError                    the agent's own code must change
+    │   ├── ContextFull               the conversation is longer than the model accepts
+    │   ├── RequestRejected           the endpoint cannot make sense of what the agent sent
     │   ├── SubAgentError             one sub-agent of a ParallelizableAgent failed
     │   ├── SubAgentsFailed           some did, and nobody was there to aggregate the rest
     │   └── TaskFailed                raised by TaskResponse.unwrap() for a response without success
     └── InfrastructureError           nobody's code is wrong: a process or a machine went away
+        ├── EndpointDown              the model's endpoint does not answer, or only with errors
         ├── EngineFailed              the engine cannot go on
+        ├── StoreFailed               results cannot be kept: the disk is full, the file is damaged
         └── WorkerLost                the worker died and took the attempt with it
 
     Interrupted (KeyboardInterrupt)   Ctrl-C; carries every response, the cancelled ones too
@@ -29,13 +36,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentError",
+    "BadData",
     "ConfigError",
+    "ContextFull",
     "DuplicateTaskId",
+    "EndpointDown",
+    "EndpointRefused",
     "EngineFailed",
     "InfrastructureError",
     "Interrupted",
     "ManyhandsError",
     "MissingExtra",
+    "RequestRejected",
+    "RunBusy",
+    "StoreFailed",
     "SubAgentError",
     "SubAgentsFailed",
     "TaskFailed",
@@ -59,6 +73,27 @@ class UsageError(ManyhandsError):
 
 class ConfigError(UsageError, ValueError):
     """A setting is unknown, of the wrong type or out of range."""
+
+
+class BadData(UsageError, ValueError):
+    """Lines of a benchmark file that cannot be tasks; `problems` has `(line, reason)` for each."""
+
+    def __init__(self, source: str, problems: Iterable[tuple[int, str]]) -> None:
+        self.source, self.problems = source, tuple(problems)
+        shown = "".join(f"\n  {source}:{line}: {reason}" for line, reason in self.problems[:10])
+        more = f"\n  ... and {len(self.problems) - 10} more" if len(self.problems) > 10 else ""
+        super().__init__(f"{len(self.problems)} line(s) cannot be tasks; nothing was started:{shown}{more}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.source, self.problems))
+
+
+class EndpointRefused(UsageError):
+    """The model's endpoint answers and will go on refusing: a wrong key, an unknown model, no credit."""
+
+
+class RunBusy(UsageError):
+    """Another process is writing into the run's directory."""
 
 
 class DuplicateTaskId(UsageError, ValueError):
@@ -109,6 +144,14 @@ class AgentError(ManyhandsError):
     """An agent's own code failed."""
 
 
+class ContextFull(AgentError):
+    """The conversation is longer than the model accepts."""
+
+
+class RequestRejected(AgentError):
+    """The endpoint cannot make sense of a request, so sending it again is of no use."""
+
+
 class SubAgentError(AgentError):
     """What an aggregate function finds in the place of the answer of a sub-agent that failed."""
 
@@ -157,6 +200,14 @@ class EngineFailed(InfrastructureError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.responses: dict[str, Any] = {}
+
+
+class EndpointDown(InfrastructureError):
+    """The model's endpoint does not answer, or only with errors, and was asked often enough."""
+
+
+class StoreFailed(InfrastructureError):
+    """A result cannot be made durable; what was recorded before is safe."""
 
 
 class WorkerLost(InfrastructureError):
