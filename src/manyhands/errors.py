@@ -8,6 +8,7 @@
     │   ├── DuplicateTaskId           two tasks of one run have the same id
     │   ├── UnknownName               no plug-in (engine, provider, ...) has this name
     │   ├── MissingExtra              the plug-in exists, its optional packages do not
+    │   ├── MissingProgram            a program that is no Python package is not on this machine
     │   └── Unserialisable            an object cannot travel to a worker (also a TypeError)
     ├── AgentError                    the agent's own code must change
     │   ├── SubAgentError             one sub-agent of a ParallelizableAgent failed
@@ -15,6 +16,7 @@
     │   └── TaskFailed                raised by TaskResponse.unwrap() for a response without success
     └── InfrastructureError           nobody's code is wrong: a process or a machine went away
         ├── EngineFailed              the engine cannot go on
+        ├── EnvironmentFailed         what an environment is built on (a browser, a helper process, ...) broke
         └── WorkerLost                the worker died and took the attempt with it
 
     Interrupted (KeyboardInterrupt)   Ctrl-C; carries every response, the cancelled ones too
@@ -32,10 +34,12 @@ __all__ = [
     "ConfigError",
     "DuplicateTaskId",
     "EngineFailed",
+    "EnvironmentFailed",
     "InfrastructureError",
     "Interrupted",
     "ManyhandsError",
     "MissingExtra",
+    "MissingProgram",
     "SubAgentError",
     "SubAgentsFailed",
     "TaskFailed",
@@ -92,6 +96,17 @@ class MissingExtra(UsageError, ImportError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.part, self.extra, self.missing))
+
+
+class MissingProgram(UsageError):
+    """A part needs a program that is not a Python package, and this machine does not have it or does not let it run."""
+
+    def __init__(self, part: str, problem: str, cure: str) -> None:
+        self.part, self.problem, self.cure = part, problem, cure
+        super().__init__(f"{part}: {problem}; {cure}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.part, self.problem, self.cure))
 
 
 class Unserialisable(UsageError, TypeError):
@@ -157,6 +172,13 @@ class EngineFailed(InfrastructureError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.responses: dict[str, Any] = {}
+
+
+class EnvironmentFailed(InfrastructureError):
+    """What an environment is built on broke: a browser died, a helper process did not start, a machine went away.
+
+    The agent is not to blame; another attempt in a fresh environment may succeed.
+    """
 
 
 class WorkerLost(InfrastructureError):
