@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from manyhands.engines import RuntimeEngine
     from manyhands.engines.inline import InlineRuntime
     from manyhands.engines.local import LocalRuntime
+    from manyhands.envs import Environment, ToolFailed, ToolResult, tool
     from manyhands.errors import (
         AgentError,
         ConfigError,
         DuplicateTaskId,
         EngineFailed,
+        EnvironmentFailed,
         InfrastructureError,
         Interrupted,
         ManyhandsError,
         MissingExtra,
+        MissingProgram,
         SubAgentError,
         SubAgentsFailed,
         TaskFailed,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     )
     from manyhands.messages import ActionModel, Msg
     from manyhands.runners import Progress, Runners, exec_tasks
-    from manyhands.tasks import ErrorInfo, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
+    from manyhands.tasks import ErrorInfo, Item, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
 
 _ROOMS = {
     "agents": ("AgentBase", "ParallelizableAgent"),
@@ -42,15 +45,18 @@ _ROOMS = {
     "engines": ("RuntimeEngine",),
     "engines.inline": ("InlineRuntime",),
     "engines.local": ("LocalRuntime",),
+    "envs": ("Environment", "ToolFailed", "ToolResult", "tool"),
     "errors": (
         "AgentError",
         "ConfigError",
         "DuplicateTaskId",
         "EngineFailed",
+        "EnvironmentFailed",
         "InfrastructureError",
         "Interrupted",
         "ManyhandsError",
         "MissingExtra",
+        "MissingProgram",
         "SubAgentError",
         "SubAgentsFailed",
         "TaskFailed",
@@ -61,7 +67,7 @@ _ROOMS = {
     ),
     "messages": ("ActionModel", "Msg"),
     "runners": ("Progress", "Runners", "exec_tasks"),
-    "tasks": ("ErrorInfo", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
+    "tasks": ("ErrorInfo", "Item", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -73,13 +79,17 @@ __all__ = [
     "DuplicateTaskId",
     "EngineFailed",
     "EngineName",
+    "Environment",
+    "EnvironmentFailed",
     "ErrorInfo",
     "InfrastructureError",
     "InlineRuntime",
     "Interrupted",
+    "Item",
     "LocalRuntime",
     "ManyhandsError",
     "MissingExtra",
+    "MissingProgram",
     "Msg",
     "ParallelizableAgent",
     "Progress",
@@ -92,6 +102,8 @@ __all__ = [
     "TaskFailed",
     "TaskResponse",
     "TaskStatus",
+    "ToolFailed",
+    "ToolResult",
     "UnknownName",
     "Unserialisable",
     "UsageError",
@@ -100,6 +112,7 @@ __all__ = [
     "exec_tasks",
     "record_step",
     "record_usage",
+    "tool",
 ]
 
 

@@ -11,6 +11,7 @@
     │   ├── RunBusy                   another process is writing into this run's directory
     │   ├── UnknownName               no plug-in (engine, provider, ...) has this name
     │   ├── MissingExtra              the plug-in exists, its optional packages do not
+    │   ├── MissingProgram            a program that is no Python package is not on this machine
     │   └── Unserialisable            an object cannot travel to a worker (also a TypeError)
     ├── AgentError                    the agent's own code must change
     │   ├── ContextFull               the conversation is longer than the model accepts
@@ -21,6 +22,7 @@
     └── InfrastructureError           nobody's code is wrong: a process or a machine went away
         ├── EndpointDown              the model's endpoint does not answer, or only with errors
         ├── EngineFailed              the engine cannot go on
+        ├── EnvironmentFailed         what an environment is built on (a browser, a helper process, ...) broke
         ├── StoreFailed               results cannot be kept: the disk is full, the file is damaged
         └── WorkerLost                the worker died and took the attempt with it
 
@@ -43,10 +45,12 @@ __all__ = [
     "EndpointDown",
     "EndpointRefused",
     "EngineFailed",
+    "EnvironmentFailed",
     "InfrastructureError",
     "Interrupted",
     "ManyhandsError",
     "MissingExtra",
+    "MissingProgram",
     "RequestRejected",
     "RunBusy",
     "StoreFailed",
@@ -129,6 +133,17 @@ class MissingExtra(UsageError, ImportError):
         return (type(self), (self.part, self.extra, self.missing))
 
 
+class MissingProgram(UsageError):
+    """A part needs a program that is not a Python package, and this machine does not have it or does not let it run."""
+
+    def __init__(self, part: str, problem: str, cure: str) -> None:
+        self.part, self.problem, self.cure = part, problem, cure
+        super().__init__(f"{part}: {problem}; {cure}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.part, self.problem, self.cure))
+
+
 class Unserialisable(UsageError, TypeError):
     """An object cannot travel between processes; `path` names the part of it that cannot."""
 
@@ -208,6 +223,13 @@ class EndpointDown(InfrastructureError):
 
 class StoreFailed(InfrastructureError):
     """A result cannot be made durable; what was recorded before is safe."""
+
+
+class EnvironmentFailed(InfrastructureError):
+    """What an environment is built on broke: a browser died, a helper process did not start, a machine went away.
+
+    The agent is not to blame; another attempt in a fresh environment may succeed.
+    """
 
 
 class WorkerLost(InfrastructureError):
