@@ -108,7 +108,9 @@ class OpenAIChat(Model):
         """
         if isinstance(error, openai.RateLimitError):
             if error.code in _NO_CREDIT:
-                raise EndpointRefused(f"the endpoint has no credit for {self.settings.name!r}: {error.message}") from error
+                raise EndpointRefused(
+                    f"the endpoint has no credit for {self.settings.name!r}: {error.message}"
+                ) from error
             retry_after = _retry_after(error)
             self._limiter.throttled(retry_after)
             pause = patience.after_refusal(retry_after)

@@ -88,7 +88,9 @@ class _Connection(asyncio.Protocol):
             self._reply(200, {"object": "list", "data": [{"id": "scripted", "object": "model"}]})
         elif path == "/statistics":
             seen = self._seen
-            self._reply(200, {name: getattr(seen, name) for name in ("requests", "answered", "refused", "most_in_flight")})
+            self._reply(
+                200, {name: getattr(seen, name) for name in ("requests", "answered", "refused", "most_in_flight")}
+            )
         else:
             self._reply(404, _error("no such path", "not_found"))
 
@@ -183,7 +185,9 @@ def _events(completion: Mapping[str, Any], with_usage: bool) -> list[Any]:
     deltas += [{"content": text[start : start + 8]} for start in range(0, len(text), 8)]
     for index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
-        deltas.append({"tool_calls": [{"index": index, **call, "function": {"name": function["name"], "arguments": ""}}]})
+        deltas.append(
+            {"tool_calls": [{"index": index, **call, "function": {"name": function["name"], "arguments": ""}}]}
+        )
         deltas.append({"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]})
     events: list[Any] = [
         {**shared, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
