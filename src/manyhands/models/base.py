@@ -78,7 +78,7 @@ class Model(abc.ABC):
         """Return how many requests are in flight, and how many may be."""
         return (0, 0)
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - not every model holds something
         """Free connections; idempotent."""
 
 

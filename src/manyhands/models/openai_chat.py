@@ -97,7 +97,7 @@ class OpenAIChat(Model):
             stream = await self._client.chat.completions.create(**request)
             reply = await assemble(stream)
         else:
-            reply = await self._client.post("/chat/completions", body=request, cast_to=object)  # type: ignore[assignment]
+            reply = await self._client.post("/chat/completions", body=request, cast_to=dict[str, Any])
         return _completion(reply)
 
     def _judge(self, error: Exception, patience: Patience) -> float:

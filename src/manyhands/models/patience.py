@@ -34,7 +34,7 @@ class Patience:
         """Return the seconds to wait before the next try, or None if this was the last."""
         if self.errors >= self.max_retries:
             return None
-        pause = min(_LONGEST_ERROR_PAUSE, _FIRST_ERROR_PAUSE * 2**self.errors)
+        pause: float = min(_LONGEST_ERROR_PAUSE, _FIRST_ERROR_PAUSE * 2**self.errors)
         self.errors += 1
         return pause * self.rng.uniform(0.5, 1.5)
 

@@ -76,7 +76,13 @@ class PlayedEpisode:
         now = time.monotonic()
         shown = {name: value for name, value in facts.items() if value}
         self.steps.append(
-            {"kind": kind, "turn": self.turns, "at": round(began - self._started, 4), "seconds": round(now - began, 4), **shown}
+            {
+                "kind": kind,
+                "turn": self.turns,
+                "at": round(began - self._started, 4),
+                "seconds": round(now - began, 4),
+                **shown,
+            }
         )
 
 

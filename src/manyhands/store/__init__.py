@@ -1,4 +1,4 @@
-"""What a run leaves behind: one directory, one journal, one row for each play of a rollout. It knows no agents or environments."""
+"""What a run leaves behind: one directory, one journal, one row for each play of a rollout."""
 
 from manyhands.store.directory import RunDirectory, find_runs
 from manyhands.store.journal import Journal

@@ -71,7 +71,7 @@ class Journal:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-            db.executescript(f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('version', '{_VERSION}'); COMMIT;")
+            db.executescript(f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('version', '{_VERSION}'); COMMIT;")  # noqa: S608 - as above
         self._next = db.execute("SELECT coalesce(max(number), 0) + 1 FROM plays").fetchone()[0]
         self._undecided = set(
             db.execute("SELECT task, attempt FROM plays WHERE decides = 1 AND status = ?", [PlayStatus.INFRASTRUCTURE])

@@ -150,7 +150,7 @@ def _pass_at(journal: Journal, attempts: int) -> dict[int, float]:
 def _means(journal: Journal) -> dict[str, float]:
     return dict(
         journal.rows(
-            "SELECT key, avg(json_each.value) FROM plays, json_each(plays.scores) WHERE decides = 1 AND json_each.value IS NOT NULL "
-            "GROUP BY key ORDER BY key"
+            "SELECT key, avg(json_each.value) FROM plays, json_each(plays.scores) "
+            "WHERE decides = 1 AND json_each.value IS NOT NULL GROUP BY key ORDER BY key"
         )
     )
