@@ -6,6 +6,7 @@ An unknown name and a known name whose packages are missing are two mistakes and
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import EntryPoints
 
-__all__ = ["Family", "Member", "load_dotted"]
+__all__ = ["Family", "Member", "load_dotted", "require"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +84,14 @@ def load_dotted(location: str) -> Any:
         return getattr(module, attribute)
     except AttributeError as error:
         raise ConfigError(f"module {module_name!r} has no {attribute!r}") from error
+
+
+def require(*modules: str) -> None:
+    """Say at import that a module cannot work without others which it loads only when it uses them.
+
+    Raises:
+        ModuleNotFoundError: one is not installed; `Family.load` turns it into the `pip install` line.
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)

@@ -28,7 +28,8 @@ __all__ = [
 ENVIRONMENTS = Family(
     kind="environment",
     members={
-        "math": Member("manyhands.envs.math:MathEnvironment", extra="math"),
+        "math": Member("manyhands.envs.math.environment:MathEnvironment", extra="math"),
+        "py": Member("manyhands.envs.py.environment:PyEnvironment"),
     },
     entry_points="manyhands.envs",
 )

@@ -19,6 +19,8 @@ METRICS = Family(
         "contains": Member("manyhands.metrics.words:Contains"),
         "exact_match": Member("manyhands.metrics.words:ExactMatch"),
         "f1": Member("manyhands.metrics.words:F1"),
+        "math": Member("manyhands.metrics.mathematics:Mathematics", extra="math"),
+        "numeric": Member("manyhands.metrics.number:Numeric"),
     },
     entry_points="manyhands.metrics",
 )
