@@ -59,17 +59,55 @@ def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
     made.kill()
 
 
+TINY = '''
+from typing import Annotated
+from manyhands import Environment, tool
+
+class Tiny(Environment):
+    """Starts in no time."""
+    name = "tiny"
+    metric = "contains"
+
+    @tool
+    async def calculator(self, expression: Annotated[str, "what"]) -> str:
+        """Compute."""
+        return "42"
+'''
+
+
 def write_tasks(path: Path) -> None:
-    path.write_text("".join(json.dumps({"id": f"t{i}", "question": f"6*7, for the {i}th time", "answer": "42"}) + "\n" for i in range(TASKS)))
+    (path.parent / "tiny.py").write_text(TINY)
+    path.write_text(
+        "".join(
+            json.dumps({"id": f"t{i}", "question": f"6*7, for the {i}th time", "answer": "42"}) + "\n"
+            for i in range(TASKS)
+        )
+    )
+
+
+@pytest.fixture(autouse=True)
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """End what a failed test leaves behind."""
+    yield _started
+    for process in _started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=20)
+    _started.clear()
+
+
+_started: list[subprocess.Popen[str]] = []
 
 
 def start(folder: Path, endpoint: Endpoint) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "manyhands", "rollout", "--mode", "math", "--data", "tasks.jsonl", "--json"]
+    command = [sys.executable, "-m", "manyhands", "rollout", "--env", "tiny:Tiny", "--data", "tasks.jsonl", "--json"]
     command += ["--num-rollouts", "10", "--engine", ENGINE, "--run-name", "run", "--max-retries", "1"]
     environment = os.environ | {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "any"}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
     )
+    _started.append(process)
+    return process
 
 
 def recorded(folder: Path) -> int:
@@ -105,7 +143,9 @@ def check_whole(folder: Path, out: str) -> None:
     db = sqlite3.connect(folder / "results/run/journal.sqlite")
     with contextlib.closing(db):
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert db.execute("SELECT count(*) FROM trajectories t JOIN plays p ON p.number = t.play WHERE decides = 1").fetchone() == (TASKS,)
+        assert db.execute(
+            "SELECT count(*) FROM trajectories t JOIN plays p ON p.number = t.play WHERE decides = 1"
+        ).fetchone() == (TASKS,)
 
 
 def test_killing_the_coordinator_again_and_again(tmp_path: Path, endpoint: Endpoint) -> None:
@@ -165,7 +205,7 @@ def test_ctrl_c_keeps_everything_and_says_how_to_go_on(tmp_path: Path, endpoint:
     status, _, err = finish(process)
     assert status == 130, err
     assert "To continue:" in err
-    assert "manyhands rollout --mode math" in err
+    assert "manyhands rollout --env tiny:Tiny" in err
     assert "Traceback" not in err
     status, out, err = finish(start(tmp_path, endpoint))
     assert status == 0, err

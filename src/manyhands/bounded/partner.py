@@ -69,8 +69,8 @@ class Reply:
 class Partner:
     """Owns one process and its group; one request at a time. Whoever starts it closes it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], near: socket.socket, limits: Limits) -> None:
-        self._process, self._near, self._limits = process, near, limits
+    def __init__(self, process: subprocess.Popen[bytes], limits: Limits) -> None:
+        self._process, self._limits = process, limits
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
         self._cause: str | None = None
@@ -99,8 +99,14 @@ class Partner:
             except OSError:
                 near.close()
                 raise
-        partner = cls(process, near, limits)
-        partner._reader, partner._writer = await asyncio.open_connection(sock=near)
+        partner = cls(process, limits)
+        try:
+            partner._reader, partner._writer = await asyncio.open_connection(sock=near)
+        except BaseException:
+            kill_group(process.pid)
+            process.wait(_EXIT_WAIT)
+            near.close()
+            raise
         return partner
 
     async def request(self, payload: Mapping[str, Any], limit: float) -> Reply:

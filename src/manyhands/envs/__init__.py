@@ -30,6 +30,8 @@ ENVIRONMENTS = Family(
     members={
         "math": Member("manyhands.envs.math.environment:MathEnvironment", extra="math"),
         "py": Member("manyhands.envs.py.environment:PyEnvironment"),
+        "rag": Member("manyhands.envs.rag.environment:RagEnvironment", extra="rag"),
+        "web": Member("manyhands.envs.web.environment:WebEnvironment", extra="web"),
     },
     entry_points="manyhands.envs",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints, overload
 
 from manyhands.envs.typed import convert, schema
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
 __all__ = ["Tool", "ToolFailed", "ToolResult", "tool", "tools_of"]
+
+
+Method = TypeVar("Method", bound="Callable[..., Awaitable[Any]]")
 
 
 class ToolFailed(Exception):
@@ -68,35 +71,46 @@ class Tool:
         return bound
 
 
-def tool(method: Any) -> Any:
+@overload
+def tool(method: Method) -> Method: ...
+@overload
+def tool(*, name: str) -> Callable[[Method], Method]: ...
+def tool(method: Any = None, *, name: str | None = None) -> Any:
     """Mark an async method of an environment as a tool.
 
-    Its name is the tool's name, its docstring the description, and each parameter is written
+    Its name is the tool's name unless another one is given, its docstring the description, and each parameter is written
     `Annotated[type, "what it means"]`. It returns a text or a `ToolResult` and raises `ToolFailed` for what the agent
     should hear; anything else that it raises ends the rollout.
     """
-    method.__manyhands_tool__ = True
+    if method is None:
+        return lambda decorated: _mark(decorated, name)
+    return _mark(method, method.__name__)
+
+
+def _mark(method: Any, name: str | None) -> Any:
+    method.__manyhands_tool__ = name
     return method
 
 
 def tools_of(owner: Any) -> dict[str, Tool]:
     """Return the tools of an object by name, in the order of their definition, those of base classes first."""
-    names: dict[str, None] = {}
+    methods: dict[str, str] = {}
     for kind in reversed(type(owner).__mro__):
-        names.update({name: None for name, one in vars(kind).items() if hasattr(one, "__manyhands_tool__")})
-    return {name: _describe(getattr(owner, name)) for name in names}
+        marked = {method: getattr(one, "__manyhands_tool__", None) for method, one in vars(kind).items()}
+        methods.update({name: method for method, name in marked.items() if name is not None})
+    return {name: _describe(name, getattr(owner, method)) for name, method in methods.items()}
 
 
-def _describe(method: Any) -> Tool:
+def _describe(name: str, method: Any) -> Tool:
     annotations = get_type_hints(method, include_extras=True)
     parameters = inspect.signature(method).parameters
-    properties = {name: schema(annotations[name]) for name in parameters}
-    required = [name for name, one in parameters.items() if one.default is inspect.Parameter.empty]
-    for name, one in parameters.items():
-        if name not in required and one.default is not None:
-            properties[name]["default"] = one.default
+    properties = {parameter: schema(annotations[parameter]) for parameter in parameters}
+    required = [parameter for parameter, one in parameters.items() if one.default is inspect.Parameter.empty]
+    for parameter, one in parameters.items():
+        if parameter not in required and one.default is not None:
+            properties[parameter]["default"] = one.default
     return Tool(
-        name=method.__name__,
+        name=name,
         description=inspect.getdoc(method) or "",
         parameters={
             "type": "object",

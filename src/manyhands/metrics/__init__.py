@@ -19,6 +19,7 @@ METRICS = Family(
         "contains": Member("manyhands.metrics.words:Contains"),
         "exact_match": Member("manyhands.metrics.words:ExactMatch"),
         "f1": Member("manyhands.metrics.words:F1"),
+        "llm_judge": Member("manyhands.metrics.judging:LlmJudge"),
         "math": Member("manyhands.metrics.mathematics:Mathematics", extra="math"),
         "numeric": Member("manyhands.metrics.number:Numeric"),
     },

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from manyhands.testing.engine_contract import EngineContract, IsolationContract
+    from manyhands.testing.environment_contract import EnvironmentContract
     from manyhands.testing.openai_script import Fault, Script
     from manyhands.testing.openai_server import OpenAIServer
 
 _HOME = {
     "EngineContract": "engine_contract",
+    "EnvironmentContract": "environment_contract",
     "Fault": "openai_script",
     "IsolationContract": "engine_contract",
     "OpenAIServer": "openai_server",
     "Script": "openai_script",
 }
 
-__all__ = ["EngineContract", "Fault", "IsolationContract", "OpenAIServer", "Script"]
+__all__ = ["EngineContract", "EnvironmentContract", "Fault", "IsolationContract", "OpenAIServer", "Script"]
 
 
 def __getattr__(name: str) -> Any:

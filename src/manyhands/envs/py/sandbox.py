@@ -87,7 +87,9 @@ def _file_system() -> list[str]:
     for name, value in _VARIABLES.items():
         options += ["--setenv", name, value]
     pythons = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if not path.startswith("/usr")]
-    for folder in sorted({str(parent) for path in (*pythons, _INSIDE, "/etc/x") for parent in Path(path).parents} - {"/"}):
+    for folder in sorted(
+        {str(parent) for path in (*pythons, _INSIDE, "/etc/x") for parent in Path(path).parents} - {"/"}
+    ):
         options += ["--perms", "0755", "--dir", folder]  # bubblewrap would make them for its own user only
     options += ["--ro-bind", "/usr", "/usr", "--ro-bind", str(_FAR_SIDE), _INSIDE]
     for path in ("/bin", "/lib", "/lib64", "/etc/ld.so.cache"):
