@@ -139,7 +139,7 @@ def check_whole(folder: Path, out: str) -> None:
     assert {line["status"] for line in lines} == {"completed"}
     summary = json.loads(out)
     assert (summary["done"], summary["owed"], summary["mean"]) == (TASKS, 0, 1.0)
-    assert summary["completion_tokens"] == sum(line["completion_tokens"] for line in lines)
+    assert summary["completion_tokens"] >= sum(line["completion_tokens"] for line in lines)
     db = sqlite3.connect(folder / "results/run/journal.sqlite")
     with contextlib.closing(db):
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from manyhands.cli import demo, rollout
+from manyhands.cli import demo, rollout, runs
 from manyhands.errors import Interrupted, ManyhandsError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = (demo, rollout)
+_COMMANDS = (demo, rollout, runs)
 """Each has `add(subparsers)`, which sets `run`: a function of the parsed arguments that returns the exit status."""
 
 
