@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from manyhands.agents import AgentBase, ParallelizableAgent
+from manyhands.cli.demo_rollouts import show_samples
 from manyhands.config import RunConfig
 from manyhands.config.run_config import usable_cores
 from manyhands.messages import Msg
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         f"\n[bold green]{worked:.0f} s of agents' time in {seconds:.1f} s: {worked / seconds:.0f} times as fast as one "
         f"after the other.[/] Every task has its response.\nRead on: README.md, examples/, docs/engines.md"
     )
-    return 0
+    return show_samples(console)
 
 
 def _tasks(count: int) -> Any:
