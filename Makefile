@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean
+.PHONY: help programs demo test check format bench clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -16,8 +16,20 @@ $(READY): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "manyhands needs Python 3.11 or later; $(PYTHON) is older. Try: make PYTHON=python3.11 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench,math,rag,web]'
+	@$(MAKE) --no-print-directory programs
 	@touch $(READY)
+
+programs: # What is no Python package: the sandbox of programs and the browser
+	@missing=""; \
+	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
+	test -z "$$missing" && exit 0; \
+	sudo=; test "$$(id -u)" = 0 || sudo=sudo; \
+	if command -v apt-get >/dev/null; then \
+		echo "==> installing$$missing"; \
+		$$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+	else echo "please install:$$missing"; exit 1; fi
 
 demo: $(READY) ## Run a batch of tasks in parallel and look at it
 	@$(BIN)/manyhands demo

@@ -24,6 +24,8 @@ _SETTLE = 3.0
 """Seconds that a page gets after an action to load what follows from it; what comes later is seen by the next `read`."""
 _ACTION_LIMIT = 10.0
 """Seconds for one action on an element, and for one look at a page."""
+_PULSE_LIMIT = 3.0
+"""Seconds for a page to evaluate a constant; a healthy one takes milliseconds."""
 _CLOSE_LIMIT = 5.0
 _WINDOW = 6_000
 """Characters of a page that are shown at a time: some 1,500 tokens."""
@@ -122,10 +124,18 @@ class Tab:
         if self._crashed or "crashed" in first:
             await self._abandon()
             return ToolFailed("the page crashed and was closed; open another one")
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError) or (isinstance(error, PlaywrightTimeout) and not await self._answers()):
             await self._abandon()
             return ToolFailed("the page does not answer and was closed; open another one")
         return ToolFailed(first)
+
+    async def _answers(self) -> bool:
+        """Tell whether the page still runs scripts; one in an endless loop does not."""
+        try:
+            async with asyncio.timeout(_PULSE_LIMIT):
+                return self._page is not None and await self._page.evaluate("true") is True
+        except (TimeoutError, Error):
+            return False
 
     async def _current(self) -> Page:
         if self._page is None or self._page.is_closed():
