@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from manyhands.agents import AgentBase, ParallelizableAgent
+    from manyhands.agents.chat import ChatAgent
+    from manyhands.agents.playing import Played
     from manyhands.config import EngineName, RunConfig
     from manyhands.engines import RuntimeEngine
     from manyhands.engines.inline import InlineRuntime
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
     from manyhands.envs import Environment, ToolFailed, ToolResult, tool
     from manyhands.errors import (
         AgentError,
+        BadData,
         ConfigError,
+        ContextFull,
         DuplicateTaskId,
+        EndpointDown,
+        EndpointRefused,
         EngineFailed,
         EnvironmentFailed,
         InfrastructureError,
@@ -27,6 +33,9 @@ if TYPE_CHECKING:
         ManyhandsError,
         MissingExtra,
         MissingProgram,
+        RequestRejected,
+        RunBusy,
+        StoreFailed,
         SubAgentError,
         SubAgentsFailed,
         TaskFailed,
@@ -36,11 +45,14 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from manyhands.messages import ActionModel, Msg
+    from manyhands.rollout import RolloutConfig, RolloutWorker, run_parallel_rollout
     from manyhands.runners import Progress, Runners, exec_tasks
     from manyhands.tasks import ErrorInfo, Item, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
 
 _ROOMS = {
     "agents": ("AgentBase", "ParallelizableAgent"),
+    "agents.chat": ("ChatAgent",),
+    "agents.playing": ("Played",),
     "config": ("EngineName", "RunConfig"),
     "engines": ("RuntimeEngine",),
     "engines.inline": ("InlineRuntime",),
@@ -48,8 +60,12 @@ _ROOMS = {
     "envs": ("Environment", "ToolFailed", "ToolResult", "tool"),
     "errors": (
         "AgentError",
+        "BadData",
         "ConfigError",
+        "ContextFull",
         "DuplicateTaskId",
+        "EndpointDown",
+        "EndpointRefused",
         "EngineFailed",
         "EnvironmentFailed",
         "InfrastructureError",
@@ -57,6 +73,9 @@ _ROOMS = {
         "ManyhandsError",
         "MissingExtra",
         "MissingProgram",
+        "RequestRejected",
+        "RunBusy",
+        "StoreFailed",
         "SubAgentError",
         "SubAgentsFailed",
         "TaskFailed",
@@ -66,6 +85,7 @@ _ROOMS = {
         "WorkerLost",
     ),
     "messages": ("ActionModel", "Msg"),
+    "rollout": ("RolloutConfig", "RolloutWorker", "run_parallel_rollout"),
     "runners": ("Progress", "Runners", "exec_tasks"),
     "tasks": ("ErrorInfo", "Item", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
 }
@@ -75,8 +95,13 @@ __all__ = [
     "ActionModel",
     "AgentBase",
     "AgentError",
+    "BadData",
+    "ChatAgent",
     "ConfigError",
+    "ContextFull",
     "DuplicateTaskId",
+    "EndpointDown",
+    "EndpointRefused",
     "EngineFailed",
     "EngineName",
     "Environment",
@@ -92,10 +117,16 @@ __all__ = [
     "MissingProgram",
     "Msg",
     "ParallelizableAgent",
+    "Played",
     "Progress",
+    "RequestRejected",
+    "RolloutConfig",
+    "RolloutWorker",
+    "RunBusy",
     "RunConfig",
     "Runners",
     "RuntimeEngine",
+    "StoreFailed",
     "SubAgentError",
     "SubAgentsFailed",
     "Task",
@@ -112,6 +143,7 @@ __all__ = [
     "exec_tasks",
     "record_step",
     "record_usage",
+    "run_parallel_rollout",
     "tool",
 ]
 

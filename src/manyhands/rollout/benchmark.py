@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import itertools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from manyhands.errors import BadData, ConfigError, UsageError
 from manyhands.tasks import Item
@@ -129,11 +128,10 @@ def _document(text: str, problems: list[tuple[int, str]]) -> Iterator[tuple[int,
     yield from enumerate(entries, 1)
 
 
-def _open(path: Path) -> io.TextIOWrapper:
-    binary = path.open("rb")
-    packed = binary.read(2) == _GZIP
-    binary.seek(0)
-    return io.TextIOWrapper(gzip.GzipFile(fileobj=binary) if packed else binary, encoding="utf-8-sig")
+def _open(path: Path) -> TextIO:
+    with path.open("rb") as binary:
+        packed = binary.read(2) == _GZIP
+    return gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig")
 
 
 def _item(entry: Any, line: int) -> Item:
