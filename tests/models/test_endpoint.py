@@ -22,7 +22,7 @@ ASK = [{"role": "user", "content": "what is it?"}]
 
 def ask(server: OpenAIServer, count: int = 1, **settings: Any) -> list[Completion]:
     async def run() -> list[Completion]:
-        chosen = {"max_retries": 3, "most_requests": 4, "request_limit": 10.0} | settings
+        chosen: dict[str, Any] = {"max_retries": 3, "most_requests": 4, "request_limit": 10.0} | settings
         model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", **chosen))
         try:
             return await asyncio.gather(*(model.complete(ASK, []) for _ in range(count)))

@@ -24,6 +24,7 @@ from manyhands import (
 )
 from manyhands._clock import ManualClock
 from manyhands.cli import main
+from manyhands.envs.samples import sample_options, sample_path
 from manyhands.models import ModelSettings
 from manyhands.rollout.benchmark import read_benchmark
 from manyhands.rollout.clock import WorkClock
@@ -80,7 +81,7 @@ class Quick(AgentBase):
 def play(script: Script, **settings: Any) -> Play:
     with OpenAIServer(script) as server:
         model = ModelSettings(name="m", base_url=server.url, api_key="k", max_retries=1)
-        chosen = {"run": "r", "environment": f"{HERE}:Tiny", "model": model, "judge": model} | settings
+        chosen: dict[str, Any] = {"run": "r", "environment": f"{HERE}:Tiny", "model": model, "judge": model} | settings
         return RolloutWorker(PlaySettings(**chosen)).run(Item("a", "what is it?", "42"))
 
 
@@ -90,7 +91,7 @@ def test_a_rollout_is_scored_and_its_trajectory_has_everything() -> None:
     assert (done.status, done.score, done.ending, done.turns, done.tool_calls) == ("completed", 1.0, "answered", 3, 3)
     assert done.trajectory is not None
     trajectory = unpack_trajectory(done.trajectory)
-    assert [message["role"] for message in trajectory["messages"]] == [
+    roles = [
         "user",
         "assistant",
         "tool",
@@ -99,6 +100,7 @@ def test_a_rollout_is_scored_and_its_trajectory_has_everything() -> None:
         "tool",
         "assistant",
     ]
+    assert [message["role"] for message in trajectory["messages"]] == roles
     told = [message["content"] for message in trajectory["messages"] if message["role"] == "tool"]
     assert told[0] == "42"
     assert "no tool 'nothing'" in told[1]
@@ -163,7 +165,7 @@ def write(path: Path, *lines: Any) -> Path:
 
 
 def config(tmp_path: Path, **settings: Any) -> RolloutConfig:
-    chosen = {
+    chosen: dict[str, Any] = {
         "env": f"{HERE}:Tiny",
         "engine": "inline",
         "output_dir": tmp_path / "results",
@@ -304,3 +306,13 @@ def test_mistakes_are_told_before_anything_runs(
     with pytest.raises((ConfigError, UsageError), match=message):
         run_parallel_rollout(RolloutConfig(data=data, output_dir=tmp_path / "results", **settings))
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("mode", ["math", "py", "rag", "web"])
+def test_the_policy_that_is_no_llm_solves_the_samples(mode: str, tmp_path: Path) -> None:
+    options = {name: str(value) for name, value in sample_options(mode).items()}
+    chosen = config(
+        tmp_path, env=None, mode=mode, data=sample_path(mode), model="demo", engine="local", env_option=options
+    )
+    summary = run_parallel_rollout(chosen)
+    assert (summary.mean, summary.owed, summary.failures) == (1.0, 0, {})
