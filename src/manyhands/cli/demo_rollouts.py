@@ -41,8 +41,8 @@ def show_samples(console: Console) -> int:
                 mode, str(summary.tasks), number(summary.mean), str(turns), str(calls), f"{summary.seconds:.1f} s"
             )
     console.print(table)
-    for problem in missing:
-        console.print(problem, highlight=False)
+    for sentence in missing:
+        console.print(sentence, highlight=False)
     console.print(
         "The same with a model: manyhands rollout --mode math --data tasks.jsonl --model ...; docs/rollouts.md"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -122,6 +121,8 @@ def _require_whole(config: RunConfig, name: str, *, at_least: int) -> None:
 
 
 def _unknown_field(name: str, known: list[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(name, known, n=1)
     hint = f", did you mean {close[0]!r}?" if close else "."
     return f"RunConfig has no field {name!r}{hint} The fields are: {', '.join(sorted(known))}"

@@ -8,7 +8,6 @@ one, and an answer of that class comes back as the very class that the caller de
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 from types import FunctionType
@@ -75,6 +74,8 @@ class Packer:
             finally:
                 self._open.discard(id(thing))
             blob = buffer.getvalue()
+            import hashlib
+
             digest = hashlib.blake2b(blob, digest_size=12).hexdigest()
             self._digests[id(thing)] = digest
             self._kept.append(thing)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from pathlib import Path
 
+import manyhands
 from manyhands.tasks import ErrorInfo
 
 __all__ = ["fault"]
 
-_HOUSE = str(Path(__file__).parents[2])
+_HOUSE = manyhands.__path__[0]
 
 
 def fault(error: BaseException) -> ErrorInfo:

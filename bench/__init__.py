@@ -1,0 +1,1 @@
+"""Measurements of manyhands side by side with its peers: `make bench`, or `python -m bench --list`."""

@@ -1,0 +1,75 @@
+"""Tasks that compute: does carrying them take anything away from the cores?"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from bench.chores import burn, calibrated
+from bench.measure import Contender, Measurement, Run, Target
+from bench.pools import LOKY, PPE, WORKERS, loky_pool, process_pool, submit_each
+from manyhands import LocalRuntime, RunConfig, Runners, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor
+
+__all__ = ["MEASUREMENTS"]
+
+_SECONDS = 0.020
+_loops: list[int] = []
+"""How many loops make a task, once that is known: one number for all contenders."""
+
+
+def _task_loops() -> int:
+    if not _loops:
+        _loops.append(calibrated(_SECONDS))
+    return _loops[0]
+
+
+@contextmanager
+def _manyhands(size: int) -> Iterator[Run]:
+    loops = _task_loops()
+    with LocalRuntime(RunConfig(worker_num=WORKERS)) as engine:
+
+        def answers() -> list[Any]:
+            tasks = [Task(input=loops, agent=burn) for _ in range(size)]
+            return [response.unwrap() for response in Runners.sync_run_task(tasks, engine=engine).values()]
+
+        yield lambda: _rate(size, answers)
+
+
+def _pool(opening: Callable[[], AbstractContextManager[Executor]]) -> Callable[[int], AbstractContextManager[Run]]:
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        loops = _task_loops()
+        with opening() as pool:
+            yield lambda: _rate(size, lambda: submit_each(pool, burn, [loops] * size))
+
+    return opened
+
+
+def _rate(size: int, answers: Callable[[], list[Any]]) -> float:
+    started = perf_counter()
+    got = answers()
+    seconds = perf_counter() - started
+    assert len(got) == size
+    return size / seconds
+
+
+MEASUREMENTS = (
+    Measurement(
+        name="computing",
+        question="How many tasks of 20 ms of computing a second?",
+        unit="tasks/s",
+        size=200,
+        quick_size=40,
+        contenders=(
+            Contender("manyhands", _manyhands),
+            Contender(PPE, _pool(process_pool)),
+            Contender(LOKY, _pool(loky_pool), needs="joblib"),
+        ),
+        targets=(Target("at least", 0.95, times=PPE),),
+    ),
+)

@@ -1,0 +1,165 @@
+"""The frame: contenders take turns, round by round, and their medians are held against targets.
+
+It knows nothing of what is measured. A measurement says which question it answers and who contends; the first contender is
+the subject, the others are its peers. All of them are open at the same time and take turns within a round, so that a
+machine which slows down slows all of them down.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import statistics
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+__all__ = ["Contender", "Judgement", "Measurement", "Result", "Run", "Target", "Verdict", "measure"]
+
+Run = Callable[[], float]
+"""Takes one sample and returns it in the measurement's unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Somebody who does what is measured."""
+
+    name: str
+    open: Callable[[int], AbstractContextManager[Run]]
+    """Given the size, gets everything ready that is not to be measured, and yields what takes a sample."""
+    needs: str = ""
+    """A module without which this contender is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound for the subject's median: absolute, or a multiple of a peer's median."""
+
+    direction: Literal["at least", "at most"]
+    bound: float
+    times: str = ""
+    """The peer whose median the bound multiplies; empty: the bound is in the measurement's unit."""
+
+    def holds(self, value: float) -> bool:
+        """Return whether `value`, a ratio or in the measurement's unit, is on the right side."""
+        return value >= self.bound if self.direction == "at least" else value <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A question, who contends for the answer, and what we hold ourselves to."""
+
+    name: str
+    question: str
+    unit: str
+    size: int
+    quick_size: int
+    contenders: tuple[Contender, ...]
+    targets: tuple[Target, ...] = ()
+    warm_up: bool = True
+    """Whether everybody takes one sample that does not count."""
+    most_rounds: int | None = None
+    """An upper limit for what takes long and hardly varies."""
+
+
+class Verdict(StrEnum):
+    """What became of a target."""
+
+    PASS = "pass"
+    MISS = "miss"
+    OPEN = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A target and what was reached."""
+
+    target: Target
+    reached: float | None
+    """The ratio, or the subject's median; None if one of the two was not measured."""
+    verdict: Verdict
+
+
+@dataclass(slots=True)
+class Result:
+    """What was measured; medians, ratios and verdicts follow from it."""
+
+    name: str
+    question: str
+    unit: str
+    subject: str
+    size: int
+    samples: dict[str, list[float]]
+    """By contender, in the order of the rounds."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Contenders that have no samples, and why."""
+    targets: list[Target] = field(default_factory=list)
+
+    def median(self, contender: str) -> float | None:
+        """Return the median of a contender's samples, or None if it is absent."""
+        return statistics.median(self.samples[contender]) if self.samples.get(contender) else None
+
+    def ratio(self, peer: str) -> float | None:
+        """Return the subject's median divided by the peer's, or None if one of them is absent."""
+        ours, theirs = self.median(self.subject), self.median(peer)
+        return ours / theirs if ours is not None and theirs else None
+
+    def judge(self, target: Target) -> Judgement:
+        """Hold the subject's median against one target."""
+        reached = self.ratio(target.times) if target.times else self.median(self.subject)
+        if reached is None:
+            return Judgement(target, None, Verdict.OPEN)
+        return Judgement(target, reached, Verdict.PASS if target.holds(reached) else Verdict.MISS)
+
+    def judgements(self) -> list[Judgement]:
+        """Hold the subject's median against every target."""
+        return [self.judge(target) for target in self.targets]
+
+
+def measure(measurement: Measurement, *, rounds: int, quick: bool = False) -> Result:
+    """Let every contender take `rounds` samples, in turns.
+
+    A contender that is not installed, or that fails, is left out of the result's samples and named in `absent`.
+    """
+    size = measurement.quick_size if quick else measurement.size
+    result = Result(
+        measurement.name,
+        measurement.question,
+        measurement.unit,
+        measurement.contenders[0].name,
+        size,
+        samples={},
+        targets=list(measurement.targets),
+    )
+    with ExitStack() as stack:
+        runs: dict[str, Run] = {}
+        for contender in measurement.contenders:
+            if contender.needs and importlib.util.find_spec(contender.needs) is None:
+                result.absent[contender.name] = f"{contender.needs} is not installed"
+                continue
+            try:
+                runs[contender.name] = stack.enter_context(contender.open(size))
+            except Exception as problem:  # noqa: BLE001 - a contender that cannot start must not end the others
+                result.absent[contender.name] = f"failed: {type(problem).__name__}: {problem}"
+        if measurement.warm_up:
+            _round(runs, 0, result)
+            result.samples.clear()
+        for number in range(min(rounds, measurement.most_rounds or rounds)):
+            _round(runs, number, result)
+    return result
+
+
+def _round(runs: dict[str, Run], number: int, result: Result) -> None:
+    """Take one sample of everybody; who begins changes from round to round, so that nobody always follows the same one."""
+    names = list(runs)
+    begin = number % len(names) if names else 0
+    for name in names[begin:] + names[:begin]:
+        gc.collect()
+        try:
+            result.samples.setdefault(name, []).append(runs[name]())
+        except Exception as problem:  # noqa: BLE001 - a contender that fails must not end the others
+            result.absent[name] = f"failed: {type(problem).__name__}: {problem}"
+            result.samples.pop(name, None)
+            del runs[name]

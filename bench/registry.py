@@ -1,0 +1,37 @@
+"""Everything that can be measured: a literal table of subjects, each a module with `MEASUREMENTS`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.measure import Measurement
+
+__all__ = ["SUBJECTS", "measurements"]
+
+SUBJECTS = (
+    "bench.carrying",
+    "bench.waiting",
+    "bench.blocking",
+    "bench.computing",
+    "bench.starting",
+    "bench.streaming",
+)
+"""In the order of the table. A new subject is a new module and a line here."""
+
+
+def measurements(only: list[str] | None = None) -> list[Measurement]:
+    """Return all measurements, or those that are named.
+
+    Raises:
+        KeyError: there is none of that name; the message lists the names.
+    """
+    known: dict[str, Measurement] = {}
+    for subject in SUBJECTS:
+        for measurement in importlib.import_module(subject).MEASUREMENTS:
+            assert measurement.name not in known, f"two measurements are called {measurement.name}"
+            known[measurement.name] = measurement
+    if unknown := [name for name in only or () if name not in known]:
+        raise KeyError(f"no measurement is called {unknown[0]!r}; there are: {', '.join(known)}")
+    return [known[name] for name in only or known]

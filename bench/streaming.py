@@ -1,0 +1,57 @@
+"""A generator of a million tasks: does the memory stay flat, and the speed?"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from bench.measure import Contender, Measurement, Run, Target
+from bench.processes import run_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["MEASUREMENTS"]
+
+_SHORT = 10_000
+
+
+def _stream(value: str, count: int | None = None) -> Callable[[int], AbstractContextManager[Run]]:
+    """Stream tasks in a process of its own, `count` or as many as the size says, and report one value of it."""
+
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        yield lambda: float(json.loads(run_script("stream_manyhands.py", count or size))[value])
+
+    return opened
+
+
+_SHORT_STREAM = f"manyhands, {_SHORT:,} tasks"
+
+MEASUREMENTS = (
+    Measurement(
+        name="streaming-rate",
+        question="How many tasks a second in a stream of 1,000,000, compared with one of 10,000?",
+        unit="tasks/s",
+        size=1_000_000,
+        quick_size=100_000,
+        contenders=(
+            Contender("manyhands", _stream("rate")),
+            Contender(_SHORT_STREAM, _stream("rate", _SHORT)),
+        ),
+        targets=(Target("at least", 0.8, times=_SHORT_STREAM),),
+        warm_up=False,
+    ),
+    Measurement(
+        name="streaming-memory",
+        question="How much do driver and workers grow together during a stream of 1,000,000 tasks?",
+        unit="MB",
+        size=1_000_000,
+        quick_size=100_000,
+        contenders=(Contender("manyhands", _stream("growth_mb")),),
+        targets=(Target("at most", 100),),
+        warm_up=False,
+        most_rounds=1,
+    ),
+)
