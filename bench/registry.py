@@ -17,6 +17,7 @@ SUBJECTS = (
     "bench.computing",
     "bench.starting",
     "bench.streaming",
+    "bench.rollouts",
 )
 """In the order of the table. A new subject is a new module and a line here."""
 

@@ -31,6 +31,8 @@ _REPLAY_PAUSE = 2.0
 """Seconds before the first of them, twice as many before the second."""
 _TURN = 0.25
 """Seconds of waiting for results before the display is told something."""
+_TELL = 0.2
+"""Seconds between two reports to whoever watches: reading what workers say costs more than a result."""
 _SESSION_NOTE = 5.0
 """Seconds between two notes of how long the session lasts."""
 _BREAKER = 20
@@ -82,6 +84,7 @@ class Session:
         self._played = 0
         self._in_a_row = 0
         self._noted = 0.0
+        self._told = 0.0
         self.stopped: str = ""
         """Why the rest was not played; empty if it was."""
 
@@ -212,7 +215,8 @@ class Session:
                 self.tally.count(play)
         self._note_session(number)
         self.tally.under_way = len(self._under_way)
-        if self._watch:
+        if self._watch and self.tally.seconds - self._told > _TELL:
+            self._told = self.tally.seconds
             self.tally.sighting = read_boards(self.directory.live)
             self._watch(self.tally)
 
