@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PROGRAMS := $(VENV)/.programs
 SYSTEM := $(VENV)/.system
 
 .DEFAULT_GOAL := help
@@ -17,12 +18,27 @@ $(READY): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "manyhands needs Python 3.11 or later; $(PYTHON) is older. Try: make PYTHON=python3.11 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench,ray,spark]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench,ray,spark,math,rag,web,rollout,parquet]'
 	@touch $(READY)
 
-# What tests and benchmarks need from the system: Java for Spark, iproute2 for hosts in network namespaces, openssl for
-# certificates, QEMU for machines, and apt's lists for the tiny guest (asking for util-linux, which is there, updates them).
-# Where there is no apt-get or no right to use it, the tests themselves say what is missing.
+# What is no Python package. The demo needs the sandbox of programs and the browser; tests and benchmarks also Java for Spark,
+# iproute2 for hosts in network namespaces, openssl for certificates, QEMU for machines, and apt's lists for the tiny guest
+# (asking for util-linux, which is there, updates them). Where there is no apt-get or no right to use it, what needs a
+# program says so itself.
+install = if test -n "$$missing"; then \
+		echo "==> installing$$missing"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		{ $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; } \
+			>$(VENV)/system.log 2>&1 || { echo "could not install$$missing (see $(VENV)/system.log); please do it by hand"; exit 0; }; \
+	fi; \
+	touch $@
+
+$(PROGRAMS): Makefile | $(READY)
+	@missing=""; \
+	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
+	$(install)
+
 $(SYSTEM): Makefile | $(READY)
 	@missing=""; \
 	command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || missing="$$missing openjdk-17-jre-headless"; \
@@ -32,18 +48,12 @@ $(SYSTEM): Makefile | $(READY)
 	command -v qemu-img >/dev/null || missing="$$missing qemu-utils"; \
 	PATH="$$PATH:/usr/sbin:/sbin" command -v mke2fs >/dev/null || missing="$$missing e2fsprogs"; \
 	apt-cache show linux-image-cloud-amd64 busybox-static >/dev/null 2>&1 || missing="$$missing util-linux"; \
-	if test -n "$$missing"; then \
-		echo "==> installing$$missing"; \
-		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
-		{ $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; } \
-			>$(VENV)/system.log 2>&1 || { echo "could not install$$missing (see $(VENV)/system.log); please do it by hand"; exit 0; }; \
-	fi; \
-	touch $(SYSTEM)
+	$(install)
 
-demo: $(READY) ## Run a batch of tasks in parallel and look at it
+demo: $(READY) $(PROGRAMS) ## Run a batch of tasks in parallel and look at it
 	@$(BIN)/manyhands demo
 
-test: $(READY) $(SYSTEM) ## Check format, lint and types, then run every test
+test: $(READY) $(PROGRAMS) $(SYSTEM) ## Check format, lint and types, then run every test
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
 	@MANYHANDS_REQUIRE_ALL=1 $(BIN)/python -m pytest
@@ -58,7 +68,7 @@ format: $(READY) ## Format the code and sort imports
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --quiet .
 
-bench: $(READY) $(SYSTEM) ## Measure against peers: one table, JSON and a plot in bench/out (takes minutes; run nothing else)
+bench: $(READY) $(PROGRAMS) $(SYSTEM) ## Measure against peers: one table, JSON and a plot in bench/out (takes minutes; run nothing else)
 	@$(BIN)/python -m bench
 
 clean: ## Remove the environment and everything that was generated

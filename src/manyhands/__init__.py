@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from manyhands.agents import AgentBase, ParallelizableAgent
+    from manyhands.agents.chat import ChatAgent
+    from manyhands.agents.playing import Played
     from manyhands.agents.rpc_agent import RpcAgent
     from manyhands.config import EngineName, RunConfig
     from manyhands.config.program import init
@@ -19,15 +21,21 @@ if TYPE_CHECKING:
     from manyhands.engines.local import LocalRuntime
     from manyhands.engines.ray import RayRuntime
     from manyhands.engines.spark import SparkRuntime
+    from manyhands.envs import Environment, ToolFailed, ToolResult, tool
     from manyhands.errors import (
         AccessDenied,
         AgentError,
         AgentStopped,
+        BadData,
         CallCancelled,
         CallTimedOut,
         ConfigError,
+        ContextFull,
         DuplicateTaskId,
+        EndpointDown,
+        EndpointRefused,
         EngineFailed,
+        EnvironmentFailed,
         InfrastructureError,
         Interrupted,
         LeaseLost,
@@ -36,11 +44,15 @@ if TYPE_CHECKING:
         MachineFailed,
         ManyhandsError,
         MissingExtra,
+        MissingProgram,
         PoolFailed,
         PoolStopped,
         ProtocolError,
         RemoteError,
+        RequestRejected,
+        RunBusy,
         ServerLost,
+        StoreFailed,
         SubAgentError,
         SubAgentsFailed,
         TaskFailed,
@@ -54,13 +66,16 @@ if TYPE_CHECKING:
     from manyhands.remote.client.result import Result, wait
     from manyhands.remote.client.stream import RemoteStream
     from manyhands.remote.launcher import RpcAgentServerLauncher
+    from manyhands.rollout import RolloutConfig, RolloutWorker, run_parallel_rollout
     from manyhands.rpc import Limits, TlsConf
     from manyhands.runners import Progress, Runners, exec_tasks
-    from manyhands.tasks import ErrorInfo, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
+    from manyhands.tasks import ErrorInfo, Item, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
     from manyhands.vms import Lease, Machine, MachineSettings, MachineState, PoolClient, VMPoolManager
 
 _ROOMS = {
     "agents": ("AgentBase", "ParallelizableAgent"),
+    "agents.chat": ("ChatAgent",),
+    "agents.playing": ("Played",),
     "agents.rpc_agent": ("RpcAgent",),
     "config": ("EngineName", "RunConfig"),
     "config.program": ("init",),
@@ -69,15 +84,21 @@ _ROOMS = {
     "engines.local": ("LocalRuntime",),
     "engines.ray": ("RayRuntime",),
     "engines.spark": ("SparkRuntime",),
+    "envs": ("Environment", "ToolFailed", "ToolResult", "tool"),
     "errors": (
         "AccessDenied",
         "AgentError",
         "AgentStopped",
+        "BadData",
         "CallCancelled",
         "CallTimedOut",
         "ConfigError",
+        "ContextFull",
         "DuplicateTaskId",
+        "EndpointDown",
+        "EndpointRefused",
         "EngineFailed",
+        "EnvironmentFailed",
         "InfrastructureError",
         "Interrupted",
         "LeaseLost",
@@ -86,11 +107,15 @@ _ROOMS = {
         "MachineFailed",
         "ManyhandsError",
         "MissingExtra",
+        "MissingProgram",
         "PoolFailed",
         "PoolStopped",
         "ProtocolError",
         "RemoteError",
+        "RequestRejected",
+        "RunBusy",
         "ServerLost",
+        "StoreFailed",
         "SubAgentError",
         "SubAgentsFailed",
         "TaskFailed",
@@ -104,9 +129,10 @@ _ROOMS = {
     "remote.client.result": ("Result", "wait"),
     "remote.client.stream": ("RemoteStream",),
     "remote.launcher": ("RpcAgentServerLauncher",),
+    "rollout": ("RolloutConfig", "RolloutWorker", "run_parallel_rollout"),
     "rpc": ("Limits", "TlsConf"),
     "runners": ("Progress", "Runners", "exec_tasks"),
-    "tasks": ("ErrorInfo", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
+    "tasks": ("ErrorInfo", "Item", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
     "vms": ("Lease", "Machine", "MachineSettings", "MachineState", "PoolClient", "VMPoolManager"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
@@ -117,17 +143,25 @@ __all__ = [
     "AgentBase",
     "AgentError",
     "AgentStopped",
+    "BadData",
     "CallCancelled",
     "CallTimedOut",
+    "ChatAgent",
     "ConfigError",
+    "ContextFull",
     "DistConf",
     "DuplicateTaskId",
+    "EndpointDown",
+    "EndpointRefused",
     "EngineFailed",
     "EngineName",
+    "Environment",
+    "EnvironmentFailed",
     "ErrorInfo",
     "InfrastructureError",
     "InlineRuntime",
     "Interrupted",
+    "Item",
     "Lease",
     "LeaseLost",
     "LeaseTimeout",
@@ -140,8 +174,10 @@ __all__ = [
     "MachineState",
     "ManyhandsError",
     "MissingExtra",
+    "MissingProgram",
     "Msg",
     "ParallelizableAgent",
+    "Played",
     "PoolClient",
     "PoolFailed",
     "PoolStopped",
@@ -150,14 +186,19 @@ __all__ = [
     "RayRuntime",
     "RemoteError",
     "RemoteStream",
+    "RequestRejected",
     "Result",
+    "RolloutConfig",
+    "RolloutWorker",
     "RpcAgent",
     "RpcAgentServerLauncher",
+    "RunBusy",
     "RunConfig",
     "Runners",
     "RuntimeEngine",
     "ServerLost",
     "SparkRuntime",
+    "StoreFailed",
     "SubAgentError",
     "SubAgentsFailed",
     "Task",
@@ -165,6 +206,8 @@ __all__ = [
     "TaskResponse",
     "TaskStatus",
     "TlsConf",
+    "ToolFailed",
+    "ToolResult",
     "UnknownName",
     "Unserialisable",
     "UsageError",
@@ -176,6 +219,8 @@ __all__ = [
     "init",
     "record_step",
     "record_usage",
+    "run_parallel_rollout",
+    "tool",
     "wait",
 ]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import EntryPoints
 
-__all__ = ["Family", "Member", "load_dotted", "require_extra"]
+__all__ = ["Family", "Member", "load_dotted", "require", "require_extra"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +94,14 @@ def require_extra(part: str, *, extra: str, package: str) -> None:
     """
     if importlib.util.find_spec(package) is None:
         raise MissingExtra(part, extra, package)
+
+
+def require(*modules: str) -> None:
+    """Say at import that a module cannot work without others which it loads only when it uses them.
+
+    Raises:
+        ModuleNotFoundError: one is not installed; `Family.load` turns it into the `pip install` line.
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)

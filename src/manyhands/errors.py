@@ -7,19 +7,26 @@
     │   ├── AccessDenied              the peer does not accept our token or certificate, or we not its (also a PermissionError)
     │   ├── AgentStopped              the remote agent was stopped, or its owner is gone (also a LookupError)
     │   ├── ConfigError               a setting is unknown, of the wrong type or out of range
+    │   ├── BadData                   a line of a benchmark file cannot be a task
     │   ├── DuplicateTaskId           two tasks of one run have the same id
     │   ├── LimitExceeded             more, larger or deeper than the other side accepts (also a ValueError)
+    │   ├── EndpointRefused           the model's endpoint knows the key or the model and says no
+    │   ├── RunBusy                   another process is writing into this run's directory
     │   ├── UnknownName               no plug-in (engine, provider, ...) has this name
     │   ├── MissingExtra              the plug-in exists, its optional packages do not
+    │   ├── MissingProgram            a program that is no Python package is not on this machine
     │   └── Unserialisable            an object cannot travel to a worker (also a TypeError)
     ├── AgentError                    the agent's own code must change
     │   ├── CallCancelled             the call to a remote agent was cancelled
     │   ├── CallTimedOut              the call did not end by its deadline (also a TimeoutError)
     │   ├── RemoteError               a remote agent raised an error that cannot travel; its name and traceback do
+    │   ├── ContextFull               the conversation is longer than the model accepts
+    │   ├── RequestRejected           the endpoint cannot make sense of what the agent sent
     │   ├── SubAgentError             one sub-agent of a ParallelizableAgent failed
     │   ├── SubAgentsFailed           some did, and nobody was there to aggregate the rest
     │   └── TaskFailed                raised by TaskResponse.unwrap() for a response without success
     └── InfrastructureError           nobody's code is wrong: a process or a machine went away
+        ├── EndpointDown              the model's endpoint does not answer, or only with errors
         ├── EngineFailed              the engine cannot go on
         ├── LeaseLost                 the lease has ended: released, expired, or its machine broke
         ├── LeaseTimeout              no machine became free in the time that was asked for (also a TimeoutError)
@@ -28,6 +35,8 @@
         ├── PoolStopped               the pool is being drained or has ended
         ├── ProtocolError             the peer does not speak our protocol, or breaks it
         ├── ServerLost                an agent server died, was stopped or cannot be reached (also a ConnectionError)
+        ├── EnvironmentFailed         what an environment is built on (a browser, a helper process, ...) broke
+        ├── StoreFailed               results cannot be kept: the disk is full, the file is damaged
         └── WorkerLost                the worker died and took the attempt with it
 
     Interrupted (KeyboardInterrupt)   Ctrl-C; carries every response, the cancelled ones too
@@ -44,11 +53,16 @@ __all__ = [
     "AccessDenied",
     "AgentError",
     "AgentStopped",
+    "BadData",
     "CallCancelled",
     "CallTimedOut",
     "ConfigError",
+    "ContextFull",
     "DuplicateTaskId",
+    "EndpointDown",
+    "EndpointRefused",
     "EngineFailed",
+    "EnvironmentFailed",
     "InfrastructureError",
     "Interrupted",
     "LeaseLost",
@@ -57,11 +71,15 @@ __all__ = [
     "MachineFailed",
     "ManyhandsError",
     "MissingExtra",
+    "MissingProgram",
     "PoolFailed",
     "PoolStopped",
     "ProtocolError",
     "RemoteError",
+    "RequestRejected",
+    "RunBusy",
     "ServerLost",
+    "StoreFailed",
     "SubAgentError",
     "SubAgentsFailed",
     "TaskFailed",
@@ -99,6 +117,27 @@ class ConfigError(UsageError, ValueError):
     """A setting is unknown, of the wrong type or out of range."""
 
 
+class BadData(UsageError, ValueError):
+    """Lines of a benchmark file that cannot be tasks; `problems` has `(line, reason)` for each."""
+
+    def __init__(self, source: str, problems: Iterable[tuple[int, str]]) -> None:
+        self.source, self.problems = source, tuple(problems)
+        shown = "".join(f"\n  {source}:{line}: {reason}" for line, reason in self.problems[:10])
+        more = f"\n  ... and {len(self.problems) - 10} more" if len(self.problems) > 10 else ""
+        super().__init__(f"{len(self.problems)} line(s) cannot be tasks; nothing was started:{shown}{more}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.source, self.problems))
+
+
+class EndpointRefused(UsageError):
+    """The model's endpoint answers and will go on refusing: a wrong key, an unknown model, no credit."""
+
+
+class RunBusy(UsageError):
+    """Another process is writing into the run's directory."""
+
+
 class DuplicateTaskId(UsageError, ValueError):
     """Two tasks of one run share an id, so their responses could not be told apart."""
 
@@ -130,6 +169,17 @@ class MissingExtra(UsageError, ImportError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.part, self.extra, self.missing))
+
+
+class MissingProgram(UsageError):
+    """A part needs a program that is not a Python package, and this machine does not have it or does not let it run."""
+
+    def __init__(self, part: str, problem: str, cure: str) -> None:
+        self.part, self.problem, self.cure = part, problem, cure
+        super().__init__(f"{part}: {problem}; {cure}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.part, self.problem, self.cure))
 
 
 class Unserialisable(UsageError, TypeError):
@@ -164,6 +214,14 @@ class RemoteError(AgentError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.error_type, self.message, self.traceback))
+
+
+class ContextFull(AgentError):
+    """The conversation is longer than the model accepts."""
+
+
+class RequestRejected(AgentError):
+    """The endpoint cannot make sense of a request, so sending it again is of no use."""
 
 
 class SubAgentError(AgentError):
@@ -248,6 +306,21 @@ class ProtocolError(InfrastructureError):
 
 class ServerLost(InfrastructureError, ConnectionError):
     """An agent server died, was stopped or cannot be reached; what was asked of it may or may not have happened."""
+
+
+class EndpointDown(InfrastructureError):
+    """The model's endpoint does not answer, or only with errors, and was asked often enough."""
+
+
+class StoreFailed(InfrastructureError):
+    """A result cannot be made durable; what was recorded before is safe."""
+
+
+class EnvironmentFailed(InfrastructureError):
+    """What an environment is built on broke: a browser died, a helper process did not start, a machine went away.
+
+    The agent is not to blame; another attempt in a fresh environment may succeed.
+    """
 
 
 class WorkerLost(InfrastructureError):

@@ -11,14 +11,14 @@ from manyhands.cli import main
 
 
 def test_the_demo_ends_well_and_shows_every_status(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--tasks", "60", "--workers", "2"]) == 0
+    assert main(["demo", "--tasks", "60", "--workers", "2", "--no-rollouts"]) == 0
     shown = capsys.readouterr().out
     for word in ("60 responses", "succeeded", "failed", "timed out", "lost", "ValueError", "times as fast"):
         assert word in shown, shown
 
 
 def test_help_is_everywhere() -> None:
-    for arguments in (["--help"], ["demo", "-h"]):
+    for arguments in (["--help"], ["demo", "-h"], ["rollout", "-h"], ["runs", "-h"], ["compare", "-h"]):
         done = subprocess.run(
             [sys.executable, "-m", "manyhands", *arguments], capture_output=True, text=True, check=True
         )

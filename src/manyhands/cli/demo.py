@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import random
@@ -9,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from manyhands.agents import AgentBase, ParallelizableAgent
+from manyhands.cli.demo_rollouts import show_samples
 from manyhands.config import RunConfig
 from manyhands.config.run_config import usable_cores
 from manyhands.messages import Msg
@@ -16,8 +18,6 @@ from manyhands.runners import Runners
 from manyhands.tasks import Task, TaskStatus, record_usage
 
 if TYPE_CHECKING:
-    import argparse
-
     from manyhands.tasks import TaskResponse
 
 __all__ = ["add"]
@@ -59,6 +59,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser("demo", help="run a batch of tasks in parallel and look at it")
     parser.add_argument("--tasks", type=int, default=200, help="how many tasks (default: 200)")
     parser.add_argument("--workers", type=int, default=None, help="how many worker processes (default: one per core)")
+    parser.add_argument(
+        "--rollouts",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="play the samples of the environments too",
+    )
     parser.set_defaults(run=run)
 
 
@@ -85,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
         f"\n[bold green]{worked:.0f} s of agents' time in {seconds:.1f} s: {worked / seconds:.0f} times as fast as one "
         f"after the other.[/] Every task has its response.\nRead on: README.md, examples/, docs/engines.md"
     )
-    return 0
+    return show_samples(console) if options.rollouts else 0
 
 
 def _tasks(count: int) -> Any:

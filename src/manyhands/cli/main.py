@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from manyhands.cli import agent_server, demo, pool, vm
+from manyhands.cli import agent_server, demo, pool, rollout, runs, vm
 from manyhands.errors import Interrupted, ManyhandsError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = (demo, agent_server, pool, vm)
+_COMMANDS = (demo, rollout, runs, agent_server, pool, vm)
 """Each has `add(subparsers)`, which sets `run`: a function of the parsed arguments that returns the exit status."""
 
 
@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in _COMMANDS:
         command.add(subparsers)
     options = parser.parse_args(arguments)
+    options.arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return int(options.run(options))
     except ManyhandsError as error:

@@ -1,5 +1,6 @@
 """The records of work: `Task` in, attempts in between, `TaskResponse` out."""
 
+from manyhands.tasks.item import Item
 from manyhands.tasks.outcome import Ending, Outcome
 from manyhands.tasks.recording import Recording, current_task, record_step, record_usage
 from manyhands.tasks.response import ErrorInfo, TaskResponse, TaskStatus
@@ -8,6 +9,7 @@ from manyhands.tasks.task import Task
 __all__ = [
     "Ending",
     "ErrorInfo",
+    "Item",
     "Outcome",
     "Recording",
     "Task",

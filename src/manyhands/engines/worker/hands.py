@@ -219,7 +219,7 @@ class Hands:
             with contextlib.suppress(Abandoned):  # meant for a call that has just let go of the loop by itself
                 loop.run_forever()
         try:
-            left = [task for task, _ in self._playing.values()]
+            left = _tasks_of(loop)  # what calls left behind for each other (clients, helpers) cleans up too
             for task in left:
                 task.cancel()
             if left:
@@ -299,7 +299,13 @@ class Hands:
         gate.leave()
 
 
-async def _wait_for(tasks: list[asyncio.Task[None]]) -> None:
+def _tasks_of(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
+    import asyncio
+
+    return list(asyncio.all_tasks(loop))
+
+
+async def _wait_for(tasks: list[asyncio.Task[Any]]) -> None:
     """Give cancelled tasks a moment to end."""
     import asyncio
 

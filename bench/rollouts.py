@@ -1,0 +1,149 @@
+"""Rollouts against an endpoint that answers after 0.2 s, and the journal by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.measure import Contender, Measurement, Run, Target
+from bench.pools import LIMIT
+from manyhands.store import Journal, Play, PlayStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MEASUREMENTS"]
+
+_SCRIPTS = Path(__file__).parent / "scripts"
+_PEERS = Path(__file__).parent / "peers"
+_LATENCY = 0.2
+_TURNS = 5
+_AT_A_TIME = 200
+_CALL = {"tool": "calculator", "arguments": {"expression": "6*7"}}
+_BATCH = 200
+"""Results in one commit: as many as rollouts may end at once."""
+
+
+@contextmanager
+def _endpoint() -> Iterator[str]:
+    """The scripted endpoint in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "script.json"
+        script.write_text(json.dumps({"default": [_CALL] * (_TURNS - 1) + ["42"], "latency": _LATENCY}))
+        command = [
+            sys.executable,
+            "-m",
+            "manyhands.testing.openai_server",
+            "--die-with-parent",
+            "--script",
+            str(script),
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def _play(python: str, name: str, size: int) -> Iterator[Run]:
+    """A program that plays `size` rollouts and prints the seconds from the first request to the last result."""
+    with _endpoint() as url, tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "any"}
+
+        def run() -> float:
+            command = [python, str(_SCRIPTS / name), str(size), str(_AT_A_TIME), folder]
+            ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
+            if ended.returncode:
+                raise RuntimeError((ended.stderr.strip().splitlines() or ["no error output"])[-1])
+            seconds = float(ended.stdout.split()[-1])
+            return size / _AT_A_TIME * _TURNS * _LATENCY / seconds
+
+        yield run
+
+
+@contextmanager
+def _manyhands(size: int) -> Iterator[Run]:
+    yield from _play(sys.executable, "rollouts_manyhands.py", size)
+
+
+@contextmanager
+def _inspect(size: int) -> Iterator[Run]:
+    python = _PEERS / "inspect_ai" / "bin" / "python"
+    if not python.exists():
+        raise RuntimeError("inspect_ai has no environment: python -m bench.peers")
+    yield from _play(str(python), "rollouts_inspect.py", size)
+
+
+def _plays(size: int) -> list[Play]:
+    body = os.urandom(1000)
+    return [Play(str(n), 1, PlayStatus.COMPLETED, score=1.0, answer="42", trajectory=body) for n in range(size)]
+
+
+@contextmanager
+def _journal(size: int) -> Iterator[Run]:
+    def run() -> float:
+        plays = _plays(size)
+        with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal") as journal:
+            began = time.perf_counter()
+            for start in range(0, size, _BATCH):
+                journal.record(plays[start : start + _BATCH])
+            return size / (time.perf_counter() - began)
+
+    yield run
+
+
+@contextmanager
+def _plain_sqlite(size: int) -> Iterator[Run]:
+    """The least that anybody could write: one table, two columns, the same durability."""
+
+    def run() -> float:
+        rows = [(play.task, play.trajectory) for play in _plays(size)]
+        with tempfile.TemporaryDirectory() as folder:
+            db = sqlite3.connect(Path(folder) / "plain", isolation_level=None)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("CREATE TABLE results (task TEXT PRIMARY KEY, body BLOB)")
+            began = time.perf_counter()
+            for start in range(0, size, _BATCH):
+                db.execute("BEGIN IMMEDIATE")
+                db.executemany("INSERT INTO results VALUES (?, ?)", rows[start : start + _BATCH])
+                db.execute("COMMIT")
+            seconds = time.perf_counter() - began
+            db.close()
+        return size / seconds
+
+    yield run
+
+
+MEASUREMENTS = (
+    Measurement(
+        name="rollouts",
+        question=f"Which fraction of the ideal speed do rollouts of {_TURNS} turns reach, {_AT_A_TIME} at a time?",
+        unit="of the ideal",
+        size=2_000,
+        quick_size=400,
+        contenders=(Contender("manyhands", _manyhands), Contender("inspect_ai", _inspect)),
+        targets=(Target("at least", 0.7), Target("at least", 1.0, times="inspect_ai")),
+        warm_up=False,
+        most_rounds=3,
+    ),
+    Measurement(
+        name="journal",
+        question="How many results a second become durable, in commits of 200?",
+        unit="results/s",
+        size=20_000,
+        quick_size=4_000,
+        contenders=(Contender("manyhands", _journal), Contender("plain sqlite3", _plain_sqlite)),
+        targets=(Target("at least", 2_000.0),),
+    ),
+)

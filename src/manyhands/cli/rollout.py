@@ -1,0 +1,155 @@
+"""`manyhands rollout`: play a benchmark."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from manyhands.errors import Interrupted
+
+if TYPE_CHECKING:
+    from manyhands.rollout import RolloutConfig
+    from manyhands.rollout.preparing import Prepared
+    from manyhands.store import Summary
+
+__all__ = ["add"]
+
+_PREFIX = "MANYHANDS_"
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command; its flags are the fields of `RolloutConfig`."""
+    parser = subparsers.add_parser(
+        "rollout",
+        help="play a benchmark: every task is played, scored and kept; the same command again continues",
+        description="Play a benchmark. Every flag can also be an environment variable (--num-rollouts: "
+        "MANYHANDS_NUM_ROLLOUTS) or a key of the --config file (num_rollouts); a flag wins over a variable, a variable over "
+        "the file. The model's endpoint: OPENAI_BASE_URL and OPENAI_API_KEY, from the environment or a file .env.",
+    )
+    _add_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Play, show and tell what came of it."""
+    from manyhands.rollout.preparing import prepare
+
+    config = _config(options)
+    signal.signal(signal.SIGTERM, _as_ctrl_c)
+    prepared = prepare(config)
+    if options.dry_run:
+        return _dry_run(prepared)
+    return _play(prepared, as_json=options.json, command=_again(options.arguments))
+
+
+def _play(prepared: Prepared, *, as_json: bool, command: str) -> int:
+    from manyhands.cli.display import open_display
+    from manyhands.cli.tables import console, summary_table
+    from manyhands.rollout.running import Session
+
+    out = console(stderr=True)
+    with Session(prepared) as session:
+        if not session.owed:
+            out.print(f"Nothing left to do: all {session.tally.total} rollouts of {prepared.path} have their results.")
+        elif session.resumed:
+            out.print(f"Continuing {prepared.path}: {session.tally.done} of {session.tally.total} rollouts are done.")
+        try:
+            with open_display(session):
+                summary = session.play()
+        except (Interrupted, KeyboardInterrupt):
+            out.print(
+                f"Stopped: {session.tally.done} of {session.tally.total} rollouts are done and kept. To continue:\n  {command}",
+                highlight=False,
+                soft_wrap=True,
+            )
+            return 130
+    if as_json:
+        print(json.dumps({"run": prepared.path.name, "path": str(prepared.path), **summary.as_json()}))
+    else:
+        console().print(summary_table(prepared.path.name, summary))
+        print(f"{prepared.path}: results.jsonl, summary.json, trajectories. See: manyhands show {prepared.path}")
+    return _status(summary, session.stopped, command)
+
+
+def _status(summary: Summary, stopped: str, command: str) -> int:
+    if not summary.owed:
+        return 0
+    if stopped:
+        print(f"manyhands: stopped early: {stopped}", file=sys.stderr)
+    print(
+        f"manyhands: {summary.owed} rollout(s) have no result of their own yet; the same command plays them:\n  {command}",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _dry_run(prepared: Prepared) -> int:
+    """Say what would be played; write nothing."""
+    from manyhands.store import Journal
+
+    journal = prepared.path / "journal.sqlite"
+    total = prepared.benchmark.size * prepared.config.attempts
+    owed = total
+    if journal.exists() and not prepared.config.fresh:
+        with Journal(journal, read_only=True) as known:
+            owed = known.count_owed(prepared.config.attempts)
+    engine = prepared.engine
+    print(
+        f"{prepared.benchmark.size} tasks x {prepared.config.attempts} attempt(s) = {total} rollouts, {owed} of them owed\n"
+        f"model {prepared.config.model}, {prepared.config.num_rollouts} rollouts at a time on engine {engine.engine_name} "
+        f"with {engine.workers} worker(s)\ndirectory {prepared.path}\nnothing was started"
+    )
+    return 0
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    from manyhands.rollout.config import RolloutConfig, flag_of
+
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML, TOML or JSON file")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, say what would be played, and stop")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    groups: dict[str, Any] = {}
+    hints = get_type_hints(RolloutConfig)
+    for spec in dataclasses.fields(RolloutConfig):
+        title = spec.metadata["group"]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        group = groups[title]
+        default = spec.default if spec.default is not dataclasses.MISSING else None
+        about = spec.metadata["help"] + ("" if default in (None, "", False) else f" (default: {default})")
+        settings: dict[str, Any] = {"dest": spec.name, "default": None, "help": about.replace("%", "%%")}
+        if hints[spec.name] is bool:
+            group.add_argument(flag_of(spec.name), action=argparse.BooleanOptionalAction, **settings)
+        elif "list" in str(hints[spec.name]) or "dict" in str(hints[spec.name]):
+            group.add_argument(flag_of(spec.name), action="append", metavar=spec.metadata.get("metavar"), **settings)
+        else:
+            group.add_argument(flag_of(spec.name), metavar=spec.metadata.get("metavar", "X"), **settings)
+
+
+def _config(given: argparse.Namespace) -> RolloutConfig:
+    from manyhands.rollout.config import RolloutConfig
+    from manyhands.rollout.reading import read_settings
+
+    names = [spec.name for spec in dataclasses.fields(RolloutConfig)]
+    settings = {
+        name.replace("-", "_"): value for name, value in (read_settings(given.config) if given.config else {}).items()
+    }
+    settings |= {name: os.environ[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in os.environ}
+    settings |= {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    return RolloutConfig.from_settings(settings)
+
+
+def _again(arguments: list[str]) -> str:
+    """Return the command that continues this run."""
+    return shlex.join(["manyhands", *(argument for argument in arguments if argument != "--fresh")])
+
+
+def _as_ctrl_c(number: int, frame: Any) -> None:  # noqa: ARG001 - the form of a signal handler
+    raise KeyboardInterrupt

@@ -1,0 +1,223 @@
+"""`manyhands runs`, `show`, `export`, `rescore`, `compare`: what to do with runs that were played."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from manyhands.cli.tables import COLOURS, console, number, plain_table, summary_table
+from manyhands.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from manyhands.store import Journal, Play
+
+__all__ = ["add"]
+
+_FORMATS = ("jsonl", "openai-chat", "osworld", "parquet")
+_SHOWN = 20
+"""Results that `show` lists, and changed tasks that `compare` does, unless told otherwise."""
+_CUT = 80
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    runs = subparsers.add_parser("runs", help="list the runs of a folder")
+    runs.add_argument("--output-dir", type=Path, default=Path("results"), help="where they are (default: results)")
+    runs.set_defaults(run=_runs)
+
+    show = subparsers.add_parser("show", help="show a run, or one rollout of it with every message")
+    _run_argument(show)
+    show.add_argument("task", nargs="?", help="the id of a task: show its rollout")
+    show.add_argument("--attempt", type=int, default=1, help="which attempt at it (default: 1)")
+    show.add_argument("--status", help="only results with this status: completed, failed, timed out, infrastructure")
+    show.add_argument("--limit", type=int, default=_SHOWN, help=f"how many results to list (default: {_SHOWN})")
+    show.set_defaults(run=_show)
+
+    export = subparsers.add_parser("export", help="write the results of a run for other tools")
+    _run_argument(export)
+    export.add_argument("--format", choices=_FORMATS, default="jsonl", help="(default: jsonl)")
+    export.add_argument("--output", type=Path, required=True, help="the file to write; for osworld a folder")
+    export.set_defaults(run=_export)
+
+    rescore = subparsers.add_parser("rescore", help="score the answers of a run with another metric")
+    _run_argument(rescore)
+    rescore.add_argument("--metric", required=True, help="its name, or MODULE:CLASS")
+    rescore.add_argument("--judge-model", help="the model of llm_judge")
+    rescore.set_defaults(run=_rescore)
+
+    compare = subparsers.add_parser("compare", help="compare two runs over the same tasks, paired")
+    _run_argument(compare, "a")
+    _run_argument(compare, "b")
+    compare.add_argument("--metric", help="by which score (default: the one that decided)")
+    compare.add_argument("--json", action="store_true", help="print it as JSON")
+    compare.set_defaults(run=_compare)
+
+
+def _run_argument(parser: argparse.ArgumentParser, name: str = "path") -> None:
+    parser.add_argument(name, type=Path, metavar="RUN", help="the run's directory, or its name under ./results")
+
+
+def _journal(path: Path, *, read_only: bool = True) -> Journal:
+    """Open the journal of a run.
+
+    Raises:
+        ConfigError: there is no such run.
+    """
+    from manyhands.store import Journal
+
+    for folder in (path, Path("results") / path):
+        if (folder / "journal.sqlite").exists():
+            return Journal(folder / "journal.sqlite", read_only=read_only)
+    raise ConfigError(f"there is no run {path}; `manyhands runs` lists those under ./results")
+
+
+def _attempts(journal: Journal) -> int:
+    return int(journal.meta("attempts") or 1)
+
+
+def _runs(options: argparse.Namespace) -> int:
+    from manyhands.store import Journal, find_runs, summarise
+
+    found = find_runs(options.output_dir)
+    if not found:
+        print(f"no runs under {options.output_dir}")
+        return 0
+    table = plain_table("", "run", "done", "score", "failed", "tokens in / out", "time")
+    table.title = None
+    for path in found:
+        with Journal(path / "journal.sqlite", read_only=True) as journal:
+            summary = summarise(journal, _attempts(journal))
+        table.add_row(
+            path.name,
+            f"{summary.rollouts - summary.owed}/{summary.rollouts}",
+            number(summary.mean),
+            str(sum(summary.failures.values())),
+            f"{number(summary.prompt_tokens, ',')} / {number(summary.completion_tokens, ',')}",
+            f"{summary.seconds:.0f} s",
+        )
+    console().print(table)
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from manyhands.store import summarise
+
+    with _journal(options.path) as journal:
+        if options.task is not None:
+            return _show_rollout(journal, options.task, options.attempt)
+        out = console()
+        out.print(summary_table(options.path.name, summarise(journal, _attempts(journal))))
+        chosen = ("decides = 1", []) if options.status is None else ("decides = 1 AND status = ?", [options.status])
+        table = plain_table("", "task", "status", "score", "turns", "work", "answer or error")
+        table.title = None
+        for count, (_, play) in enumerate(journal.results(*chosen)):
+            if count == options.limit:
+                break
+            table.add_row(*_row(play))
+        out.print(table)
+    return 0
+
+
+def _row(play: Play) -> list[str]:
+    from rich.markup import escape
+
+    label = play.task if play.attempt == 1 else f"{play.task}#{play.attempt}"
+    said = (play.error or play.answer or "").replace("\n", " ")
+    colour = COLOURS[play.status]
+    return [
+        escape(label),
+        f"[{colour}]{play.status}[/]",
+        number(play.score) if play.score is not None else "",
+        str(play.turns),
+        f"{play.seconds:.1f} s",
+        escape(said if len(said) <= _CUT else f"{said[: _CUT - 1]}…"),
+    ]
+
+
+def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
+    from rich.markup import escape
+
+    plays = list(journal.results("task = ? AND attempt = ?", [task, attempt]))
+    if not plays:
+        raise UsageError(f"the run has no result for attempt {attempt} at task {task!r}")
+    out = console()
+    for play_number, play in plays:
+        out.print(
+            f"[bold]{escape(task)}[/] attempt {attempt}: {play.status}, score {number(play.score)}, {play.ending}"
+        )
+        if play.error:
+            out.print(f"[red]{escape(play.error)}[/]")
+        for message in (journal.trajectory(play_number) or {}).get("messages", ()):
+            out.print(f"[cyan]{message['role']}[/] {escape(str(message.get('content') or ''))}")
+            for call in message.get("tool_calls", ()):
+                out.print(
+                    f"  [yellow]{escape(call['function']['name'])}[/] {escape(str(call['function']['arguments']))}"
+                )
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from manyhands.store.exporting import export
+
+    with _journal(options.path) as journal:
+        count = export(journal, options.format, options.output)
+    print(f"{count} results in {options.output}")
+    return 0
+
+
+def _rescore(options: argparse.Namespace) -> int:
+    from manyhands.models import ModelSettings
+    from manyhands.models.secrets import endpoint_from_environment
+    from manyhands.rollout.rescoring import rescore
+    from manyhands.store import summarise
+
+    judge = None
+    if options.judge_model:
+        url, key = endpoint_from_environment(Path.cwd())
+        judge = ModelSettings(name=options.judge_model, base_url=url, api_key=key, most_requests=16)
+    with _journal(options.path, read_only=False) as journal:
+        count = rescore(journal, options.metric, judge)
+        summary = summarise(journal, _attempts(journal))
+    print(
+        f"{options.metric}: {number(summary.means.get(options.metric))} over {count} answers; nothing was played again"
+    )
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from manyhands.store.comparing import compare
+
+    with _journal(options.a) as a, _journal(options.b) as b:
+        found = compare(_scores(a, options.metric), _scores(b, options.metric))
+    if found is None:
+        raise UsageError("the two runs have no task in common")
+    if options.json:
+        print(json.dumps({name: getattr(found, name) for name in found.__slots__}))
+        return 0
+    table = plain_table("", "", options.a.name, options.b.name, "difference")
+    table.title = None
+    spread = "" if found.interval is None else f" (95 %: {found.interval[0]:+.3f} to {found.interval[1]:+.3f})"
+    table.add_row(
+        f"mean of {found.pairs} common tasks",
+        f"{found.mean_a:.3f}",
+        f"{found.mean_b:.3f}",
+        f"{found.difference:+.3f}{spread}",
+    )
+    for word, colour, changed in (("better", "green", found.better), ("worse", "red", found.worse)):
+        for task, before, after in changed[:_SHOWN]:
+            table.add_row(f"[{colour}]{word}[/] {task}", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
+    console().print(table)
+    print(f"{len(found.better)} better, {len(found.worse)} worse; only in one run: {found.only_a} and {found.only_b}")
+    return 0
+
+
+def _scores(journal: Journal, metric: str | None) -> dict[str, float]:
+    """Return the mean score of each task; what failed is 0."""
+    sums: dict[str, list[float]] = {}
+    for _, play in journal.results():
+        value: Any = play.score if metric is None else play.scores.get(metric)
+        sums.setdefault(play.task, []).append(value or 0.0)
+    return {task: sum(values) / len(values) for task, values in sums.items()}

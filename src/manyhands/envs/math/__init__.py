@@ -1,0 +1,1 @@
+"""Mathematics: the environment, and the calculator that runs in a helper process."""

@@ -1,0 +1,1 @@
+"""Programs: an interpreter in a sandbox, answers scored by tests or by output."""

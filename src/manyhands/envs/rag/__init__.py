@@ -1,0 +1,1 @@
+"""Questions about a knowledge base: reading it, its index, and the environment."""

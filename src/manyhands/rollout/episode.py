@@ -1,0 +1,104 @@
+"""One rollout under way: the conversation, and a record of all that happens in it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from manyhands.tasks.working import doing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from manyhands.envs import Environment
+    from manyhands.models import Completion, Model
+
+__all__ = ["PlayedEpisode"]
+
+
+class PlayedEpisode:
+    """Implements `manyhands.agents.playing.Episode` over an environment and a model."""
+
+    def __init__(self, environment: Environment, model: Model, max_turns: int, max_retries: int) -> None:
+        self._environment = environment
+        self._model = model
+        self.instructions = environment.instructions
+        self.question = ""
+        self.tools = [tool.as_openai() for tool in environment.tools()]
+        self.messages: list[dict[str, Any]] = []
+        self.max_turns = max_turns
+        self.max_retries = max_retries
+        self.turns = 0
+        self.tool_calls = 0
+        self.usage: dict[str, int] | None = {"prompt_tokens": 0, "completion_tokens": 0}
+        """None as soon as the endpoint once did not say."""
+        self.steps: list[dict[str, Any]] = []
+        self._started = time.monotonic()
+
+    async def complete(self) -> Completion:
+        """Ask the model and append what it says."""
+        began = time.monotonic()
+        completion = await self._model.complete(self.messages, self.tools)
+        self.turns += 1
+        self._count(completion.usage)
+        _name_calls(completion.message, self.turns)
+        self.messages.append(completion.message)
+        self._step("model", began, usage=completion.usage, finish_reason=completion.finish_reason)
+        return completion
+
+    async def answer_calls(self, calls: Sequence[dict[str, Any]]) -> None:
+        """Perform the calls of a turn; the environment decides whether they may overlap."""
+        self.tool_calls += len(calls)
+        results = await asyncio.gather(*(self._answer(call) for call in calls))
+        self.messages += results
+
+    def trajectory(self) -> dict[str, Any]:
+        """Return all that happened, for the store."""
+        return {"messages": self.messages, "tools": self.tools, "steps": self.steps}
+
+    async def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
+        began = time.monotonic()
+        function = call["function"]
+        doing(function["name"])
+        result = await self._environment.call(function["name"], function["arguments"])
+        self._step("tool", began, name=function["name"], call=call["id"], error=result.error, extras=result.extras)
+        return {"role": "tool", "tool_call_id": call["id"], "content": result.text}
+
+    def _count(self, usage: dict[str, int] | None) -> None:
+        if usage is None or self.usage is None:
+            self.usage = None
+            return
+        for name, amount in usage.items():
+            self.usage[name] = self.usage.get(name, 0) + amount
+
+    def _step(self, kind: str, began: float, **facts: Any) -> None:
+        now = time.monotonic()
+        shown = {name: value for name, value in facts.items() if value}
+        self.steps.append(
+            {
+                "kind": kind,
+                "turn": self.turns,
+                "at": round(began - self._started, 4),
+                "seconds": round(now - began, 4),
+                **shown,
+            }
+        )
+
+
+def _name_calls(message: dict[str, Any], turn: int) -> None:
+    """Make every tool call one that can be answered: with an id, a name and arguments, whatever the model left out."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return
+    message["tool_calls"] = [
+        {
+            "id": str(call.get("id") or f"call_{turn}_{index}"),
+            "type": "function",
+            "function": {
+                "name": str((call.get("function") or {}).get("name") or ""),
+                "arguments": (call.get("function") or {}).get("arguments") or "{}",
+            },
+        }
+        for index, call in enumerate(calls)
+    ]

@@ -1,0 +1,191 @@
+"""From a configuration to a run that could start: everything checked, nothing written yet."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from manyhands.config import RunConfig
+from manyhands.config.run_config import usable_cores
+from manyhands.envs import ENVIRONMENTS, Environment, Shared, environment_class
+from manyhands.errors import ConfigError
+from manyhands.metrics import METRICS
+from manyhands.models import ModelSettings
+from manyhands.models.base import MODELS
+from manyhands.models.secrets import endpoint_from_environment
+from manyhands.rollout.benchmark import Benchmark, read_benchmark
+from manyhands.rollout.reading import read_settings
+from manyhands.rollout.station import PlaySettings
+
+if TYPE_CHECKING:
+    from manyhands.rollout.config import RolloutConfig
+
+__all__ = ["Prepared", "prepare"]
+
+_FLAGS = ("kb", "sandbox", "headless")
+"""Settings of the run that are options of some environments."""
+_CHECK_LIMIT = 120.0
+"""Seconds for an environment to find out whether it can work: building an index of a large knowledge base is the longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run that could start."""
+
+    config: RolloutConfig
+    benchmark: Benchmark
+    play: PlaySettings
+    path: Path
+    identity: str
+    prices: dict[str, float] | None
+
+    @property
+    def engine(self) -> RunConfig:
+        """How the engine is set up."""
+        workers, concurrency = _share(self.config)
+        return RunConfig(
+            engine_name=self.config.engine, worker_num=workers, concurrency=concurrency, job_name=self.path.name
+        )
+
+
+def prepare(config: RolloutConfig) -> Prepared:
+    """Check a configuration and all that it names.
+
+    Raises:
+        UsageError: something is wrong with it; the message says what to change.
+    """
+    if config.data is None:
+        raise ConfigError("--data is missing: the file with the tasks")
+    environment = _environment(config)
+    options = _options(config, environment)
+    benchmark = read_benchmark(config.data, limit=config.limit, task_ids=config.task_id)
+    if config.metric and ":" not in config.metric and config.metric != environment.metric:
+        METRICS.load(config.metric)
+    identity = _identity(config, benchmark, options)
+    model = _model(config, config.model)
+    name = config.run_name or f"{config.mode or environment.name}-{_slug(config.model)}-{identity[:10]}"
+    path = config.output_dir / name
+    play = PlaySettings(
+        run=f"{path.resolve()}:{os.getpid()}",
+        environment=config.env or config.mode,
+        options=options,
+        model=model,
+        judge=_model(config, config.judge_model) if config.judge_model else model,
+        agent=config.agent,
+        metric=config.metric,
+        max_turns=config.max_turns,
+        max_retries=config.max_retries,
+        timeout=config.timeout,
+        live=str(path.resolve() / "live"),
+        driver=os.getpid(),
+    )
+    _check(environment, options)
+    return Prepared(config, benchmark, play, path, identity, _prices(config))
+
+
+def _environment(config: RolloutConfig) -> type[Environment]:
+    if config.env:
+        return environment_class(config.env)
+    if not config.mode:
+        raise ConfigError(f"--mode is missing; it is one of: {', '.join(ENVIRONMENTS.names())}")
+    if config.mode == "osworld" and "osworld" not in ENVIRONMENTS.names():
+        raise ConfigError(
+            "--mode osworld is not in this version yet: its flags are understood, its environment is still to come. "
+            f"There are: {', '.join(ENVIRONMENTS.names())}"
+        )
+    return environment_class(config.mode)
+
+
+def _options(config: RolloutConfig, environment: type[Environment]) -> dict[str, Any]:
+    """Return what the environment is told; paths are made absolute, for workers may be elsewhere."""
+    known = environment.option_names()
+    options: dict[str, Any] = dict(config.env_option)
+    for name in _FLAGS:
+        value = getattr(config, name)
+        if value is None or value is False:
+            continue
+        if name not in known:
+            if name == "headless":
+                continue
+            raise ConfigError(f"--{name} is no option of the environment {environment.name!r}")
+        options[name] = str(value.resolve()) if isinstance(value, Path) else value
+    environment.read_options(options)
+    return options
+
+
+def _check(environment: type[Environment], options: dict[str, Any]) -> None:
+    async def check() -> None:
+        async with asyncio.timeout(_CHECK_LIMIT), Shared() as shared:
+            probe = environment(options, shared=shared)
+            try:
+                await probe.check()
+            finally:
+                await probe.close()
+
+    asyncio.run(check())
+
+
+def _model(config: RolloutConfig, name: str) -> ModelSettings:
+    url, key = endpoint_from_environment(Path.cwd())
+    if name not in MODELS.names() and not key:
+        raise ConfigError(
+            "no key for the model's endpoint: set OPENAI_API_KEY (any text will do for an endpoint that needs none), put it "
+            "into a file .env, or use `--model demo`, a hand-written policy that is no LLM and needs no endpoint"
+        )
+    return ModelSettings(
+        name=name,
+        base_url=url,
+        api_key=key,
+        max_retries=config.max_retries,
+        most_requests=_share(config)[1],
+        temperature=config.temperature,
+        max_tokens=config.max_tokens,
+        stream=config.stream,
+    )
+
+
+def _share(config: RolloutConfig) -> tuple[int, int]:
+    """Return how many workers there are, and how many rollouts each plays at a time."""
+    if config.isolate:
+        return config.num_rollouts, 1
+    workers = min(config.workers or usable_cores(), config.num_rollouts)
+    if config.engine == "inline":
+        workers = 1
+    return workers, math.ceil(config.num_rollouts / workers)
+
+
+def _identity(config: RolloutConfig, benchmark: Benchmark, options: dict[str, Any]) -> str:
+    """Return a digest of everything that decides what is played; where and how fast it is played is no part of it."""
+    matters = [
+        config.mode, config.env, options, config.model, config.agent, config.metric, config.judge_model,
+        config.max_turns, config.attempts, config.temperature, config.max_tokens, config.timeout, benchmark.digest,
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(matters, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "model"
+
+
+def _prices(config: RolloutConfig) -> dict[str, float] | None:
+    """Return the prices of the model, or None where they are unknown.
+
+    Raises:
+        ConfigError: the file of prices cannot be read.
+    """
+    if config.prices is None:
+        return None
+    entry = read_settings(config.prices).get(config.model)
+    if entry is None:
+        return None
+    try:
+        return {name: float(entry[name]) for name in ("input", "output")}
+    except (TypeError, KeyError, ValueError) as error:
+        raise ConfigError(f"{config.prices}: {config.model} needs numbers `input` and `output`: {error!r}") from error

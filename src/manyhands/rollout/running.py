@@ -1,0 +1,267 @@
+"""The driver's side of a rollout run: what is owed goes out, results come back, are durable, and then count."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self
+
+from manyhands.errors import Interrupted
+from manyhands.rollout.benchmark import digest_of
+from manyhands.rollout.board import read_boards
+from manyhands.rollout.preparing import Prepared, prepare
+from manyhands.rollout.tally import Tally
+from manyhands.rollout.worker import REFUSED, RolloutWorker
+from manyhands.runners.run import Run
+from manyhands.store import OwedRollout, Play, PlayStatus, RunDirectory, StoredTask, Summary, summarise
+from manyhands.tasks import Item, Task, TaskResponse, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from manyhands.rollout.config import RolloutConfig
+    from manyhands.rollout.station import PlaySettings
+
+__all__ = ["Session", "run_parallel_rollout"]
+
+_REPLAYS = 2
+"""Further plays of a rollout in one session after infrastructure ended it; a new session may try as often again."""
+_REPLAY_PAUSE = 2.0
+"""Seconds before the first of them, twice as many before the second."""
+_TURN = 0.25
+"""Seconds of waiting for results before the display is told something."""
+_TELL = 0.2
+"""Seconds between two reports to whoever watches: reading what workers say costs more than a result."""
+_SESSION_NOTE = 5.0
+"""Seconds between two notes of how long the session lasts."""
+_BREAKER = 20
+"""Rollouts in a row that the endpoint ended, at least, after which there is no point in going through all the others."""
+
+
+class Player:
+    """The call that travels to a worker: plays one rollout there."""
+
+    def __init__(self, settings: PlaySettings) -> None:
+        self._worker = RolloutWorker(settings)
+
+    async def __call__(self, given: dict[str, Any]) -> dict[str, Any]:
+        play = await self._worker.play(Item(**given["item"]), given["attempt"])
+        return {name: getattr(play, name) for name in play.__slots__}
+
+
+def run_parallel_rollout(config: RolloutConfig, watch: Callable[[Tally], None] | None = None) -> Summary:
+    """Play everything that is owed and return the statistics of the whole run.
+
+    The same configuration again continues where an earlier call stopped, for whatever reason it did.
+
+    Args:
+        config: what to play.
+        watch: told now and then how far it is.
+
+    Raises:
+        UsageError: something has to be changed first; nothing was started.
+        Interrupted: Ctrl-C; everything that had ended is kept.
+        StoreFailed: results cannot be kept; what was recorded before is safe.
+    """
+    with Session(prepare(config), watch) as session:
+        return session.play()
+
+
+class Session:
+    """One go at a run, from taking hold of its directory to letting go."""
+
+    def __init__(self, prepared: Prepared, watch: Callable[[Tally], None] | None = None) -> None:
+        self.prepared = prepared
+        self._watch = watch
+        self._config = prepared.config
+        self.directory = RunDirectory(prepared.path)
+        self._again: list[tuple[float, int, OwedRollout]] = []
+        """Rollouts to be played again, by the moment from which they may be."""
+        self._tries: dict[tuple[str, int], int] = {}
+        """How often those were played in this session."""
+        self._under_way: dict[str, OwedRollout] = {}
+        self._played = 0
+        self._in_a_row = 0
+        self._noted = 0.0
+        self._told = 0.0
+        self.stopped: str = ""
+        """Why the rest was not played; empty if it was."""
+
+    def __enter__(self) -> Self:
+        self.resumed = self.directory.open(self._config.shown(), self.prepared.identity, fresh=self._config.fresh)
+        journal = self.directory.journal
+        if journal.count_tasks() < self.prepared.benchmark.size:
+            journal.add_tasks(StoredTask(item.id, digest_of(item), _body(item)) for item in self.prepared.benchmark)
+        journal.set_meta("attempts", str(self._config.attempts))
+        summary = self.summary()
+        self.tally = Tally.resumed(self.prepared.path.name, self.prepared.path, summary)
+        self.owed = summary.owed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.directory.close()
+
+    def watch(self, tell: Callable[[Tally], None]) -> None:
+        """Have somebody told how far it is, a few times a second."""
+        self._watch = tell
+
+    def summary(self) -> Summary:
+        """Return the statistics of the run as it is now."""
+        return summarise(self.directory.journal, self._config.attempts, self.prepared.prices)
+
+    def play(self) -> Summary:
+        """Play what is owed.
+
+        Raises:
+            Interrupted: Ctrl-C.
+            StoreFailed: results cannot be kept.
+        """
+        if self.owed:
+            number = self.directory.journal.begin_session()
+            try:
+                self._drive(number)
+            finally:
+                self._note_session(number, force=True)
+        summary = self.summary()
+        self.directory.finish()
+        self.directory.write("summary.json", {"run": self.prepared.path.name, **summary.as_json()})
+        return summary
+
+    def _drive(self, number: int) -> None:
+        run = Run(self.prepared.engine, None, iter(()))
+        owed = self.directory.journal.owed(self._config.attempts)
+        run.open()
+        try:
+            more = self._feed(run, owed)
+            while run.outstanding or (self._again and not self.stopped):
+                try:
+                    plays = self._plays(run.collect(self._patience()))
+                    more = self._feed(run, owed) if more or self._again else False
+                    self._keep(plays, number)
+                except KeyboardInterrupt:
+                    self._stop(run)
+                    raise Interrupted({}) from None
+        finally:
+            run.close()
+
+    def _feed(self, run: Run, owed: Iterator[OwedRollout]) -> bool:
+        """Keep N rollouts under way; return whether more may be owed."""
+        room = min(run.room, self._config.num_rollouts - run.outstanding)
+        tasks: list[Task] = []
+        exhausted = False
+        while len(tasks) < room and not self.stopped:
+            if self._again and self._again[0][0] <= time.monotonic():
+                rollout = heapq.heappop(self._again)[2]
+            elif (following := next(owed, None)) is not None:
+                rollout = following
+            else:
+                exhausted = True
+                break
+            tasks.append(self._task(rollout))
+        run.feed(tasks)
+        return not exhausted and not self.stopped
+
+    def _task(self, rollout: OwedRollout) -> Task:
+        self._played += 1
+        label = rollout.task if rollout.attempt == 1 else f"{rollout.task}#{rollout.attempt}"
+        task = Task({"item": rollout.body, "attempt": rollout.attempt}, self._player(), id=f"{self._played}:{label}")
+        self._under_way[task.id] = rollout
+        return task
+
+    def _player(self) -> Player:
+        if not hasattr(self, "_one_player"):
+            self._one_player = Player(self.prepared.play)
+        return self._one_player
+
+    def _plays(self, responses: list[TaskResponse]) -> list[Play]:
+        """Turn responses into plays, and decide which of them are final."""
+        plays = []
+        for response in responses:
+            rollout = self._under_way.pop(response.id)
+            play = _play_of(response, rollout)
+            if play is not None:
+                self._decide(play, rollout)
+                plays.append(play)
+        return plays
+
+    def _decide(self, play: Play, rollout: OwedRollout) -> None:
+        key = (play.task, play.attempt)
+        if play.status is not PlayStatus.INFRASTRUCTURE:
+            self._in_a_row = 0
+            self._tries.pop(key, None)
+            return
+        if play.kind == REFUSED:
+            self.stopped = self.stopped or play.error
+            return
+        tries = self._tries[key] = self._tries.get(key, 0) + 1
+        if play.kind == "worker" or tries > _REPLAYS or self.stopped:
+            self._tries.pop(key, None)
+            if play.kind == "endpoint":
+                self._in_a_row += 1
+                if self._in_a_row >= max(_BREAKER, self._config.num_rollouts) and not self.stopped:
+                    self.stopped = f"the last {self._in_a_row} rollouts all ended with: {play.error}"
+            return
+        play.decides = False
+        heapq.heappush(self._again, (time.monotonic() + _REPLAY_PAUSE * tries, self._played, rollout))
+        self._played += 1
+
+    def _keep(self, plays: list[Play], number: int) -> None:
+        """Make results durable, then count them."""
+        if plays:
+            self.directory.journal.record(plays)
+            self.directory.append_results(plays)
+            for play in plays:
+                self.tally.count(play)
+        self._note_session(number)
+        self.tally.under_way = len(self._under_way)
+        if self._watch and self.tally.seconds - self._told > _TELL:
+            self._told = self.tally.seconds
+            self.tally.sighting = read_boards(self.directory.live)
+            self._watch(self.tally)
+
+    def _patience(self) -> float:
+        if not self._again:
+            return _TURN
+        return min(_TURN, max(0.01, self._again[0][0] - time.monotonic()))
+
+    def _stop(self, run: Run) -> None:
+        """End what is under way; what comes in meanwhile is kept, the rest stays owed."""
+        self.stopped = "interrupted"
+        self.tally.note = f"stopping {run.outstanding} rollouts; everything that ended is kept"
+        if self._watch:
+            self._watch(self.tally)
+        plays = [play for play in self._plays(run.cancel()) if play.status is not PlayStatus.INFRASTRUCTURE]
+        if plays:
+            self.directory.journal.record(plays)
+            for play in plays:
+                self.tally.count(play)
+        self.directory.finish()
+        self.directory.write("summary.json", {"run": self.prepared.path.name, **self.summary().as_json()})
+
+    def _note_session(self, number: int, *, force: bool = False) -> None:
+        seconds = self.tally.seconds
+        if force or seconds - self._noted > _SESSION_NOTE:
+            self._noted = seconds
+            self.directory.journal.note_session(number, seconds, self.tally.done - self.tally.before)
+
+
+def _body(item: Item) -> dict[str, Any]:
+    return asdict(item)
+
+
+def _play_of(response: TaskResponse, rollout: OwedRollout) -> Play | None:
+    """Return the play that a response tells of; None for one that was cancelled, which never happened."""
+    if response.status is TaskStatus.SUCCEEDED:
+        return Play(**response.answer)
+    if response.status is TaskStatus.CANCELLED:
+        return None
+    play = Play(rollout.task, rollout.attempt, PlayStatus.FAILED, error=response.msg, worker=response.worker)
+    play.seconds, play.ended = response.time_cost, time.time()
+    if response.status is TaskStatus.LOST:
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "worker"
+    elif response.status is TaskStatus.TIMED_OUT:
+        play.status, play.kind = PlayStatus.TIMED_OUT, "time limit"
+    else:
+        play.kind = response.error.type if response.error else "unknown"
+    return play

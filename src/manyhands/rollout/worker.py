@@ -1,0 +1,195 @@
+"""`RolloutWorker`: plays one task, on whatever side it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from manyhands._plugins import load_dotted
+from manyhands._processes import here
+from manyhands.agents.chat import ChatAgent
+from manyhands.agents.playing import Played
+from manyhands.agents.replying import answer_of, ask, replies_async, require_agent
+from manyhands.errors import EndpointDown, EndpointRefused, EnvironmentFailed, InfrastructureError, UsageError
+from manyhands.rollout.clock import WorkClock
+from manyhands.rollout.episode import PlayedEpisode
+from manyhands.rollout.station import PlaySettings, Station, station_for
+from manyhands.store import Play, PlayStatus
+from manyhands.store.records import pack_trajectory
+from manyhands.tasks.working import current_activity
+
+if TYPE_CHECKING:
+    from manyhands.envs import Environment
+    from manyhands.tasks import Item
+
+__all__ = ["REFUSED", "RolloutWorker"]
+
+REFUSED = "refused"
+"""The kind of failure after which no rollout of the run can succeed."""
+_CLOSE_LIMIT = 30.0
+"""Seconds for an environment to close: a browser context or a sandbox takes one."""
+_SCORE_LIMIT = 600.0
+"""Seconds for scoring one answer, a judge model's retries included."""
+
+
+class RolloutWorker:
+    """Builds an agent and an environment for one task, lets the one play in the other, scores, and cleans up.
+
+    `run` and `play` always return a `Play`: whatever goes wrong is in it, told apart by whose fault it was.
+    """
+
+    def __init__(self, settings: PlaySettings) -> None:
+        self.settings = settings
+
+    def run(self, item: Item, attempt: int = 1) -> Play:
+        """Play a task from code that has no event loop."""
+        return asyncio.run(self.play(item, attempt))
+
+    async def play(self, item: Item, attempt: int = 1) -> Play:
+        """Play a task once."""
+        play = Play(item.id, attempt, PlayStatus.COMPLETED, worker=here())
+        try:
+            station = station_for(self.settings)
+        except UsageError as error:
+            _blame(play, error)
+            return play
+        clock = WorkClock(self.settings.timeout)
+        current_activity.set(clock)
+        label = item.id if attempt == 1 else f"{item.id}#{attempt}"
+        station.enter()
+        if station.board:
+            station.board.clocks[label] = clock
+        try:
+            await self._play(station, item, play, clock)
+        finally:
+            station.leave()
+            if station.board:
+                station.board.clocks.pop(label, None)
+            play.seconds, play.waited, play.ended = clock.worked, clock.waited, time.time()
+        return play
+
+    async def _play(self, station: Station, item: Item, play: Play, clock: WorkClock) -> None:
+        settings = self.settings
+        environment: Environment | None = None
+        episode: PlayedEpisode | None = None
+        try:
+            environment = station.environment_class(settings.options, shared=station.shared)
+            if environment.needs_machine:
+                raise UsageError(f"the environment {environment.name!r} needs a machine, and this run has no pool")
+            episode = PlayedEpisode(environment, station.model, settings.max_turns, settings.max_retries)
+            async with asyncio.timeout(None) as timeout:
+                clock.enforce(timeout)
+                clock.doing("opening")
+                episode.question = await environment.open(item)
+                clock.doing("playing")
+                played = await _let_play(_agent(settings), episode)
+            play.answer, play.ending = played.answer, played.ending
+            clock.doing("scoring")
+            await _score(station, environment, item, play, episode)
+        except TimeoutError as error:
+            if not clock_ran_out(clock, settings.timeout):
+                _blame(play, error)
+            else:
+                play.status, play.kind = PlayStatus.TIMED_OUT, "time limit"
+                play.error = f"worked longer than {settings.timeout:g} s"
+        except Exception as error:  # noqa: BLE001 - whatever a play ends with is its result
+            _blame(play, error)
+        finally:
+            if episode is not None:
+                _note(play, episode)
+            if environment is not None:
+                clock.doing("closing")
+                await _close(environment)
+
+
+def clock_ran_out(clock: WorkClock, limit: float | None) -> bool:
+    """Return whether a time-out is that of the rollout's own limit."""
+    return limit is not None and clock.worked >= limit
+
+
+def _agent(settings: PlaySettings) -> Any:
+    """Return a new agent.
+
+    Raises:
+        UsageError: what `--agent` names is no agent.
+    """
+    if settings.agent is None:
+        return ChatAgent()
+    try:
+        found = load_dotted(settings.agent)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--agent: {error}") from error
+    if isinstance(found, type):
+        names = inspect.signature(found).parameters
+        found = found(**{name: value for name, value in {"name": "agent"}.items() if name in names})
+    if not hasattr(found, "play"):
+        require_agent(found, "--agent")
+    return found
+
+
+async def _let_play(agent: Any, episode: PlayedEpisode) -> Played:
+    """Have the agent play: itself if it can, else by one reply to the question."""
+    if hasattr(agent, "play"):
+        played = await agent.play(episode)
+        return played if isinstance(played, Played) else Played(str(played))
+    episode.messages.append({"role": "user", "content": episode.question})
+    if replies_async(agent):
+        reply = await ask(agent, episode.question)
+    else:
+        reply = await asyncio.to_thread(ask, agent, episode.question)
+        if inspect.isawaitable(reply):
+            reply = await reply
+    answer = str(answer_of(reply))
+    episode.messages.append({"role": "assistant", "content": answer})
+    return Played(answer)
+
+
+async def _score(station: Station, environment: Environment, item: Item, play: Play, episode: PlayedEpisode) -> None:
+    """Score the answer by the environment and, if it does not know the metric that decides, by that metric."""
+    assert play.answer is not None
+    try:
+        async with asyncio.timeout(_SCORE_LIMIT):
+            own = await environment.score(item, play.answer, episode.messages)
+            play.scores = dict(own or {})
+            name = station.metric_name
+            if name not in play.scores and (metric := station.metric()) is not None:
+                score = await metric.score(item, play.answer)
+                play.scores[name] = score.value
+                if score.note:
+                    episode.steps.append({"kind": "score", "metric": name, "note": score.note})
+            play.score = play.scores.get(name)
+    except TimeoutError as error:
+        raise EnvironmentFailed(f"scoring took longer than {_SCORE_LIMIT:g} s") from error
+
+
+def _blame(play: Play, error: BaseException) -> None:
+    """Note an error by whose it is."""
+    play.error = f"{type(error).__name__}: {error}"
+    if isinstance(error, EndpointRefused | UsageError):
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, REFUSED
+    elif isinstance(error, EndpointDown):
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "endpoint"
+    elif isinstance(error, InfrastructureError):
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "environment"
+    else:
+        play.status, play.kind = PlayStatus.FAILED, type(error).__name__
+        play.error += "\n" + "".join(traceback.format_exception(error)[-4:])
+
+
+def _note(play: Play, episode: PlayedEpisode) -> None:
+    play.turns, play.tool_calls, play.requests = episode.turns, episode.tool_calls, episode.turns
+    usage = episode.usage
+    play.prompt_tokens = None if usage is None else usage["prompt_tokens"]
+    play.completion_tokens = None if usage is None else usage["completion_tokens"]
+    play.trajectory = pack_trajectory(episode.trajectory())
+
+
+async def _close(environment: Environment) -> None:
+    """Close the environment; what goes wrong here is no part of the result."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(_CLOSE_LIMIT):
+            await asyncio.shield(environment.close())

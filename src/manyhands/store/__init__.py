@@ -1,0 +1,18 @@
+"""What a run leaves behind: one directory, one journal, one row for each play of a rollout."""
+
+from manyhands.store.directory import RunDirectory, find_runs
+from manyhands.store.journal import Journal
+from manyhands.store.records import OwedRollout, Play, PlayStatus, StoredTask
+from manyhands.store.summary import Summary, summarise
+
+__all__ = [
+    "Journal",
+    "OwedRollout",
+    "Play",
+    "PlayStatus",
+    "RunDirectory",
+    "StoredTask",
+    "Summary",
+    "find_runs",
+    "summarise",
+]

@@ -1,0 +1,206 @@
+"""What every environment inherits: tools from typed methods, options, limits, and what a worker shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from manyhands.envs import ENVIRONMENTS, Environment, Shared, ToolFailed, ToolResult, environment_class, tool
+from manyhands.envs.typed import convert
+from manyhands.errors import ConfigError, EnvironmentFailed, MissingExtra, UnknownName
+
+
+@dataclass(frozen=True)
+class Options:
+    depth: int = 1
+    kind: Literal["a", "b"] = "a"
+    loud: bool = False
+
+
+class Sample(Environment):
+    name = "sample"
+    options_type = Options
+    call_limit = 0.2
+
+    @tool
+    async def add(
+        self, first: Annotated[int, "one"], second: Annotated[float, "another"] = 2.0, note: str | None = None
+    ) -> str:
+        """Add two numbers."""
+        return str(first + second)
+
+    @tool(name="list")
+    async def listing(self, names: Annotated[list[str], "them"], how: Literal["up", "down"] = "up") -> ToolResult:
+        """List names."""
+        return ToolResult(",".join(names), extras={"how": how})
+
+    @tool
+    async def fail(self) -> str:
+        """Fail."""
+        raise ToolFailed("told")
+
+    @tool
+    async def hang(self) -> str:
+        """Hang."""
+        await asyncio.sleep(60)
+        return ""
+
+    @tool
+    async def bug(self) -> str:
+        """Break."""
+        raise KeyError("bug")
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
+
+
+def call(name: str, arguments: Any) -> ToolResult:
+    result: ToolResult = run(Sample().call(name, arguments))
+    return result
+
+
+def test_schemas_come_from_annotations() -> None:
+    add, listing, *_ = Sample().tools()
+    assert add.as_openai() == {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Add two numbers.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "first": {"type": "integer", "description": "one"},
+                    "second": {"type": "number", "description": "another", "default": 2.0},
+                    "note": {"type": "string"},
+                },
+                "required": ["first"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    assert listing.name == "list"
+    assert listing.parameters["properties"]["names"]["items"] == {"type": "string"}
+    assert listing.parameters["properties"]["how"]["enum"] == ["up", "down"]
+
+
+def test_arguments_are_converted_or_refused() -> None:
+    assert call("add", '{"first": 1}').text == "3.0"
+    assert call("add", {"first": "4", "second": "1"}).text == "5.0"
+    assert call("add", {"first": 2.0, "note": None}).text == "4.0"
+    assert call("list", {"names": ["a"], "how": "down"}) == ToolResult("a", extras={"how": "down"})
+    for bad in (
+        '{"first": "x"}',
+        '{"first": 1.5}',
+        '{"first": true}',
+        '{"first": null}',
+        '{"first": 1, "third": 2}',
+        "",
+        "null",
+    ):
+        assert call("add", bad).error, bad
+    assert "'up', 'down'" in call("list", {"names": [], "how": "left"}).text
+
+
+def test_what_goes_wrong_in_a_tool_is_told_and_a_bug_is_not_hidden() -> None:
+    assert call("fail", {}) == ToolResult("told", error=True)
+    assert "longer than 0.2 s" in call("hang", {}).text
+    with pytest.raises(KeyError, match="bug"):
+        call("bug", {})
+
+
+def test_options_are_converted_or_refused() -> None:
+    assert Sample({"depth": "3", "loud": "true", "kind": None}).options == Options(3, "a", True)
+    for bad in ({"depth": "x"}, {"kind": "c"}, {"loud": 3}, {"size": 1}):
+        with pytest.raises(ConfigError, match=next(iter(bad))):
+            Sample(bad)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400, "1e999", [1], {}])
+def test_nothing_odd_becomes_an_integer(value: Any) -> None:
+    if isinstance(value, int):
+        assert convert(value, int) == value
+    else:
+        with pytest.raises(ValueError, match="integer"):
+            convert(value, int)
+
+
+def test_names_that_are_wrong_or_not_installed_are_two_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(ENVIRONMENTS.names()) >= {"math", "py", "rag", "web"}
+    with pytest.raises(UnknownName, match="math, py"):
+        environment_class("maths")
+    with pytest.raises(ConfigError, match="no environment"):
+        environment_class("manyhands.tasks:Item")
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    monkeypatch.delitem(__import__("sys").modules, "manyhands.envs.web.environment", raising=False)
+    with pytest.raises(MissingExtra, match=r"manyhands\[web\]"):
+        environment_class("web")
+
+
+# --- what a worker shares ----------------------------------------------------------------------------------------------
+
+
+class Things:
+    """Counts openings and closings; the first `failures` openings fail."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures, self.opened, self.closed = failures, 0, list[int]()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[list[int]]:
+        await asyncio.sleep(0.01)
+        self.opened += 1
+        number = self.opened
+        if number <= self.failures:
+            raise OSError("not yet")
+        yield [number]
+        self.closed.append(number)
+
+
+def test_a_resource_is_opened_once_and_closed_at_the_end() -> None:
+    async def play() -> Things:
+        things = Things()
+        async with Shared() as shared:
+            found = await asyncio.gather(*(shared.get("k", things.running) for _ in range(10)))
+            assert all(one is found[0] for one in found)
+            assert things.closed == []
+        with pytest.raises(EnvironmentFailed):
+            await shared.get("k", things.running)
+        return things
+
+    things = run(play())
+    assert (things.opened, things.closed) == (1, [1])
+
+
+def test_one_who_is_cancelled_while_opening_does_not_take_it_from_the_others() -> None:
+    async def play() -> Any:
+        things = Things()
+        async with Shared() as shared:
+            first = asyncio.create_task(shared.get("k", things.running))
+            second = asyncio.create_task(shared.get("k", things.running))
+            await asyncio.sleep(0)
+            first.cancel()
+            return await second
+
+    assert run(play()) == [1]
+
+
+def test_a_failed_opening_is_tried_again_and_a_broken_one_replaced_once() -> None:
+    async def play() -> Things:
+        things = Things(failures=1)
+        async with Shared() as shared:
+            with pytest.raises(OSError, match="not yet"):
+                await shared.get("k", things.running)
+            broken = await shared.get("k", things.running)
+            await asyncio.gather(*(shared.drop("k", broken) for _ in range(3)))
+            await shared.get("k", things.running)
+            await shared.drop("k", broken)
+        return things
+
+    things = run(play())
+    assert (things.opened, things.closed) == (3, [2, 3])

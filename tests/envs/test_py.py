@@ -1,0 +1,289 @@
+"""Programs in the sandbox: useful ones work, hostile ones harm nobody, answers are scored by what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from manyhands.envs import ToolResult, open_environment
+from manyhands.envs.samples import sample_path
+from manyhands.errors import ConfigError, MissingProgram
+from manyhands.tasks import Item
+
+QUESTION = "from typing import List\n\n\ndef total(numbers: List[int]) -> int:\n    '''Return the sum.'''\n"
+TEST = "def check(candidate):\n    assert candidate([1, 2]) == 3\n    assert candidate([]) == 0\n"
+ITEM = Item("h", QUESTION, None, {"entry_point": "total", "test": TEST})
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 90))
+
+
+def cells(*codes: str, **options: Any) -> list[ToolResult]:
+    async def play() -> list[ToolResult]:
+        async with open_environment("py", {"cell_limit": 10, **options}) as environment:
+            await environment.open(ITEM)
+            return [await environment.call("python", {"code": code}) for code in codes]
+
+    found: list[ToolResult] = run(play())
+    return found
+
+
+def score(answer: str, item: Item = ITEM, **options: Any) -> float | None:
+    async def play() -> dict[str, float] | None:
+        async with open_environment("py", options) as environment:
+            return await environment.score(item, answer)
+
+    scores = run(play())
+    return None if scores is None else float(scores["passed"])
+
+
+# --- an interpreter ---------------------------------------------------------------------------------------------------
+
+
+def test_variables_stay_and_the_last_value_is_shown() -> None:
+    told = cells("x = 20", "x + 1", "print('a'); print('b')", "def f():\n    return x", "f()")
+    assert [result.text for result in told] == ["(no output)", "21", "a\nb", "(no output)", "20"]
+
+
+def test_an_exception_is_told_with_its_line_and_the_state_stays() -> None:
+    failed, after = cells("x = 1\nprint('before')\nx / 0", "x")
+    assert failed.error
+    assert failed.text.startswith("before\nTraceback")
+    assert "x / 0" in failed.text
+    assert "ZeroDivisionError" in failed.text
+    assert "far_side" not in failed.text
+    assert after.text == "1"
+
+
+def test_a_cell_that_takes_too_long_is_stopped_and_the_state_stays() -> None:
+    _, slow, after = cells("x = 1", "import time\ntime.sleep(60)", "x", cell_limit=0.5)
+    assert slow.error
+    assert "0.5 s" in slow.text
+    assert after.text == "1"
+
+
+def test_output_of_children_and_of_c_code_is_seen() -> None:
+    (told,) = cells("import os\nprint('one', flush=True)\nos.system('echo two')\nos.write(2, b'three\\n');None")
+    assert told.text.split() == ["one", "two", "three"]
+
+
+def test_long_output_is_shortened_in_the_middle() -> None:
+    (told,) = cells("print('a' * 50_000 + 'z')")
+    assert len(told.text) < 11_000
+    assert "left out" in told.text
+    assert told.text.endswith("z")
+
+
+def test_reading_input_does_not_hang() -> None:
+    (told,) = cells("input()")
+    assert "EOFError" in told.text
+
+
+# --- hostile programs --------------------------------------------------------------------------------------------------
+
+
+def test_the_network_is_not_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        (told,) = cells(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=3)")
+    assert "ConnectionRefused" in told.text or "unreachable" in told.text
+
+
+def test_files_of_others_are_not_there_and_the_system_is_read_only(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("treasure")
+    secret.chmod(0o644)
+    told = cells(
+        f"open({str(secret)!r}).read()",
+        "open('/usr/x', 'w')",
+        "open('/x', 'w')",
+        "open('/tmp/mine', 'w').write('fine')",
+        "import os; sorted(os.environ)",
+    )
+    assert "treasure" not in told[0].text
+    assert [result.error for result in told] == [True, True, True, False, False]
+    assert "KEY" not in told[4].text
+
+
+def test_two_tasks_do_not_see_each_other() -> None:
+    name = secrets.token_hex(8)
+
+    async def play() -> list[str]:
+        async with open_environment("py") as one, open_environment("py") as other:
+            await one.call("python", {"code": f"import os; open('/tmp/{name}', 'w').write('x'); os.setpgid"})
+            files = await other.call("python", {"code": "import os; os.listdir('/tmp')"})
+            processes = await other.call("python", {"code": "len([p for p in os.listdir('/proc') if p.isdigit()])"})
+            return [files.text, processes.text]
+
+    files, processes = run(play())
+    assert name not in files
+    assert int(processes) <= 3
+
+
+def test_a_fork_bomb_is_contained() -> None:
+    before = len(psutil.pids())
+    told = cells(
+        "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass", "1 + 1", cell_limit=5
+    )
+    assert told[0].error
+    assert told[1].text == "2"
+    assert len(psutil.pids()) < before + 50
+
+
+def test_forking_up_to_the_limit_fails_inside() -> None:
+    (told,) = cells(
+        "import os, time\nn = 0\ntry:\n    while True:\n        if os.fork() == 0:\n            time.sleep(60)\n        n += 1\n"
+        "except OSError:\n    print(n)",
+        processes=20,
+    )
+    assert int(told.text) < 20
+
+
+def test_a_memory_bomb_is_contained_in_one_process_and_in_many() -> None:
+    alone, after = cells("x = bytearray(3 << 30)", "1 + 1", memory=512)
+    assert "MemoryError" in alone.text
+    assert after.text == "2"
+    hungry = (
+        "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        x = b'x' * (200 << 20)\n        time.sleep(60)\n"
+        "time.sleep(60)"
+    )
+    together, after = cells(hungry, "1 + 1", memory=512)
+    assert "512 MiB" in together.text
+    assert after.text == "2"
+
+
+def test_a_full_disk_is_the_programs_own() -> None:
+    (told,) = cells("for i in range(99):\n    open(f'/tmp/{i}', 'wb').write(b'x' * (50 << 20))")
+    assert "No space left" in told.text
+
+
+def test_endless_output_is_stopped() -> None:
+    told, after = cells("while True:\n    print('y' * 1000)", "1 + 1")
+    assert "printed more than" in told.text
+    assert after.text == "2"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.kill(os.getpid(), 9)",
+        "import os; os._exit(0)",
+        "import ctypes; ctypes.string_at(0)",
+        "import os; os.write(1, b'x' * 10); os.close(1); os.close(2)",
+        "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass",
+    ],
+)
+def test_killing_the_interpreter_costs_its_variables_and_nothing_else(code: str) -> None:
+    _, told, after = cells("x = 1", code, "x", cell_limit=1)
+    assert told.error
+    assert "variables are gone" in told.text
+    assert "NameError" in after.text
+
+
+def test_what_a_cell_started_ends_with_the_task() -> None:
+    mark = f"{secrets.randbelow(10**9) + 10**9}.25"
+    (told,) = cells(f"import subprocess\nsubprocess.Popen(['sleep', '{mark}'], start_new_session=True).pid > 0")
+    assert told.text == "True"
+    assert not [one for one in psutil.process_iter(["cmdline"]) if mark in (one.info["cmdline"] or [])]
+
+
+def test_the_program_is_not_root() -> None:
+    (told,) = cells(
+        "import os; os.getuid(), os.geteuid(), open('/proc/self/status').read().split('CapEff:')[1].split()[0]"
+    )
+    uid, effective, capabilities = eval(told.text)
+    assert uid == effective != 0 or os.geteuid() != 0
+    assert int(capabilities, 16) == 0
+
+
+# --- choosing where ----------------------------------------------------------------------------------------------------
+
+
+def test_no_sandbox_is_an_error_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingProgram, match="--sandbox none"):
+        run(open_environment("py").check())
+    assert cells("1 + 1", sandbox="none")[0].text == "2"
+
+
+def test_a_bubblewrap_that_may_not_work_here_is_an_error_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace'\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(MissingProgram, match="No permissions"):
+        run(open_environment("py").check())
+
+
+def test_only_the_sandbox_vm_needs_a_machine() -> None:
+    assert open_environment("py", {"sandbox": "vm"}).needs_machine
+    assert not open_environment("py").needs_machine
+    with pytest.raises(ConfigError, match="bubblewrap"):
+        open_environment("py", {"sandbox": "docker"})
+
+
+# --- scores ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "    return sum(numbers)\n",
+        "return sum(numbers)",
+        "```python\n    return sum(numbers)\n```",
+        "def total(numbers):\n    return sum(numbers)",
+        "Here it is:\n```python\ndef total(numbers: List[int]) -> int:\n    return sum(numbers)\n```\nIt sums.",
+        "First try:\n```python\nprint(1)\n```\n```py\ndef total(n):\n    return sum(n)\n```\nSo:\n```\ntotal([1])\n```",
+    ],
+)
+def test_a_right_function_passes_its_hidden_tests_however_it_is_written(answer: str) -> None:
+    assert score(answer) == 1.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "I do not know",
+        "    return 3\n",
+        "    return None\n",
+        "import os\nos._exit(0)",
+        "raise SystemExit(0)",
+        "def total(numbers):\n    raise SystemExit(0)",
+        "def total(numbers):\n    import os\n    os._exit(0)",
+        "def total(numbers):\n    while True: pass",
+    ],
+)
+def test_a_wrong_function_fails_them(answer: str) -> None:
+    assert score(answer, cell_limit=2) == 0.0
+
+
+def test_the_answer_is_compared_with_the_expected_output() -> None:
+    item = Item("o", "What is 6 * 7?", 42)
+    assert score("Answer: 42", item) == 1.0
+    assert score("Answer: 42.0", item) == 1.0
+    assert score("```python\nprint(6 * 7)\n```", item) == 1.0
+    assert score("```python\nprint(6 * 8)\n```", item) == 0.0
+    assert score("It is 42 or 43", item) == 0.0
+    assert score("anything", Item("n", "no reference")) is None
+
+
+def test_the_samples_can_be_solved() -> None:
+    import json
+
+    for line in sample_path("py").read_text().splitlines():
+        entry = json.loads(line)
+        item = Item(entry.get("id") or entry["task_id"], entry["question"], entry.get("answer"), entry)
+        solution = entry.get("canonical_solution") or f"```python\n{entry['code']}\n```"
+        assert score(solution, item) == 1.0, item.id

@@ -1,0 +1,181 @@
+"""Knowledge bases of every form, their index, and citations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.envs import open_environment
+from manyhands.envs.rag.citing import citation, cited
+from manyhands.envs.rag.index import cache_folder, open_index
+from manyhands.envs.rag.knowledge import Document, passages, read_documents
+from manyhands.envs.samples import sample_options, sample_path
+from manyhands.errors import ConfigError
+from manyhands.tasks import Item
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+def test_a_folder_of_texts_is_a_knowledge_base(tmp_path: Path) -> None:
+    (tmp_path / "birds").mkdir()
+    (tmp_path / "birds" / "heron.md").write_text("# Grey heron\n\nIt eats frogs.")
+    (tmp_path / "otter.txt").write_text("Otters eat crabs.")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    assert [(one.id, one.title) for one in read_documents(tmp_path)] == [
+        ("birds/heron.md", "Grey heron"),
+        ("otter.txt", "otter"),
+    ]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "list", "wrapped"])
+def test_json_is_a_knowledge_base(tmp_path: Path, form: str) -> None:
+    entries: list[Any] = [
+        {"id": 7, "title": "T", "text": "one"},
+        {"title": "T", "sentence_id": 3, "text": "two"},
+        "three",
+    ]
+    if form == "jsonl":
+        path = tmp_path / "kb.jsonl"
+        path.write_text("\n\n".join(map(json.dumps, entries)))
+    else:
+        path = tmp_path / "kb.json"
+        path.write_text(json.dumps(entries if form == "list" else {"documents": entries}))
+    found = list(read_documents(path))
+    assert [one.text for one in found] == ["one", "two", "three"]
+    assert [one.id for one in found][:2] == ["7", "T#3"]
+
+
+def test_ids_that_stand_twice_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "kb.json"
+    path.write_text(json.dumps([{"title": "T", "text": "one"}, {"title": "T", "text": "two"}]))
+    assert [one.id for one in read_documents(path)] == ["T", "T~2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("kb.jsonl", '{"text": "a"}\n{"text": ', "line 2 is no valid JSON"),
+        ("kb.jsonl", '{"text": "a"}\n{"title": "b"}', "line 2 has no text"),
+        ("kb.json", "3", "list of documents"),
+        ("kb.json", "[3]", "entry 1 has no text"),
+    ],
+)
+def test_a_bad_entry_is_named(tmp_path: Path, name: str, text: str, told: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        list(read_documents(tmp_path / name))
+
+
+def test_a_missing_or_empty_knowledge_base_is_told_before_a_run(tmp_path: Path) -> None:
+    for kb, problem in ((None, "--kb"), (tmp_path / "none", "does not exist"), (tmp_path, "has no")):
+        with pytest.raises(ConfigError, match=problem):
+            run(open_environment("rag", {"kb": kb}).check())
+
+
+def test_passages_lose_no_word() -> None:
+    text = "\n\n".join(" ".join(f"word{i}-{j}" for j in range(i * 7)) for i in range(60)) + "\n\n" + "x" * 5000
+    pieces = list(passages(Document("a", "", text)))
+    assert max(map(len, pieces)) <= 1010
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+
+
+def test_the_right_document_is_found_among_many(tmp_path: Path) -> None:
+    path = tmp_path / "kb.jsonl"
+    lines = [
+        {"id": f"d{i}", "text": f"Town {i} has a tower of {i * 3} metres near river number{i}."} for i in range(3000)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    index = open_index(path)
+    assert len(index) == 3000
+    assert index.search("river number1234 tower", 3)[0].document.id == "d1234"
+    assert index.search("zebra", 3) == []
+    assert index.search("", 3) == []
+    assert index.read("d5") == Document("d5", "", lines[5]["text"])
+    assert index.read("none") is None
+    index.close()
+
+
+def _open(path: str) -> int:
+    index = open_index(Path(path))
+    found = len(index)
+    index.close()
+    return found
+
+
+def test_an_index_is_built_once_for_the_same_contents_also_by_many_processes(tmp_path: Path) -> None:
+    kb = tmp_path / "kb.jsonl"
+    kb.write_text("\n".join(json.dumps({"id": str(i), "text": f"text {i} {tmp_path}"}) for i in range(500)))
+    before = set((cache_folder() / "indexes").glob("*")) if cache_folder().exists() else set()
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        assert pool.map(_open, [str(kb)] * 6) == [500] * 6
+    kb.rename(tmp_path / "moved.jsonl")
+    _open(str(tmp_path / "moved.jsonl"))
+    new = [path for path in set((cache_folder() / "indexes").glob("*")) - before if path.is_dir()]
+    assert len(new) == 1
+    (tmp_path / "moved.jsonl").write_text(json.dumps({"text": f"other {tmp_path}"}))
+    assert _open(str(tmp_path / "moved.jsonl")) == 1
+
+
+def test_long_documents_are_read_in_pages(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("a " * 10_000)
+
+    async def play() -> list[str]:
+        async with open_environment("rag", {"kb": tmp_path}) as environment:
+            await environment.open(Item("a", "?"))
+            asked: list[dict[str, Any]] = [{}, {"page": 3}, {"page": 9}]
+            return [(await environment.call("read", {"document": "[long.txt]", **one})).text for one in asked]
+
+    first, third, ninth = run(play())
+    assert "page 1 of 3" in first
+    assert "page 3 of 3" in third
+    assert "1 to 3" in ninth
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("It is so [a].", 1.0),
+        ("It is so [A; b].", 2 / 3),
+        ("It is so [b].", 0.0),
+        ("It is so.", 0.0),
+        ("It is so [a#3].", 1.0),
+        ("[a][b][c][d]", 0.4),
+    ],
+)
+def test_citing_the_right_document_counts_and_citing_all_does_not(answer: str, expected: float) -> None:
+    item = Item("i", "?", "x", {"documents": ["a"]})
+    assert citation(item, answer) == pytest.approx(expected)
+
+
+def test_expected_documents_are_read_as_benchmarks_write_them() -> None:
+    for key, value in (
+        ("documents", ["Big Ben"]),
+        ("document", "Big Ben"),
+        ("supporting_facts", [["Big Ben", 0], ["Big Ben", 2]]),
+        ("supporting_facts", {"title": ["Big Ben"], "sent_id": [1]}),
+    ):
+        assert citation(Item("i", "?", "x", {key: value}), "so [big ben]") == 1.0
+    assert citation(Item("i", "?", "x"), "so [big ben]") is None
+    assert cited("[a, b] and [c]") == {"a", "b", "c"}
+
+
+def test_the_samples_can_be_solved() -> None:
+    async def play(entry: dict[str, Any]) -> None:
+        async with open_environment("rag", sample_options("rag")) as environment:
+            item = Item(entry["id"], entry["question"], entry["answer"], entry)
+            found = await environment.call("search", {"query": await environment.open(item)})
+            assert found.extras["ids"][0] == entry["documents"][0]
+            assert item.references[0].lower() in found.text.lower()
+            scores = await environment.score(item, f"See [{found.extras['ids'][0]}].\nAnswer: {item.references[0]}")
+            assert scores == {"exact_match": 1.0, "f1": 1.0, "citation": 1.0}
+
+    for line in sample_path("rag").read_text().splitlines():
+        run(play(json.loads(line)))

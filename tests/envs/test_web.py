@@ -1,0 +1,383 @@
+"""The browser: pages as text, the gate, isolation, and pages that hang, crash or open others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from manyhands.envs import Environment, Shared, open_environment
+from manyhands.envs.samples import sample_options, sample_path
+from manyhands.envs.web.gate import Gate, Refused, _is_public
+from manyhands.envs.web.searching import BACKENDS
+from manyhands.errors import ConfigError, MissingProgram
+from manyhands.tasks import Item
+
+PAGES = {
+    "/": "<title>Home</title><h1>Home</h1><a href='/next' target=_blank>Next</a><script>document.title='Home'</script>",
+    "/next": "<title>Next</title><p>You came.</p>",
+    "/hang": "<title>Hang</title><p>fine so far</p><button onclick='while(true){}'>Hang</button>",
+    "/popups": "<title>Pop</title><button onclick=\"for(let i=0;i<3;i++)window.open('/next')\">Pop</button>",
+    "/dialogs": "<title>D</title><script>alert('a');confirm('b')</script><p>after</p>",
+    "/long": "<title>Long</title>" + "".join(f"<p>Paragraph {i} of a long page.</p>" for i in range(1000)),
+    "/cookie": "<title>C</title><p id=c></p><script>c.textContent='had:'+document.cookie;document.cookie='k=1'</script>",
+    "/form": (
+        "<label>City <select name=s><option>Rome</option><option>Oslo</option></select></label>"
+        "<input type=checkbox name=agree><input type=password name=pw><p hidden>secret</p>"
+        "<textarea name=t>old</textarea><div style='display:none'>invisible</div><img alt='a cat' src='data:,'>"
+    ),
+    "/fetch": (
+        "<p id=r>waiting</p><script>fetch('http://10.0.0.1/').then(x=>x.text()).then(t=>r.textContent='got '+t)"
+        ".catch(e=>r.textContent='refused')</script>"
+    ),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/away":
+            self.send_response(302)
+            self.send_header("Location", "http://10.1.2.3/")
+            self.end_headers()
+            return
+        if self.path == "/slow":
+            time.sleep(6)
+        body = PAGES.get(self.path, "").encode()
+        self.send_response(200 if body else 404)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        found = [
+            {"title": given.get("q") or given.get("query"), "link": "http://a/", "url": "http://a/", "snippet": "s"}
+        ]
+        body = json.dumps({"organic": found, "results": found}).encode()
+        self.send_response(200 if self.headers.get("X-API-KEY") == "k" or self.headers.get("Authorization") else 403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+        thread.join(10)
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 100))
+
+
+@asynccontextmanager
+async def web(shared: Shared | None = None, **options: Any) -> AsyncIterator[Environment]:
+    async with open_environment("web", {"allow_private": True, **options}, shared=shared) as environment:
+        await environment.open(Item("a", "?"))
+        yield environment
+
+
+async def told(environment: Environment, name: str, **arguments: Any) -> str:
+    return (await environment.call(name, arguments)).text
+
+
+# --- pages -------------------------------------------------------------------------------------------------------------
+
+
+def test_pages_are_text_with_numbers_and_links_stay_in_the_tab(server: str) -> None:
+    async def play() -> None:
+        async with web() as environment:
+            assert "# Home\n[1 link: Next]" in await told(environment, "open", url=server)
+            assert "You came." in await told(environment, "click", element=1)
+            assert "# Home" in await told(environment, "back")
+            assert "no element 9; the page has 1 to 1" in await told(environment, "click", element=9)
+
+    run(play())
+
+
+def test_fields_are_shown_filled_and_chosen(server: str) -> None:
+    async def play() -> None:
+        async with web() as environment:
+            page = await told(environment, "open", url=f"{server}/form")
+            assert '= "Rome" of "Rome", "Oslo"' in page
+            assert "(not checked)" in page
+            assert "(image: a cat)" in page
+            assert "secret" not in page
+            assert "invisible" not in page
+            assert '= "Oslo"' in await told(environment, "type", element=1, text="Oslo")
+            assert "(checked)" in await told(environment, "click", element=2)
+            assert '"***"' in await told(environment, "type", element=3, text="abc")
+            assert '"new"' in await told(environment, "type", element=4, text="new")
+
+    run(play())
+
+
+def test_long_pages_come_in_parts(server: str) -> None:
+    async def play() -> None:
+        async with web() as environment:
+            first = await told(environment, "open", url=f"{server}/long")
+            assert "Paragraph 0 " in first
+            assert "scroll for the others" in first
+            assert "Paragraph 0 " not in await told(environment, "scroll", direction="down")
+            assert "Paragraph 0 " in await told(environment, "scroll", direction="up")
+
+    run(play())
+
+
+def test_a_tool_before_the_first_page_says_what_to_do() -> None:
+    async def play() -> None:
+        async with web() as environment:
+            assert "open first" in await told(environment, "read")
+
+    run(play())
+
+
+# --- the gate ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("127.0.0.1", False),
+        ("10.1.2.3", False),
+        ("169.254.169.254", False),
+        ("100.64.0.1", False),
+        ("0.0.0.0", False),
+        ("224.0.0.1", False),
+        ("::1", False),
+        ("fe80::1%eth0", False),
+        ("fd00::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("64:ff9b::a00:1", False),
+        ("2002:7f00:1::", False),
+    ],
+)
+def test_public_addresses_are_told_from_private_ones(address: str, public: bool) -> None:
+    assert _is_public(address) is public
+
+
+def test_private_addresses_are_refused_however_they_are_written(server: str) -> None:
+    port = server.rpartition(":")[2]
+    names = ["127.0.0.1", "localhost", "[::1]", "2130706433", "0x7f.1", "0177.0.0.1", "[::ffff:127.0.0.1]"]
+
+    async def play() -> None:
+        async with web(allow_private=False) as environment:
+            for name in names:
+                result = await environment.call("open", {"url": f"http://{name}:{port}/"})
+                assert result.error, name
+                assert "public" in result.text or "no host" in result.text, result.text
+            for url in ("file:///etc/passwd", "chrome://version", "javascript:alert(1)", "about:blank", "nonsense"):
+                assert "http://" in await told(environment, "open", url=url)
+
+    run(play())
+
+
+def test_redirects_and_scripts_do_not_get_past_the_gate(server: str, tmp_path: Path) -> None:
+    """The pages are served by the gate itself, so that only their next steps go to private addresses."""
+    (tmp_path / "fetch.html").write_text(PAGES["/fetch"])
+    (tmp_path / "go.html").write_text(f"<p>going</p><script>location='{server}/next'</script>")
+    (tmp_path / "img.html").write_text(f"<img src='{server}/next' onerror=\"document.title='no image'\"><p>x</p>")
+
+    async def play() -> None:
+        async with web(allow_private=False, site=tmp_path) as environment:
+            await told(environment, "open", url="http://site.test/fetch.html")
+            assert "got" not in (page := await told(environment, "read")) or "no public address" in page
+            assert "You came" not in await told(environment, "open", url="http://site.test/go.html")
+            assert "You came" not in await told(environment, "read")
+            assert "no image" in await told(environment, "open", url="http://site.test/img.html")
+
+    run(play())
+
+
+def test_the_gate_refuses_what_a_redirect_asks_for(server: str) -> None:
+    async def play() -> tuple[str, str]:
+        async with Gate.running(allow_private=False, site=None) as gate:
+            with pytest.raises(Refused, match=r"127\.0\.0\.1"):
+                await gate.check(server)
+            answers = []
+            for head in ("GET http://10.1.2.3/ HTTP/1.1", "CONNECT 10.1.2.3:443 HTTP/1.1"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+                writer.write(f"{head}\r\nHost: 10.1.2.3\r\n\r\n".encode())
+                answers.append((await reader.read()).decode())
+                writer.close()
+                await writer.wait_closed()
+            return answers[0], answers[1]
+
+    assert all(answer.startswith("HTTP/1.1 403") for answer in run(play()))
+
+
+def test_the_site_has_nothing_outside_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "secret.html").write_text("treasure")
+
+    async def play() -> str:
+        async with Gate.running(allow_private=False, site=tmp_path / "site") as gate:
+            reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+            writer.write(b"GET http://site.test/..%2fsecret.html HTTP/1.1\r\n\r\n")
+            answer = (await reader.read()).decode()
+            writer.close()
+            await writer.wait_closed()
+            return answer
+
+    assert run(play()).startswith("HTTP/1.1 404")
+
+
+# --- trouble -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_that_hangs_is_closed_and_hurts_nobody(server: str) -> None:
+    async def play() -> None:
+        async with Shared() as shared, web(shared, page_limit=3) as one, web(shared, page_limit=3) as other:
+            await told(one, "open", url=f"{server}/hang")
+            await told(other, "open", url=server)
+            hanging = asyncio.create_task(one.call("click", {"element": 1}))
+            assert "You came" in await told(other, "click", element=1)
+            assert (await hanging).error
+            assert "# Home" in await told(one, "open", url=server)
+            assert (await one.call("open", {"url": f"{server}/slow"})).error
+            assert "# Home" in await told(one, "open", url=server)
+
+    run(play())
+
+
+def test_pop_ups_and_dialogs_are_closed(server: str) -> None:
+    async def play() -> None:
+        async with web() as environment:
+            await told(environment, "open", url=f"{server}/popups")
+            await told(environment, "click", element=1)
+            assert "Pop" in await told(environment, "read")
+            assert "after" in await told(environment, "open", url=f"{server}/dialogs")
+
+    run(play())
+
+
+def test_attempts_share_no_cookies(server: str) -> None:
+    async def play() -> None:
+        async with Shared() as shared, web(shared) as one, web(shared) as other:
+            assert (await told(one, "open", url=f"{server}/cookie")).endswith("had:")
+            assert (await told(one, "open", url=f"{server}/cookie")).endswith("had:k=1")
+            assert (await told(other, "open", url=f"{server}/cookie")).endswith("had:")
+
+    run(play())
+
+
+def browsers_of(pid: int) -> list[psutil.Process]:
+    found = psutil.Process(pid).children(recursive=True)
+    return [one for one in found if "chrom" in one.name() and "--type=" not in " ".join(one.cmdline())]
+
+
+def test_after_a_browser_died_the_next_attempt_gets_a_new_one(server: str) -> None:
+    async def play() -> None:
+        async with Shared() as shared:
+            async with web(shared) as one:
+                await told(one, "open", url=server)
+                for process in browsers_of(os.getpid()):
+                    process.kill()
+                assert (await one.call("read", {})).error
+            async with web(shared) as other:
+                assert "# Home" in await told(other, "open", url=server)
+
+    run(play())
+
+
+WORKER = """
+import asyncio, sys
+from manyhands.envs import open_environment
+async def play():
+    environment = open_environment("web", {"site": sys.argv[1]})
+    print((await environment.call("open", {"url": "http://site.test/"})).text, flush=True)
+    print("open", flush=True)
+    await asyncio.sleep(100)
+asyncio.run(play())
+"""
+
+
+def test_a_worker_that_is_killed_leaves_no_browser_behind() -> None:
+    command = [sys.executable, "-c", WORKER, str(sample_options("web")["site"])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        while worker.stdout.readline().strip() != "open":
+            assert worker.poll() is None
+        family = psutil.Process(worker.pid).children(recursive=True)
+        assert browsers_of(worker.pid)
+        worker.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
+
+
+# --- search and options --------------------------------------------------------------------------------------------------
+
+
+def test_search_is_offered_only_with_a_backend() -> None:
+    assert "search" not in [tool.name for tool in open_environment("web").tools()]
+    assert "search" in [tool.name for tool in open_environment("web", {"search": "serper"}).tools()]
+
+
+@pytest.mark.parametrize("name", ["serper", "tavily"])
+def test_a_search_service_is_asked_with_the_key(server: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BACKENDS[name].variable, "k")
+    monkeypatch.setenv(f"{name.upper()}_URL", f"{server}/search")
+
+    async def play() -> str:
+        async with web(search=name) as environment:
+            return await told(environment, "search", query="herons")
+
+    assert run(play()).startswith("herons\nhttp://a/")
+
+
+def test_what_is_missing_is_told_before_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SERPER_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="SERPER_API_KEY"):
+        run(open_environment("web", {"search": "serper"}).check())
+    with pytest.raises(ConfigError, match="--kb"):
+        run(open_environment("web", {"search": "local"}).check())
+    with pytest.raises(ConfigError, match="no folder"):
+        run(open_environment("web", {"site": tmp_path / "none"}).check())
+    with pytest.raises(MissingProgram, match="chromium"):
+        run(open_environment("web", {"chromium": tmp_path / "none"}).check())
+
+
+def test_the_samples_can_be_solved() -> None:
+    import re
+
+    entries = [json.loads(line) for line in sample_path("web").read_text().splitlines()]
+
+    async def play(shared: Shared, entry: dict[str, Any]) -> None:
+        async with open_environment("web", sample_options("web"), shared=shared) as environment:
+            page = await told(environment, "open", url=entry["start_url"])
+            for label in entry.get("clicks", ()):
+                found = re.search(rf"\[(\d+) \w+: {label}\]", page)
+                assert found, page
+                page = await told(environment, "click", element=int(found[1]))
+            if "typed" in entry:
+                page = await told(environment, "type", element=1, text=entry["typed"], submit=True)
+            answers = entry["answer"] if isinstance(entry["answer"], list) else [entry["answer"]]
+            assert answers[0] in page
+
+    async def all_of_them() -> None:
+        async with Shared() as shared:
+            await asyncio.gather(*(play(shared, entry) for entry in entries))
+
+    run(all_of_them())

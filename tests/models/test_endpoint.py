@@ -1,0 +1,140 @@
+"""The client against a real endpoint that fails in every way there is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+
+from manyhands._clock import ManualClock
+from manyhands.errors import ConfigError, ContextFull, EndpointDown, EndpointRefused, RequestRejected
+from manyhands.models import Completion, ModelSettings, open_model
+from manyhands.models.limiter import Limiter
+from manyhands.models.patience import Patience
+from manyhands.models.secrets import read_env_file
+from manyhands.testing import Fault, OpenAIServer, Script
+
+ASK = [{"role": "user", "content": "what is it?"}]
+
+
+def ask(server: OpenAIServer, count: int = 1, **settings: Any) -> list[Completion]:
+    async def run() -> list[Completion]:
+        chosen: dict[str, Any] = {"max_retries": 3, "most_requests": 4, "request_limit": 10.0} | settings
+        model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", **chosen))
+        try:
+            return await asyncio.gather(*(model.complete(ASK, []) for _ in range(count)))
+        finally:
+            await model.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_and_its_tokens(stream: bool) -> None:
+    with OpenAIServer(Script(default="forty-two it is")) as server:
+        [completion] = ask(server, stream=stream)
+    assert completion.message == {"role": "assistant", "content": "forty-two it is"}
+    assert completion.usage == {"prompt_tokens": 4, "completion_tokens": 5}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tool_calls(stream: bool) -> None:
+    calls = [{"tool": "f", "arguments": {"x": 1}}, {"tool": "g", "arguments": "{no json"}]
+    with OpenAIServer(Script(default={"tools": calls})) as server:
+        [completion] = ask(server, stream=stream)
+    functions = [call["function"] for call in completion.message["tool_calls"]]
+    assert functions == [{"name": "f", "arguments": '{"x": 1}'}, {"name": "g", "arguments": "{no json"}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [500, 503, 0])
+def test_errors_and_cut_answers_are_tried_again(status: int, stream: bool) -> None:
+    with OpenAIServer(Script(faults=[Fault(status, last=2)])) as server:
+        [completion] = ask(server, stream=stream)
+        assert completion.message["content"] == "42"
+        assert server.seen.requests == 3
+
+
+def test_an_endpoint_that_only_fails_is_down() -> None:
+    with OpenAIServer(Script(faults=[Fault(500)])) as server:
+        with pytest.raises(EndpointDown, match="failed 2 times"):
+            ask(server, max_retries=1)
+        assert server.seen.requests == 2
+    with pytest.raises(EndpointDown):
+        ask(server, max_retries=0)
+
+
+def test_retry_after_is_honoured_by_all_and_concurrency_falls() -> None:
+    with OpenAIServer(Script(latency=0.02, faults=[Fault(429, last=4, retry_after=1.0)])) as server:
+        began = time.monotonic()
+        assert len(ask(server, count=8)) == 8
+        assert time.monotonic() - began >= 1.0
+        assert server.seen.requests == 12
+        assert server.seen.most_in_flight == 4
+
+
+def test_what_will_not_change_is_not_tried_again() -> None:
+    for fault, error in (
+        (Fault(401), EndpointRefused),
+        (Fault(404), EndpointRefused),
+        (Fault(429, code="insufficient_quota"), EndpointRefused),
+        (Fault(400, code="context_length_exceeded"), ContextFull),
+        (Fault(400), RequestRejected),
+    ):
+        with OpenAIServer(Script(faults=[fault])) as server:
+            with pytest.raises(error):
+                ask(server)
+            assert server.seen.requests == 1
+
+
+def test_without_a_key_there_is_advice() -> None:
+    with pytest.raises(ConfigError, match="--model demo"):
+        open_model(ModelSettings(name="m"))
+
+
+def test_the_limit_is_cut_once_for_one_wave_and_grows_by_rounds() -> None:
+    clock = ManualClock()
+    limiter = Limiter(16, clock)
+    assert all(limiter.admit() for _ in range(16))
+    assert not limiter.admit()
+    for _ in range(16):
+        limiter.throttled(None)
+        limiter.leave()
+    assert limiter.limit == 8
+    clock.advance(60)
+    for _ in range(8):
+        limiter.answered()
+    assert limiter.limit in {8, 9}
+    for _ in range(400):
+        limiter.answered()
+    assert limiter.limit == 16
+
+
+def test_nobody_asks_while_the_endpoint_is_closed() -> None:
+    clock = ManualClock()
+    limiter = Limiter(4, clock)
+    assert limiter.admit()
+    limiter.throttled(30.0)
+    limiter.leave()
+    assert not limiter.admit()
+    assert limiter.opens_in() == 30.0
+    clock.advance(30.0)
+    assert limiter.admit()
+
+
+def test_pauses_grow_beyond_a_quota_window() -> None:
+    patience = Patience(3, random.Random(1))
+    pauses = [patience.after_refusal(None) for _ in range(12)]
+    assert max(pause for pause in pauses if pause is not None) > 60
+    assert patience.after_refusal(5.0) is None or patience.waited < 2000
+    assert [patience.after_error() is None for _ in range(4)] == [False, False, False, True]
+
+
+def test_env_files(tmp_path: Any) -> None:
+    path = tmp_path / ".env"
+    path.write_text("# c\nexport A=1 # x\nB = 'two words'\nC=\"q#r\"\nnonsense\n")
+    assert read_env_file(path) == {"A": "1", "B": "two words", "C": "q#r"}
+    assert read_env_file(tmp_path / "none") == {}

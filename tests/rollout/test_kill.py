@@ -1,0 +1,212 @@
+"""`kill -9` of the coordinator, a worker and the endpoint in the middle of a run: nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from manyhands.testing.scripts import alive, wait_until
+
+TASKS = int(os.environ.get("MANYHANDS_KILL_TASKS", "100"))
+ENGINE = os.environ.get("MANYHANDS_KILL_ENGINE", "local")
+SCRIPT = {
+    "default": [{"tool": "calculator", "arguments": {"expression": "6*7"}}, "The answer is \\boxed{42}."],
+    "latency": 0.1,
+}
+
+
+class Endpoint:
+    """The scripted endpoint as a process that can be killed and come back at the same address."""
+
+    def __init__(self, folder: Path) -> None:
+        self.script = folder / "script.json"
+        self.script.write_text(json.dumps(SCRIPT))
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "manyhands.testing.openai_server", "--script", str(self.script)]
+        command += ["--port", str(self.port), "--die-with-parent"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        self.port = int(self.url.rpartition(":")[2].partition("/")[0])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+    made = Endpoint(tmp_path)
+    yield made
+    made.kill()
+
+
+TINY = '''
+from typing import Annotated
+from manyhands import Environment, tool
+
+class Tiny(Environment):
+    """Starts in no time."""
+    name = "tiny"
+    metric = "contains"
+
+    @tool
+    async def calculator(self, expression: Annotated[str, "what"]) -> str:
+        """Compute."""
+        return "42"
+'''
+
+
+def write_tasks(path: Path) -> None:
+    (path.parent / "tiny.py").write_text(TINY)
+    path.write_text(
+        "".join(
+            json.dumps({"id": f"t{i}", "question": f"6*7, for the {i}th time", "answer": "42"}) + "\n"
+            for i in range(TASKS)
+        )
+    )
+
+
+@pytest.fixture(autouse=True)
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """End what a failed test leaves behind."""
+    yield _started
+    for process in _started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=20)
+    _started.clear()
+
+
+_started: list[subprocess.Popen[str]] = []
+
+
+def start(folder: Path, endpoint: Endpoint) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "manyhands", "rollout", "--env", "tiny:Tiny", "--data", "tasks.jsonl", "--json"]
+    command += ["--num-rollouts", "10", "--engine", ENGINE, "--run-name", "run", "--max-retries", "1"]
+    environment = os.environ | {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "any"}
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    _started.append(process)
+    return process
+
+
+def recorded(folder: Path) -> int:
+    """Return how many results are durable, seen from outside."""
+    with contextlib.suppress(sqlite3.Error):
+        db = sqlite3.connect(f"file:{folder}/results/run/journal.sqlite?mode=ro", uri=True)
+        with contextlib.closing(db):
+            return int(db.execute("SELECT count(*) FROM plays WHERE decides = 1").fetchone()[0])
+    return 0
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=100)
+    return process.returncode, out, err
+
+
+def kill_coordinator(process: subprocess.Popen[str]) -> list[int]:
+    children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    process.kill()
+    process.communicate(timeout=20)
+    return children
+
+
+def check_whole(folder: Path, out: str) -> None:
+    """Every task has one result, and the statistics are those of the results."""
+    lines = [json.loads(line) for line in (folder / "results/run/results.jsonl").read_text().splitlines()]
+    counts = Counter(line["task"] for line in lines)
+    assert counts == Counter({f"t{i}": 1 for i in range(TASKS)})
+    assert {line["status"] for line in lines} == {"completed"}
+    summary = json.loads(out)
+    assert (summary["done"], summary["owed"], summary["mean"]) == (TASKS, 0, 1.0)
+    assert summary["completion_tokens"] >= sum(line["completion_tokens"] for line in lines)
+    db = sqlite3.connect(folder / "results/run/journal.sqlite")
+    with contextlib.closing(db):
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert db.execute(
+            "SELECT count(*) FROM trajectories t JOIN plays p ON p.number = t.play WHERE decides = 1"
+        ).fetchone() == (TASKS,)
+
+
+def test_killing_the_coordinator_again_and_again(tmp_path: Path, endpoint: Endpoint) -> None:
+    write_tasks(tmp_path / "tasks.jsonl")
+    moments = random.Random(7)
+    orphans: list[int] = []
+    for part in range(1, 4):
+        process = start(tmp_path, endpoint)
+        wait_until(lambda part=part: recorded(tmp_path) >= part * TASKS // 5, 60)  # type: ignore[misc]
+        time.sleep(moments.uniform(0.0, 0.2))
+        orphans += kill_coordinator(process)
+    before = recorded(tmp_path)
+    assert before < TASKS
+    status, out, err = finish(start(tmp_path, endpoint))
+    assert status == 0, err
+    assert f"{before} of {TASKS} rollouts are done" in err
+    check_whole(tmp_path, out)
+    if ENGINE == "local":
+        wait_until(lambda: not any(map(alive, orphans)))
+    status, _, err = finish(start(tmp_path, endpoint))
+    assert (status, "Nothing left to do" in err) == (0, True)
+
+
+def test_killing_a_worker_costs_nothing(tmp_path: Path, endpoint: Endpoint) -> None:
+    write_tasks(tmp_path / "tasks.jsonl")
+    process = start(tmp_path, endpoint)
+    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, 60)
+    victims = psutil.Process(process.pid).children()
+    victims[0].send_signal(signal.SIGKILL)
+    status, out, err = finish(process)
+    assert status == 0, err
+    check_whole(tmp_path, out)
+
+
+def test_an_endpoint_that_dies_leaves_rollouts_owed(tmp_path: Path, endpoint: Endpoint) -> None:
+    write_tasks(tmp_path / "tasks.jsonl")
+    process = start(tmp_path, endpoint)
+    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, 60)
+    endpoint.kill()
+    status, out, err = finish(process)
+    assert status == 1, err
+    summary = json.loads(out)
+    assert summary["owed"] > 0
+    assert summary["mean"] < summary["mean_of_played"] == 1.0
+    assert "the same command plays them" in err
+    endpoint.start()
+    status, out, err = finish(start(tmp_path, endpoint))
+    assert status == 0, err
+    check_whole(tmp_path, out)
+
+
+def test_ctrl_c_keeps_everything_and_says_how_to_go_on(tmp_path: Path, endpoint: Endpoint) -> None:
+    write_tasks(tmp_path / "tasks.jsonl")
+    process = start(tmp_path, endpoint)
+    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, 60)
+    os.killpg(process.pid, signal.SIGINT)
+    status, _, err = finish(process)
+    assert status == 130, err
+    assert "To continue:" in err
+    assert "manyhands rollout --env tiny:Tiny" in err
+    assert "Traceback" not in err
+    status, out, err = finish(start(tmp_path, endpoint))
+    assert status == 0, err
+    check_whole(tmp_path, out)

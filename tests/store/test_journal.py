@@ -1,0 +1,186 @@
+"""What is owed is what has no final result, whatever was recorded in whatever order, and however often the file was reopened."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhands.errors import RunBusy, StoreFailed, UsageError
+from manyhands.store import Journal, Play, PlayStatus, RunDirectory, StoredTask, find_runs, summarise
+from manyhands.store.comparing import compare
+from manyhands.store.exporting import FORMATS, export
+from manyhands.store.records import pack_trajectory
+from manyhands.store.summary import pass_at
+
+TASKS = ["a", "b", "c", "d"]
+FINAL = [PlayStatus.COMPLETED, PlayStatus.FAILED, PlayStatus.TIMED_OUT]
+
+
+def tasks(names: list[str] = TASKS) -> list[StoredTask]:
+    return [StoredTask(name, name * 2, {"id": name, "question": "?", "answer": "42", "metadata": {}}) for name in names]
+
+
+def play(task: str, attempt: int = 1, status: PlayStatus = PlayStatus.COMPLETED, **more: object) -> Play:
+    trajectory = pack_trajectory({"messages": [{"role": "user", "content": task}]})
+    return Play(task, attempt, status, trajectory=trajectory, **more)  # type: ignore[arg-type]
+
+
+step = st.tuples(
+    st.sampled_from(TASKS), st.integers(1, 2), st.sampled_from(list(PlayStatus)), st.booleans(), st.booleans()
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(step, max_size=4), max_size=8))
+def test_the_plan_is_the_tasks_without_a_final_result(
+    batches: list[list[tuple[str, int, PlayStatus, bool, bool]]],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.sqlite"
+        journal = Journal(path)
+        journal.add_tasks(tasks())
+        final: dict[tuple[str, int], PlayStatus] = {}
+        plays: dict[tuple[str, int], int] = {}
+        for batch in batches:
+            recorded = []
+            seen = set()
+            for task, attempt, status, decides, reopen in batch:
+                key = (task, attempt)
+                if key in final or key in seen:
+                    continue  # the plan never has it played again
+                seen.add(key)
+                recorded.append(play(task, attempt, status, decides=decides or status in FINAL))
+                plays[key] = plays.get(key, 0) + 1
+                if status in FINAL:
+                    final[key] = status
+                if reopen:
+                    journal.close()
+                    journal = Journal(path)
+            journal.record(recorded)
+        owed = [(rollout.task, rollout.attempt) for rollout in journal.owed(2)]
+        assert owed == [(task, attempt) for attempt in (1, 2) for task in TASKS if (task, attempt) not in final]
+        assert {(r.task, r.attempt): r.plays for r in journal.owed(2)} == {key: plays.get(key, 0) for key in owed}
+        assert journal.count_owed(2) == len(owed)
+        decided = [(p.task, p.attempt) for _, p in journal.results()]
+        assert len(decided) == len(set(decided))
+        journal.close()
+
+
+def test_a_rollout_cannot_have_two_results(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as journal:
+        journal.record([play("a")])
+        with pytest.raises(StoreFailed, match="safe"):
+            journal.record([play("b"), play("a")])
+        assert [p.task for _, p in journal.results()] == ["a"]
+
+
+def test_a_batch_is_durable_when_record_returns(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from manyhands.store import *\n"
+        "journal = Journal(Path(sys.argv[1])); journal.record([Play(str(n), 1, PlayStatus.COMPLETED) for n in range(500)])\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "j")], check=False, timeout=60)
+    with Journal(tmp_path / "j") as journal:
+        assert sum(1 for _ in journal.results()) == 500
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as journal:
+        journal.record([play("a")])
+        pages = journal.rows("PRAGMA page_count")[0][0]
+        journal.rows(f"PRAGMA max_page_count = {pages + 1}")
+        with pytest.raises(StoreFailed, match="full"):
+            journal.record([play(str(n), answer="x" * 5000) for n in range(50)])
+        journal.rows("PRAGMA max_page_count = 1000000")
+        journal.record([play("b")])
+        assert [p.task for _, p in journal.results()] == ["a", "b"]
+
+
+def test_statistics_count_failures_as_zero_and_show_both_means(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as journal:
+        journal.add_tasks(tasks())
+        journal.record([play("a", score=1.0, prompt_tokens=10, completion_tokens=5), play("b", score=0.0)])
+        journal.record([play("c", status=PlayStatus.FAILED, kind="ValueError")])
+        journal.record([play("d", status=PlayStatus.INFRASTRUCTURE, kind="endpoint")])
+        summary = summarise(journal, 1, {"input": 2.0, "output": 4.0})
+        assert (summary.mean, summary.mean_of_played) == (1 / 4, 1 / 3)
+        assert summary.failures == {"ValueError": 1, "endpoint": 1}
+        assert (summary.done, summary.owed) == (4, 1)
+        assert summary.cost == pytest.approx((10 * 2 + 5 * 4) / 1e6)
+        journal.record([play("d", score=1.0, prompt_tokens=None)])
+        summary = summarise(journal, 1, {"input": 2.0, "output": 4.0})
+        assert (summary.mean, summary.mean_of_played, summary.owed, summary.plays) == (0.5, 0.5, 0, 5)
+        assert summary.cost is None
+        assert summary.prompt_tokens is None
+
+
+def test_pass_at_k() -> None:
+    assert pass_at(1, 4, 1) == pytest.approx(0.25)
+    assert pass_at(2, 4, 1) == pytest.approx(0.5)
+    assert pass_at(4, 4, 1) == 1.0
+    assert pass_at(3, 4, 0) == 0.0
+
+
+def test_one_process_at_a_time_and_one_configuration(tmp_path: Path) -> None:
+    first, second = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
+    assert first.open({}, "x") is False
+    with pytest.raises(RunBusy, match="being played by process"):
+        second.open({}, "x")
+    first.journal.record([play("a")])
+    first.close()
+    with pytest.raises(UsageError, match="other settings"):
+        second.open({}, "y")
+    assert second.open({}, "x") is True
+    second.close()
+    assert second.open({}, "y", fresh=True) is False
+    second.close()
+    assert {path.name for path in find_runs(tmp_path)} == {"run", "run~1"}
+
+
+def test_a_torn_results_file_is_made_whole(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run") as directory:
+        directory.open({}, "x")
+        directory.journal.record([play("a", score=1.0), play("b")])
+        directory.append_results([play("a", score=1.0)])
+    path = tmp_path / "run" / "results.jsonl"
+    path.write_text(path.read_text()[:-20])
+    with RunDirectory(tmp_path / "run") as directory:
+        directory.open({}, "x")
+    assert [json.loads(line)["task"] for line in path.read_text().splitlines()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_every_result_is_exported(form: str, tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as journal:
+        journal.add_tasks(tasks())
+        journal.record([play("a", score=1.0), play("b", status=PlayStatus.FAILED, error="no")])
+        assert export(journal, form, tmp_path / "out" / "x") == 2
+    if form == "osworld":
+        assert (tmp_path / "out/x/default/a/result.txt").read_text() == "1.0\n"
+    elif form == "openai-chat":
+        first = json.loads((tmp_path / "out/x").read_text().splitlines()[0])
+        assert first["messages"] == [{"role": "user", "content": "a"}]
+
+
+def test_runs_are_compared_task_by_task() -> None:
+    found = compare({"a": 1.0, "b": 0.0, "c": 0.0}, {"a": 1.0, "b": 1.0, "d": 1.0})
+    assert found is not None
+    assert (found.pairs, found.difference, found.better, found.worse) == (2, 0.5, [("b", 0.0, 1.0)], [])
+    assert (found.only_a, found.only_b) == (1, 1)
+    assert found.interval is not None
+    assert found.interval[0] < 0.5 < found.interval[1]
+    assert compare({"a": 1.0}, {"b": 1.0}) is None
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "j").write_text("this is no database, whatever its name says, and it is long enough to see it" * 20)
+    with pytest.raises(StoreFailed):
+        Journal(tmp_path / "j")
