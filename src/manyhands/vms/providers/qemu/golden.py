@@ -8,6 +8,7 @@ hundred kilobytes), and, for machines with a disk, `disk` (the blocks that booti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -28,12 +29,14 @@ from manyhands.vms.providers.qemu.monitor import Monitor
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
+    from typing import IO
 
     from manyhands.vms.providers.local_processes import LocalProcesses
     from manyhands.vms.providers.qemu.hardware import Hardware
 
 __all__ = ["Golden", "layer", "make_golden"]
 
+_ABOUT = "about.json"
 _LOCK_POLL = 0.1
 _GRACE = 120.0
 """Seconds that another pool may take to make the same golden state, beyond the time for booting."""
@@ -65,6 +68,12 @@ class Golden:
     def exists(self) -> bool:
         """Whether it was made to the end."""
         return self.state.exists() and (self.overlay is None or self.overlay.exists())
+
+    def hold(self) -> IO[str]:
+        """Keep others from removing it until the returned file is closed."""
+        file = (self.folder / _ABOUT).open()
+        fcntl.flock(file, fcntl.LOCK_SH)
+        return file
 
 
 async def make_golden(
@@ -131,10 +140,11 @@ async def _make(
         for name in ("ram", "state", "disk"):
             if (draft.folder / name).exists():
                 (draft.folder / name).chmod(0o400)
-        (draft.folder / "about.json").write_text(json.dumps({"image": image_name, "image_key": hardware.image_key}))
+        (draft.folder / _ABOUT).write_text(json.dumps({"image": image_name, "image_key": hardware.image_key}))
         draft.folder.rename(golden.folder)
         if disk is not None:
             await asyncio.to_thread(layer, golden.folder / "disk", golden.folder / "overlay")
+        await asyncio.to_thread(_remove_older, golden.folder.parent, image_name, hardware.image_key)
     except BaseException:
         shutil.rmtree(draft.folder, ignore_errors=True)
         raise
@@ -158,6 +168,17 @@ async def _boot_and_freeze(
     finally:
         await monitor.close()
         await local.end(name)
+
+
+def _remove_older(home: Path, image_name: str, image_key: str) -> None:
+    """Remove what was frozen from an earlier build of the same image, unless a pool uses it."""
+    for path in home.glob(f"[!.]*/{_ABOUT}"):
+        about = json.loads(path.read_text())
+        if about["image"] != image_name or about["image_key"] == image_key:
+            continue
+        with path.open() as file, contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def layer(base: Path, target: Path) -> None:

@@ -99,8 +99,12 @@ class Hardware:
 
     @property
     def key(self) -> str:
-        """Return a digest of all that is part of a state: the name of its golden state. Forwarded ports are not."""
-        fields = {name: value for name, value in asdict(self).items() if name not in {"host", "forwards"}}
+        """Return a digest of all that is part of a state: the name of its golden state.
+
+        Forwarded ports are not; where the program and the image's files are does not matter, as version and key name them.
+        """
+        elsewhere = {"host", "forwards", "program", "kernel", "initrd"}
+        fields = {name: value for name, value in asdict(self).items() if name not in elsewhere}
         return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:24]
 
     def command(self, drives: Drives, monitor: int, *, incoming: bool, display: str = "") -> list[str]:

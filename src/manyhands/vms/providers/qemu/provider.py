@@ -25,6 +25,7 @@ from manyhands.vms.providers.qemu.monitor import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from typing import IO
 
     from manyhands.vms.images import Image
     from manyhands.vms.ownership import Run
@@ -65,6 +66,7 @@ class QemuProvider(Provider):
         self._local = LocalProcesses(run)
         self._clones: dict[str, _Clone] = {}
         self._loading = asyncio.Semaphore(_CLONES_LOADING)
+        self._held: IO[str] | None = None
         self.hardware: Hardware
         self.golden: Golden
 
@@ -139,9 +141,11 @@ class QemuProvider(Provider):
 
         try:
             name = self.settings.path_to_vm or "tiny"
-            return await make_golden(self.hardware, name, disk, self._local, ready, boot_seconds)
+            golden = await make_golden(self.hardware, name, disk, self._local, ready, boot_seconds)
         except TimeoutError:
             raise MachineFailed(f"the machine did not answer within {boot_seconds:.0f} s of its boot") from None
+        self._held = golden.hold()
+        return golden
 
     # --- machines -----------------------------------------------------------------------------------------------------
 
@@ -206,6 +210,8 @@ class QemuProvider(Provider):
 
     async def close(self) -> None:
         await self._local.close()
+        if self._held is not None:
+            self._held.close()
 
     async def alive(self, instance: Instance) -> bool:
         return self._local.alive(instance.id)
