@@ -6,8 +6,11 @@ import asyncio
 import os
 import secrets
 import socket
+import subprocess
+import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -231,6 +234,49 @@ def test_only_the_sandbox_vm_needs_a_machine() -> None:
     assert not open_environment("py").needs_machine
     with pytest.raises(ConfigError, match="bubblewrap"):
         open_environment("py", {"sandbox": "docker"})
+
+
+class Guest:
+    """A machine as an environment sees it, on this computer."""
+
+    async def aput_file(self, path: str, data: bytes) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(data)
+
+    async def aexecute(self, command: str, *, timeout: float) -> Any:
+        done = await asyncio.to_thread(
+            subprocess.run, ["sh", "-c", command], capture_output=True, text=True, timeout=timeout
+        )
+        return SimpleNamespace(output=done.stdout, error=done.stderr, returncode=done.returncode)
+
+
+def test_programs_run_on_a_machine_through_files_and_commands() -> None:
+    async def play() -> list[str]:
+        async with open_environment("py", {"sandbox": "vm", "cell_limit": 1}) as environment:
+            await environment.open(ITEM, Guest())
+            codes = [
+                "x = 20",
+                "print('a')\nx + 1",
+                "x / 0",
+                "import time; time.sleep(30)",
+                "x",
+                "import os; os._exit(1)",
+                "x",
+            ]
+            found = [(await environment.call("python", {"code": code})).text for code in codes]
+            assert await environment.score(ITEM, "    return sum(numbers)\n") == {"passed": 1.0}
+            assert await environment.score(ITEM, "    return 3\n") == {"passed": 0.0}
+            return found
+
+    before = set(Path(tempfile.gettempdir()).glob("manyhands-*"))
+    assigned, value, failed, slow, kept, gone, lost = run(play())
+    assert set(Path(tempfile.gettempdir()).glob("manyhands-????????????????")) <= before
+    assert not [one for one in psutil.process_iter(["cmdline"]) if "far_side.py" in (one.info["cmdline"] or [])]
+    assert (assigned, value, kept) == ("(no output)", "a\n21", "20")
+    assert "ZeroDivisionError" in failed
+    assert "stopped after 1 s" in slow
+    assert "variables are gone" in gone
+    assert "NameError" in lost
 
 
 # --- scores ------------------------------------------------------------------------------------------------------------
