@@ -28,6 +28,7 @@ from manyhands.envs.samples import sample_options, sample_path
 from manyhands.models import ModelSettings
 from manyhands.rollout.benchmark import read_benchmark
 from manyhands.rollout.clock import WorkClock
+from manyhands.rollout.preparing import prepare
 from manyhands.rollout.station import PlaySettings
 from manyhands.store import Journal, Play, PlayStatus
 from manyhands.store.records import unpack_trajectory
@@ -316,3 +317,21 @@ def test_the_policy_that_is_no_llm_solves_the_samples(mode: str, tmp_path: Path)
     )
     summary = run_parallel_rollout(chosen)
     assert (summary.mean, summary.owed, summary.failures) == (1.0, 0, {})
+
+
+def test_documents_that_changed_make_another_run(tmp_path: Path) -> None:
+    data = write(tmp_path / "d.jsonl", {"id": "a", "question": "q"})
+    kb = tmp_path / "kb"
+    kb.mkdir()
+    (kb / "a.md").write_text("one")
+    chosen: dict[str, Any] = {
+        "mode": "rag",
+        "data": data,
+        "kb": kb,
+        "model": "demo",
+        "output_dir": tmp_path / "results",
+    }
+    first = prepare(RolloutConfig(**chosen))
+    assert prepare(RolloutConfig(**chosen, num_rollouts=9, engine="inline")).path == first.path
+    (kb / "a.md").write_text("two")
+    assert prepare(RolloutConfig(**chosen)).path != first.path
