@@ -53,14 +53,15 @@ def test_a_helper_that_cannot_import_is_a_failure_with_the_reason() -> None:
 
 def test_a_cancelled_call_ends_its_process() -> None:
     async def play() -> None:
+        others = set(psutil.Process().children())
         async with Helpers.running("time") as helpers:
             await helpers.call("sleep", 0, limit=10)
-            before = set(psutil.Process().children())
+            assert set(psutil.Process().children()) > others
             task = asyncio.create_task(helpers.call("sleep", 60, limit=60))
             await asyncio.sleep(0.1)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            assert not before & set(psutil.Process().children())
+            assert set(psutil.Process().children()) <= others
 
     run(play())
 

@@ -74,6 +74,19 @@ def test_what_does_not_end_or_needs_too_much_is_stopped_and_the_next_works() -> 
     assert "longer than" in long.text
 
 
+def test_python_is_offered_if_asked_for() -> None:
+    assert [tool.name for tool in open_environment("math").tools()] == ["calculator"]
+
+    async def play() -> list[str]:
+        async with open_environment("math", {"python": "true"}) as environment:
+            await environment.check()
+            await environment.open(Item("a", "?"))
+            calls = [environment.call("python", {"code": code}) for code in ("x = 2", "x * 21")]
+            return [result.text for result in await asyncio.gather(*calls)]
+
+    assert run(play()) == ["(no output)", "42"]
+
+
 def test_the_samples_can_be_solved() -> None:
     async def play(entries: list[dict[str, Any]]) -> None:
         async with open_environment("math") as environment:

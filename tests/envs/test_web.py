@@ -23,7 +23,7 @@ from manyhands.envs import Environment, Shared, open_environment
 from manyhands.envs.samples import sample_options, sample_path
 from manyhands.envs.web.gate import Gate, Refused, _is_public
 from manyhands.envs.web.searching import BACKENDS
-from manyhands.errors import ConfigError, MissingProgram
+from manyhands.errors import ConfigError, EnvironmentFailed, MissingProgram
 from manyhands.tasks import Item
 
 PAGES = {
@@ -293,9 +293,12 @@ def test_after_a_browser_died_the_next_attempt_gets_a_new_one(server: str) -> No
         async with Shared() as shared:
             async with web(shared) as one:
                 await told(one, "open", url=server)
-                for process in browsers_of(os.getpid()):
+                browsers = browsers_of(os.getpid())
+                for process in browsers:
                     process.kill()
-                assert (await one.call("read", {})).error
+                await asyncio.to_thread(psutil.wait_procs, browsers, timeout=10)
+                with pytest.raises(EnvironmentFailed):
+                    await one.call("read", {})
             async with web(shared) as other:
                 assert "# Home" in await told(other, "open", url=server)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from manyhands._plugins import require
 from manyhands.bounded import CallFailed, Helpers
 from manyhands.envs.base import Environment
-from manyhands.envs.tools import ToolFailed, tool
+from manyhands.envs.py.environment import PyEnvironment
+from manyhands.envs.tools import ToolFailed, ToolResult, tool
 from manyhands.metrics.mathematics import Mathematics
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 require("sympy")
 
-__all__ = ["MathEnvironment"]
+__all__ = ["MathEnvironment", "MathOptions"]
 
 _LIMIT = 10.0
 """Seconds for one computation; what takes longer grows without bound more often than it ends."""
@@ -26,8 +29,16 @@ _LONGEST = 10_000
 _CALCULATOR = "manyhands.envs.math.calculator"
 
 
+@dataclass(frozen=True, slots=True)
+class MathOptions:
+    """The options of the environment `math`."""
+
+    python: Annotated[bool, "whether to offer a Python interpreter too"] = False
+    sandbox: Annotated[Literal["bubblewrap", "vm", "none"], "where its programs run"] = "bubblewrap"
+
+
 class MathEnvironment(Environment):
-    """Questions with a mathematical answer; an exact calculator helps.
+    """Questions with a mathematical answer; an exact calculator helps, and an interpreter if asked for.
 
     Own score: `math`, whether the final answer equals a reference as mathematics.
     """
@@ -38,6 +49,37 @@ class MathEnvironment(Environment):
         "Solve the problem. Use the calculator instead of computing in your head; it is exact. "
         "End with the final answer alone in \\boxed{...}."
     )
+
+    options_type = MathOptions
+    options: MathOptions
+
+    def __init__(self, options: Mapping[str, Any] | None = None, **more: Any) -> None:
+        super().__init__(options, **more)
+        self._programs = PyEnvironment({"sandbox": self.options.sandbox}, shared=self.shared)
+        self._cell = asyncio.Lock()
+        """Protects the interpreter, which runs one cell at a time."""
+        if not self.options.python:
+            del self._tools["python"]
+
+    @property
+    def needs_machine(self) -> bool:
+        return self.options.python and self._programs.needs_machine
+
+    async def check(self) -> None:
+        if self.options.python:
+            await self._programs.check()
+
+    async def open(self, item: Item, machine: Any = None) -> str:
+        await self._programs.open(item, machine)
+        return await super().open(item, machine)
+
+    @tool
+    async def python(
+        self, code: Annotated[str, "Python source; the value of a last expression is shown"]
+    ) -> ToolResult:
+        """Run code in a Python interpreter that keeps its variables between calls. There is no network."""
+        async with self._cell:
+            return await self._programs.python(code)
 
     @tool
     async def calculator(
@@ -63,3 +105,7 @@ class MathEnvironment(Environment):
         metric = await self.shared.get(Mathematics.name, Mathematics.running)
         value = (await metric.score(item, answer)).value
         return None if value is None else {"math": value}
+
+    async def close(self) -> None:
+        await self._programs.close()
+        await super().close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from manyhands.bounded import Limits
 from manyhands.envs.base import Environment
 from manyhands.envs.py.interpreter import Interpreter, LocalInterpreter
+from manyhands.envs.py.on_machine import MachineInterpreter
 from manyhands.envs.py.programs import hidden_tests, program_in, readings
 from manyhands.envs.py.sandbox import SANDBOXES
 from manyhands.envs.tools import ToolResult, tool
@@ -125,14 +126,13 @@ class PyEnvironment(Environment):
             await interpreter.close()
 
     def _new_interpreter(self) -> Interpreter:
-        if self.needs_machine:
-            if self.machine is None:
-                raise EnvironmentFailed("the sandbox 'vm' was handed no machine")
-            interpreter: Interpreter = self.machine.interpreter()
-            return interpreter
         options = self.options
         limits = Limits(memory=options.memory << 20, processes=options.processes)
-        return LocalInterpreter(SANDBOXES[options.sandbox], limits)
+        if not self.needs_machine:
+            return LocalInterpreter(SANDBOXES[options.sandbox], limits)
+        if self.machine is None:
+            raise EnvironmentFailed("the sandbox 'vm' was handed no machine")
+        return MachineInterpreter(self.machine, limits)
 
     async def close(self) -> None:
         if self._interpreter is not None:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from manyhands.bounded import Limits, Partner
 
-__all__ = ["Execution", "Interpreter", "LocalInterpreter"]
+__all__ = ["GRACE", "Execution", "Interpreter", "LocalInterpreter"]
 
-_GRACE = 2.0
+GRACE = 2.0
 """Seconds between the soft limit, which keeps the variables, and the hard one, which does not."""
 
 
@@ -55,7 +55,7 @@ class LocalInterpreter:
         if partner is None or not partner.alive:
             partner = await self._start(self._limits)
         try:
-            reply = await partner.request({"code": code, "limit": limit}, limit + _GRACE)
+            reply = await partner.request({"code": code, "limit": limit}, limit + GRACE)
             ended = Execution(reply.output, "" if reply.value["ok"] else str(reply.value["error"]))
         except PartnerLost as lost:
             return Execution(lost.output, f"the interpreter {lost.reason}", lost=True)

@@ -11,6 +11,7 @@ from playwright.async_api import Error, Page
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from manyhands.envs.tools import ToolFailed
+from manyhands.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,7 +33,12 @@ _WINDOW = 6_000
 
 
 class Tab:
-    """Drives one page at a time within a browser context, which is borrowed."""
+    """Drives one page at a time within a browser context, which is borrowed.
+
+    Raises:
+        ToolFailed: (all methods) the page does not do what is asked; the message is for the agent.
+        EnvironmentFailed: (all methods) the browser died.
+    """
 
     def __init__(self, context: BrowserContext, page_limit: float) -> None:
         self._context, self._page_limit = context, page_limit
@@ -119,7 +125,10 @@ class Tab:
             raise await self._failure(error) from None
         return await self.read()
 
-    async def _failure(self, error: Exception) -> ToolFailed:
+    async def _failure(self, error: Exception) -> ToolFailed | EnvironmentFailed:
+        browser = self._context.browser
+        if browser is None or not browser.is_connected():
+            return EnvironmentFailed("the browser died")
         first = str(error).partition("\n")[0].removeprefix("Page.")
         if self._crashed or "crashed" in first:
             await self._abandon()
@@ -140,7 +149,10 @@ class Tab:
     async def _current(self) -> Page:
         if self._page is None or self._page.is_closed():
             self._crashed = False
-            self._page = page = await self._context.new_page()
+            try:
+                self._page = page = await self._context.new_page()
+            except Error as error:
+                raise EnvironmentFailed(f"the browser opens no page: {error}") from None
             page.on("crash", self._on_crash)
         return self._page
 
