@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ from manyhands.envs.samples import sample_options, sample_path
 from manyhands.models import ModelSettings
 from manyhands.rollout.benchmark import read_benchmark
 from manyhands.rollout.clock import WorkClock
+from manyhands.rollout.preparing import prepare
 from manyhands.rollout.station import PlaySettings
 from manyhands.store import Journal, Play, PlayStatus
 from manyhands.store.records import unpack_trajectory
@@ -76,6 +78,16 @@ class Quick(AgentBase):
 
     def reply(self, x: Any = None) -> Msg:
         return Msg(name=self.name, content=f"{x.content}: 42")
+
+
+class Blocking(AgentBase):
+    """Blocks until enough others block beside it."""
+
+    others = threading.Barrier(40)
+
+    def reply(self, x: Any = None) -> str:
+        Blocking.others.wait(30)
+        return "42"
 
 
 def play(script: Script, **settings: Any) -> Play:
@@ -316,3 +328,27 @@ def test_the_policy_that_is_no_llm_solves_the_samples(mode: str, tmp_path: Path)
     )
     summary = run_parallel_rollout(chosen)
     assert (summary.mean, summary.owed, summary.failures) == (1.0, 0, {})
+
+
+def test_documents_that_changed_make_another_run(tmp_path: Path) -> None:
+    data = write(tmp_path / "d.jsonl", {"id": "a", "question": "q"})
+    kb = tmp_path / "kb"
+    kb.mkdir()
+    (kb / "a.md").write_text("one")
+    chosen: dict[str, Any] = {
+        "mode": "rag",
+        "data": data,
+        "kb": kb,
+        "model": "demo",
+        "output_dir": tmp_path / "results",
+    }
+    first = prepare(RolloutConfig(**chosen))
+    assert prepare(RolloutConfig(**chosen, num_rollouts=9, engine="inline")).path == first.path
+    (kb / "a.md").write_text("two")
+    assert prepare(RolloutConfig(**chosen)).path != first.path
+
+
+def test_agents_that_block_have_a_thread_each(tmp_path: Path) -> None:
+    data = write(tmp_path / "d.jsonl", *({"id": str(n), "question": "?", "answer": "42"} for n in range(40)))
+    chosen = config(tmp_path, data=data, model="demo", agent=f"{HERE}:Blocking", num_rollouts=40)
+    assert run_parallel_rollout(chosen).mean == 1.0

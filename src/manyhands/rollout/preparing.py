@@ -31,6 +31,8 @@ __all__ = ["Prepared", "prepare"]
 
 _FLAGS = ("kb", "sandbox", "headless")
 """Settings of the run that are options of some environments."""
+_FILES = ("kb", "site")
+"""Options that name files whose content decides the results."""
 _CHECK_LIMIT = 120.0
 """Seconds for an environment to find out whether it can work: building an index of a large knowledge base is the longest."""
 
@@ -163,11 +165,23 @@ def _share(config: RolloutConfig) -> tuple[int, int]:
 
 def _identity(config: RolloutConfig, benchmark: Benchmark, options: dict[str, Any]) -> str:
     """Return a digest of everything that decides what is played; where and how fast it is played is no part of it."""
+    contents = {name: _content(Path(value)) if name in _FILES else value for name, value in options.items()}
     matters = [
-        config.mode, config.env, options, config.model, config.agent, config.metric, config.judge_model,
+        config.mode, config.env, contents, config.model, config.agent, config.metric, config.judge_model,
         config.max_turns, config.attempts, config.temperature, config.max_tokens, config.timeout, benchmark.digest,
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(matters, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _content(path: Path) -> str:
+    """Return a digest of a file, or of all files of a folder and their names: documents that changed make another run."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            digest.update(file.relative_to(path).as_posix().encode())
+            with file.open("rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
 
 
 def _slug(name: str) -> str:

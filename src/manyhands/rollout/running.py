@@ -136,6 +136,8 @@ class Session:
             more = self._feed(run, owed)
             while run.outstanding or (self._again and not self.stopped):
                 try:
+                    if not run.outstanding:
+                        time.sleep(self._patience())
                     plays = self._plays(run.collect(self._patience()))
                     more = self._feed(run, owed) if more or self._again else False
                     self._keep(plays, number)

@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,9 @@ class Station:
         self._beating: asyncio.Task[None] | None = None
         self._beaten = time.monotonic()
         self._closed = False
+        # Agents that block have a thread each; asyncio's own pool has a handful for all of them.
+        threads = ThreadPoolExecutor(max(32, settings.model.most_requests), thread_name_prefix="manyhands-blocking")
+        asyncio.get_running_loop().set_default_executor(threads)
 
     @property
     def metric_name(self) -> str:

@@ -1,0 +1,48 @@
+"""What people see of a run while it plays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from manyhands.cli.display import clock, line, picture
+from manyhands.rollout.board import Sighting
+from manyhands.rollout.tally import Tally
+from manyhands.store import Play, PlayStatus
+
+
+def tally() -> Tally:
+    made = Tally("run", Path("run"), 10, under_way=2)
+    made.count(Play("a", 1, PlayStatus.COMPLETED, score=1.0, prompt_tokens=1200, completion_tokens=30))
+    made.count(Play("b", 1, PlayStatus.INFRASTRUCTURE, kind="endpoint"))
+    made.count(Play("c", 1, PlayStatus.INFRASTRUCTURE, kind="worker", decides=False))
+    made.sighting = Sighting(3, 8, [("d", "retrying", 2.0, 45.0, 60.0), ("e", "waiting for machine", 5.0, None, 1.0)])
+    return made
+
+
+def test_the_live_picture_says_what_goes_on() -> None:
+    console = Console(width=120, record=True, force_terminal=True)
+    console.print(picture(tally()))
+    shown = console.export_text()
+    for words in (
+        "1/10",
+        "0.500",
+        "requests 3 / 8",
+        "retrying in 0:45",
+        "waiting for machine",
+        "endpoint 1",
+        "1,200 in",
+        "again 1",
+    ):
+        assert words in shown, shown
+
+
+def test_a_line_says_it_where_there_is_no_terminal() -> None:
+    said = line(tally())
+    for words in ("1 of 10 done", "2 under way (2 waiting)", "score 0.500", "1 endpoint"):
+        assert words in said, said
+
+
+def test_times() -> None:
+    assert [clock(seconds) for seconds in (0.4, 45, 60, 3723)] == ["0:00", "0:45", "1:00", "1:02:03"]
