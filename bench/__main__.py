@@ -84,8 +84,8 @@ def _write_document() -> int:
     if not source.exists():
         return _refuse("there are no results yet; run 'make bench' first")
     report = from_json(source.read_text())
-    if report.quick or not report.complete:
-        return _refuse("the last results are of a quick or partial run; run 'make bench' first")
+    if report.quick:
+        return _refuse("the last results are of a quick run; run 'make bench' first")
     before, begin, rest = _DOCUMENT.read_text().partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:

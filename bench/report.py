@@ -106,6 +106,8 @@ def _tally(report: Report) -> str:
 def as_markdown(report: Report) -> str:
     """Return the same for a document."""
     lines = [f"- {line}" for line in _caption(report)]
+    if not report.complete:
+        lines.append("- only the measurements below were taken in this run; what is missing was not measured")
     for result in report.results:
         lines += ["", f"**{result.name}**: {result.question}", "", "| contender | median | range | manyhands |"]
         lines += ["|---|---:|---:|---|"]
