@@ -86,19 +86,19 @@ def _file_system() -> list[str]:
     options = ["--clearenv", "--hostname", "sandbox"]
     for name, value in _VARIABLES.items():
         options += ["--setenv", name, value]
+    options += ["--proc", "/proc", "--dev", "/dev"]
+    for path in ("/dev/shm", _TMP):  # noqa: S108 - the sandbox's own
+        options += ["--perms", "1777", "--size", str(_TMP_BYTES), "--tmpfs", path]
+    # Only now what is bound: an interpreter that lives below /tmp would be hidden by the sandbox's own.
     pythons = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if not path.startswith("/usr")]
-    for folder in sorted(
-        {str(parent) for path in (*pythons, _INSIDE, "/etc/x") for parent in Path(path).parents} - {"/"}
-    ):
+    parents = {str(parent) for path in (*pythons, _INSIDE, "/etc/x") for parent in Path(path).parents}
+    for folder in sorted(parents - {"/", _TMP}):
         options += ["--perms", "0755", "--dir", folder]  # bubblewrap would make them for its own user only
     options += ["--ro-bind", "/usr", "/usr", "--ro-bind", str(_FAR_SIDE), _INSIDE]
     for path in ("/bin", "/lib", "/lib64", "/etc/ld.so.cache"):
         options += ["--ro-bind-try", path, path]
     for path in pythons:
         options += ["--ro-bind", path, path]
-    options += ["--proc", "/proc", "--dev", "/dev"]
-    for path in ("/dev/shm", _TMP):  # noqa: S108 - the sandbox's own
-        options += ["--perms", "1777", "--size", str(_TMP_BYTES), "--tmpfs", path]
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _TMP]
 
 
