@@ -32,6 +32,15 @@ def server() -> Iterator[RpcAgentServerLauncher]:
 
 
 @pytest.fixture
+def own_server() -> Iterator[RpcAgentServerLauncher]:
+    """As `server`, for one test alone: nobody else's agents are on it."""
+    launcher = RpcAgentServerLauncher(lease=1.0)
+    launcher.launch(in_subprocess=True)
+    yield launcher
+    launcher.shutdown()
+
+
+@pytest.fixture
 def worker() -> Worker:
     """An agent in a child process, typed as what it stands for."""
     return Worker("worker", to_dist=True)  # type: ignore[call-arg]
