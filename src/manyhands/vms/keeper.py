@@ -30,6 +30,9 @@ _log = logging.getLogger("manyhands.vms")
 
 _STOP_SECONDS = 60.0
 """For ending one machine; a cloud answers a request to end one in seconds."""
+_WAY_SECONDS = 0.25
+"""How long a reset makes way for machines that are being handed out: somebody waits for those, nobody for the reset. Ten
+hand-outs at once are through in a tenth of that."""
 _LOGS_KEPT = 50
 """Files of quarantined machines that are kept for one pool, the newest ones."""
 
@@ -88,6 +91,9 @@ class Keeper:
         self._waiting: dict[str, asyncio.Future[Grant]] = {}
         self._grants: dict[int, Grant] = {}
         self._changed = asyncio.Event()
+        self._handing_out = 0
+        self._none_handed_out = asyncio.Event()
+        """Whether no machine is on its way to a holder."""
         self._alarm: asyncio.TimerHandle | None = None
         self._health: asyncio.Task[None] | None = None
 
@@ -302,6 +308,7 @@ class Keeper:
     async def _reset(self, machine_id: str) -> None:
         try:
             async with self._resets:
+                await self._make_way()
                 instance = await self._clean(machine_id)
                 await self.provider.rest(instance)
         except (ManyhandsError, OSError) as error:
@@ -321,6 +328,12 @@ class Keeper:
         else:
             self._grants[lease.token] = Grant(lease.token, machine, lease.duration)
 
+    async def _make_way(self) -> None:
+        """Let those pass who wait for a machine."""
+        if self._handing_out:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._none_handed_out.wait(), _WAY_SECONDS)
+
     async def _clean(self, machine_id: str) -> Instance:
         instance = await self.provider.reset(self._instances[machine_id])
         self._instances[machine_id] = instance
@@ -330,12 +343,18 @@ class Keeper:
 
     async def _hand_out(self, machine_id: str, lease: LeaseRecord) -> None:
         instance = self._instances[machine_id]
+        self._handing_out += 1
+        self._none_handed_out.clear()
         try:
             await self.provider.wake(instance)
             machine = await adopt(machine_id, instance, lease)
         except (ManyhandsError, OSError) as error:
             self._broke(machine_id, Trouble.HAND_OUT, error)
             return
+        finally:
+            self._handing_out -= 1
+            if not self._handing_out:
+                self._none_handed_out.set()
         if self.ledger.handed_out(lease.token):
             grant = self._grants[lease.token] = Grant(lease.token, machine, lease.duration)
             self._answer(lease.request_id, grant)
