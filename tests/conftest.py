@@ -17,7 +17,6 @@ os.environ |= {
     "RAY_gcs_rpc_server_connect_timeout_s": f"{_PATIENCE}",
     "RAY_worker_register_timeout_seconds": f"{_PATIENCE}",
     "RAY_agent_register_timeout_ms": f"{1000 * _PATIENCE}",
-    "RAY_raylet_client_connect_timeout_milliseconds": f"{1000 * _PATIENCE}",
 }
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
