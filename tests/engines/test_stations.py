@@ -152,13 +152,16 @@ def test_a_silent_station_is_given_up(
 
 def test_a_network_that_breaks_loses_no_task() -> None:
     """Every connection is cut once in the middle of the run; new stations take over."""
-    cut: set[int] = set()
+    cut: set[str] = set()
 
     class Fragile(ThreadRuntime):
         def _welcome(self, name: str, connection: socket.socket) -> bool:
-            if len(cut) < 2:  # a third in a row could be taken for workers that cannot start
-                cut.add(connection.fileno())
-                threading.Timer(0.3, connection.shutdown, [socket.SHUT_RDWR]).start()
+            if len(cut) < 4:
+                cut.add(name)
+                if len(cut) == 4:
+                    connection.shutdown(socket.SHUT_RDWR)  # before its worker can have said a word
+                else:
+                    threading.Timer(0.3, connection.shutdown, [socket.SHUT_RDWR]).start()
             return super()._welcome(name, connection)
 
     config = RunConfig(cls=Fragile, worker_num=2, concurrency=4, max_retries=10)
@@ -166,7 +169,33 @@ def test_a_network_that_breaks_loses_no_task() -> None:
     responses = Runners.sync_run_task(tasks, config)
     assert len(responses) == 60
     assert all(response.success for response in responses.values())
-    assert len(cut) == 2
+    assert len(cut) == 4
+
+
+def test_stations_that_are_cut_off_before_they_speak_are_not_taken_for_workers_that_cannot_start() -> None:
+    cut: set[str] = set()
+
+    class CutOff(ThreadRuntime):
+        def _welcome(self, name: str, connection: socket.socket) -> bool:
+            if len(cut) < 5:
+                cut.add(name)
+                connection.shutdown(socket.SHUT_RDWR)
+            return super()._welcome(name, connection)
+
+    response = Runners.sync_run("x", behaviours.echo, RunConfig(cls=CutOff, worker_num=1, max_retries=10))
+    assert (response.answer, response.attempts, len(cut)) == ("x", 6, 5)
+
+
+def test_stations_whose_workers_cannot_start_are_an_error() -> None:
+    class NoPython(ThreadRuntime):
+        def _posting(self, name: str, host: str, port: int) -> orders.Posting:
+            posting = super()._posting(name, host, port)
+            assert posting.surroundings is not None
+            broken = posting.surroundings.environment | {"PYTHONHOME": "/nowhere"}
+            return posting._replace(surroundings=posting.surroundings._replace(environment=broken))
+
+    with pytest.raises(EngineFailed, match="before they are ready"):
+        Runners.sync_run("x", behaviours.echo, RunConfig(cls=NoPython, worker_num=1, max_retries=10))
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
