@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+STARTS = 3
+"""How often a program is started before the machine is given up."""
+START_LIMIT = 180.0
+"""Seconds for a program to come up: thirty times what a node of Ray or Spark takes on an idle machine."""
 SUBNET = f"10.213.{os.getpid() % 250}"
 TAG = f"mh{os.getpid() % 10_000_000}"
 
@@ -51,13 +55,24 @@ class Machine:
                 )
             )
 
-    def wait_for(self, text: str, timeout: float = 60.0) -> None:
-        """Wait until a program has written `text`."""
-        deadline = time.monotonic() + timeout
-        while text not in (written := self.log.read_text(errors="replace")):
+    def bring_up(self, sign: str, *command: str, **environment: str) -> None:
+        """Start a program and wait until it has written `sign`; one that ended or said nothing is started again."""
+        for _ in range(STARTS):
+            self.log.write_bytes(b"")
+            self.start(*command, **environment)
+            if self._says(sign):
+                return
+            self.switch_off()
+        written = self.log.read_text(errors="replace")
+        raise TimeoutError(f"{self.name} was started {STARTS} times and never said {sign!r}; it said last: {written}")
+
+    def _says(self, sign: str) -> bool:
+        deadline = time.monotonic() + START_LIMIT
+        while sign not in self.log.read_text(errors="replace"):
             if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
-                raise TimeoutError(f"{self.name} never said {text!r} but: {written}")
+                return False
             time.sleep(0.05)
+        return True
 
     def switch_off(self) -> None:
         """Kill everything that runs there, all at once, without a word to anybody."""
@@ -68,12 +83,12 @@ class Machine:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(signal_number)
         for started in self.processes:
-            started.wait(10)
+            started.wait(60)
         self.processes.clear()
 
 
 def sh(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=20)
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
 @contextlib.contextmanager

@@ -54,7 +54,9 @@ async def work_async(number):
     return Answer(number)
 """
 
-pytestmark = pytest.mark.timeout(300)  # a cluster takes its time to start when the machine is busy
+pytestmark = pytest.mark.timeout(
+    900
+)  # a cluster takes its time to start when the machine is busy, and may need a second try
 
 BESIDE_TOO = """
 def wrap(number):
@@ -90,7 +92,7 @@ def run_and_switch_off(folder: Path, settings: dict[str, Any], victim: Machine, 
             if len(workers) == 2 and not switched_off:
                 switched_off = True
                 victim.switch_off()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 0, errors
@@ -109,7 +111,8 @@ def ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     with tempfile.TemporaryDirectory(prefix="mh", ignore_cleanup_errors=True) as short, machines(2, tmp_path) as nodes:
         head, *others = nodes
         start = (str(BIN / "ray"), "start", "--block", "--disable-usage-stats", f"--temp-dir={short}")
-        head.start(
+        head.bring_up(
+            "Ray runtime started",
             *start,
             "--head",
             f"--node-ip-address={head.address}",
@@ -117,13 +120,9 @@ def ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
             "--num-cpus=0",
             "--include-dashboard=false",
         )
-        head.wait_for("Ray runtime started")
-        for node in others:
-            node.start(
-                *start[:-1], f"--address={head.address}:6399", f"--node-ip-address={node.address}", "--num-cpus=1"
-            )
-        for node in others:
-            node.wait_for("Ray runtime started")
+        for node in others:  # one after the other: each imports much, and has Ray's own limits to keep
+            here = f"--node-ip-address={node.address}"
+            node.bring_up("Ray runtime started", *start[:-1], f"--address={head.address}:6399", here, "--num-cpus=1")
         yield nodes
 
 
@@ -141,7 +140,8 @@ def spark_cluster(tmp_path: Path) -> Iterator[list[Machine]]:
             "SPARK_DAEMON_MEMORY": "256m",
         }
         deploy = "org.apache.spark.deploy"
-        master.start(
+        master.bring_up(
+            "I have been elected leader",
             spark_class,
             f"{deploy}.master.Master",
             "--host",
@@ -153,9 +153,9 @@ def spark_cluster(tmp_path: Path) -> Iterator[list[Machine]]:
             **environment,
             SPARK_LOCAL_IP=master.address,
         )
-        master.wait_for("I have been elected leader")
         for node in workers:
-            node.start(
+            node.bring_up(
+                "Successfully registered with master",
                 spark_class,
                 f"{deploy}.worker.Worker",
                 "--host",
@@ -172,8 +172,6 @@ def spark_cluster(tmp_path: Path) -> Iterator[list[Machine]]:
                 **environment,
                 SPARK_LOCAL_IP=node.address,
             )
-        for node in workers:
-            node.wait_for("Successfully registered with master")
         yield nodes
 
 

@@ -19,11 +19,20 @@ from manyhands.testing import IsolationContract, behaviours, scripts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.timeout(300)  # programs of the suite start a cluster of their own, slowly where much else runs
+
 
 @pytest.fixture(scope="module", autouse=True)
 def users_ray() -> Iterator[None]:
     """A Ray of the user's own, which engines use and leave alone; so the suite starts it once."""
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    for tries_left in (2, 1, 0):
+        try:
+            ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+            break
+        except Exception:
+            ray.shutdown()
+            if not tries_left:
+                raise
     yield
     assert ray.is_initialized(), "an engine stopped a Ray that it had not started"
     ray.shutdown()

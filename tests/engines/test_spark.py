@@ -17,6 +17,8 @@ from manyhands.testing import IsolationContract, behaviours
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.timeout(300)  # programs of the suite start a cluster of their own, slowly where much else runs
+
 
 @pytest.fixture(scope="module", autouse=True)
 def users_spark() -> Iterator[None]:

@@ -29,7 +29,7 @@ def test_every_example_is_listed() -> None:
 def test_the_example_runs(name: str) -> None:
     arguments, words = EXPECTED[name]
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=110, check=False
     )
     assert done.returncode == 0, done.stderr
     for word in words:

@@ -7,6 +7,7 @@ import gc
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -33,6 +34,7 @@ from manyhands import (
 from manyhands.engines.pool.supervisor import WorkerSettings
 from manyhands.runners.seen import SeenIds
 from manyhands.testing.behaviours import echo, fail, nap, stay
+from manyhands.testing.scripts import wait_until
 
 ONE = RunConfig(worker_num=1)
 
@@ -54,14 +56,14 @@ def test_the_async_calls_return_the_same() -> None:
 
 def test_the_event_loop_stays_free_while_tasks_run() -> None:
     async def tick() -> int:
-        running = asyncio.create_task(Runners.run_task(Task(0.5, nap), ONE))
+        running = asyncio.create_task(Runners.run_task(Task(1.0, nap), ONE))
         ticks = 0
         while not running.done():
             await asyncio.sleep(0.01)
             ticks += 1
         return ticks
 
-    assert asyncio.run(tick()) > 20
+    assert asyncio.run(tick()) > 5
 
 
 def test_sync_calls_work_inside_a_running_event_loop() -> None:
@@ -202,26 +204,39 @@ def test_a_stream_costs_no_memory() -> None:
         grown(20_000, engine)
         done, growth = grown(60_000, engine)
     assert done == 60_000
-    assert growth < 20 << 20
+    assert growth < 40 << 20  # what passed is three times that
 
 
 def test_a_slow_generator_does_not_hold_back_answers() -> None:
+    drawn = 0
+
     def slowly() -> Iterator[Task]:
-        for number in range(6):
+        nonlocal drawn
+        for number in range(100):
             time.sleep(0.2)
+            drawn += 1
             yield Task(number, echo)
 
-    started = time.monotonic()
     first = next(iter(Runners.iter_tasks(slowly(), RunConfig(engine_name="inline"))))
     assert first.answer == 0
-    assert time.monotonic() - started < 1.0
+    assert drawn < 50
 
 
-def test_a_task_that_is_queued_behind_a_long_one_is_given_to_an_idle_worker() -> None:
+def stay_until(path: str) -> None:
+    wait_until(Path(path).exists, 100)
+
+
+def test_a_task_that_is_queued_behind_a_long_one_is_given_to_an_idle_worker(tmp_path: Path) -> None:
     """Short tasks make the engine feed ahead; a long one among them must not keep the rest to itself."""
+    end = tmp_path / "all others are done"
     short = [Task(0.0, stay, id=f"s{i}") for i in range(400)]
-    tasks = [*short, Task(3.0, stay, id="long"), *(Task(0.0, stay, id=f"t{i}") for i in range(400))]
-    finished = [response.id for response in Runners.iter_tasks(tasks, RunConfig(worker_num=2))]
+    tasks = [*short, Task(str(end), stay_until, id="long"), *(Task(0.0, stay, id=f"t{i}") for i in range(400))]
+    finished = []
+    for response in Runners.iter_tasks(tasks, RunConfig(worker_num=2)):
+        assert response.success, response
+        finished.append(response.id)
+        if len(finished) == 800:
+            end.touch()
     assert finished[-1] == "long"
 
 

@@ -33,6 +33,11 @@ OPTIONS: dict[str, tuple[type, ...]] = {
     "start_timeout": (int, float),
 }
 """The engine options and their types."""
+_START_LIMIT = 120
+"""Seconds for Ray's processes to find each other when it is started here; Ray gives up after 30, which is short where much
+else runs."""
+_STARTS = 2
+"""How often Ray is started here before it counts as impossible."""
 _PER_WORKER = ("num_cpus", "num_gpus", "memory", "resources", "runtime_env")
 
 
@@ -56,6 +61,7 @@ class RayCluster(Cluster):
 
     def start(self) -> str:
         """Use the connection that is there; else start Ray here, or connect to the cluster that was named."""
+        os.environ.setdefault("RAY_raylet_start_wait_time_s", str(_START_LIMIT))  # read when Ray is first imported
         import ray
 
         host = None
@@ -133,15 +139,24 @@ class RayCluster(Cluster):
         import ray
 
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(
-            address="local",  # or RAY_ADDRESS would make this a connection to a cluster
-            num_cpus=max(usable_cores(), self._config.workers),
-            num_gpus=None,
-            resources=self._local_resources(),
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
+        settings = {
+            "address": "local",  # or RAY_ADDRESS would make this a connection to a cluster
+            "num_cpus": max(usable_cores(), self._config.workers),
+            "num_gpus": None,
+            "resources": self._local_resources(),
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
             **self._connection_options(),
-        )
+        }
+        for tries_left in reversed(range(_STARTS)):
+            try:
+                ray.init(**settings)
+            except Exception as error:
+                ray.shutdown()  # what had started already
+                if not tries_left:
+                    raise EngineFailed(f"Ray does not start on this machine: {_first_lines(error)}") from error
+            else:
+                return
 
     def _local_resources(self) -> dict[str, float]:
         """Custom resources exist only where somebody declares them: here, as many as the workers ask for."""

@@ -62,7 +62,7 @@ class EngineContract:
 
     def test_a_response_tells_where_and_how_long(self) -> None:
         response = self.run(Task(0.2, be.sleep, id="a", name="nap", metadata={"k": 1}))["a"]
-        assert 0.2 <= response.time_cost < 5
+        assert 0.2 <= response.time_cost < 20
         assert response.queue_time >= 0
         assert response.worker.rpartition(":")[2].isdigit()
         assert len(response.trace_id) == 32
@@ -128,22 +128,20 @@ class EngineContract:
     # --- 3. time limits -----------------------------------------------------------------------------------------------
 
     def test_a_limit_counts_work_and_not_the_queue(self) -> None:
-        tasks = [Task(0.3, be.sleep, id=str(i), timeout=0.9) for i in range(6)]
+        tasks = [Task(0.3, be.sleep, id=str(i), timeout=2.5) for i in range(11)]
         responses = self.run(*tasks, worker_num=1, concurrency=1)
         assert all(response.success for response in responses.values()), responses
-        assert responses["5"].queue_time > 0.9
+        assert responses["10"].queue_time > 2.5
 
     def test_async_code_is_cancelled_and_cleans_up(self, tmp_path: Path) -> None:
         path = tmp_path / "log"
-        started = time.monotonic()
         responses = self.run(
             Task(str(path), be.clean_up_when_cancelled, id="slow", timeout=0.4),
             *(Task(0.1, be.nap, id=str(i)) for i in range(5)),
         )
         slow = responses.pop("slow")
         assert slow.status is TaskStatus.TIMED_OUT
-        assert 0.4 <= slow.time_cost < 5
-        assert time.monotonic() - started < 30
+        assert 0.4 <= slow.time_cost < 20
         assert "cleaned up" in path.read_text()
         assert all(response.success for response in responses.values())
 
@@ -303,7 +301,7 @@ class EngineContract:
                 return
             raise AssertionError("the run went on")
 
-        asyncio.run(asyncio.wait_for(cancel(), 60))
+        asyncio.run(asyncio.wait_for(cancel(), scripts.START_LIMIT))
 
     def test_closing_twice_is_fine(self) -> None:
         engine = open_engine(self.config())
@@ -334,7 +332,7 @@ class IsolationContract(EngineContract):
         hang = responses.pop("hang")
         assert hang.status is TaskStatus.TIMED_OUT
         assert hang.attempts == 1
-        assert 0.5 <= hang.time_cost < 10
+        assert 0.5 <= hang.time_cost < 30
         assert all(response.success and response.attempts == 1 for response in responses.values()), responses
         [pid] = scripts.pids_in(path)
         scripts.wait_until(lambda: not scripts.alive(pid))
@@ -395,9 +393,9 @@ class IsolationContract(EngineContract):
         path = tmp_path / "pids"
         program = scripts.Program(tmp_path, scripts.LONG_RUN, self.config_settings())
         process = program.start("hang_in_python", str(path))
-        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, 60)
+        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, scripts.START_LIMIT)
         scripts.press_ctrl_c(process)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=scripts.END_LIMIT)
         assert process.returncode != 0
         assert "{'quick': 'succeeded', 'slow0': 'cancelled', 'slow1': 'cancelled'}" in out, (out, err)
         scripts.wait_until(lambda: not any(map(scripts.alive, scripts.pids_in(path))))
@@ -406,9 +404,9 @@ class IsolationContract(EngineContract):
         path = tmp_path / "pids"
         program = scripts.Program(tmp_path, scripts.LONG_RUN, self.config_settings())
         process = program.start("clean_up_when_cancelled", str(path))
-        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, 60)
+        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, scripts.START_LIMIT)
         scripts.press_ctrl_c(process)
-        process.communicate(timeout=30)
+        process.communicate(timeout=scripts.END_LIMIT)
         assert process.returncode != 0
         assert path.read_text().count("cleaned up") == 2
 
@@ -416,11 +414,11 @@ class IsolationContract(EngineContract):
         path = tmp_path / "pids"
         program = scripts.Program(tmp_path, scripts.LONG_RUN, self.config_settings())
         process = program.start("ignore_cancellation", str(path))
-        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, 60)
+        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, scripts.START_LIMIT)
         scripts.press_ctrl_c(process)
         time.sleep(0.2)  # a second press is only a second one if the first was noticed
         scripts.press_ctrl_c(process)
-        process.communicate(timeout=30)
+        process.communicate(timeout=scripts.END_LIMIT)
         assert process.returncode != 0
         scripts.wait_until(lambda: not any(map(scripts.alive, scripts.pids_in(path))))
 
@@ -433,9 +431,9 @@ class IsolationContract(EngineContract):
     def _check_killed_driver(self, behaviour: str, folder: Path) -> None:
         path = folder / "pids"
         process = scripts.Program(folder, scripts.LONG_RUN, self.config_settings()).start(behaviour, str(path))
-        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, 60)
+        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, scripts.START_LIMIT)
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=scripts.END_LIMIT)
         scripts.wait_until(lambda: not any(map(scripts.alive, scripts.pids_in(path))))
 
 

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AGENTS_IN_MAIN",
     "BESIDE",
+    "END_LIMIT",
     "LONG_RUN",
     "NOTEBOOK",
+    "START_LIMIT",
     "Program",
     "alive",
     "pids_in",
@@ -109,6 +111,13 @@ except Interrupted as interrupted:
 """
 
 
+START_LIMIT = 150.0
+"""Seconds for a program to bring up its engine and come to work: Ray and Spark need five on an idle machine, and thirty on a
+busy one."""
+END_LIMIT = 90.0
+"""Seconds for a program to end; an engine that was started for it is stopped then."""
+
+
 class Program:
     """A Python program in a folder of its own, with `SETTINGS` as the keyword arguments of its RunConfig."""
 
@@ -119,7 +128,7 @@ class Program:
         for name, text in beside.items():
             (folder / f"{name}.py").write_text(text)
 
-    def run(self, *arguments: str, timeout: float = 60) -> str:
+    def run(self, *arguments: str, timeout: float = START_LIMIT) -> str:
         """Run it to its end and return what it printed; a failure shows everything it said."""
         done = subprocess.run(
             [sys.executable, str(self.path), *arguments],
@@ -162,7 +171,7 @@ def pids_in(path: Path) -> list[int]:
     return [int(line) for line in path.read_text().splitlines() if line.isdigit()] if path.exists() else []
 
 
-def wait_until(condition: Callable[[], Any], timeout: float = 20.0) -> Any:
+def wait_until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
     """Return the first true value of `condition`.
 
     Raises:

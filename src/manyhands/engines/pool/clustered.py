@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["ClusterRuntime"]
 
 _logger = logging.getLogger("manyhands")
-START_TIMEOUT = 60.0
-"""Seconds to wait for the first worker where `start_timeout` is not given: ten times what a local Ray or Spark takes."""
+START_TIMEOUT = 120.0
+"""Seconds to wait for the first worker where `start_timeout` is not given: twenty times what a local Ray or Spark takes."""
 _SHORTAGE_AFTER = 10.0
 """Seconds after which workers that have no place yet are worth a warning."""
 _LOOK = 0.25

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Member", "PooledRuntime"]
 
 _FAILED_STARTS = 3
-"""Workers in a row that end before they have said anything: then there is no point in starting more."""
+"""Workers in a row that end before they are ready: then there is no point in starting more. One whose connection broke does
+not count; the calls it held are lost, and their attempts are what bounds that."""
 _STUCK = 0.02
 """Seconds without an outcome after which a worker is asked to give back what it has not started, if another is idle."""
 _STOP_PATIENCE = 1.0
@@ -240,7 +241,10 @@ class PooledRuntime(RuntimeEngine):
         show(tidings.lines)
         if tidings.died is not None:
             member = self._drop(seat)
-            self._failed_starts = 0 if member.answered else self._failed_starts + 1
+            if tidings.never_ready:
+                self._failed_starts += 1
+            elif member.answered:
+                self._failed_starts = 0
             if self._failed_starts >= _FAILED_STARTS:
                 self._fail(
                     EngineFailed(

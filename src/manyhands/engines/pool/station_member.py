@@ -100,6 +100,9 @@ class StationMember:
         for report in self._link.messages():
             self.alarm = time.monotonic() + SILENCE
             ended = self._note(report, tidings) or ended
+        tidings.never_ready = (
+            ended is not None and not self.answered
+        )  # the station says so itself; a broken link does not
         if self._link.closed:
             ended = ended or f"the station with worker {self.place} is gone, with its node or its connection"
         elif self.alarm is not None and time.monotonic() >= self.alarm:

@@ -75,6 +75,8 @@ class Tidings:
     lines: list[Line] = field(default_factory=list)
     died: str | None = None
     """Set when the process is gone: how it ended. Every call it held has an outcome by then."""
+    never_ready: bool = False
+    """With `died`: it ended by itself before it could take a call, so that another one may well end the same way."""
 
 
 class Supervisor:
@@ -259,6 +261,7 @@ class Supervisor:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_WAIT)
         self._drain(tidings)
+        tidings.never_ready = not self.answered
         tidings.died = self._cause or f"worker {self.place} {describe_exit(self._process.returncode)}"
         now = time.monotonic()
         held = [slot for slot, call in enumerate(self._slots) if call is not None]
