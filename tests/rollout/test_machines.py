@@ -37,6 +37,7 @@ from manyhands.store import Journal, PlayStatus
 from manyhands.tasks import Item
 from manyhands.testing import OpenAIServer, Script
 from manyhands.testing.scripts import alive, wait_until
+from manyhands.vms.folders import cache_folder
 from manyhands.vms.providers.process import ProcessProvider
 
 HERE = "tests.rollout.test_machines"
@@ -89,6 +90,11 @@ class NeverBoots(ProcessProvider):
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of its own; images and golden states, which take long to make, are shared."""
+    shared = [cache_folder(name) for name in ("images", "golden", "snapshots")]
+    (tmp_path / "cache").mkdir()
+    for folder in shared:
+        (tmp_path / "cache" / folder.name).symlink_to(folder)
     monkeypatch.setenv("MANYHANDS_CACHE", str(tmp_path / "cache"))
 
 
@@ -249,8 +255,9 @@ def test_a_worker_of_its_own_leases_too(pool: VMPoolManager, tmp_path: Path) -> 
     assert (refused.status, refused.kind) == (PlayStatus.INFRASTRUCTURE, "refused")
 
 
-def test_programs_run_on_machines(tmp_path: Path) -> None:
-    chosen: dict[str, Any] = {"mode": "py", "sandbox": "vm", "provider_name": "process", "use_vm_pool": True}
+@pytest.mark.parametrize("provider", ["process", "qemu"])
+def test_programs_run_on_machines(provider: str, tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"mode": "py", "sandbox": "vm", "provider_name": provider, "use_vm_pool": True}
     chosen |= {"num_vms": 2, "data": sample_path("py"), "model": "demo", "output_dir": tmp_path / "results"}
     summary = run_parallel_rollout(RolloutConfig(**chosen))
     assert (summary.mean, summary.owed, summary.failures) == (1.0, 0, {})
