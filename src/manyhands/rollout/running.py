@@ -18,7 +18,17 @@ from manyhands.rollout.preparing import Prepared, prepare
 from manyhands.rollout.tally import Tally
 from manyhands.rollout.worker import FATAL, RolloutWorker
 from manyhands.runners.run import Run
-from manyhands.store import MACHINES, OwedRollout, Play, PlayStatus, RunDirectory, StoredTask, Summary, summarise
+from manyhands.store import (
+    MACHINES,
+    PRICES,
+    OwedRollout,
+    Play,
+    PlayStatus,
+    RunDirectory,
+    StoredTask,
+    Summary,
+    summarise,
+)
 from manyhands.tasks import Item, Task, TaskResponse, TaskStatus
 
 if TYPE_CHECKING:
@@ -102,6 +112,8 @@ class Session:
         if journal.count_tasks() < self.prepared.benchmark.size:
             journal.add_tasks(StoredTask(item.id, digest_of(item), _body(item)) for item in self.prepared.benchmark)
         journal.set_meta("attempts", str(self._config.attempts))
+        if self.prepared.prices is not None:
+            journal.set_meta(PRICES, json.dumps(self.prepared.prices))
         summary = self.summary()
         self.tally = Tally.resumed(self.prepared.path.name, self.prepared.path, summary)
         self.owed = summary.owed
@@ -116,7 +128,7 @@ class Session:
 
     def summary(self) -> Summary:
         """Return the statistics of the run as it is now."""
-        return summarise(self.directory.journal, self._config.attempts, self.prepared.prices)
+        return summarise(self.directory.journal, self._config.attempts)
 
     def play(self) -> Summary:
         """Play what is owed.
