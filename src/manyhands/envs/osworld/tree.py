@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET  # noqa: S405 - expat refuses entity bombs; the guest is the agent's own machine
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ def widgets(xml: str, screen: tuple[int, int]) -> list[Widget]:
         ValueError: this is no XML.
     """
     try:
-        root = ET.fromstring(xml)  # noqa: S314 - as above
+        root = ET.fromstring(xml)  # noqa: S314 - expat refuses entity bombs, and the guest is the agent's own machine
     except ET.ParseError as error:
         raise ValueError(f"the guest's accessibility tree is no XML: {error}") from error
     return [widget for node in root.iter() if (widget := _widget(node)) is not None and _visible(widget, screen)]
@@ -71,7 +71,8 @@ def as_table(seen: Sequence[Widget], *, numbered: bool = False) -> str:
     lines = [f"mark\t{head}" if numbered else head]
     for number, widget in enumerate(seen[:_SHOWN_ROWS], 1):
         x, y = widget.middle
-        row = f"{widget.role}\t{_short(widget.name)}\t{_short(widget.text)}{_notable(widget)}\t{x}, {y}\t{widget.width}x{widget.height}"
+        text = f"{_short(widget.text)}{_notable(widget)}"
+        row = f"{widget.role}\t{_short(widget.name)}\t{text}\t{x}, {y}\t{widget.width}x{widget.height}"
         lines.append(f"{number}\t{row}" if numbered else row)
     if len(seen) > _SHOWN_ROWS:
         lines.append(f"... and {len(seen) - _SHOWN_ROWS} more")
@@ -120,7 +121,7 @@ def _visible(widget: Widget, screen: tuple[int, int]) -> bool:
 
 def _notable(widget: Widget) -> str:
     """Return the states that decide what to do next."""
-    told = [state for state in ("checked", "selected", "focused", "expanded") if state in widget.states]
+    told: list[str] = [state for state in ("checked", "selected", "focused", "expanded") if state in widget.states]
     if not widget.states.intersection(_ENABLING) and widget.role != "label":
         told.append("disabled")
     return f" ({', '.join(told)})" if told else ""
