@@ -55,6 +55,8 @@ class Environment:
     """What decides by default: a key of what `score` returns, or the name of a metric (`manyhands.metrics.METRICS`)."""
     options_type: ClassVar[type[Any]] = NoOptions
     """A frozen dataclass; its fields are the options, with the annotations that `manyhands.envs.typed` understands."""
+    machine_ports: ClassVar[tuple[int, ...]] = ()
+    """Ports of a machine that are reached besides that of its agent; `machine.ports` says where."""
     one_at_a_time: ClassVar[bool] = False
     """Whether the tools of one turn must wait for each other, in the order of the calls; else they run at the same time."""
     pictures_shown: int = 3

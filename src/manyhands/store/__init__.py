@@ -3,9 +3,10 @@
 from manyhands.store.directory import RunDirectory, find_runs, pictures_of
 from manyhands.store.journal import Journal
 from manyhands.store.records import OwedRollout, Play, PlayStatus, StoredTask
-from manyhands.store.summary import Summary, summarise
+from manyhands.store.summary import MACHINES, Summary, summarise
 
 __all__ = [
+    "MACHINES",
     "Journal",
     "OwedRollout",
     "Play",
