@@ -49,7 +49,7 @@ class Environment:
     """
 
     name: ClassVar[str] = "environment"
-    instructions: ClassVar[str] = ""
+    instructions: str = ""
     """The system message: what this world is and how to answer in it."""
     metric: ClassVar[str] = "exact_match"
     """What decides by default: a key of what `score` returns, or the name of a metric (`manyhands.metrics.METRICS`)."""

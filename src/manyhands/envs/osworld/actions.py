@@ -103,7 +103,7 @@ def _read_computer_13(said: Any, screen: tuple[int, int], marks: Sequence[tuple[
     if not isinstance(nested, dict):
         raise BadAction("`parameters` must be an object")
     beside = {name: value for name, value in said.items() if name not in {"action_type", "parameters"}}
-    given = {name: value for name, value in {**beside, **nested}.items() if value is not None}
+    given = {name: _whole(value) for name, value in {**beside, **nested}.items() if value is not None}
     given = _placed(given, marks)
     needed, allowed, write = _KINDS[kind]
     if missing := [name for name in needed if name not in given]:
@@ -115,6 +115,10 @@ def _read_computer_13(said: Any, screen: tuple[int, int], marks: Sequence[tuple[
     if ("x" in given) != ("y" in given):
         raise BadAction(f"{kind} needs both x and y, or neither")
     return Action({"action_type": kind, **({"parameters": given} if given else {})}, write(given))
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _placed(given: dict[str, Any], marks: Sequence[tuple[int, int]]) -> dict[str, Any]:

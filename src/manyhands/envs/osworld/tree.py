@@ -16,17 +16,10 @@ _SHOWN_TEXT = 200
 """Characters of one name or text; a document's whole text would crowd out everything else."""
 _SHOWN_ROWS = 400
 """Rows of a table: some 10,000 tokens."""
-_FRAMES = {
-    "application",
-    "desktop-frame",
-    "filler",
-    "panel",
-    "redundant-object",
-    "root-pane",
-    "scroll-pane",
-    "viewport",
-}
-"""Roles that only hold others, unless they can be acted on or say something themselves."""
+_FRAMES = {"filler", "panel", "redundant-object", "root-pane", "scroll-pane", "split-pane", "viewport"}
+"""Roles that only hold others, unless they say something themselves."""
+_VALUED = {"level-bar", "progress-bar", "slider", "spin-button"}
+"""Roles whose value is what they show."""
 _COORDINATES = re.compile(r"-?\d+")
 _ENABLING = ("enabled", "sensitive")
 
@@ -87,8 +80,10 @@ def _widget(node: ET.Element) -> Widget | None:
     states = frozenset(
         name.removeprefix("state:") for name, value in facts.items() if value == "true" and name.startswith("state:")
     )
-    text = (node.text or "").strip() or facts.get("value:value", "")
-    return Widget(_local(node.tag), node.get("name", "").strip(), text, *corner, *size, states)
+    role, name, text = _local(node.tag), node.get("name", "").strip(), (node.text or "").strip()
+    if role in _VALUED:
+        text = text or facts.get("value:value", "")
+    return Widget(role, name, "" if text == name else text, *corner, *size, states)
 
 
 def _facts(node: ET.Element) -> Iterator[tuple[str, str]]:
@@ -114,9 +109,9 @@ def _visible(widget: Widget, screen: tuple[int, int]) -> bool:
         return False
     if not {"showing", "visible"} <= widget.states:
         return False
-    if widget.role in _FRAMES:
-        return bool(widget.name or widget.text) and widget.role not in {"application", "desktop-frame"}
-    return bool(widget.name or widget.text or widget.states & {"editable", "checkable", "focusable"})
+    if widget.role in {"application", "desktop-frame"}:
+        return False
+    return bool(widget.name or widget.text) or (widget.role not in _FRAMES and "editable" in widget.states)
 
 
 def _notable(widget: Widget) -> str:
