@@ -66,6 +66,7 @@ def line(tally: Tally) -> str:
         f"{tally.under_way} under way" + (f" ({waits} waiting)" if waits else ""),
         f"score {number(tally.mean)}",
         *(f"{count} {kind}" for kind, count in tally.failures.items()),
+        *([_machines(tally)] if tally.machines else []),
         f"{clock(tally.seconds)} elapsed",
     ]
     if tally.seconds_left:
@@ -94,6 +95,8 @@ def picture(tally: Tally) -> Any:
     facts += f"tokens {number(tally.prompt_tokens, ',')} in, {number(tally.completion_tokens, ',')} out"
     if seen.may_be_in_flight:
         facts += f"   requests {seen.in_flight} / {seen.may_be_in_flight}"
+    if tally.machines:
+        facts += f"   {_machines(tally)}"
     if tally.replays:
         facts += f"   played again {tally.replays}"
     parts: list[Any] = [head, Text.from_markup(facts)]
@@ -115,6 +118,14 @@ def _slowest(tally: Tally) -> Any:
         colour = "yellow" if _is_wait(what) else "cyan"
         table.add_row(label, f"[{colour}]{doing}[/]", clock(since), clock(worked))
     return table
+
+
+def _machines(tally: Tally) -> str:
+    seen = tally.machines
+    if seen is None:
+        return ""
+    booting = f", {seen.booting} booting" if seen.booting else ""
+    return f"machines {seen.in_use} in use, {seen.resetting} resetting{booting} / {seen.total}"
 
 
 def _is_wait(what: str) -> bool:

@@ -101,12 +101,26 @@ def _dry_run(prepared: Prepared) -> int:
         with Journal(journal, read_only=True) as known:
             owed = known.count_owed(prepared.config.attempts)
     engine = prepared.engine
+    machines = f"\n{_machines_of(prepared)}" if prepared.needs_machine else ""
     print(
         f"{prepared.benchmark.size} tasks x {prepared.config.attempts} attempt(s) = {total} rollouts, {owed} of them owed\n"
         f"model {prepared.config.model}, {prepared.config.num_rollouts} rollouts at a time on engine {engine.engine_name} "
-        f"with {engine.workers} worker(s)\ndirectory {prepared.path}\nnothing was started"
+        f"with {engine.workers} worker(s){machines}\ndirectory {prepared.path}\nnothing was started"
     )
     return 0
+
+
+def _machines_of(prepared: Prepared) -> str:
+    """Say which machines a run would use."""
+    from manyhands.rollout.machines import DEFAULT_PROVIDER
+
+    config = prepared.config
+    if config.pool_address:
+        return f"machines of the pool at {config.pool_address}"
+    number = (
+        f"{config.num_vms} shared" if config.use_vm_pool else f"{config.num_rollouts}, one for each rollout at a time"
+    )
+    return f"machines of {config.provider_name or DEFAULT_PROVIDER}: {number}"
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:

@@ -65,10 +65,17 @@ def summary_table(name: str, summary: Summary) -> Any:
         table.add_row(f"failed: {kind}", str(count))
     table.add_row("tokens in / out", f"{number(summary.prompt_tokens, ',')} / {number(summary.completion_tokens, ',')}")
     table.add_row("cost", number(summary.cost, ",.4f"))
+    if summary.machines is not None:
+        table.add_row("machines", _machines(summary.machines))
     table.add_row(
         "time", f"{summary.seconds:.1f} s in {summary.sessions} session(s); {summary.seconds_worked:.1f} s of work"
     )
     return table
+
+
+def _machines(figures: dict[str, float]) -> str:
+    leased, part = figures["leased_seconds"], figures["utilisation"]
+    return f"{figures['hand_overs']:.0f} hand-overs, {leased:.1f} s leased, {part:.0%} of their time"
 
 
 def _attempts(summary: Summary) -> str:

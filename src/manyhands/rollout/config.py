@@ -78,10 +78,43 @@ class RolloutConfig:
         None, "environment and score", "py: bubblewrap (default), vm, or none, which is no sandbox"
     )
     num_vms: int = _set(3, "machines (osworld)", "machines in the pool (M)", least=1)
-    use_vm_pool: bool = _set(False, "machines (osworld)", "let the rollouts share a pool of machines")
-    path_to_vm: Path | None = _set(None, "machines (osworld)", "the machine's image", metavar="FILE")
-    provider_name: str | None = _set(None, "machines (osworld)", "vmware, virtualbox, aws, docker, qemu, ...")
+    use_vm_pool: bool = _set(
+        False, "machines (osworld)", "let the rollouts share a pool of machines; without it each has one of its own"
+    )
+    num_spares: int | None = _set(
+        None, "machines (osworld)", "machines kept ready beyond that, to hide resets (default: the provider's)", least=0
+    )
+    pool_address: str | None = _set(
+        None, "machines (osworld)", "use the pool that `manyhands pool serve` serves there", metavar="HOST:PORT"
+    )
+    path_to_vm: Path | None = _set(
+        None, "machines (osworld)", "the machine's image: a file, or the name of a built one", metavar="FILE"
+    )
+    provider_name: str | None = _set(
+        None, "machines (osworld)", "vmware, virtualbox, aws, docker, process, qemu (the default), ..."
+    )
+    vm_memory: int | None = _set(None, "machines (osworld)", "MiB of each machine", least=1)
+    vm_cores: int | None = _set(None, "machines (osworld)", "processors of each machine", least=1)
+    vm_option: dict[str, str] = _set(
+        {}, "machines (osworld)", "an option of the provider; may be given several times", metavar="NAME=VALUE"
+    )
+    region: str | None = _set(None, "machines (osworld)", "of the cloud")
+    host: str = _set("127.0.0.1", "machines (osworld)", "where workers reach this host, its pool and its machines")
     action_space: str = _set("computer_13", "machines (osworld)", "computer_13 or pyautogui")
+    observation_type: str = _set(
+        "screenshot",
+        "machines (osworld)",
+        "screenshot, a11y_tree, screenshot_a11y_tree or som (marks on the screenshot)",
+    )
+    pause: float = _set(
+        2.0,
+        "machines (osworld)",
+        "seconds that a screen may take to be quiet after an action before it is shown anyway",
+    )
+    record: bool = _set(False, "machines (osworld)", "keep a video of each rollout")
+    skip_unsupported: bool = _set(
+        False, "what to play", "leave out tasks that the environment cannot set up or score, instead of stopping"
+    )
     screen_width: int = _set(1920, "machines (osworld)", "in pixels", least=1)
     screen_height: int = _set(1080, "machines (osworld)", "in pixels", least=1)
     headless: bool = _set(False, "machines (osworld)", "without a window")

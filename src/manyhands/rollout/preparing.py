@@ -21,6 +21,7 @@ from manyhands.models import ModelSettings
 from manyhands.models.base import MODELS
 from manyhands.models.secrets import endpoint_from_environment
 from manyhands.rollout.benchmark import Benchmark, read_benchmark
+from manyhands.rollout.machines import DEFAULT_PROVIDER, machine_settings
 from manyhands.rollout.reading import read_settings
 from manyhands.rollout.station import PlaySettings
 
@@ -31,6 +32,10 @@ __all__ = ["Prepared", "prepare"]
 
 _FLAGS = ("kb", "sandbox", "headless")
 """Settings of the run that are options of some environments."""
+_DESKTOP_FLAGS = (
+    "action_space", "client_password", "observation_type", "pause", "record", "screen_height", "screen_width",
+)  # fmt: skip
+"""Settings of the run that an environment of desktops is told; others with an option of such a name have their own default."""
 _FILES = ("kb", "site")
 """Options that name files whose content decides the results."""
 _CHECK_LIMIT = 120.0
@@ -47,6 +52,8 @@ class Prepared:
     path: Path
     identity: str
     prices: dict[str, float] | None
+    needs_machine: bool = False
+    machine_ports: tuple[int, ...] = ()
 
     @property
     def engine(self) -> RunConfig:
@@ -67,10 +74,22 @@ def prepare(config: RolloutConfig) -> Prepared:
         raise ConfigError("--data is missing: the file with the tasks")
     environment = _environment(config)
     options = _options(config, environment)
-    benchmark = read_benchmark(config.data, limit=config.limit, task_ids=config.task_id)
+    benchmark = read_benchmark(
+        config.data,
+        limit=config.limit,
+        task_ids=config.task_id,
+        lacking=environment(options).lacking,
+        skip=config.skip_unsupported,
+    )
     if config.metric and ":" not in config.metric and config.metric != environment.metric:
         METRICS.load(config.metric)
-    identity = _identity(config, benchmark, options)
+    needs_machine = environment(options).needs_machine
+    machines = _machines(config, environment) if needs_machine else None
+    if not needs_machine and (config.use_vm_pool or config.pool_address):
+        raise ConfigError(
+            f"the environment {environment.name!r} needs no machine: leave out --use-vm-pool, --pool-address"
+        )
+    identity = _identity(config, benchmark, options, machines)
     model = _model(config, config.model)
     name = config.run_name or f"{config.mode or environment.name}-{_slug(config.model)}-{identity[:10]}"
     path = config.output_dir / name
@@ -89,7 +108,23 @@ def prepare(config: RolloutConfig) -> Prepared:
         driver=os.getpid(),
     )
     _check(environment, options)
-    return Prepared(config, benchmark, play, path, identity, _prices(config))
+    return Prepared(config, benchmark, play, path, identity, _prices(config), needs_machine, environment.machine_ports)
+
+
+def _machines(config: RolloutConfig, environment: type[Environment]) -> list[str | None]:
+    """Check which machines are asked for; return what of that decides the results.
+
+    Raises:
+        UsageError: there are no such machines.
+    """
+    from manyhands.vms.providers import provider_class
+
+    if config.pool_address:
+        return []
+    provider = config.provider_name or DEFAULT_PROVIDER
+    provider_class(provider)
+    machine_settings(config, environment.machine_ports)
+    return [provider, str(config.path_to_vm or ""), config.snapshot_name]
 
 
 def _environment(config: RolloutConfig) -> type[Environment]:
@@ -97,11 +132,6 @@ def _environment(config: RolloutConfig) -> type[Environment]:
         return environment_class(config.env)
     if not config.mode:
         raise ConfigError(f"--mode is missing; it is one of: {', '.join(ENVIRONMENTS.names())}")
-    if config.mode == "osworld" and "osworld" not in ENVIRONMENTS.names():
-        raise ConfigError(
-            "--mode osworld is not in this version yet: its flags are understood, its environment is still to come. "
-            f"There are: {', '.join(ENVIRONMENTS.names())}"
-        )
     return environment_class(config.mode)
 
 
@@ -118,6 +148,8 @@ def _options(config: RolloutConfig, environment: type[Environment]) -> dict[str,
                 continue
             raise ConfigError(f"--{name} is no option of the environment {environment.name!r}")
         options[name] = str(value.resolve()) if isinstance(value, Path) else value
+    if set(_DESKTOP_FLAGS) <= set(known):
+        options = {name: getattr(config, name) for name in _DESKTOP_FLAGS} | options
     environment.read_options(options)
     return options
 
@@ -163,13 +195,17 @@ def _share(config: RolloutConfig) -> tuple[int, int]:
     return workers, math.ceil(config.num_rollouts / workers)
 
 
-def _identity(config: RolloutConfig, benchmark: Benchmark, options: dict[str, Any]) -> str:
+def _identity(
+    config: RolloutConfig, benchmark: Benchmark, options: dict[str, Any], machines: list[str | None] | None
+) -> str:
     """Return a digest of everything that decides what is played; where and how fast it is played is no part of it."""
     contents = {name: _content(Path(value)) if name in _FILES else value for name, value in options.items()}
-    matters = [
+    matters: list[Any] = [
         config.mode, config.env, contents, config.model, config.agent, config.metric, config.judge_model,
         config.max_turns, config.attempts, config.temperature, config.max_tokens, config.timeout, benchmark.digest,
     ]  # fmt: skip
+    if machines is not None:
+        matters.append(machines)
     return hashlib.sha256(json.dumps(matters, sort_keys=True).encode()).hexdigest()[:32]
 
 

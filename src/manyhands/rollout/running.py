@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from manyhands.errors import Interrupted
 from manyhands.rollout.benchmark import digest_of
 from manyhands.rollout.board import read_boards
+from manyhands.rollout.machines import SessionPool
 from manyhands.rollout.preparing import Prepared, prepare
 from manyhands.rollout.tally import Tally
-from manyhands.rollout.worker import REFUSED, RolloutWorker
+from manyhands.rollout.worker import FATAL, RolloutWorker
 from manyhands.runners.run import Run
-from manyhands.store import OwedRollout, Play, PlayStatus, RunDirectory, StoredTask, Summary, summarise
+from manyhands.store import MACHINES, OwedRollout, Play, PlayStatus, RunDirectory, StoredTask, Summary, summarise
 from manyhands.tasks import Item, Task, TaskResponse, TaskStatus
 
 if TYPE_CHECKING:
@@ -85,6 +88,9 @@ class Session:
         self._in_a_row = 0
         self._noted = 0.0
         self._told = 0.0
+        self._pool: SessionPool | None = None
+        self._machines_before: dict[str, float] = {}
+        """What came of the machines of earlier sessions."""
         self.stopped: str = ""
         """Why the rest was not played; empty if it was."""
 
@@ -116,17 +122,40 @@ class Session:
         Raises:
             Interrupted: Ctrl-C.
             StoreFailed: results cannot be kept.
+            UsageError, MachineFailed, PoolFailed: the machines that the environment needs cannot be had.
         """
         if self.owed:
             number = self.directory.journal.begin_session()
             try:
-                self._drive(number)
+                with self._machines() as settings:
+                    self._player = Player(settings)
+                    self._drive(number)
             finally:
                 self._note_session(number, force=True)
         summary = self.summary()
         self.directory.finish()
         self.directory.write("summary.json", {"run": self.prepared.path.name, **summary.as_json()})
         return summary
+
+    @contextlib.contextmanager
+    def _machines(self) -> Iterator[PlaySettings]:
+        """Have machines, if the environment needs some; yield what workers need to know to play."""
+        settings = self.prepared.play
+        if not self.prepared.needs_machine:
+            yield settings
+            return
+        self._say("starting machines")
+        self._machines_before = json.loads(self.directory.journal.meta(MACHINES) or "{}")
+        with SessionPool(self._config, self.prepared.machine_ports, self.owed) as pool:
+            self._pool = pool
+            self._say("")
+            try:
+                yield replace(settings, machines=pool.place)
+            finally:
+                self._note_machines()
+                self._pool = None
+                self._say("ending machines")
+        self._say("")
 
     def _drive(self, number: int) -> None:
         run = Run(self.prepared.engine, None, iter(()))
@@ -167,14 +196,9 @@ class Session:
     def _task(self, rollout: OwedRollout) -> Task:
         self._played += 1
         label = rollout.task if rollout.attempt == 1 else f"{rollout.task}#{rollout.attempt}"
-        task = Task({"item": rollout.body, "attempt": rollout.attempt}, self._player(), id=f"{self._played}:{label}")
+        task = Task({"item": rollout.body, "attempt": rollout.attempt}, self._player, id=f"{self._played}:{label}")
         self._under_way[task.id] = rollout
         return task
-
-    def _player(self) -> Player:
-        if not hasattr(self, "_one_player"):
-            self._one_player = Player(self.prepared.play)
-        return self._one_player
 
     def _plays(self, responses: list[TaskResponse]) -> list[Play]:
         """Turn responses into plays, and decide which of them are final."""
@@ -193,7 +217,7 @@ class Session:
             self._in_a_row = 0
             self._tries.pop(key, None)
             return
-        if play.kind == REFUSED:
+        if play.kind in FATAL:
             self.stopped = self.stopped or play.error
             return
         tries = self._tries[key] = self._tries.get(key, 0) + 1
@@ -211,6 +235,7 @@ class Session:
     def _keep(self, plays: list[Play], number: int) -> None:
         """Make results durable, then count them."""
         if plays:
+            self.directory.keep_files(plays)
             self.directory.journal.record(plays)
             self.directory.append_results(plays)
             for play in plays:
@@ -220,6 +245,7 @@ class Session:
         if self._watch and self.tally.seconds - self._told > _TELL:
             self._told = self.tally.seconds
             self.tally.sighting = read_boards(self.directory.live)
+            self.tally.machines = self._pool.look() if self._pool else None
             self._watch(self.tally)
 
     def _patience(self) -> float:
@@ -230,21 +256,34 @@ class Session:
     def _stop(self, run: Run) -> None:
         """End what is under way; what comes in meanwhile is kept, the rest stays owed."""
         self.stopped = "interrupted"
-        self.tally.note = f"stopping {run.outstanding} rollouts; everything that ended is kept"
-        if self._watch:
-            self._watch(self.tally)
+        self._say(f"stopping {run.outstanding} rollouts; everything that ended is kept")
         plays = [play for play in self._plays(run.cancel()) if play.status is not PlayStatus.INFRASTRUCTURE]
         if plays:
+            self.directory.keep_files(plays)
             self.directory.journal.record(plays)
             for play in plays:
                 self.tally.count(play)
         self.directory.finish()
         self.directory.write("summary.json", {"run": self.prepared.path.name, **self.summary().as_json()})
 
+    def _say(self, note: str) -> None:
+        """Tell whoever watches what is being done besides playing."""
+        self.tally.note = note
+        if self._watch:
+            self._watch(self.tally)
+
+    def _note_machines(self) -> None:
+        """Keep what came of the machines so far, earlier sessions included."""
+        figures = self._pool.figures() if self._pool else {}
+        if figures:
+            whole = {name: round(self._machines_before.get(name, 0) + value, 3) for name, value in figures.items()}
+            self.directory.journal.set_meta(MACHINES, json.dumps(whole))
+
     def _note_session(self, number: int, *, force: bool = False) -> None:
         seconds = self.tally.seconds
         if force or seconds - self._noted > _SESSION_NOTE:
             self._noted = seconds
+            self._note_machines()
             self.directory.journal.note_session(number, seconds, self.tally.done - self.tally.before)
 
 

@@ -18,6 +18,7 @@ from manyhands.envs import Shared, environment_class
 from manyhands.metrics import METRICS, open_metric
 from manyhands.models import ModelSettings, open_model
 from manyhands.rollout.board import Board
+from manyhands.rollout.holding import MachineDesk, PoolPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +50,8 @@ class PlaySettings:
     max_turns: int = 100
     max_retries: int = 3
     timeout: float | None = None
+    machines: PoolPlace | None = None
+    """Where to lease one, for environments that need it."""
     live: str | None = None
     driver: int = 0
     """The process that drives the run; it is not ended when its event loop is blocked."""
@@ -63,6 +66,7 @@ class Station:
         self.model = open_model(settings.model)
         self._judge = self.model if settings.judge == settings.model else open_model(settings.judge)
         self.shared = Shared()
+        self.machines = MachineDesk(settings.machines) if settings.machines else None
         self.board = Board(settings.live) if settings.live else None
         self._metrics: dict[str, Metric] = {}
         self.playing = 0
@@ -132,6 +136,8 @@ class Station:
         for metric in self._metrics.values():
             await metric.close()
         await self.shared.close()
+        if self.machines:
+            await self.machines.close()
         await self.model.close()
         if self._judge is not self.model:
             await self._judge.close()

@@ -13,6 +13,7 @@ from manyhands.store import Play, PlayStatus
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from manyhands.rollout.machines import MachinesSeen
     from manyhands.store import Summary
 
 __all__ = ["Tally"]
@@ -43,6 +44,7 @@ class Tally:
     note: str = ""
     """What is being done besides playing: stopping, for example."""
     sighting: Sighting = field(default_factory=Sighting)
+    machines: MachinesSeen | None = None
 
     @classmethod
     def resumed(cls, run: str, path: Path, summary: Summary) -> Tally:

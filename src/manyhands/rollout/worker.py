@@ -14,7 +14,18 @@ from manyhands._processes import here
 from manyhands.agents.chat import ChatAgent
 from manyhands.agents.playing import Played
 from manyhands.agents.replying import answer_of, ask, replies_async, require_agent
-from manyhands.errors import EndpointDown, EndpointRefused, EnvironmentFailed, InfrastructureError, UsageError
+from manyhands.errors import (
+    EndpointDown,
+    EndpointRefused,
+    EnvironmentFailed,
+    InfrastructureError,
+    LeaseLost,
+    LeaseTimeout,
+    MachineFailed,
+    PoolFailed,
+    PoolStopped,
+    UsageError,
+)
 from manyhands.rollout.clock import WorkClock
 from manyhands.rollout.episode import PlayedEpisode
 from manyhands.rollout.station import PlaySettings, Station, station_for
@@ -24,12 +35,14 @@ from manyhands.tasks.working import current_activity
 
 if TYPE_CHECKING:
     from manyhands.envs import Environment
+    from manyhands.rollout.holding import Held, MachineDesk
     from manyhands.tasks import Item
 
-__all__ = ["REFUSED", "RolloutWorker"]
+__all__ = ["FATAL", "REFUSED", "RolloutWorker"]
 
 REFUSED = "refused"
-"""The kind of failure after which no rollout of the run can succeed."""
+FATAL = frozenset({REFUSED, "pool"})
+"""The kinds of failure after which no rollout of the run can succeed."""
 _CLOSE_LIMIT = 30.0
 """Seconds for an environment to close: a browser context or a sandbox takes one."""
 _SCORE_LIMIT = 600.0
@@ -73,37 +86,79 @@ class RolloutWorker:
         return play
 
     async def _play(self, station: Station, item: Item, play: Play, clock: WorkClock) -> None:
+        """Build, play, score and close; the machine, if there is one, goes back last."""
         settings = self.settings
         environment: Environment | None = None
         episode: PlayedEpisode | None = None
-        try:
-            environment = station.environment_class(settings.options, shared=station.shared)
-            if environment.needs_machine:
-                raise UsageError(f"the environment {environment.name!r} needs a machine, and this run has no pool")
-            episode = PlayedEpisode(environment, station.model, settings.max_turns, settings.max_retries)
-            async with asyncio.timeout(None) as timeout:
-                clock.enforce(timeout)
-                clock.doing("opening")
-                episode.question = await environment.open(item)
-                clock.doing("playing")
-                played = await _let_play(_agent(settings), episode)
-            play.answer, play.ending = played.answer, played.ending
-            clock.doing("scoring")
-            await _score(station, environment, item, play, episode)
-        except TimeoutError as error:
-            if not clock_ran_out(clock, settings.timeout):
-                _blame(play, error)
-            else:
-                play.status, play.kind = PlayStatus.TIMED_OUT, "time limit"
-                play.error = f"worked longer than {settings.timeout:g} s"
-        except Exception as error:  # noqa: BLE001 - whatever a play ends with is its result
+        held: Held | None = None
+        async with contextlib.AsyncExitStack() as machines:
+            try:
+                environment = station.environment_class(settings.options, shared=station.shared)
+                if environment.needs_machine:
+                    held = await machines.enter_async_context(_desk(station, environment).lease(f"{here()} {item.id}"))
+                episode = PlayedEpisode(environment, station.model, settings.max_turns, settings.max_retries)
+                async with held.guarded() if held else contextlib.nullcontext():
+                    await self._perform(station, environment, episode, item, play, clock, held)
+            except Exception as error:  # noqa: BLE001 - whatever a play ends with is its result
+                self._blame(play, await _cause(error, held), clock)
+            finally:
+                if environment is not None:
+                    clock.doing("closing")
+                    await _close(environment)
+                if episode is not None:
+                    _note(play, episode)
+
+    async def _perform(
+        self,
+        station: Station,
+        environment: Environment,
+        episode: PlayedEpisode,
+        item: Item,
+        play: Play,
+        clock: WorkClock,
+        held: Held | None,
+    ) -> None:
+        if held:
+            episode.steps.append(held.described())
+        async with asyncio.timeout(None) as timeout:
+            clock.enforce(timeout)
+            clock.doing("opening")
+            episode.question = await environment.open(item, held.machine if held else None)
+            episode.instructions = environment.instructions
+            clock.doing("playing")
+            played = await _let_play(_agent(self.settings), episode)
+        play.answer, play.ending = played.answer, played.ending
+        clock.doing("scoring")
+        await _score(station, environment, item, play, episode)
+
+    def _blame(self, play: Play, error: Exception, clock: WorkClock) -> None:
+        limit = self.settings.timeout
+        if isinstance(error, TimeoutError) and not isinstance(error, LeaseTimeout) and clock_ran_out(clock, limit):
+            play.status, play.kind = PlayStatus.TIMED_OUT, "time limit"
+            play.error = f"worked longer than {limit:g} s"
+        else:
             _blame(play, error)
-        finally:
-            if episode is not None:
-                _note(play, episode)
-            if environment is not None:
-                clock.doing("closing")
-                await _close(environment)
+
+
+def _desk(station: Station, environment: Environment) -> MachineDesk:
+    """Return where machines are leased.
+
+    Raises:
+        UsageError: nowhere.
+    """
+    if station.machines is None:
+        raise UsageError(f"the environment {environment.name!r} needs a machine, and this run has no pool")
+    return station.machines
+
+
+async def _cause(error: Exception, held: Held | None) -> Exception:
+    """Return what an error comes from: whatever went wrong after the machine was lost went wrong because of that."""
+    if held is not None:
+        try:
+            await held.confirm()
+        except LeaseLost as loss:
+            return loss
+    return error
 
 
 def clock_ran_out(clock: WorkClock, limit: float | None) -> bool:
@@ -173,6 +228,10 @@ def _blame(play: Play, error: BaseException) -> None:
         play.status, play.kind = PlayStatus.INFRASTRUCTURE, REFUSED
     elif isinstance(error, EndpointDown):
         play.status, play.kind = PlayStatus.INFRASTRUCTURE, "endpoint"
+    elif isinstance(error, PoolFailed | PoolStopped):
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "pool"
+    elif isinstance(error, LeaseLost | LeaseTimeout | MachineFailed):
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "machine"
     elif isinstance(error, InfrastructureError):
         play.status, play.kind = PlayStatus.INFRASTRUCTURE, "environment"
     else:
@@ -185,6 +244,7 @@ def _note(play: Play, episode: PlayedEpisode) -> None:
     usage = episode.usage
     play.prompt_tokens = None if usage is None else usage["prompt_tokens"]
     play.completion_tokens = None if usage is None else usage["completion_tokens"]
+    play.files = episode.files()
     play.trajectory = pack_trajectory(episode.trajectory())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
 
     from manyhands.store.journal import Journal
 
-__all__ = ["Summary", "pass_at", "summarise"]
+__all__ = ["MACHINES", "Summary", "pass_at", "summarise"]
 
+MACHINES = "machines"
+"""The journal's note, in JSON, of what came of the machines of all sessions: `hand_overs`, `leased_seconds`,
+`machine_seconds`."""
 _SOLVED = 1.0 - 1e-9
 """A task counts as solved, for pass@k, with the full score."""
 
@@ -56,6 +60,8 @@ class Summary:
     sessions: int = 0
     means: dict[str, float] = field(default_factory=dict)
     """By metric, over the results for which it has a value."""
+    machines: dict[str, float] | None = None
+    """`hand_overs`, `leased_seconds`, `machine_seconds` and `utilisation`; None: no machines were used."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -72,50 +78,73 @@ def summarise(journal: Journal, attempts: int, prices: Mapping[str, float] | Non
     """
     tasks = journal.count_tasks()
     statuses = dict(journal.rows("SELECT status, count(*) FROM plays WHERE decides = 1 GROUP BY status"))
-    broken = statuses.get(PlayStatus.INFRASTRUCTURE, 0)
-    done = sum(statuses.values())
+    [(sessions, seconds)] = journal.rows("SELECT count(*), total(seconds) FROM sessions")
+    return Summary(
+        tasks=tasks,
+        attempts=attempts,
+        rollouts=tasks * attempts,
+        done=sum(statuses.values()),
+        owed=journal.count_owed(attempts),
+        statuses={str(status): statuses.get(status, 0) for status in PlayStatus},
+        failures=_failures(journal),
+        pass_at=_pass_at(journal, attempts) if attempts > 1 else {},
+        sessions=sessions,
+        seconds=seconds,
+        means=_means(journal),
+        machines=_machines(journal),
+        **_scores(journal, statuses),
+        **_use(journal, prices),
+    )
+
+
+def _failures(journal: Journal) -> dict[str, int]:
+    query = "SELECT kind, count(*) FROM plays WHERE decides = 1 AND kind != '' GROUP BY kind ORDER BY 2 DESC"
+    return dict(journal.rows(query))
+
+
+def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
+    """Return the mean in both its forms; a completed rollout that nothing could score is in neither."""
     [(total, squares, scored)] = journal.rows(
         "SELECT total(score), total(score * score), count(score) FROM plays WHERE decides = 1"
     )
-    unscorable = journal.rows(
+    [(unscorable,)] = journal.rows(
         "SELECT count(*) FROM plays WHERE decides = 1 AND score IS NULL AND status = ?", [PlayStatus.COMPLETED]
-    )[0][0]
-    counted = done - unscorable
+    )
+    counted = sum(statuses.values()) - unscorable
+    played = counted - statuses.get(PlayStatus.INFRASTRUCTURE, 0)
+    return {
+        "mean": total / counted if counted else None,
+        "mean_of_played": total / played if played > 0 else None,
+        "standard_error": _standard_error(total, squares, counted),
+        "scored": scored,
+    }
+
+
+def _use(journal: Journal, prices: Mapping[str, float] | None) -> dict[str, Any]:
+    """Return what all plays used, those included that others followed."""
     [(plays, requests, worked, waited, prompt, completion, silent)] = journal.rows(
         "SELECT count(*), total(requests), total(seconds), total(waited), total(prompt_tokens), total(completion_tokens), "
         "total(prompt_tokens IS NULL OR completion_tokens IS NULL) FROM plays"
     )
-    [(sessions, seconds)] = journal.rows("SELECT count(*), total(seconds) FROM sessions")
-    summary = Summary(
-        tasks=tasks,
-        attempts=attempts,
-        rollouts=tasks * attempts,
-        done=done,
-        owed=journal.count_owed(attempts),
-        statuses={str(status): statuses.get(status, 0) for status in PlayStatus},
-        failures=dict(
-            journal.rows(
-                "SELECT kind, count(*) FROM plays WHERE decides = 1 AND kind != '' GROUP BY kind ORDER BY 2 DESC"
-            )
-        ),
-        mean=total / counted if counted else None,
-        mean_of_played=total / (counted - broken) if counted > broken else None,
-        standard_error=_standard_error(total, squares, counted),
-        scored=scored,
-        pass_at=_pass_at(journal, attempts) if attempts > 1 else {},
-        plays=plays,
-        prompt_tokens=None if silent else int(prompt),
-        completion_tokens=None if silent else int(completion),
-        requests=int(requests),
-        seconds_worked=worked,
-        seconds_waited=waited,
-        seconds=seconds,
-        sessions=sessions,
-        means=_means(journal),
-    )
-    if prices and not silent:
-        summary.cost = (prompt * prices["input"] + completion * prices["output"]) / 1e6
-    return summary
+    return {
+        "plays": plays,
+        "prompt_tokens": None if silent else int(prompt),
+        "completion_tokens": None if silent else int(completion),
+        "requests": int(requests),
+        "cost": (prompt * prices["input"] + completion * prices["output"]) / 1e6 if prices and not silent else None,
+        "seconds_worked": worked,
+        "seconds_waited": waited,
+    }
+
+
+def _machines(journal: Journal) -> dict[str, float] | None:
+    """Return what came of the machines, and which part of their time rollouts had them."""
+    note = journal.meta(MACHINES)
+    if note is None:
+        return None
+    figures: dict[str, float] = json.loads(note)
+    whole = figures["machine_seconds"]
+    return figures | {"utilisation": round(figures["leased_seconds"] / whole, 4) if whole else 0.0}
 
 
 def pass_at(k: int, tries: int, solved: int) -> float:

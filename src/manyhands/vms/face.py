@@ -82,6 +82,10 @@ class Lease:
         """
         return self._face.wait(self._reset(), _RESET_SECONDS)
 
+    async def arenew(self) -> float:
+        """As `renew`, without holding the event loop."""
+        return await self._face.wait_async(self._renew())
+
     async def arelease(self) -> None:
         """As `release`, without holding the event loop."""
         with contextlib.suppress(PoolStopped):

@@ -69,6 +69,12 @@ class PoolStatus:
     draining: bool
     failure: str | None
     machines: tuple[MachineStatus, ...]
+    hand_overs: int = 0
+    """Leases whose holders got their machine."""
+    leased_seconds: float = 0.0
+    """How long machines were with holders, all together."""
+    seconds: float = 0.0
+    """Since the machines were asked for."""
 
     def count(self, state: MachineState) -> int:
         """Return how many machines are in a state."""
@@ -231,6 +237,9 @@ class Keeper:
             ledger.draining,
             ledger.failure,
             tuple(rows),
+            ledger.hand_overs,
+            ledger.leased_seconds,
+            ledger.seconds,
         )
 
     # --- what the ledger asks ---------------------------------------------------------------------------------------

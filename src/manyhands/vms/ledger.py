@@ -63,6 +63,8 @@ class LeaseRecord:
     limit: float | None
     """The moment beyond which heartbeats do not move the deadline."""
     handed_out: bool = False
+    since: float = 0.0
+    """When its holder got the machine."""
 
 
 @dataclass(slots=True)
@@ -123,7 +125,11 @@ class Ledger:
         self.draining = False
         self.failure: str | None = None
         """Why the pool gave up, or None."""
+        self.hand_overs = 0
+        """Leases whose holders got their machine."""
         self._clock = clock
+        self._opened = clock()
+        self._leased_seconds = 0.0
         self._token = first_token
         self._next_machine = 0
         self._free: OrderedDict[str, None] = OrderedDict()
@@ -137,6 +143,7 @@ class Ledger:
 
     def open(self) -> None:
         """Ask for all machines; once."""
+        self._opened = self._clock()
         self._fill()
 
     def booted(self, machine_id: str) -> None:
@@ -155,8 +162,9 @@ class Ledger:
         if lease is None:
             return False
         self._in_a_row[Trouble.HAND_OUT] = self._in_a_row[Trouble.HEALTH] = 0
-        lease.handed_out = True
-        lease.deadline = self._bounded(lease, self._clock() + lease.duration)
+        lease.handed_out, lease.since = True, self._clock()
+        lease.deadline = self._bounded(lease, lease.since + lease.duration)
+        self.hand_overs += 1
         return True
 
     def broke(self, machine_id: str, trouble: Trouble, reason: str) -> None:
@@ -218,6 +226,17 @@ class Ledger:
     def waiting(self) -> int:
         """How many requests wait for a machine."""
         return len(self._pending)
+
+    @property
+    def seconds(self) -> float:
+        """Since the machines were asked for."""
+        return self._clock() - self._opened
+
+    @property
+    def leased_seconds(self) -> float:
+        """How long machines were with holders, all together."""
+        now = self._clock()
+        return self._leased_seconds + sum(now - lease.since for lease in self.leases.values() if lease.handed_out)
 
     # --- leases -----------------------------------------------------------------------------------------------------
 
@@ -372,6 +391,8 @@ class Ledger:
 
     def _forget(self, lease: LeaseRecord) -> None:
         del self.leases[lease.token]
+        if lease.handed_out:
+            self._leased_seconds += self._clock() - lease.since
         del self._granted[lease.request_id]
         self._remember(lease.request_id)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from manyhands.errors import BadData, ConfigError
 
-__all__ = ["read_tasks"]
+__all__ = ["indexed_tasks", "is_index", "read_tasks"]
 
 _EXAMPLES = "examples"
 """The folder beside an index; a task is in `examples/<domain>/<id>.json`."""
@@ -50,11 +50,22 @@ def _entries(source: Path) -> list[tuple[Any, str]]:
     if isinstance(document, dict) and isinstance(document.get("items"), list):
         return [(task, "") for task in document["items"]]
     if isinstance(document, dict) and "evaluator" not in document and "instruction" not in document:
-        return _indexed(source, document)
+        return indexed_tasks(source, document)
     return [(document, "")]
 
 
-def _indexed(source: Path, index: dict[str, Any]) -> list[tuple[Any, str]]:
+def is_index(document: Any) -> bool:
+    """Return whether this is an index: nothing but lists of ids by domain."""
+    return (
+        isinstance(document, dict)
+        and bool(document)
+        and "items" not in document
+        and all(isinstance(ids, list) and all(isinstance(one, str) for one in ids) for ids in document.values())
+    )
+
+
+def indexed_tasks(source: Path, index: dict[str, Any]) -> list[tuple[Any, str]]:
+    """Return each task of the index in the file `source` with an empty text, or nothing with the reason why it is not there."""
     entries: list[tuple[Any, str]] = []
     for domain, identities in index.items():
         if not isinstance(identities, list):

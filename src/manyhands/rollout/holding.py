@@ -1,0 +1,142 @@
+"""The worker's side of machines: leased for one rollout, watched while it plays, given back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from manyhands.errors import LeaseLost, MachineFailed, ManyhandsError, ServerLost
+from manyhands.tasks.working import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from manyhands.vms import Lease, Machine, PoolClient
+
+__all__ = ["Held", "MachineDesk", "PoolPlace"]
+
+_QUEUE_LIMIT = 86_400.0
+"""Seconds to wait for a machine: a day, which is longer than any queue of rollouts that take an hour each. A pool that ends or
+gives up says so at once."""
+_LOOK = 0.5
+"""Seconds between two looks at whether the lease is still there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlace:
+    """Where a run's machines are leased."""
+
+    address: str
+    secret: str | None = None
+    """What proves that a worker may: made for this run; None: the user's own token."""
+    limit: float | None = None
+    """Seconds after which a machine is taken back even from a rollout whose heart beats."""
+
+    def __repr__(self) -> str:
+        return f"PoolPlace(address={self.address!r})"  # never the secret
+
+
+class MachineDesk:
+    """Leases machines to the rollouts of one worker, over one connection."""
+
+    def __init__(self, place: PoolPlace) -> None:
+        self._place = place
+        self._client: PoolClient | None = None
+
+    @contextlib.asynccontextmanager
+    async def lease(self, holder: str) -> AsyncIterator[Held]:
+        """Hold a machine, waiting for one if need be; the wait does not count as work.
+
+        Raises:
+            MachineFailed: the pool cannot be reached.
+            LeaseTimeout: no machine became free.
+            PoolFailed, PoolStopped: the pool has ended.
+        """
+        leasing = self._open().lease(timeout=_QUEUE_LIMIT, holder=holder, limit=self._place.limit)
+        try:
+            with waiting("waiting for machine"):
+                await leasing.__aenter__()
+        except ServerLost as error:
+            raise MachineFailed(f"the pool at {self._place.address} cannot be reached: {error}") from error
+        assert leasing.lease is not None
+        try:
+            yield Held(leasing.lease)
+        finally:
+            with contextlib.suppress(ManyhandsError):  # a lease that cannot be released ends by its deadline
+                await leasing.__aexit__(None, None, None)
+
+    def _open(self) -> PoolClient:
+        if self._client is None:
+            from manyhands.rpc import Token
+            from manyhands.vms import PoolClient
+
+            secret = self._place.secret
+            self._client = PoolClient(self._place.address, token=Token(secret) if secret else None)
+        return self._client
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)
+
+
+class Held:
+    """A machine while one rollout has it."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    @property
+    def machine(self) -> Machine:
+        """The machine."""
+        return self._lease.machine
+
+    @contextlib.asynccontextmanager
+    async def guarded(self) -> AsyncIterator[None]:
+        """End what is done inside as soon as the lease is lost: nothing that follows would mean anything.
+
+        Raises:
+            LeaseLost: the lease ended before the `with` did, also if nothing inside noticed.
+        """
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        cancelling, fired = task.cancelling(), False
+        alarm: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal fired, alarm
+            if self._lease.lost is None:
+                alarm = loop.call_later(_LOOK, look)
+            else:
+                fired = task.cancel()
+
+        look()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if fired and task.uncancel() <= cancelling:
+                raise LeaseLost(self._lease.lost or "the lease has ended") from None
+            raise
+        finally:
+            alarm.cancel()
+        await self.confirm()
+
+    async def confirm(self) -> None:
+        """Make sure that the machine is still this rollout's.
+
+        Raises:
+            LeaseLost: it is not.
+        """
+        try:
+            await self._lease.arenew()
+        except LeaseLost:
+            raise
+        except ManyhandsError:  # the pool cannot be reached just now: heartbeats decide whether that lasts too long
+            if self._lease.lost is not None:
+                raise LeaseLost(self._lease.lost) from None
+
+    def described(self) -> dict[str, Any]:
+        """Return what a trajectory says about the machine."""
+        return {"kind": "machine", "machine": self.machine.id, "address": self.machine.address}
