@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 import time
+from collections.abc import Awaitable
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from manyhands._processes import here
 from manyhands._threads import raise_in_thread
-from manyhands.engines.worker.faults import fault
 from manyhands.engines.worker.gate import Gate
-from manyhands.errors import Unserialisable
 from manyhands.parcels import is_plain, pack, unpack
 from manyhands.tasks.outcome import Ending, Outcome
 from manyhands.tasks.recording import Recording, current_recording
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from manyhands.engines.base import Call
 
@@ -184,7 +182,7 @@ class Hands:
         self._starts[call.number] = started
         recording = Recording(call.label)
         ending, result = copy_context().run(_attempt, call, recording)
-        if ending is Ending.RETURNED and inspect.isawaitable(result):
+        if ending is Ending.RETURNED and isinstance(result, Awaitable):
             if kept := self._leave_lane(call):
                 self._event_loop().call_soon_threadsafe(self._play_rest, call, result, recording, started)
             return kept
@@ -251,7 +249,7 @@ class Hands:
     ) -> None:
         current_recording.set(recording)
         try:
-            if ending is Ending.RETURNED and inspect.isawaitable(result):
+            if ending is Ending.RETURNED and isinstance(result, Awaitable):
                 result = await result
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its outcome
             ending, result = Ending.RAISED, error
@@ -276,27 +274,47 @@ class Hands:
     def _outcome(self, call: Call, ending: Ending, result: Any, recording: Recording, started: float) -> Outcome:
         outcome = Outcome(call.number, ending, seconds=time.monotonic() - started, worker=self.place)
         if ending is Ending.RETURNED:
-            try:
-                outcome.value = (
-                    result if is_plain(result) else pack(result, f"the answer of task {call.label!r}", "answer")
-                )
-            except Unserialisable as error:
-                outcome.ending, outcome.error = Ending.RAISED, fault(error)
+            if is_plain(result):
+                outcome.value = result
+            else:
+                _put_answer(outcome, result, call.label)
         elif ending is Ending.RAISED:
-            outcome.error = fault(result)
+            _put_error(outcome, result)
         if recording.usage:
             outcome.usage = recording.usage
         if recording.trajectory:
-            try:
-                outcome.trajectory = pack(recording.trajectory, f"the trajectory of task {call.label!r}", "trajectory")
-            except Unserialisable as error:
-                outcome.trajectory = pack([f"not kept: {error}"], "a note")
+            _put_trajectory(outcome, recording.trajectory, call.label)
         return outcome
 
     def _settle(self, call: Call, outcome: Outcome, gate: Gate) -> None:
         self._finished(call.label)
         self._emit(outcome)
         gate.leave()
+
+
+def _put_answer(outcome: Outcome, answer: Any, label: str) -> None:
+    from manyhands.errors import Unserialisable
+
+    try:
+        outcome.value = pack(answer, f"the answer of task {label!r}", "answer")
+    except Unserialisable as error:
+        outcome.ending = Ending.RAISED
+        _put_error(outcome, error)
+
+
+def _put_error(outcome: Outcome, error: BaseException) -> None:
+    from manyhands.engines.worker.faults import fault  # not at the top: most workers never need it
+
+    outcome.error = fault(error)
+
+
+def _put_trajectory(outcome: Outcome, steps: list[Any], label: str) -> None:
+    from manyhands.errors import Unserialisable
+
+    try:
+        outcome.trajectory = pack(steps, f"the trajectory of task {label!r}", "trajectory")
+    except Unserialisable as error:
+        outcome.trajectory = pack([f"not kept: {error}"], "a note")
 
 
 def _tasks_of(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:

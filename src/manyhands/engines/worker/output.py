@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +12,7 @@ from manyhands.tasks.recording import current_task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Line", "LogForwarder", "MarkedStream", "Output"]
+__all__ = ["Line", "MarkedStream", "Output", "show"]
 
 
 class Line(NamedTuple):
@@ -80,23 +79,6 @@ class MarkedStream(io.TextIOBase):
         """Lines go out by themselves; a partial one waits for its end."""
 
 
-class LogForwarder(logging.Handler):
-    """Sends log records of tasks to the driver, where the user's own handlers are."""
-
-    def __init__(self, emit: Callable[[Line], None]) -> None:
-        super().__init__()
-        self._emit_line = emit
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send one record."""
-        try:
-            text = self.format(record)
-        except Exception:  # noqa: BLE001 - a wrong format string must not stop the task
-            self.handleError(record)
-            return
-        self._emit_line(Line(current_task(), "log", text, record.name, record.levelno))
-
-
 class Output:
     """Takes over this process's prints and, in a worker of its own, its logs; `restore` gives them back."""
 
@@ -121,13 +103,6 @@ class Output:
             sys.stderr = self._before[1]
 
 
-def forward_logs(emit: Callable[[Line], None], level: int) -> None:
-    """Send every log record of this process to the driver, from the level that the driver's root logger has."""
-    root = logging.getLogger()
-    root.setLevel(level)
-    root.addHandler(LogForwarder(emit))
-
-
 def show(lines: Iterable[Line], streams: tuple[Any, Any] | None = None) -> None:
     """On the driver: write lines where the user sees them, logs through the user's own logging.
 
@@ -138,6 +113,8 @@ def show(lines: Iterable[Line], streams: tuple[Any, Any] | None = None) -> None:
     for line in lines:
         mark = f"[{line.label}] " if line.label else ""
         if line.stream == "log":
+            import logging
+
             logger = logging.getLogger(line.logger)
             if logger.isEnabledFor(line.level):
                 logger.handle(logger.makeRecord(line.logger, line.level, "(worker)", 0, mark + line.text, (), None))
