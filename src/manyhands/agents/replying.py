@@ -86,6 +86,11 @@ class Reply:
     def __init__(self, agent: Any) -> None:
         self.agent = agent
 
+    @property
+    def is_stateless(self) -> bool:
+        """Whether it makes no difference if one of these makes many calls: a function is the same object every time."""
+        return isinstance(self.agent, _FUNCTIONS)
+
     def __call__(self, given: Any) -> Any:
         reply = ask(self.agent, given)
         return _answer_later(reply) if isinstance(reply, Awaitable) else answer_of(reply)

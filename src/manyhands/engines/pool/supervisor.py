@@ -216,27 +216,30 @@ class Supervisor:
     def _note(self, message: News, tidings: Tidings) -> None:
         self.answered = True
         tidings.lines += message.lines
-        tidings.outcomes += [self._settled(outcome) for outcome in message.outcomes]
+        self._settle(message.outcomes, tidings.outcomes)
         if message.returned is not None:
             self.recalling = False
-            tidings.outcomes += [self._close_slot(slot, Ending.DISPLACED) for slot in message.returned]
+            tidings.outcomes += [
+                Outcome(self._close_slot(slot), Ending.DISPLACED, worker=self.place) for slot in message.returned
+            ]
 
-    def _settled(self, outcome: WireOutcome) -> Outcome:
-        slot, ending, value, error, seconds, usage, trajectory = outcome
-        settled = self._close_slot(slot, ending)
-        settled.value, settled.error, settled.seconds = value, error, seconds
-        settled.usage, settled.trajectory = usage, trajectory
-        return settled
+    def _settle(self, ended: Sequence[WireOutcome], outcomes: list[Outcome]) -> None:
+        """Close the slots of calls that ended and append what became of them."""
+        for slot, ending, value, error, seconds, usage, trajectory in ended:
+            number = self._close_slot(slot)
+            outcomes.append(Outcome(number, ending, value, error, seconds, self.place, True, usage, trajectory))
 
-    def _close_slot(self, slot: int, ending: Ending) -> Outcome:
+    def _close_slot(self, slot: int) -> int:
+        """Free a slot; return the number of the call that it held."""
         call = self._slots[slot]
         assert call is not None
         self._slots[slot] = None
         self._starts[slot] = 0.0
-        self._limited.pop(slot, None)
+        if call.limit is not None:
+            del self._limited[slot]
         self._free.append(slot)
         self.in_flight -= 1
-        return Outcome(call.number, ending, worker=self.place)
+        return call.number
 
     def _expired(self) -> dict[int, float]:
         """Return the slots whose limit has passed with the seconds they worked, and set the next alarm."""
@@ -272,8 +275,7 @@ class Supervisor:
         for slot in held:
             seconds = now - self._starts[slot] if self._starts[slot] else 0.0
             verdict = ending or _verdict(slot, running, expired)
-            outcome = self._close_slot(slot, verdict)
-            outcome.seconds = seconds
+            outcome = Outcome(self._close_slot(slot), verdict, seconds=seconds, worker=self.place)
             outcome.alone = len(running) == 1
             if verdict is Ending.LOST:
                 from manyhands.tasks.response import ErrorInfo

@@ -59,6 +59,11 @@ class MarkedStream(io.TextIOBase):
             self._emit(Line(label, self._name, line))
         return len(text)
 
+    @property
+    def holds_text(self) -> bool:
+        """Whether some task has begun a line and not ended it."""
+        return bool(self._partial)
+
     def finish(self, label: str) -> None:
         """Send out the last line of a task if it has no newline."""
         if label in self._partial:
@@ -93,7 +98,8 @@ class Output:
     def finish(self, label: str) -> None:
         """Send out what a task that ended had printed without a newline."""
         for stream in self._streams:
-            stream.finish(label)
+            if stream.holds_text:
+                stream.finish(label)
 
     def restore(self) -> None:
         """Give the streams back, unless somebody else took them over meanwhile."""
