@@ -5,7 +5,6 @@ Everything else (one outcome for each call, limits, dead workers, windows) comes
 """
 
 import sys
-from dataclasses import replace
 
 from manyhands import LocalRuntime, RunConfig, Runners, Task
 
@@ -15,7 +14,7 @@ class PoliteRuntime(LocalRuntime):
 
     def worker_settings(self):
         niceness = str(self.config.engine_options.get("niceness", 19))
-        return replace(super().worker_settings(), command=("nice", "-n", niceness, sys.executable))
+        return super().worker_settings()._replace(command=("nice", "-n", niceness, sys.executable))
 
 
 def niceness_of(_):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import socket
 import sys
 from typing import TYPE_CHECKING
 
@@ -61,7 +59,7 @@ def describe_exit(status: int | None) -> str:
 
 def here() -> str:
     """Return the name of this place, `host:pid`."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return f"{os.uname().nodename}:{os.getpid()}"
 
 
 def bound_to_parent(command: Sequence[str]) -> list[str]:
@@ -71,6 +69,8 @@ def bound_to_parent(command: Sequence[str]) -> list[str]:
     """
     if sys.platform != "linux":
         return list(command)
+    import shutil
+
     if setpriv := shutil.which("setpriv"):
         return [setpriv, "--pdeathsig", "KILL", "--", *command]
     return [sys.executable, "-I", "-S", "-c", _BIND, *command]

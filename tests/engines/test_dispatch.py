@@ -10,12 +10,19 @@ from manyhands.engines.base import Call
 from manyhands.engines.pool.dispatch import Dispatch, Limits, Seat
 from manyhands.engines.pool.pace import Pace
 from manyhands.parcels import Parcel
+from manyhands.tasks import Ending, Outcome
 
 TARGET = Parcel(b"", {})
 
 
 def call(number: int, *, is_async: bool = False, company: int = 0) -> Call:
     return Call(number, TARGET, None, str(number), is_async=is_async, company=company)
+
+
+def end(
+    seat: Seat, number: int, ending: Ending = Ending.RETURNED, seconds: float = 0.0
+) -> tuple[list[float], list[float]]:
+    return seat.remove_ended([Outcome(number, ending, seconds=seconds)])
 
 
 def test_few_calls_are_spread_over_all_seats() -> None:
@@ -31,15 +38,26 @@ def test_nothing_is_held_in_reserve_until_calls_are_known_to_be_short() -> None:
     seat = Seat()
     dispatch.assign([seat])
     assert len(seat.calls) == 1
-    done = seat.remove(next(iter(seat.calls)))
-    dispatch.observe([(done, 0.0001)])
+    dispatch.observe(end(seat, next(iter(seat.calls)), seconds=0.0001))
     dispatch.assign([seat])
     assert len(seat.calls) > 50
 
 
+def test_a_call_that_was_sent_back_says_nothing_about_how_long_calls_take() -> None:
+    dispatch = Dispatch(Limits(1, 1, shared=True))
+    dispatch.observe(([1.0], []))
+    dispatch.add([call(i) for i in range(100)])
+    seat = Seat()
+    for _ in range(50):
+        dispatch.assign([seat])
+        dispatch.observe(end(seat, next(iter(seat.calls)), Ending.DISPLACED))
+    dispatch.assign([seat])
+    assert len(seat.calls) == 1
+
+
 def test_what_fits_free_hands_is_nobodys_reserve() -> None:
     dispatch = Dispatch(Limits(2, 2, shared=True))
-    dispatch.observe([(call(0), 0.0001)])
+    dispatch.observe(([0.0001], []))
     busy, idle = Seat(), Seat()
     busy.add([call(1), call(2)])
     dispatch.add([call(3), call(4)])
@@ -55,7 +73,7 @@ def test_suspects_have_a_seat_to_themselves() -> None:
     groups = [sorted(seat.calls) for seat in seats]
     assert sorted(groups) == [[0, 1], [2]]
     for number in (0, 1):
-        next(seat for seat in seats if number in seat.calls).remove(number)
+        end(next(seat for seat in seats if number in seat.calls), number)
     dispatch.assign(seats)
     assert sorted(len(seat.calls) for seat in seats) == [1, 10]
 
@@ -68,7 +86,7 @@ def test_a_seat_is_kept_free_for_suspects_that_wait() -> None:
     dispatch.add([call(9, company=1), *(call(i) for i in range(20, 40))])
     first = seats[0]
     for number in list(first.calls):
-        first.remove(number)
+        end(first, number)
         dispatch.assign(seats)
     assert list(first.calls) == [9]
 
@@ -78,7 +96,7 @@ def test_a_seat_for_a_single_call_gets_no_second() -> None:
     dispatch.add([call(1), call(2)])
     seat = Seat()
     dispatch.assign([seat])
-    seat.remove(1)
+    end(seat, 1)
     assert dispatch.assign([seat]) == []
 
 
@@ -126,8 +144,7 @@ class DispatchMachine(RuleBasedStateMachine):
     def end(self, which: int, seconds: float) -> None:
         seat = self.seats[which]
         if seat.calls:
-            done = seat.remove(next(iter(seat.calls)))
-            self.dispatch.observe([(done, seconds)])
+            self.dispatch.observe(end(seat, next(iter(seat.calls)), seconds=seconds))
             self.ended += 1
 
     @invariant()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Awaitable
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from manyhands.agents.base import AgentBase
-from manyhands.errors import UsageError
-from manyhands.messages import ActionModel, Msg
-
 __all__ = ["Reply", "answer_of", "ask", "name_of", "replies_async", "require_agent"]
+
+
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+_BUILTIN = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set})
+"""Replies that are answers as they are. A worker whose agents are functions need not load what messages are."""
 
 
 def require_agent(agent: Any, where: str) -> None:
@@ -18,6 +20,8 @@ def require_agent(agent: Any, where: str) -> None:
     Raises:
         UsageError: `agent` is neither an agent nor a function.
     """
+    from manyhands.errors import UsageError
+
     if isinstance(agent, type):
         raise UsageError(f"{where}: agent is the class {agent.__name__}; pass an instance, {agent.__name__}(...)")
     if not callable(agent):
@@ -31,6 +35,10 @@ def replies_async(agent: Any) -> bool:
     """
     if hasattr(type(agent), "_manyhands_agent"):
         return True
+    import inspect
+
+    from manyhands.agents.base import AgentBase
+
     method = agent.reply if isinstance(agent, AgentBase) else agent
     return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004
 
@@ -45,7 +53,13 @@ def ask(agent: Any, given: Any) -> Any:
 
     An `AgentBase` gets a `Msg`; a plain function gets what was given.
     """
+    if isinstance(agent, _FUNCTIONS):
+        return agent(given)
+    from manyhands.agents.base import AgentBase
+
     if isinstance(agent, AgentBase):
+        from manyhands.messages import Msg
+
         message = given if given is None or isinstance(given, Msg) else Msg(name="user", role="user", content=given)
         return agent.reply(message)
     return agent(given)
@@ -53,6 +67,10 @@ def ask(agent: Any, given: Any) -> Any:
 
 def answer_of(reply: Any) -> Any:
     """Return what a reply says: the content of a `Msg`, the policy_info of an `ActionModel`, else the reply itself."""
+    if type(reply) in _BUILTIN:
+        return reply
+    from manyhands.messages import ActionModel, Msg
+
     if isinstance(reply, Msg):
         return reply.content
     if isinstance(reply, ActionModel):
@@ -68,9 +86,14 @@ class Reply:
     def __init__(self, agent: Any) -> None:
         self.agent = agent
 
+    @property
+    def is_stateless(self) -> bool:
+        """Whether it makes no difference if one of these makes many calls: a function is the same object every time."""
+        return isinstance(self.agent, _FUNCTIONS)
+
     def __call__(self, given: Any) -> Any:
         reply = ask(self.agent, given)
-        return _answer_later(reply) if inspect.isawaitable(reply) else answer_of(reply)
+        return _answer_later(reply) if isinstance(reply, Awaitable) else answer_of(reply)
 
 
 async def _answer_later(reply: Any) -> Any:

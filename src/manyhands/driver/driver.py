@@ -57,25 +57,34 @@ class Driver:
         again: list[Owed] = []
         outcomes = self._engine.wait(timeout)
         now = self._clock()
-        suspects = sum(1 for outcome in outcomes if outcome.ending is Ending.LOST and not outcome.alone)
+        under_way = self._under_way
         for outcome in outcomes:
-            owed = self._under_way.pop(outcome.number)
-            verdict = judge(owed, outcome)
-            if self._cancelled and verdict is not Verdict.SETTLE:
-                outcome.ending, verdict = Ending.CANCELLED, Verdict.SETTLE
-            if verdict is Verdict.SETTLE:
-                settled.append(Settlement(owed, outcome, max(0.0, now - owed.accepted - outcome.seconds)))
-                continue
-            if verdict is Verdict.RETRY:
-                owed.attempt += 1
-                if outcome.ending is Ending.LOST:
-                    owed.company = 1  # it may kill the next worker too: nobody else shall be in there
-            elif verdict is Verdict.NARROW:
-                owed.company = smaller_company(suspects, owed.company, self._engine.config.workers)
-            again.append(owed)
+            owed = under_way.pop(outcome.number)
+            if outcome.ending is not Ending.RETURNED and self._goes_on(owed, outcome, outcomes):
+                again.append(owed)
+            else:
+                waited = now - owed.accepted - outcome.seconds
+                settled.append(Settlement(owed, outcome, max(0.0, waited)))
         if again:
             self._send(again)
         return settled
+
+    def _goes_on(self, owed: Owed, outcome: Outcome, outcomes: Sequence[Outcome]) -> bool:
+        """Return whether an attempt that did not return is followed by another, and note on `owed` how."""
+        verdict = judge(owed, outcome)
+        if verdict is Verdict.SETTLE:
+            return False
+        if self._cancelled:
+            outcome.ending = Ending.CANCELLED
+            return False
+        if verdict is Verdict.RETRY:
+            owed.attempt += 1
+            if outcome.ending is Ending.LOST:
+                owed.company = 1  # it may kill the next worker too: nobody else shall be in there
+        elif verdict is Verdict.NARROW:
+            suspects = sum(1 for other in outcomes if other.ending is Ending.LOST and not other.alone)
+            owed.company = smaller_company(suspects, owed.company, self._engine.config.workers)
+        return True
 
     def cancel(self, grace: float) -> None:
         """Have the engine stop everything; the settlements of what is outstanding follow from `settle`, with no more retries."""
@@ -93,9 +102,10 @@ class Driver:
 
     def _send(self, owed: Sequence[Owed]) -> None:
         calls = []
+        numbers, under_way = self._numbers, self._under_way
         for piece in owed:
-            number = next(self._numbers)
-            self._under_way[number] = piece
+            number = next(numbers)
+            under_way[number] = piece
             calls.append(
                 Call(number, piece.target, piece.argument, piece.label, piece.limit, piece.is_async, piece.company)
             )

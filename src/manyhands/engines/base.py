@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import itertools
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -19,9 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["Call", "RuntimeEngine"]
 
 
-@dataclass(slots=True)
 class Call:
-    """One attempt as an engine sees it: `unpack(target)(unpack(argument))`, under a limit. It can be pickled."""
+    """One attempt as an engine sees it: `unpack(target)(unpack(argument))`, under a limit. It can be pickled.
+
+    No dataclass, as the other records that workers know: making one takes as long as loading three modules.
+    """
+
+    __slots__ = ("argument", "company", "is_async", "label", "limit", "number", "target")
 
     number: int
     """Names the call; its outcome carries the same number. Unique in the life of an engine."""
@@ -31,13 +34,31 @@ class Call:
     """A `Parcel`, or a plain immutable value."""
     label: str
     """The task's id: marks prints and logs, and is what `current_task()` returns to the code."""
-    limit: float | None = None
+    limit: float | None
     """Seconds of work after which the code is stopped."""
-    is_async: bool = False
+    is_async: bool
     """The target returns a coroutine: run it on an event loop with many others."""
-    company: int = 0
+    company: int
     """How many calls may be in one worker together with this one, itself included; 0: any number. Used to find out which
     of several calls kills workers."""
+
+    def __init__(
+        self,
+        number: int,
+        target: Parcel,
+        argument: Any,
+        label: str,
+        limit: float | None = None,
+        is_async: bool = False,
+        company: int = 0,
+    ) -> None:
+        self.number = number
+        self.target = target
+        self.argument = argument
+        self.label = label
+        self.limit = limit
+        self.is_async = is_async
+        self.company = company
 
 
 class RuntimeEngine(abc.ABC):
@@ -72,6 +93,12 @@ class RuntimeEngine(abc.ABC):
     def window(self) -> int:
         """How many calls without an outcome the engine wants to hold; the driver gives it no more than that."""
         return 2 * self.config.workers * max(self.config.sync_limit, self.config.async_limit)
+
+    def expect(self, calls: int) -> None:  # noqa: B027 - a hint, which an engine may ignore
+        """Hear that about so many calls will follow soon: an engine whose workers start quickly may start them already.
+
+        It never fails; what keeps workers from starting is told by `submit` and `wait`.
+        """
 
     @abc.abstractmethod
     def submit(self, calls: Sequence[Call]) -> None:

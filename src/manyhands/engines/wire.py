@@ -7,7 +7,6 @@ of the run (`manyhands.engines.station.proof`). So pickles are as safe here as m
 from __future__ import annotations
 
 import pickle
-import select
 import struct
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from manyhands.tasks.outcome import Ending
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
+    from io import FileIO
 
     from manyhands.engines.worker.output import Line
     from manyhands.tasks import ErrorInfo
@@ -36,6 +36,7 @@ __all__ = [
     "Work",
     "encode",
     "read_frame",
+    "write_frame",
 ]
 
 _LENGTH = struct.Struct("!Q")
@@ -97,26 +98,37 @@ def encode(message: Any) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def read_frame(connection: socket.socket) -> Any:
-    """Return the next message of a blocking socket.
+def read_frame(link: FileIO) -> Any:
+    """Return the next message of a blocking link.
 
     Raises:
         EOFError: the other end is gone.
     """
-    (length,) = _LENGTH.unpack(_read_exactly(connection, _LENGTH.size))
-    return pickle.loads(_read_exactly(connection, length))
+    (length,) = _LENGTH.unpack(_read_exactly(link, _LENGTH.size))
+    return pickle.loads(_read_exactly(link, length))
 
 
-def _read_exactly(connection: socket.socket, size: int) -> bytearray:
+def _read_exactly(link: FileIO, size: int) -> bytearray:
     data = bytearray(size)
     view = memoryview(data)
     filled = 0
     while filled < size:
-        count = connection.recv_into(view[filled:])
+        count = link.readinto(view[filled:])
         if not count:
             raise EOFError
         filled += count
     return data
+
+
+def write_frame(link: FileIO, message: Any) -> None:
+    """Send a message over a blocking link.
+
+    Raises:
+        OSError: the other end is gone.
+    """
+    left = memoryview(encode(message))
+    while left:
+        left = left[link.write(left) :]
 
 
 class FrameReader:
@@ -201,6 +213,8 @@ class Link:
 
     def finish(self, seconds: float, *, until_closed: bool = False) -> None:
         """Wait until everything is sent, or even until the other end has closed; what still comes in is dropped."""
+        import select
+
         deadline = time.monotonic() + seconds
         poll = select.poll()
         while not self.closed and (until_closed or self._unsent) and (left := deadline - time.monotonic()) > 0:

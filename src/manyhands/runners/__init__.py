@@ -1,6 +1,15 @@
 """Tasks in, responses out: the door for people who come with a list of tasks."""
 
-from manyhands.runners.progress import Progress
-from manyhands.runners.runners import Runners, exec_tasks
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands._lazy import names_from
+
+if TYPE_CHECKING:
+    from manyhands.runners.progress import Progress
+    from manyhands.runners.runners import Runners, exec_tasks
 
 __all__ = ["Progress", "Runners", "exec_tasks"]
+
+__getattr__ = names_from(__name__, {"progress": ("Progress",), "runners": ("Runners", "exec_tasks")})

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterable, Sized
 from typing import TYPE_CHECKING, Any
 
 from manyhands.errors import Interrupted
-from manyhands.runners.run import Run
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from manyhands.config import RunConfig
     from manyhands.engines import RuntimeEngine
+    from manyhands.runners.run import Run
     from manyhands.tasks import Task, TaskResponse
 
 __all__ = ["iterate", "stream"]
@@ -33,8 +33,28 @@ def iterate(tasks: Iterable[Task], config: RunConfig, engine: RuntimeEngine | No
         UsageError: the tasks, as far as they are there already, cannot be run.
         Interrupted: (while iterating) after Ctrl-C, when the responses of the cancelled tasks have been yielded.
     """
-    run = Run(config, engine, tasks)
+    run = _prepare(tasks, config, engine)
     return _iterate(run, _Source(tasks))
+
+
+def _prepare(tasks: Any, config: RunConfig, engine: RuntimeEngine | None) -> Run:
+    """Return the run; its first workers start while the rest of the package is loaded and the tasks are checked and packed."""
+    used = engine if engine is not None else _open(config)
+    used.expect(min(len(tasks), config.workers) if isinstance(tasks, Sized) else config.workers)
+    try:
+        from manyhands.runners.run import Run
+
+        return Run(config, used, tasks, lent=engine is not None)
+    except BaseException:
+        if engine is None:
+            used.close()
+        raise
+
+
+def _open(config: RunConfig) -> RuntimeEngine:
+    from manyhands.engines import open_engine
+
+    return open_engine(config)
 
 
 def _iterate(run: Run, source: _Source) -> Iterator[TaskResponse]:
@@ -90,7 +110,7 @@ async def stream(
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
-    run = Run(config, engine, tasks)
+    run = _prepare(tasks, config, engine)
     source = _AsyncSource(tasks) if isinstance(tasks, AsyncIterable) else _Source(tasks)
     loop = asyncio.get_running_loop()
     run.open()

@@ -53,7 +53,8 @@ class Preparer:
     """Packs the tasks of one run; an agent that many tasks share is packed once."""
 
     def __init__(self, config: RunConfig, *, carries_modules: bool = False) -> None:
-        self._config = config
+        self._timeout = config.timeout
+        self._max_retries = config.max_retries
         self._packer = Packer(carries_modules=carries_modules)
         self._agents: OrderedDict[int, tuple[Any, Parcel, bool]] = OrderedDict()
 
@@ -70,13 +71,13 @@ class Preparer:
         _, target, is_async = packed
         argument = given if is_plain(given) else self._packer.pack(given, f"task {task.id!r}", "input")
         return Owed(
-            label=task.id,
-            target=target,
-            argument=argument,
-            is_async=is_async,
-            limit=self._config.timeout if task.timeout is None else float(task.timeout),
-            max_retries=self._config.max_retries if task.max_retries is None else task.max_retries,
-            source=task,
+            task.id,
+            target,
+            argument,
+            is_async,
+            self._timeout if task.timeout is None else float(task.timeout),
+            self._max_retries if task.max_retries is None else task.max_retries,
+            task,
         )
 
     def _pack_agent(self, task: Task) -> tuple[Any, Parcel, bool]:

@@ -33,17 +33,19 @@ _CANCEL_PATIENCE = 5.0
 
 
 class Run:
-    """A run over one engine, which is its own unless the caller lends one. Belongs to one thread at a time.
+    """A run over one engine, which it closes in the end unless the caller only lends it. Belongs to one thread at a time.
 
-    Constructing a run checks and packs the tasks if they are all there already, and starts nothing.
+    Constructing a run checks and packs the tasks if they are all there already, and gives none to the engine.
 
     Raises:
         UsageError: something in `tasks` is no task, has no agent, cannot be sent to a worker, or an id stands twice.
     """
 
-    def __init__(self, config: RunConfig, engine: RuntimeEngine | None, tasks: Iterable[Any] | Any) -> None:
+    def __init__(
+        self, config: RunConfig, engine: RuntimeEngine | None, tasks: Iterable[Any] | Any, *, lent: bool = True
+    ) -> None:
         self._config = config
-        self._owns_engine = engine is None
+        self._owns_engine = engine is None or not lent
         self._engine = engine if engine is not None else open_engine(config)
         self._preparer = Preparer(config, carries_modules=self._engine.carries_modules)
         self._chain = Chain() if config.sequence_dependent else None

@@ -1,10 +1,17 @@
 """The records of work: `Task` in, attempts in between, `TaskResponse` out."""
 
-from manyhands.tasks.item import Item
-from manyhands.tasks.outcome import Ending, Outcome
-from manyhands.tasks.recording import Recording, current_task, record_step, record_usage
-from manyhands.tasks.response import ErrorInfo, TaskResponse, TaskStatus
-from manyhands.tasks.task import Task
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands._lazy import names_from
+
+if TYPE_CHECKING:
+    from manyhands.tasks.item import Item
+    from manyhands.tasks.outcome import Ending, Outcome
+    from manyhands.tasks.recording import Recording, current_task, record_step, record_usage
+    from manyhands.tasks.response import ErrorInfo, TaskResponse, TaskStatus
+    from manyhands.tasks.task import Task
 
 __all__ = [
     "Ending",
@@ -19,3 +26,14 @@ __all__ = [
     "record_step",
     "record_usage",
 ]
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "item": ("Item",),
+        "outcome": ("Ending", "Outcome"),
+        "recording": ("Recording", "current_task", "record_step", "record_usage"),
+        "response": ("ErrorInfo", "TaskResponse", "TaskStatus"),
+        "task": ("Task",),
+    },
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -32,22 +31,50 @@ class Ending(Enum):
     """The run was cancelled before the code ended."""
 
 
-@dataclass(slots=True)
 class Outcome:
     """Exactly one of these comes back for each call given to an engine."""
+
+    __slots__ = ("alone", "ending", "error", "number", "seconds", "trajectory", "usage", "value", "worker")
 
     number: int
     """The number of the call this is the outcome of."""
     ending: Ending
-    value: Any = None
+    value: Any
     """What the code returned, packed as it travelled; meaningful with RETURNED only."""
-    error: ErrorInfo | None = None
-    seconds: float = 0.0
+    error: ErrorInfo | None
+    seconds: float
     """Working time: from the start of the code to its end, without any queue."""
-    worker: str = ""
+    worker: str
     """Where it ran, as `host:pid`."""
-    alone: bool = True
+    alone: bool
     """With LOST: no other attempt was running in the worker, so this one is the cause or was hit by chance."""
-    usage: dict[str, float] | None = None
-    trajectory: Any = None
+    usage: dict[str, float] | None
+    trajectory: Any
     """The packed list of recorded steps, or None where there were none."""
+
+    def __init__(
+        self,
+        number: int,
+        ending: Ending,
+        value: Any = None,
+        error: ErrorInfo | None = None,
+        seconds: float = 0.0,
+        worker: str = "",
+        alone: bool = True,
+        usage: dict[str, float] | None = None,
+        trajectory: Any = None,
+    ) -> None:
+        self.number = number
+        self.ending = ending
+        self.value = value
+        self.error = error
+        self.seconds = seconds
+        self.worker = worker
+        self.alone = alone
+        self.usage = usage
+        self.trajectory = trajectory
+
+    def __repr__(self) -> str:
+        return (
+            f"Outcome({self.number}, {self.ending}, value={self.value!r}, error={self.error!r}, worker={self.worker!r})"
+        )

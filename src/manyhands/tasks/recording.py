@@ -6,20 +6,21 @@ The worker opens a `Recording` around every attempt; whatever way the attempt en
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Recording", "current_recording", "current_task", "record_step", "record_usage"]
 
 
-@dataclass(slots=True)
 class Recording:
     """The notes of one attempt."""
 
-    task_id: str
-    """The task the attempt belongs to."""
-    usage: dict[str, float] = field(default_factory=dict)
-    trajectory: list[Any] = field(default_factory=list)
+    __slots__ = ("task_id", "trajectory", "usage")
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        """The task the attempt belongs to."""
+        self.usage: dict[str, float] = {}
+        self.trajectory: list[Any] = []
 
 
 current_recording: ContextVar[Recording | None] = ContextVar("manyhands_recording", default=None)

@@ -66,6 +66,9 @@ class ClusterRuntime(PooledRuntime):
     def open_cluster(self) -> Cluster:
         """Return the cluster to use, not started."""
 
+    def expect(self, calls: int) -> None:
+        """Nothing: a cluster is started, or asked for places, for calls that were checked and are there."""
+
     def recruit(self, missing: int) -> list[Member]:
         """Order stations; they come by themselves."""
         with self._roster:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from manyhands.engines.pool.pace import Pace
+from manyhands.tasks.outcome import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from manyhands.engines.base import Call
+    from manyhands.tasks.outcome import Outcome
 
 __all__ = ["Dispatch", "Limits", "Seat"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """How many calls one worker runs at a time."""
 
     sync: int
@@ -32,35 +32,41 @@ class Limits:
         return self.asynchronous if is_async else self.sync
 
 
-@dataclass(slots=True, eq=False)
 class Seat:
     """What the dispatch knows of one worker."""
 
-    calls: dict[int, Call] = field(default_factory=dict)
-    """What the worker holds, by number."""
-    counts: list[int] = field(default_factory=lambda: [0, 0])
-    """How many of these are sync and async."""
-    company: int = 0
-    """The smallest company that one of its calls asks for; 0: none does."""
-    used: bool = False
-    """It was given something at some time."""
+    def __init__(self) -> None:
+        self.calls: dict[int, Call] = {}
+        """What the worker holds, by number."""
+        self.counts = [0, 0]
+        """How many of these are sync and async."""
+        self.company = 0
+        """The smallest company that one of its calls asks for; 0: none does."""
+        self.used = False
+        """It was given something at some time."""
 
     def add(self, calls: Iterable[Call]) -> None:
         """Note that the worker was given `calls`."""
+        self.used = True
+        held, counts = self.calls, self.counts
         for call in calls:
-            self.calls[call.number] = call
-            self.counts[call.is_async] += 1
-            self.used = True
+            held[call.number] = call
+            counts[call.is_async] += 1
             if call.company:
                 self.company = min(self.company or call.company, call.company)
 
-    def remove(self, number: int) -> Call:
-        """Note that a call has left the worker, and return it."""
-        call = self.calls.pop(number)
-        self.counts[call.is_async] -= 1
-        if not self.calls:
+    def remove_ended(self, outcomes: Sequence[Outcome]) -> tuple[list[float], list[float]]:
+        """Note that calls have left the worker; return the working times of the sync and of the async ones that worked."""
+        seconds: tuple[list[float], list[float]] = ([], [])
+        calls, counts = self.calls, self.counts
+        for outcome in outcomes:
+            is_async = calls.pop(outcome.number).is_async
+            counts[is_async] -= 1
+            if outcome.ending is not Ending.DISPLACED:
+                seconds[is_async].append(outcome.seconds)
+        if not calls:
             self.company = 0
-        return call
+        return seconds
 
 
 class Dispatch:
@@ -96,10 +102,10 @@ class Dispatch:
             queue.clear()
         return given_up
 
-    def observe(self, calls: Sequence[tuple[Call, float]]) -> None:
-        """Learn from calls that ended how long their kind takes."""
-        for is_async in (False, True):
-            self._paces[is_async].observe(seconds for call, seconds in calls if call.is_async is is_async)
+    def observe(self, seconds: tuple[list[float], list[float]]) -> None:
+        """Learn from the working times of sync and of async calls that ended how long their kind takes."""
+        for pace, seen in zip(self._paces, seconds, strict=True):
+            pace.observe(seen)
 
     def capacity(self, workers: int) -> int:
         """Return how many calls of the kind that was seen run at a time."""

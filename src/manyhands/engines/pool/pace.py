@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 __all__ = ["Pace"]
 
@@ -23,9 +23,8 @@ class Pace:
     def __init__(self) -> None:
         self._mean: float | None = None
 
-    def observe(self, seconds: Iterable[float]) -> None:
+    def observe(self, seen: Sequence[float]) -> None:
         """Take in the working times of calls that ended."""
-        seen = list(seconds)
         if not seen:
             return
         mean = sum(seen) / len(seen)

@@ -16,7 +16,7 @@ from manyhands.engines.pool.dispatch import Dispatch, Limits, Seat
 from manyhands.engines.pool.weight import Weight
 from manyhands.engines.worker.output import show
 from manyhands.errors import EngineFailed
-from manyhands.tasks import Ending, Outcome
+from manyhands.tasks.outcome import Ending, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,9 @@ not count; the calls it held are lost, and their attempts are what bounds that."
 _STUCK = 0.02
 """Seconds without an outcome after which a worker is asked to give back what it has not started, if another is idle."""
 _STOP_PATIENCE = 1.0
+_HEAD_START = 0.1
+"""Seconds to let the engine's thread start workers before the caller goes on and takes the interpreter from it; it needs a few
+milliseconds."""
 
 
 class Member(Protocol):
@@ -82,11 +85,17 @@ class PooledRuntime(RuntimeEngine):
         self._cancel_at: float | None = None
         self._inbox: deque[Call] = deque()
         self._arrivals: deque[Member] = deque()
+        self._foreseen = 0
+        """Calls that were announced before the first of them came."""
+        self._foresight = threading.Event()
+        """Set when the workers for them have been started."""
         self._cancel_asked: float | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
         self._selector = selectors.DefaultSelector()
         self._wake_end, self._woken_end = -1, -1
+        self._bell = threading.Lock()
+        """Keeps the thread from closing `_wake_end` while somebody else writes to it."""
         self._done: list[Outcome] = []
         self._failure: EngineFailed | None = None
         self._changed = threading.Condition()
@@ -111,6 +120,15 @@ class PooledRuntime(RuntimeEngine):
         """As the contract says; grows when calls turn out to be short."""
         return self._window
 
+    def expect(self, calls: int) -> None:
+        """Start the first workers, so that they load what they need while the caller still prepares its calls."""
+        with self._changed:
+            if self._closing or self._thread is not None:
+                return
+            self._foreseen = calls
+            self._start_thread()
+        self._foresight.wait(_HEAD_START)
+
     def submit(self, calls: Sequence[Call]) -> None:
         """Queue calls for the engine's thread, which is started with the first ones."""
         with self._changed:
@@ -119,14 +137,17 @@ class PooledRuntime(RuntimeEngine):
             if self._failure:
                 raise self._failure
             if self._thread is None:
-                self._woken_end, self._wake_end = os.pipe()
-                os.set_blocking(self._wake_end, False)
-                os.set_blocking(self._woken_end, False)
-                self._selector.register(self._woken_end, selectors.EVENT_READ, None)
-                self._thread = threading.Thread(target=self._run, name="manyhands-engine", daemon=True)
-                self._thread.start()
+                self._start_thread()
         self._inbox.extend(calls)
         self._wake()
+
+    def _start_thread(self) -> None:
+        self._woken_end, self._wake_end = os.pipe()
+        os.set_blocking(self._wake_end, False)
+        os.set_blocking(self._woken_end, False)
+        self._selector.register(self._woken_end, selectors.EVENT_READ, None)
+        self._thread = threading.Thread(target=self._run, name="manyhands-engine", daemon=True)
+        self._thread.start()
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return outcomes as they come, in groups."""
@@ -153,9 +174,10 @@ class PooledRuntime(RuntimeEngine):
             self._thread.join()
 
     def _wake(self) -> None:
-        if self._wake_end >= 0:
-            with contextlib.suppress(BlockingIOError):
-                os.write(self._wake_end, b"!")
+        with self._bell:
+            if self._wake_end >= 0:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._wake_end, b"!")
 
     # --- the engine's thread ------------------------------------------------------------------------------------------
 
@@ -200,7 +222,9 @@ class PooledRuntime(RuntimeEngine):
 
     def _staff(self) -> None:
         """Start as many workers as there is work for, up to the number that the configuration allows."""
-        wanted = min(self.config.workers, len(self._dispatch) + sum(1 for seat in self._crew if seat.calls))
+        busy = sum(1 for seat in self._crew if seat.calls)
+        wanted = min(self.config.workers, max(self._foreseen, len(self._dispatch) + busy))
+        self._foreseen = 0
         missing = wanted - len(self._crew)
         if missing <= 0 or self._failure:
             return
@@ -211,6 +235,7 @@ class PooledRuntime(RuntimeEngine):
             return
         for member in members:
             self._seat(member)
+        self._foresight.set()
 
     def _seat(self, member: Member) -> None:
         seat = Seat()
@@ -255,8 +280,7 @@ class PooledRuntime(RuntimeEngine):
             self._failed_starts = 0
         if tidings.outcomes:
             self._last_news[seat] = time.monotonic()
-            ended = [(seat.remove(outcome.number), outcome.seconds) for outcome in tidings.outcomes]
-            self._dispatch.observe(ended)
+            self._dispatch.observe(seat.remove_ended(tidings.outcomes))
             self._weight.observe(tidings.outcomes[0])
             self._publish(tidings.outcomes)
         if self.limits.once and seat.used and not seat.calls and seat in self._crew:
@@ -315,6 +339,7 @@ class PooledRuntime(RuntimeEngine):
             self._drop(seat)
             member.release(_STOP_PATIENCE if not member.in_flight else 0.0)
         self._selector.close()
-        os.close(self._woken_end)
-        os.close(self._wake_end)
-        self._wake_end = -1
+        with self._bell:
+            os.close(self._woken_end)
+            os.close(self._wake_end)
+            self._wake_end = -1

@@ -6,27 +6,24 @@ A supervisor belongs to one thread, which selects on `sources()` and calls `news
 from __future__ import annotations
 
 import contextlib
-import logging
 import mmap
 import os
 import select
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import manyhands
 from manyhands._processes import describe_exit, kill_group
 from manyhands.engines.pool.manifest import Manifest
 from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, Link, News
-from manyhands.tasks import Ending, ErrorInfo, Outcome
+from manyhands.tasks.outcome import Ending, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import IO
 
     from manyhands.engines.base import Call
     from manyhands.engines.wire import WireOutcome
@@ -36,18 +33,20 @@ __all__ = ["Supervisor", "Tidings", "WorkerSettings"]
 
 CANCEL_GRACE = 1.0
 """Seconds that async code may use, after its limit, to clean up before its worker is killed."""
-_HOME = str(Path(manyhands.__file__).parents[1])
+_HOME = os.path.dirname(manyhands.__path__[0])  # noqa: PTH120 - pathlib would be loaded for this alone
 _WORKER = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from manyhands.engines.worker.process import work; "
+    "import gc, sys; gc.disable(); sys.path.insert(0, sys.argv[1]); from manyhands.engines.worker.process import work; "
     "work(int(sys.argv[2]), int(sys.argv[3]))"
 )
-"""Works wherever this copy of manyhands came from, and leaves `__main__` of the worker empty for the user's."""
+"""Works wherever this copy of manyhands came from, and leaves `__main__` of the worker empty for the user's. Nothing that is
+loaded becomes garbage, so looking for some waits until `work` allows it."""
+_WARNING = 30
+"""`logging.WARNING`, the level of a root logger that nobody has set up."""
 _EXIT_WAIT = 5.0
 """Seconds to wait for the kernel to report a process that was killed or has closed its socket."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
+class WorkerSettings(NamedTuple):
     """What every worker of an engine has in common."""
 
     sync_limit: int
@@ -67,16 +66,21 @@ class WorkerSettings:
     """The worker's environment variables; None: those of this process."""
 
 
-@dataclass(slots=True)
 class Tidings:
     """What a supervisor has to tell."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
-    died: str | None = None
+    __slots__ = ("died", "lines", "never_ready", "outcomes")
+
+    died: str | None
     """Set when the process is gone: how it ended. Every call it held has an outcome by then."""
-    never_ready: bool = False
+    never_ready: bool
     """With `died`: it ended by itself before it could take a call, so that another one may well end the same way."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.lines: list[Line] = []
+        self.died = None
+        self.never_ready = False
 
 
 class Supervisor:
@@ -100,8 +104,7 @@ class Supervisor:
 
     def _start(self, settings: WorkerSettings) -> None:
         ours, theirs = socket.socketpair()
-        with theirs, tempfile.TemporaryFile(prefix="manyhands-starts-") as shared:
-            shared.truncate(8 * max(settings.slots, 1))
+        with theirs, _shared_memory(8 * max(settings.slots, 1)) as shared:
             self._starts = memoryview(mmap.mmap(shared.fileno(), 0)).cast("d")
             self._process = subprocess.Popen(
                 [*settings.command, "-c", _WORKER, _HOME, str(theirs.fileno()), str(shared.fileno())],
@@ -113,8 +116,8 @@ class Supervisor:
             )
         self._link = Link(ours)
         self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
-        self.place = f"{socket.gethostname()}:{self._process.pid}"
-        level = logging.getLogger().getEffectiveLevel() if settings.log_level is None else settings.log_level
+        self.place = f"{os.uname().nodename}:{self._process.pid}"
+        level = _log_level() if settings.log_level is None else settings.log_level
         sys_path = list(sys.path if settings.sys_path is None else settings.sys_path)
         self._link.post(Hello(sys_path, settings.sync_limit, settings.async_limit, settings.shared_limit, level))
 
@@ -213,27 +216,30 @@ class Supervisor:
     def _note(self, message: News, tidings: Tidings) -> None:
         self.answered = True
         tidings.lines += message.lines
-        tidings.outcomes += [self._settled(outcome) for outcome in message.outcomes]
+        self._settle(message.outcomes, tidings.outcomes)
         if message.returned is not None:
             self.recalling = False
-            tidings.outcomes += [self._close_slot(slot, Ending.DISPLACED) for slot in message.returned]
+            tidings.outcomes += [
+                Outcome(self._close_slot(slot), Ending.DISPLACED, worker=self.place) for slot in message.returned
+            ]
 
-    def _settled(self, outcome: WireOutcome) -> Outcome:
-        slot, ending, value, error, seconds, usage, trajectory = outcome
-        settled = self._close_slot(slot, ending)
-        settled.value, settled.error, settled.seconds = value, error, seconds
-        settled.usage, settled.trajectory = usage, trajectory
-        return settled
+    def _settle(self, ended: Sequence[WireOutcome], outcomes: list[Outcome]) -> None:
+        """Close the slots of calls that ended and append what became of them."""
+        for slot, ending, value, error, seconds, usage, trajectory in ended:
+            number = self._close_slot(slot)
+            outcomes.append(Outcome(number, ending, value, error, seconds, self.place, True, usage, trajectory))
 
-    def _close_slot(self, slot: int, ending: Ending) -> Outcome:
+    def _close_slot(self, slot: int) -> int:
+        """Free a slot; return the number of the call that it held."""
         call = self._slots[slot]
         assert call is not None
         self._slots[slot] = None
         self._starts[slot] = 0.0
-        self._limited.pop(slot, None)
+        if call.limit is not None:
+            del self._limited[slot]
         self._free.append(slot)
         self.in_flight -= 1
-        return Outcome(call.number, ending, worker=self.place)
+        return call.number
 
     def _expired(self) -> dict[int, float]:
         """Return the slots whose limit has passed with the seconds they worked, and set the next alarm."""
@@ -269,10 +275,11 @@ class Supervisor:
         for slot in held:
             seconds = now - self._starts[slot] if self._starts[slot] else 0.0
             verdict = ending or _verdict(slot, running, expired)
-            outcome = self._close_slot(slot, verdict)
-            outcome.seconds = seconds
+            outcome = Outcome(self._close_slot(slot), verdict, seconds=seconds, worker=self.place)
             outcome.alone = len(running) == 1
             if verdict is Ending.LOST:
+                from manyhands.tasks.response import ErrorInfo
+
                 outcome.error = ErrorInfo("WorkerLost", tidings.died, retryable=True)
             tidings.outcomes.append(outcome)
         self._free_resources()
@@ -293,3 +300,21 @@ def _verdict(slot: int, running: list[int], expired: dict[int, float] | None) ->
     if expired is not None:
         return Ending.TIMED_OUT if slot in expired else Ending.DISPLACED
     return Ending.LOST if slot in running else Ending.DISPLACED
+
+
+def _shared_memory(size: int) -> IO[bytes]:
+    """Return a file of this size, without a name, that a worker can map too."""
+    if hasattr(os, "memfd_create"):
+        shared: IO[bytes] = os.fdopen(os.memfd_create("manyhands-starts"), "r+b")
+    else:
+        import tempfile
+
+        shared = tempfile.TemporaryFile(prefix="manyhands-starts-")  # noqa: SIM115 - the caller closes it
+    shared.truncate(size)
+    return shared
+
+
+def _log_level() -> int:
+    """Return the level of this process's root logger, without loading `logging` for it."""
+    logging = sys.modules.get("logging")
+    return logging.getLogger().getEffectiveLevel() if logging else _WARNING

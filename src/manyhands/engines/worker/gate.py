@@ -41,6 +41,14 @@ class Gate:
         if admitted:
             self._start(admitted)
 
+    def exchange(self) -> Call | None:
+        """Say that one admitted call has ended; return the one that takes its place, if one waits, for the caller to start."""
+        with self._lock:
+            if self._waiting and self._running <= self._limit:
+                return self._waiting.popleft()
+            self._running -= 1
+            return None
+
     def recall(self) -> list[Call]:
         """Take back, and return, every call that has not been admitted."""
         with self._lock:

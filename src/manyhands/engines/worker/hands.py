@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 import time
+from collections.abc import Awaitable
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from manyhands._processes import here
 from manyhands._threads import raise_in_thread
-from manyhands.engines.worker.faults import fault
 from manyhands.engines.worker.gate import Gate
-from manyhands.errors import Unserialisable
 from manyhands.parcels import is_plain, pack, unpack
 from manyhands.tasks.outcome import Ending, Outcome
 from manyhands.tasks.recording import Recording, current_recording
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from manyhands.engines.base import Call
+    from manyhands.parcels import Parcel
 
 __all__ = ["Hands", "StartTimes"]
 
 
+_RETURNED = Ending.RETURNED
+_REUSABLE_KEPT = 128
+"""Targets without state that are kept unpacked: as many as a worker is trusted to keep packed."""
 _END_PATIENCE = 1.0
 """Seconds that async calls have to clean up when the worker ends."""
 
@@ -77,6 +79,8 @@ class Hands:
         """The thread that performs each sync call under way."""
         self._lane_lock = threading.Lock()
         """Protects `_lanes`, `_busy` and `_lane_of`."""
+        self._reusable: dict[bytes, Any] = {}
+        """Unpacked targets that have no state, by their packed form."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
         self._closing = False
@@ -168,37 +172,47 @@ class Hands:
         self._work()
 
     def _work(self) -> None:
-        while (call := self._sync.get()) is not None:
-            try:
-                if not self._perform(call):
-                    return
-            except Abandoned:
-                return
+        with contextlib.suppress(Abandoned):
+            while (call := self._sync.get()) is not None:
+                following: Call | None = call
+                while following is not None:
+                    following = self._perform(following)
 
     # --- sync calls ---------------------------------------------------------------------------------------------------
 
-    def _perform(self, call: Call) -> bool:
-        """Perform one call; return False if it was abandoned meanwhile, and this thread with it."""
+    def _perform(self, call: Call) -> Call | None:
+        """Perform one call; return the one to perform next in this thread, if one was waiting for this.
+
+        Raises:
+            Abandoned: the call was abandoned meanwhile, and this thread with it.
+        """
         started = time.monotonic()
         self._lane_of[call.number] = threading.get_ident()
         self._starts[call.number] = started
         recording = Recording(call.label)
-        ending, result = copy_context().run(_attempt, call, recording)
-        if ending is Ending.RETURNED and inspect.isawaitable(result):
-            if kept := self._leave_lane(call):
-                self._event_loop().call_soon_threadsafe(self._play_rest, call, result, recording, started)
-            return kept
+        ending, result = copy_context().run(self._attempt, call, recording)
+        if ending is _RETURNED and not is_plain(result) and isinstance(result, Awaitable):
+            self._leave_lane(call)
+            self._event_loop().call_soon_threadsafe(self._play_rest, call, result, recording, started)
+            return None
         outcome = self._outcome(call, ending, result, recording, started)
-        if kept := self._leave_lane(call):
-            self._settle(call, outcome, self._sync_gate)
-        return kept
+        self._leave_lane(call)
+        self._finished(call.label)
+        self._emit(outcome)
+        following = self._sync_gate.exchange()
+        if following is None:
+            return None
+        if following.is_async:
+            self._start([following])
+            return None
+        self._ensure_lane()
+        return following
 
-    def _leave_lane(self, call: Call) -> bool:
+    def _leave_lane(self, call: Call) -> None:
         with self._lane_lock:
             if self._lane_of.pop(call.number, None) is None:
-                return False
+                raise Abandoned
             self._busy -= 1
-            return True
 
     # --- async calls --------------------------------------------------------------------------------------------------
 
@@ -243,15 +257,15 @@ class Hands:
     async def _play(self, call: Call, recording: Recording) -> None:
         started = time.monotonic()
         self._starts[call.number] = started
-        ending, result = _attempt(call, recording)
+        ending, result = self._attempt(call, recording)
         await self._play_on(call, result, recording, started, ending)
 
     async def _play_on(
-        self, call: Call, result: Any, recording: Recording, started: float, ending: Ending = Ending.RETURNED
+        self, call: Call, result: Any, recording: Recording, started: float, ending: Ending = _RETURNED
     ) -> None:
         current_recording.set(recording)
         try:
-            if ending is Ending.RETURNED and inspect.isawaitable(result):
+            if ending is _RETURNED and isinstance(result, Awaitable):
                 result = await result
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its outcome
             ending, result = Ending.RAISED, error
@@ -271,32 +285,72 @@ class Hands:
             self._stopped.setdefault(number, Ending.CANCELLED)
             task.cancel()
 
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    def _attempt(self, call: Call, recording: Recording) -> tuple[Ending, Any]:
+        """Make the call in the context of its own; the second value is what it returned or raised."""
+        current_recording.set(recording)
+        try:
+            target = self._reusable.get(call.target.body) or self._unpacked(call.target)
+            return _RETURNED, target(unpack(call.argument))
+        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its outcome
+            return Ending.RAISED, error
+
+    def _unpacked(self, packed: Parcel) -> Any:
+        """Return the target of a call; one that has no state is unpacked once for many calls."""
+        target = unpack(packed)
+        if getattr(target, "is_stateless", False):
+            if len(self._reusable) >= _REUSABLE_KEPT:
+                self._reusable.clear()
+            self._reusable[packed.body] = target
+        return target
+
     # --- ending -------------------------------------------------------------------------------------------------------
 
     def _outcome(self, call: Call, ending: Ending, result: Any, recording: Recording, started: float) -> Outcome:
         outcome = Outcome(call.number, ending, seconds=time.monotonic() - started, worker=self.place)
-        if ending is Ending.RETURNED:
-            try:
-                outcome.value = (
-                    result if is_plain(result) else pack(result, f"the answer of task {call.label!r}", "answer")
-                )
-            except Unserialisable as error:
-                outcome.ending, outcome.error = Ending.RAISED, fault(error)
+        if ending is _RETURNED:
+            if is_plain(result):
+                outcome.value = result
+            else:
+                _put_answer(outcome, result, call.label)
         elif ending is Ending.RAISED:
-            outcome.error = fault(result)
+            _put_error(outcome, result)
         if recording.usage:
             outcome.usage = recording.usage
         if recording.trajectory:
-            try:
-                outcome.trajectory = pack(recording.trajectory, f"the trajectory of task {call.label!r}", "trajectory")
-            except Unserialisable as error:
-                outcome.trajectory = pack([f"not kept: {error}"], "a note")
+            _put_trajectory(outcome, recording.trajectory, call.label)
         return outcome
 
     def _settle(self, call: Call, outcome: Outcome, gate: Gate) -> None:
         self._finished(call.label)
         self._emit(outcome)
         gate.leave()
+
+
+def _put_answer(outcome: Outcome, answer: Any, label: str) -> None:
+    from manyhands.errors import Unserialisable
+
+    try:
+        outcome.value = pack(answer, f"the answer of task {label!r}", "answer")
+    except Unserialisable as error:
+        outcome.ending = Ending.RAISED
+        _put_error(outcome, error)
+
+
+def _put_error(outcome: Outcome, error: BaseException) -> None:
+    from manyhands.engines.worker.faults import fault  # not at the top: most workers never need it
+
+    outcome.error = fault(error)
+
+
+def _put_trajectory(outcome: Outcome, steps: list[Any], label: str) -> None:
+    from manyhands.errors import Unserialisable
+
+    try:
+        outcome.trajectory = pack(steps, f"the trajectory of task {label!r}", "trajectory")
+    except Unserialisable as error:
+        outcome.trajectory = pack([f"not kept: {error}"], "a note")
 
 
 def _tasks_of(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
@@ -310,12 +364,3 @@ async def _wait_for(tasks: list[asyncio.Task[Any]]) -> None:
     import asyncio
 
     await asyncio.wait(tasks, timeout=_END_PATIENCE)
-
-
-def _attempt(call: Call, recording: Recording) -> tuple[Ending, Any]:
-    """Make the call in the context of its own; the second value is what it returned or raised."""
-    current_recording.set(recording)
-    try:
-        return Ending.RETURNED, unpack(call.target)(unpack(call.argument))
-    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its outcome
-        return Ending.RAISED, error

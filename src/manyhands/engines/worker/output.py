@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +12,7 @@ from manyhands.tasks.recording import current_task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Line", "LogForwarder", "MarkedStream", "Output"]
+__all__ = ["Line", "MarkedStream", "Output", "show"]
 
 
 class Line(NamedTuple):
@@ -60,6 +59,11 @@ class MarkedStream(io.TextIOBase):
             self._emit(Line(label, self._name, line))
         return len(text)
 
+    @property
+    def holds_text(self) -> bool:
+        """Whether some task has begun a line and not ended it."""
+        return bool(self._partial)
+
     def finish(self, label: str) -> None:
         """Send out the last line of a task if it has no newline."""
         if label in self._partial:
@@ -80,23 +84,6 @@ class MarkedStream(io.TextIOBase):
         """Lines go out by themselves; a partial one waits for its end."""
 
 
-class LogForwarder(logging.Handler):
-    """Sends log records of tasks to the driver, where the user's own handlers are."""
-
-    def __init__(self, emit: Callable[[Line], None]) -> None:
-        super().__init__()
-        self._emit_line = emit
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send one record."""
-        try:
-            text = self.format(record)
-        except Exception:  # noqa: BLE001 - a wrong format string must not stop the task
-            self.handleError(record)
-            return
-        self._emit_line(Line(current_task(), "log", text, record.name, record.levelno))
-
-
 class Output:
     """Takes over this process's prints and, in a worker of its own, its logs; `restore` gives them back."""
 
@@ -111,7 +98,8 @@ class Output:
     def finish(self, label: str) -> None:
         """Send out what a task that ended had printed without a newline."""
         for stream in self._streams:
-            stream.finish(label)
+            if stream.holds_text:
+                stream.finish(label)
 
     def restore(self) -> None:
         """Give the streams back, unless somebody else took them over meanwhile."""
@@ -119,13 +107,6 @@ class Output:
             sys.stdout = self._before[0]
         if sys.stderr is self._streams[1]:
             sys.stderr = self._before[1]
-
-
-def forward_logs(emit: Callable[[Line], None], level: int) -> None:
-    """Send every log record of this process to the driver, from the level that the driver's root logger has."""
-    root = logging.getLogger()
-    root.setLevel(level)
-    root.addHandler(LogForwarder(emit))
 
 
 def show(lines: Iterable[Line], streams: tuple[Any, Any] | None = None) -> None:
@@ -138,6 +119,8 @@ def show(lines: Iterable[Line], streams: tuple[Any, Any] | None = None) -> None:
     for line in lines:
         mark = f"[{line.label}] " if line.label else ""
         if line.stream == "log":
+            import logging
+
             logger = logging.getLogger(line.logger)
             if logger.isEnabledFor(line.level):
                 logger.handle(logger.makeRecord(line.logger, line.level, "(worker)", 0, mark + line.text, (), None))

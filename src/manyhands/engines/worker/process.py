@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import mmap
 import signal
-import socket
 import sys
 import threading
 import time
+from io import FileIO
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from manyhands._processes import die_with_parent, end_own_group
-from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, News, Work, encode, read_frame
+from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, News, Work, read_frame, write_frame
 from manyhands.engines.worker.hands import Hands
-from manyhands.engines.worker.output import Line, Output, forward_logs
+from manyhands.engines.worker.logs import forward_logs
+from manyhands.engines.worker.output import Line, Output
 from manyhands.parcels import Parcel, learn
 from manyhands.tasks.outcome import Outcome
 
@@ -38,8 +40,8 @@ def work(socket_fd: int, starts_fd: int) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
-    connection = socket.socket(fileno=socket_fd)
-    hello: Hello = read_frame(connection)
+    link = FileIO(socket_fd, "r+")  # a socket by another name: the module of sockets takes long to load
+    hello: Hello = read_frame(link)
     sys.path[:] = hello.sys_path
     starts = memoryview(mmap.mmap(starts_fd, 0)).cast("d")
     outbox: SimpleQueue[Any] = SimpleQueue()
@@ -59,21 +61,23 @@ def work(socket_fd: int, starts_fd: int) -> None:
         starts=starts,
         finished=output.finish,
     )
-    connection.sendall(encode(News([], [])))
-    writer = threading.Thread(target=_write, args=(connection, outbox), name="manyhands-writer", daemon=True)
+    gc.freeze()
+    gc.enable()
+    write_frame(link, News([], []))
+    writer = threading.Thread(target=_write, args=(link, outbox), name="manyhands-writer", daemon=True)
     writer.start()
-    threading.Thread(target=_read, args=(connection, hands, outbox), name="manyhands-reader", daemon=True).start()
+    threading.Thread(target=_read, args=(link, hands, outbox), name="manyhands-reader", daemon=True).start()
     hands.lane()
     output.restore()
     outbox.put(_End())
     writer.join()
 
 
-def _read(connection: socket.socket, hands: Hands, outbox: SimpleQueue[Any]) -> None:
+def _read(link: FileIO, hands: Hands, outbox: SimpleQueue[Any]) -> None:
     targets: dict[int, Parcel] = {}
     while True:
         try:
-            message = read_frame(connection)
+            message = read_frame(link)
         except (EOFError, OSError):
             end_own_group()
         if isinstance(message, Work):
@@ -88,7 +92,7 @@ def _read(connection: socket.socket, hands: Hands, outbox: SimpleQueue[Any]) -> 
             return
 
 
-def _write(connection: socket.socket, outbox: SimpleQueue[Any]) -> None:
+def _write(link: FileIO, outbox: SimpleQueue[Any]) -> None:
     """Send what there is, as soon as there is something; what comes up meanwhile goes with the next frame."""
     ended = False
     while not ended:
@@ -110,6 +114,6 @@ def _write(connection: socket.socket, outbox: SimpleQueue[Any]) -> None:
             except Empty:
                 item = None
         try:
-            connection.sendall(encode(news))
+            write_frame(link, news)
         except OSError:
             end_own_group()
