@@ -98,7 +98,7 @@ class Held:
         """End what is done inside as soon as the lease is lost: nothing that follows would mean anything.
 
         Raises:
-            LeaseLost: the lease ended before the `with` did, also if nothing inside noticed.
+            LeaseLost, MachineFailed: the machine was lost before the `with` ended, also if nothing inside noticed.
         """
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
@@ -124,10 +124,11 @@ class Held:
         await self.confirm()
 
     async def confirm(self) -> None:
-        """Make sure that the machine is still this rollout's.
+        """Make sure that the machine is still this rollout's, and alive: the pool takes a moment to notice that it is not.
 
         Raises:
-            LeaseLost: it is not.
+            LeaseLost: it has another holder, or none.
+            MachineFailed: it does not answer.
         """
         try:
             await self._lease.arenew()
@@ -136,6 +137,7 @@ class Held:
         except ManyhandsError:  # the pool cannot be reached just now: heartbeats decide whether that lasts too long
             if self._lease.lost is not None:
                 raise LeaseLost(self._lease.lost) from None
+        await asyncio.to_thread(self.machine.platform)
 
     def described(self) -> dict[str, Any]:
         """Return what a trajectory says about the machine."""

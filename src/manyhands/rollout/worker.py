@@ -156,7 +156,7 @@ async def _cause(error: Exception, held: Held | None) -> Exception:
     if held is not None:
         try:
             await held.confirm()
-        except LeaseLost as loss:
+        except (LeaseLost, MachineFailed) as loss:
             return loss
     return error
 
