@@ -145,6 +145,7 @@ def _row(play: Play) -> list[str]:
 def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     from rich.markup import escape
 
+    from manyhands.messages.pictures import pictures_in
     from manyhands.store import pictures_of
 
     plays = list(journal.results("task = ? AND attempt = ?", [task, attempt]))
@@ -160,7 +161,7 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
         folder = pictures_of(journal.folder, task, attempt)
         for message in (journal.trajectory(play_number) or {}).get("messages", ()):
             out.print(f"[cyan]{message['role']}[/] {escape(str(message.get('content') or ''))}")
-            for name in [*message.get("pictures", ()), *message.get("kept", ())]:
+            for name in pictures_in(message):
                 out.print(f"  [magenta]picture[/] {escape(str(folder / name))}", soft_wrap=True)
             for call in message.get("tool_calls", ()):
                 out.print(

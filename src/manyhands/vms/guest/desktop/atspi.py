@@ -19,6 +19,8 @@ _ANSWER_MS = 1000
 _START_MS = 2000
 """For an application that has just started, which libatspi treats differently."""
 _ON_SCREEN = 0
+_EVERYTHING = 0x3FFFFFFF
+"""ATSPI_CACHE_ALL: an application is asked once for names, roles, states and children of all that it has."""
 STATES = [
     "invalid",
     "active",
@@ -128,6 +130,7 @@ def desktop() -> Accessible:
     address = _loaded[0].call("get_desktop", c_void_p, 0)
     if not address:
         raise NoAccessibility("the accessibility bus has no desktop")
+    _loaded[0].call("accessible_set_cache_mask", None, c_void_p(address), _EVERYTHING)
     return Accessible(_loaded[0], address)
 
 
@@ -149,6 +152,11 @@ class Accessible:
     def role(self) -> str:
         """What it is: `push button`, `menu item`."""
         return self._lib.text("accessible_get_role_name", self._self, None)
+
+    @property
+    def toolkit(self) -> str:
+        """What an application is written with: `gtk`."""
+        return self._lib.text("accessible_get_toolkit_name", self._self, None)
 
     @property
     def states(self) -> list[str]:

@@ -22,6 +22,7 @@ POST /run_bash_script                        `{"script", "timeout", "working_dir
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import tempfile
@@ -31,6 +32,7 @@ from typing import Any, ClassVar
 
 from manyhands.vms.guest.agent import COMMAND_SECONDS, Answer, Guest, Handler, Refused, fields_of
 from manyhands.vms.guest.desktop import windows, x11
+from manyhands.vms.guest.desktop.clock import order
 from manyhands.vms.guest.desktop.pictures import screenshot
 from manyhands.vms.guest.desktop.recording import Recorder
 from manyhands.vms.guest.desktop.wallpaper import Wallpaper
@@ -59,13 +61,14 @@ class DesktopGuest(Guest):
     def __init__(self, folder: str, clock: int | None = None) -> None:
         super().__init__(folder, owns_machine=clock is not None)
         self._clock = clock
+        """Where to write what only root may do."""
         self.warm = WarmPython(folder)
         self.recorder = Recorder(folder)
 
-    def set_clock(self, now: float | None, entropy: str) -> None:
-        """Ask the process that may do it."""
+    def freshen(self, now: float | None, entropy: bytes) -> None:
         if self._clock is not None:
-            os.write(self._clock, f"{now or 0} {entropy}\n".encode())
+            os.write(self._clock, order(now, entropy))
+        random.seed()
 
     def run(self, fields: dict[str, Any]) -> tuple[str, str, int]:
         command = fields.get("command")

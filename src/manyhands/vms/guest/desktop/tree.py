@@ -57,35 +57,39 @@ class _Budget:
 
 def to_xml(root: Accessible, seconds: float = _SECONDS) -> str:
     """Return the tree below `root`."""
-    return "".join(_element(root, 0, _Budget(seconds)))
+    return "".join(_element(root, 0, _Budget(seconds), ""))
 
 
-def _element(node: Accessible, depth: int, budget: _Budget) -> Iterator[str]:
+def _element(node: Accessible, depth: int, budget: _Budget, toolkit: str) -> Iterator[str]:
     tag = _name(node.role) or "unknown"
-    attributes = "".join(f' {name}="{_clean(value)}"' for name, value in _attributes(node).items())
+    if tag == "application":
+        toolkit = node.toolkit
+    attributes = "".join(f' {name}="{_clean(value)}"' for name, value in _attributes(node, toolkit).items())
     yield f"<{tag}{_DECLARED if depth == 0 else ''}{attributes}>"
     yield _FORBIDDEN.sub("", node.text(_TEXT)).translate(_ESCAPES).replace("&#10;", "\n").replace("&#9;", "\t")
     if depth < _DEPTH:
         for child in node.children(_WIDTH):
             if not budget.spend():
                 break
-            yield from _element(child, depth + 1, budget)
+            yield from _element(child, depth + 1, budget, toolkit)
     yield f"</{tag}>"
 
 
-def _attributes(node: Accessible) -> dict[str, str]:
+def _attributes(node: Accessible, toolkit: str) -> dict[str, str]:
+    """Applications are asked only about what is on the screen; the rest they told at once, when the tree was begun."""
     states = node.states
     found = {"name": node.name, **{f"st:{state}": "true" for state in states}}
-    for name, value in node.attributes.items():
-        if key := _name(name):
-            found[f"attr:{key}"] = value
-    if "visible" in states and "showing" in states and (place := node.place) is not None:
-        found["cp:screencoord"], found["cp:size"] = f"({place[0]}, {place[1]})", f"({place[2]}, {place[3]})"
+    # Every part of a GTK program has this attribute and no other: no need to ask a thousand times.
+    told = {"toolkit": toolkit} if toolkit == "gtk" else node.attributes
+    found |= {f"attr:{key}": value for name, value in told.items() if (key := _name(name))}
     for interface in ("image", "selection"):
         if node.can(interface):
             found[interface] = "true"
-    for name, number in node.value.items():
-        found[f"val:{name}"] = str(number)
+    if "visible" not in states or "showing" not in states:
+        return found
+    if (place := node.place) is not None:
+        found["cp:screencoord"], found["cp:size"] = f"({place[0]}, {place[1]})", f"({place[2]}, {place[3]})"
+    found |= {f"val:{name}": str(number) for name, number in node.value.items()}
     for name, description, keys in node.actions:
         if key := _name(name):
             found[f"act:{key}_desc"], found[f"act:{key}_kb"] = description, keys
