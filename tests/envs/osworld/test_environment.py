@@ -160,7 +160,10 @@ def test_options_are_checked_and_a_machine_is_needed() -> None:
 def test_a_stored_attempt_at_an_infeasible_task_can_be_scored_again() -> None:
     item = Item("a", "x", None, {"evaluator": {"func": "infeasible"}})
     call = {"function": {"name": "computer", "arguments": '{"action_type": "FAIL"}'}}
-    transcript = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "gave up"}]
+    transcript: list[dict[str, Any]] = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": "gave up"},
+    ]
     environment = OSWorldEnvironment()
     assert asyncio.run(environment.score(item, "", transcript)) == {"success": 1.0}
     assert asyncio.run(environment.score(item, "", transcript[1:])) == {"success": 0.0}
