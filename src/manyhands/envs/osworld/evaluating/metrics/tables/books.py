@@ -44,17 +44,10 @@ class Book:
 
         return openpyxl.load_workbook(self.path)
 
-    @cached_property
-    def frames(self) -> Any:
-        """The workbook as pandas reads it: values, with the first row as names."""
-        import pandas as pd
-
-        return pd.ExcelFile(self.path, engine="openpyxl")
-
     @property
     def names(self) -> list[str]:
-        """The names of the sheets."""
-        return [str(name) for name in self.frames.sheet_names]
+        """The names of the sheets; a chart that has a sheet of its own is none of them."""
+        return [str(sheet.title) for sheet in self.workbook.worksheets]
 
     def cells(self, sheet: str) -> dict[str, Any]:
         """Return the stored values of a sheet by coordinate: numbers as floats, texts, errors as texts."""
@@ -82,14 +75,16 @@ class Sheet:
         return self.book.workbook[self.name]
 
     def frame(self) -> Any:
-        """Return the sheet as pandas reads it.
+        """Return the values of the sheet as pandas reads them, with the first row as names.
 
         Raises:
             NoSheet: there is none of this name.
         """
+        import pandas as pd
+
         if self.name not in self.book.names:
             raise NoSheet(self.name)
-        return self.book.frames.parse(self.name)
+        return pd.read_excel(self.book.path, sheet_name=self.name, engine="openpyxl")
 
     def value(self, coordinate: str) -> Any:
         """Return the stored value of a cell; None for an empty one, and where there is no such sheet."""
