@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROGRAMS := $(VENV)/.programs
 SYSTEM := $(VENV)/.system
+# Programs of a desktop on this host, each with the Debian package that has it.
+DESKTOP := Xvfb=xvfb openbox=openbox dbus-daemon=dbus-daemon hsetroot=hsetroot tint2=tint2 thunar=thunar mousepad=mousepad \
+	lxterminal=lxterminal galculator=galculator
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench clean
@@ -37,6 +40,8 @@ $(PROGRAMS): Makefile | $(READY)
 	@missing=""; \
 	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
 	command -v chromium >/dev/null || missing="$$missing chromium"; \
+	for pair in $(DESKTOP); do command -v "$${pair%%=*}" >/dev/null || missing="$$missing $${pair##*=}"; done; \
+	ldconfig -p 2>/dev/null | grep -q libatspi.so.0 || missing="$$missing libatspi2.0-0"; \
 	$(install)
 
 $(SYSTEM): Makefile | $(READY)

@@ -37,9 +37,20 @@ import threading
 import time
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
-__all__ = ["main"]
+__all__ = [
+    "COMMAND_SECONDS",
+    "Answer",
+    "Guest",
+    "Handler",
+    "Refused",
+    "Server",
+    "fields_of",
+    "main",
+    "parts_of",
+    "set_clock",
+]
 
 COMMAND_SECONDS = 120.0
 """What OSWorld's guest allows a command."""
@@ -49,7 +60,7 @@ _BODY_LIMIT = 1 << 30
 """Bytes of the largest upload; a machine has less memory than that."""
 
 
-class _Guest:
+class Guest:
     """The state of this machine."""
 
     def __init__(self, folder: str, owns_machine: bool) -> None:
@@ -74,26 +85,80 @@ class _Guest:
                 file.write(f"{token}\n")
             self.holder = token
         if self.owns_machine:
-            if now is not None:
-                time.clock_settime(time.CLOCK_REALTIME, now)
-            self._stir(bytes.fromhex(entropy))
+            self.freshen(now, bytes.fromhex(entropy))
 
-    def _stir(self, entropy: bytes) -> None:
-        import fcntl
-
-        with open("/dev/urandom", "wb") as device:
-            device.write(entropy)
-            device.flush()
-            with contextlib.suppress(OSError):  # a kernel that does not know the request reseeds by itself
-                fcntl.ioctl(device, _RESEED)
+    def freshen(self, now: float | None, entropy: bytes) -> None:
+        """Set the clock and the random state, which are those of all other clones."""
+        set_clock(now, entropy)
         random.seed()
+
+    def run(self, fields: dict[str, Any]) -> tuple[str, str, int]:
+        """Run a command to its end; return its output, its errors and how it ended.
+
+        Raises:
+            Refused: it cannot be started, or takes too long.
+        """
+        seconds = float(str(fields.get("timeout") or COMMAND_SECONDS))
+        process = self.start(fields, subprocess.PIPE)
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise Refused(500, f"Command timed out after {seconds:g} seconds") from None
+        return output.decode(errors="replace"), errors.decode(errors="replace"), process.returncode
+
+    def start(self, fields: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
+        """Start a command; raises as `run`."""
+        command, shell = fields.get("command"), bool(fields.get("shell", False))
+        if isinstance(command, str) and not shell:
+            import shlex
+
+            command = shlex.split(command)
+        if isinstance(command, list):
+            command = " ".join(map(str, command)) if shell else [str(word) for word in command]
+        if not command:
+            raise Refused(400, "there is no command")
+        try:
+            return subprocess.Popen(
+                command,
+                shell=shell,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Refused(500, f"{error.strerror}: {error.filename}") from None
 
     def state(self) -> dict[str, Any]:
         """Return what the pool asks for to verify a reset."""
         return {"holder": self.holder, "marker": os.path.exists(self.marker), "boot": self.boot}
 
 
-class _Refused(Exception):
+def set_clock(now: float | None, entropy: bytes) -> None:
+    """Set the machine's clock and stir its random state; only root may."""
+    import fcntl
+
+    if now is not None:
+        time.clock_settime(time.CLOCK_REALTIME, now)
+    with open("/dev/urandom", "wb") as device:
+        device.write(entropy)
+        device.flush()
+        with contextlib.suppress(OSError):  # a kernel that does not know the request reseeds by itself
+            fcntl.ioctl(device, _RESEED)
+
+
+class Answer(NamedTuple):
+    """Bytes of a kind that is not plain."""
+
+    kind: str
+    data: bytes
+
+
+class Refused(Exception):
     """A request that gets an error as its answer."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -101,32 +166,36 @@ class _Refused(Exception):
         self.status = status
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     """One connection; the guest is in `server.guest`."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: _Server
+    server: Server
+    readable: ClassVar[dict[str, Any]] = {}
+    """What GET knows: a path to a method that takes the body and returns the answer."""
+    writable: ClassVar[dict[str, Any]] = {}
+    """What POST knows."""
 
     def do_GET(self) -> None:
-        self._answer(_GET)
+        self._answer(self.readable)
 
     def do_POST(self) -> None:
-        self._answer(_POST)
+        self._answer(self.writable)
 
     def _answer(self, table: dict[str, Any]) -> None:
         try:
             length = int(self.headers.get("Content-Length") or 0)
             if length > _BODY_LIMIT:
                 self.close_connection = True
-                raise _Refused(413, f"more than {_BODY_LIMIT} bytes")
+                raise Refused(413, f"more than {_BODY_LIMIT} bytes")
             body = self.rfile.read(length)
             self._check_holder()
             route = table.get(self.path.partition("?")[0])
             if route is None:
-                raise _Refused(404, f"there is no {self.command} {self.path}")
+                raise Refused(404, f"there is no {self.command} {self.path}")
             answer = route(self, body)
-        except _Refused as refusal:
+        except Refused as refusal:
             answer = {"status": "error", "message": str(refusal)}
             self._send(refusal.status, answer)
         except Exception as error:  # noqa: BLE001 - whatever a request does, the machine goes on
@@ -137,10 +206,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _check_holder(self) -> None:
         token, holder = self.headers.get("X-Manyhands-Token"), self.server.guest.holder
         if token is not None and token != holder and self.path != "/manyhands/adopt":
-            raise _Refused(409, "this machine has another holder now")
+            raise Refused(409, "this machine has another holder now")
 
     def _send(self, status: int, answer: object) -> None:
-        if isinstance(answer, bytes):
+        if isinstance(answer, Answer):
+            kind, data = answer
+        elif isinstance(answer, bytes):
             kind, data = "application/octet-stream", answer
         elif isinstance(answer, str):
             kind, data = "text/plain; charset=utf-8", answer.encode()
@@ -167,54 +238,18 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.guest.state()
 
     def adopt(self, body: bytes) -> dict[str, Any]:
-        fields = _fields(body)
+        fields = fields_of(body)
         self.server.guest.adopt(str(fields["token"]), fields.get("time"), str(fields.get("entropy", "")))
         return self.server.guest.state()
 
     def execute(self, body: bytes) -> dict[str, Any]:
-        fields = _fields(body)
-        process = self._start(fields, subprocess.PIPE)
-        try:
-            output, errors = process.communicate(timeout=float(str(fields.get("timeout") or COMMAND_SECONDS)))
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise _Refused(500, f"Command timed out after {fields.get('timeout') or COMMAND_SECONDS} seconds") from None
-        return {
-            "status": "success",
-            "output": output.decode(errors="replace"),
-            "error": errors.decode(errors="replace"),
-            "returncode": process.returncode,
-        }
+        output, errors, returncode = self.server.guest.run(fields_of(body))
+        return {"status": "success", "output": output, "error": errors, "returncode": returncode}
 
     def launch(self, body: bytes) -> str:
-        fields = _fields(body)
-        self._start(fields, subprocess.DEVNULL)
+        fields = fields_of(body)
+        self.server.guest.start(fields, subprocess.DEVNULL)
         return f"{fields['command']} launched successfully"
-
-    def _start(self, fields: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
-        command, shell = fields.get("command"), bool(fields.get("shell", False))
-        if isinstance(command, str) and not shell:
-            import shlex
-
-            command = shlex.split(command)
-        if isinstance(command, list) and shell:
-            command = " ".join(map(str, command))
-        if not command:
-            raise _Refused(400, "there is no command")
-        try:
-            return subprocess.Popen(
-                command,
-                shell=shell,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=self.server.guest.folder,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise _Refused(500, f"{error.strerror}: {error.filename}") from None
 
     def get_file(self, body: bytes) -> bytes:
         given = urllib.parse.parse_qs(body.decode()).get("file_path", [""])[0]
@@ -222,10 +257,10 @@ class _Handler(BaseHTTPRequestHandler):
             with open(self.server.guest.path(given), "rb") as file:
                 return file.read()
         except OSError as error:
-            raise _Refused(404, f"{given}: {error.strerror}") from None
+            raise Refused(404, f"{given}: {error.strerror}") from None
 
     def upload(self, body: bytes) -> str:
-        parts = _parts(self.headers.get("Content-Type", ""), body)
+        parts = parts_of(self.headers.get("Content-Type", ""), body)
         path, data = self.server.guest.path(parts["file_path"].decode()), parts["file_data"]
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "wb") as file:
@@ -233,40 +268,41 @@ class _Handler(BaseHTTPRequestHandler):
         return f"File Uploaded: {len(data)} bytes"
 
     def list_directory(self, body: bytes) -> dict[str, Any]:
-        given = str(_fields(body).get("path", "."))
+        given = str(fields_of(body).get("path", "."))
         try:
             return {"directory_tree": _tree(self.server.guest.path(given))}
         except OSError as error:
-            raise _Refused(404, f"{given}: {error.strerror}") from None
+            raise Refused(404, f"{given}: {error.strerror}") from None
 
 
-_GET: dict[str, Any] = {
-    "/platform": _Handler.platform_name,
-    "/terminal": _Handler.terminal,
-    "/manyhands/state": _Handler.state,
+Handler.readable = {
+    "/platform": Handler.platform_name,
+    "/terminal": Handler.terminal,
+    "/manyhands/state": Handler.state,
 }
-_POST: dict[str, Any] = {
-    "/execute": _Handler.execute,
-    "/setup/execute": _Handler.execute,
-    "/setup/launch": _Handler.launch,
-    "/file": _Handler.get_file,
-    "/setup/upload": _Handler.upload,
-    "/list_directory": _Handler.list_directory,
-    "/manyhands/adopt": _Handler.adopt,
+Handler.writable = {
+    "/execute": Handler.execute,
+    "/setup/execute": Handler.execute,
+    "/setup/launch": Handler.launch,
+    "/file": Handler.get_file,
+    "/setup/upload": Handler.upload,
+    "/list_directory": Handler.list_directory,
+    "/manyhands/adopt": Handler.adopt,
 }
 
 
-def _fields(body: bytes) -> dict[str, Any]:
+def fields_of(body: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON body; raises `Refused` if it has none."""
     try:
         fields = json.loads(body or b"{}")
     except ValueError:
-        raise _Refused(400, "the body is no JSON") from None
+        raise Refused(400, "the body is no JSON") from None
     if not isinstance(fields, dict):
-        raise _Refused(400, "the body is no JSON object")
+        raise Refused(400, "the body is no JSON object")
     return fields
 
 
-def _parts(content_type: str, body: bytes) -> dict[str, bytes]:
+def parts_of(content_type: str, body: bytes) -> dict[str, bytes]:
     """Return the fields of a multipart form."""
     _, _, boundary = content_type.partition("boundary=")
     parts: dict[str, bytes] = {}
@@ -275,7 +311,7 @@ def _parts(content_type: str, body: bytes) -> dict[str, bytes]:
         _, _, name = head.partition(b'name="')
         parts[name.partition(b'"')[0].decode()] = data.removesuffix(b"\r\n")
     if not boundary or not {"file_path", "file_data"} <= set(parts):
-        raise _Refused(400, "an upload needs the fields file_path and file_data")
+        raise Refused(400, "an upload needs the fields file_path and file_data")
     return parts
 
 
@@ -290,14 +326,14 @@ def _tree(path: str) -> dict[str, Any]:
     return {"type": "directory", "name": os.path.basename(path.rstrip("/")), "children": children}
 
 
-class _Server(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
     """One thread for each connection."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, listener: socket.socket, guest: _Guest) -> None:
-        super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
+    def __init__(self, listener: socket.socket, guest: Guest, handler: type[Handler] = Handler) -> None:
+        super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.guest = guest
@@ -315,7 +351,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     inherited = options.fd is not None
     listener = socket.socket(fileno=options.fd) if inherited else socket.create_server((options.host, options.port))
-    with _Server(listener, _Guest(options.folder, options.owns_machine)) as server:
+    with Server(listener, Guest(options.folder, options.owns_machine)) as server:
         server.serve_forever(poll_interval=60)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +13,10 @@ from manyhands.errors import UsageError
 from manyhands.vms.folders import cache_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["FrozenState", "Image", "frozen_states", "image_folder", "images", "remove_image"]
+__all__ = ["FrozenState", "Image", "frozen_states", "image_folder", "images", "only_builder", "remove_image"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,10 @@ class Image:
     disk: Path | None = None
     arguments: str = ""
     """For the kernel."""
+    memory_mib: int = 128
+    """What a machine needs if nobody says how much it shall have."""
+    graphics: bool = False
+    """Whether it uses the emulated display."""
 
     @property
     def size(self) -> int:
@@ -43,16 +50,37 @@ class Image:
         except (OSError, ValueError):
             return None
         files = {part: folder / about[part] for part in ("kernel", "initrd", "disk") if about.get(part)}
-        return cls(about["name"], folder, about["key"], arguments=about.get("arguments", ""), **files)
+        more = {part: about[part] for part in ("arguments", "memory_mib", "graphics") if part in about}
+        return cls(about["name"], folder, about["key"], **files, **more)
 
     def write(self) -> None:
         """Make the folder an image."""
-        about = {"name": self.name, "key": self.key, "arguments": self.arguments}
+        about: dict[str, object] = {"name": self.name, "key": self.key, "arguments": self.arguments}
+        about |= {"memory_mib": self.memory_mib, "graphics": self.graphics}
         for part in ("kernel", "initrd", "disk"):
             path: Path | None = getattr(self, part)
             if path is not None:
                 about[part] = path.name
         (self.folder / "about.json").write_text(json.dumps(about))
+
+    def publish(self, scratch: Path) -> Image:
+        """Put a folder that was filled inside `scratch` where images are, in the place of an older one; return it."""
+        self.write()
+        final = image_folder(self.name)
+        if final.exists():
+            final.rename(scratch / "old")
+        self.folder.rename(final)
+        built = Image.read(final)
+        assert built is not None
+        return built
+
+
+@contextmanager
+def only_builder(name: str) -> Iterator[None]:
+    """Wait until nobody else of this user builds the image `name`, and keep others waiting meanwhile."""
+    with (cache_folder("images") / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def image_folder(name: str) -> Path:

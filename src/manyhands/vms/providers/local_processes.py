@@ -13,7 +13,7 @@ from manyhands.errors import MachineFailed
 from manyhands.vms.ownership import end_marked, marked_processes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from manyhands.vms.ownership import Run
@@ -42,8 +42,14 @@ class LocalProcesses:
         """Return what the process said."""
         return [self.folder(instance_id) / _LOG]
 
-    def start(self, instance_id: str, command: Sequence[str], descriptors: Collection[int] = ()) -> None:
-        """Start the process of an instance, in its folder.
+    def start(
+        self,
+        instance_id: str,
+        command: Sequence[str],
+        descriptors: Collection[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the process of an instance, in its folder, with more in its environment than this process has.
 
         Raises:
             MachineFailed: the program cannot be run.
@@ -58,7 +64,7 @@ class LocalProcesses:
                     stdout=log,
                     stderr=log,
                     cwd=folder,
-                    env=os.environ | self._run.mark(instance_id),
+                    env={**os.environ, **(environment or {}), **self._run.mark(instance_id)},
                     pass_fds=tuple(descriptors),
                     start_new_session=True,
                 )
