@@ -15,7 +15,10 @@ __all__ = ["ChatAgent"]
 
 
 class ChatAgent(AgentBase):
-    """Asks, performs the tool calls, asks again; the first message without a tool call is the answer."""
+    """Asks, performs the tool calls, asks again; the first message without a tool call is the answer.
+
+    A call that ends the attempt is an end, too.
+    """
 
     def __init__(self, name: str | None = "chat") -> None:
         super().__init__(name)
@@ -36,6 +39,8 @@ class ChatAgent(AgentBase):
             said = message.get("content") or said
             if calls := message.get("tool_calls"):
                 await episode.answer_calls(calls)
+                if episode.ended:
+                    return Played(said, episode.ended)
             elif message.get("content"):
                 return Played(said, "answer cut" if completion.finish_reason == "length" else "answered")
             elif empty < episode.max_retries:

@@ -38,6 +38,8 @@ class Episode(Protocol):
     """The conversation. The agent appends to it; `complete` sends it."""
     max_turns: int
     max_retries: int
+    ended: str
+    """How a tool call ended the attempt, in a word or two; empty while it goes on."""
 
     async def complete(self) -> Completion:
         """Ask the model for the next message, count what it used, append its message and return it.

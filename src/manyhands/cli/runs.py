@@ -145,6 +145,9 @@ def _row(play: Play) -> list[str]:
 def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     from rich.markup import escape
 
+    from manyhands.messages.pictures import pictures_in
+    from manyhands.store import pictures_of
+
     plays = list(journal.results("task = ? AND attempt = ?", [task, attempt]))
     if not plays:
         raise UsageError(f"the run has no result for attempt {attempt} at task {task!r}")
@@ -155,8 +158,11 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
         )
         if play.error:
             out.print(f"[red]{escape(play.error)}[/]")
+        folder = pictures_of(journal.folder, task, attempt)
         for message in (journal.trajectory(play_number) or {}).get("messages", ()):
             out.print(f"[cyan]{message['role']}[/] {escape(str(message.get('content') or ''))}")
+            for name in pictures_in(message):
+                out.print(f"  [magenta]picture[/] {escape(str(folder / name))}", soft_wrap=True)
             for call in message.get("tool_calls", ()):
                 out.print(
                     f"  [yellow]{escape(call['function']['name'])}[/] {escape(str(call['function']['arguments']))}"

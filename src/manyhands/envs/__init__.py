@@ -29,6 +29,7 @@ ENVIRONMENTS = Family(
     kind="environment",
     members={
         "math": Member("manyhands.envs.math.environment:MathEnvironment", extra="math"),
+        "osworld": Member("manyhands.envs.osworld.environment:OSWorldEnvironment"),
         "py": Member("manyhands.envs.py.environment:PyEnvironment"),
         "rag": Member("manyhands.envs.rag.environment:RagEnvironment", extra="rag"),
         "web": Member("manyhands.envs.web.environment:WebEnvironment", extra="web"),

@@ -49,7 +49,7 @@ class Environment:
     """
 
     name: ClassVar[str] = "environment"
-    instructions: ClassVar[str] = ""
+    instructions: str = ""
     """The system message: what this world is and how to answer in it."""
     metric: ClassVar[str] = "exact_match"
     """What decides by default: a key of what `score` returns, or the name of a metric (`manyhands.metrics.METRICS`)."""
@@ -59,6 +59,8 @@ class Environment:
     """Ports of a machine that are reached besides that of its agent; `machine.ports` says where."""
     one_at_a_time: ClassVar[bool] = False
     """Whether the tools of one turn must wait for each other, in the order of the calls; else they run at the same time."""
+    pictures_shown: int = 3
+    """How many of the last pictures the model is sent; earlier ones are only kept."""
     call_limit: ClassVar[float] = 120.0
     """Seconds after which a tool call is stopped and the agent told so. Tools have tighter limits of their own; this is
     the net below them."""
@@ -69,6 +71,12 @@ class Environment:
         self.shared = shared or self._own_shared or Shared()
         self.item: Item | None = None
         self.machine: Any = None
+        self.first_images: tuple[bytes, ...] = ()
+        """Pictures (PNG) that belong to the first user message; set by `open`."""
+        self.first_kept: tuple[bytes, ...] = ()
+        """Pictures of the beginning that the agent is not shown; set by `open`."""
+        self.files: dict[str, bytes] = {}
+        """What is to be kept beside the trajectory, by the name of a file; complete when `close` has returned."""
         self._tools = tools_of(self)
         self._turn = asyncio.Lock()
         """Protects the state of an environment that is `one_at_a_time`."""
@@ -117,6 +125,10 @@ class Environment:
         Raises:
             UsageError: it cannot; the message has the cure (a missing program, extra, file, key).
         """
+
+    def lacking(self, item: Item) -> list[str]:
+        """Return what an item needs and this environment does not have, in words for the user; empty if it can be played."""
+        return []
 
     def tools(self) -> list[Tool]:
         """Return what the agent may call."""

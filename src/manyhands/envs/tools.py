@@ -32,6 +32,12 @@ class ToolResult:
     """Whether the call failed; `text` then says why, and what would work."""
     extras: dict[str, Any] = field(default_factory=dict)
     """For the trajectory, JSON only: facts that the agent is not shown."""
+    images: tuple[bytes, ...] = ()
+    """Pictures for the agent, as PNG."""
+    kept: tuple[bytes, ...] = ()
+    """Pictures for the trajectory that the agent is not shown."""
+    ends: str = ""
+    """How the attempt ended, in a word or two, if this call ended it; the agent is not asked again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Benchmark files: a JSON list, `{"items": [...]}` or JSON lines, gzipped or not."""
+"""Benchmark files: a JSON list, `{"items": [...]}`, one task, OSWorld's index, or JSON lines; gzipped or not."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import gzip
 import hashlib
 import itertools
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from manyhands.envs.osworld.task_files import indexed_tasks, is_index
 from manyhands.errors import BadData, ConfigError, UsageError
 from manyhands.tasks import Item
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["Benchmark", "read_benchmark"]
@@ -22,6 +24,8 @@ _IDS = ("id", "task_id")
 _QUESTIONS = ("question", "query", "input", "instruction", "prompt", "content")
 _ANSWERS = ("answer", "ground_truth", "expected")
 _GZIP = b"\x1f\x8b"
+_NAMED = 10
+"""Tasks that a refusal names; a whole benchmark of them would hide what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +38,42 @@ class Benchmark:
     """Of the chosen tasks, in their order."""
     limit: int | None
     chosen: frozenset[str]
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The ids of tasks that the environment cannot play, and what each lacks."""
 
     def __iter__(self) -> Iterator[Item]:
         items = (item for _, item in _items(self.path, []))
-        return itertools.islice((item for item in items if not self.chosen or item.id in self.chosen), self.limit)
+        chosen = (item for item in items if not self.chosen or item.id in self.chosen)
+        return itertools.islice((item for item in chosen if item.id not in self.left_out), self.limit)
 
 
-def read_benchmark(path: Path, *, limit: int | None = None, task_ids: Sequence[str] = ()) -> Benchmark:
+def read_benchmark(
+    path: Path,
+    *,
+    limit: int | None = None,
+    task_ids: Sequence[str] = (),
+    lacking: Callable[[Item], Sequence[str]] = lambda _: (),
+    skip: bool = False,
+) -> Benchmark:
     """Check a whole file and return its tasks.
+
+    Args:
+        path: the file.
+        limit: only so many.
+        task_ids: only these.
+        lacking: says what a task needs that is not there.
+        skip: leave such tasks out, instead of refusing them.
 
     Raises:
         ConfigError: there is no such file.
         BadData: some lines cannot be tasks; each is named with its number and the reason.
-        UsageError: no task is left, or a chosen id is not in the file.
+        UsageError: no task is left, a chosen id is not in the file, or a task cannot be played.
     """
     if not path.is_file():
         raise ConfigError(f"--data: there is no file {path}")
     problems: list[tuple[int, str]] = []
     seen: dict[str, int] = {}
+    left_out: dict[str, Sequence[str]] = {}
     chosen = frozenset(task_ids)
     digest = hashlib.sha256()
     size = 0
@@ -61,15 +83,29 @@ def read_benchmark(path: Path, *, limit: int | None = None, task_ids: Sequence[s
             continue
         seen[item.id] = line
         if (not chosen or item.id in chosen) and (limit is None or size < limit):
+            if needs := lacking(item):
+                left_out[item.id] = needs
+                continue
             digest.update(digest_of(item).encode())
             size += 1
     if problems:
         raise BadData(str(path), sorted(problems))
     if missing := sorted(chosen - set(seen)):
         raise UsageError(f"--task-id: {path} has no task {missing[0]!r}")
+    if left_out and not skip:
+        raise UsageError(_refusal(path, left_out))
     if not size:
-        raise UsageError(f"{path} has no tasks")
-    return Benchmark(path, size, digest.hexdigest(), limit, chosen)
+        raise UsageError(f"{path} has no tasks" + (" that can be played here" if left_out else ""))
+    return Benchmark(path, size, digest.hexdigest(), limit, chosen, left_out)
+
+
+def _refusal(path: Path, left_out: Mapping[str, Sequence[str]]) -> str:
+    named = "".join(f"\n  {task}: needs {', '.join(needs)}" for task, needs in list(left_out.items())[:_NAMED])
+    more = f"\n  ... and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+    return (
+        f"{len(left_out)} task(s) of {path} cannot be played here; nothing was started:{named}{more}\n"
+        "Use --skip-unsupported to play the others"
+    )
 
 
 def digest_of(item: Item) -> str:
@@ -93,7 +129,7 @@ def _entries(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int,
         whole = _is_one_document(first)
     with _open(path) as file:
         if whole:
-            yield from _document(file.read(), problems)
+            yield from _document(path, file.read(), problems)
             return
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -104,28 +140,49 @@ def _entries(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int,
                 problems.append((number, f"no JSON: {error}"))
 
 
+_INDEX_LINE = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*\[')
+"""How an index begins that has a line break within."""
+
+
 def _is_one_document(first: str) -> bool:
     """Return whether a file that begins with this line is one JSON document, and not a line of JSON for each task."""
     if first.lstrip().startswith("["):
         return True
     try:
-        return isinstance(json.loads(first).get("items"), list)
-    except (ValueError, AttributeError):
-        return first.strip() == "{" or '"items"' in first
+        entry = json.loads(first)
+    except ValueError:
+        return first.strip() == "{" or '"items"' in first or _INDEX_LINE.match(first) is not None
+    return isinstance(entry, dict) and (isinstance(entry.get("items"), list) or is_index(entry))
 
 
-def _document(text: str, problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
+def _document(path: Path, text: str, problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
     """Yield the entries of a JSON document; they are numbered, for a document has no lines of its own."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         problems.append((error.lineno, f"no JSON: {error.msg}"))
         return
+    if is_index(document):
+        yield from _indexed(path, document, problems)
+        return
+    if isinstance(document, dict) and _first(document, _QUESTIONS, None) is not None:
+        document = [document]
     entries = document.get("items") if isinstance(document, dict) else document
     if not isinstance(entries, list):
-        problems.append((1, 'neither a list of tasks nor an object {"items": [...]}'))
+        problems.append(
+            (1, 'neither a list of tasks, nor a task, nor an object {"items": [...]}, nor an index {domain: [ids]}')
+        )
         return
     yield from enumerate(entries, 1)
+
+
+def _indexed(path: Path, index: dict[str, Any], problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
+    """Yield the tasks of OSWorld's index, each from its own file."""
+    for number, (task, problem) in enumerate(indexed_tasks(path, index), 1):
+        if problem:
+            problems.append((number, problem))
+        else:
+            yield number, task
 
 
 def _open(path: Path) -> TextIO:

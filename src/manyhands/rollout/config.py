@@ -104,6 +104,20 @@ class RolloutConfig:
     region: str | None = _set(None, "machines (osworld)", "of the cloud")
     host: str = _set("127.0.0.1", "machines (osworld)", "where workers reach this host, its pool and its machines")
     action_space: str = _set("computer_13", "machines (osworld)", "computer_13 or pyautogui")
+    observation_type: str = _set(
+        "screenshot",
+        "machines (osworld)",
+        "screenshot, a11y_tree, screenshot_a11y_tree or som (marks on the screenshot)",
+    )
+    pause: float = _set(
+        2.0,
+        "machines (osworld)",
+        "seconds that a screen may take to be quiet after an action before it is shown anyway",
+    )
+    record: bool = _set(False, "machines (osworld)", "keep a video of each rollout")
+    skip_unsupported: bool = _set(
+        False, "what to play", "leave out tasks that the environment cannot set up or score, instead of stopping"
+    )
     screen_width: int = _set(1920, "machines (osworld)", "in pixels", least=1)
     screen_height: int = _set(1080, "machines (osworld)", "in pixels", least=1)
     headless: bool = _set(False, "machines (osworld)", "without a window")

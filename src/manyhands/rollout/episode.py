@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from manyhands.rollout.pictures import Album, stamp
 from manyhands.tasks.working import doing
 
 if TYPE_CHECKING:
@@ -34,12 +35,16 @@ class PlayedEpisode:
         self.usage: dict[str, int] | None = {"prompt_tokens": 0, "completion_tokens": 0}
         """None as soon as the endpoint once did not say."""
         self.steps: list[dict[str, Any]] = []
+        self.ended = ""
+        self._album = Album(environment.pictures_shown)
+        self._calls = 0
         self._started = time.monotonic()
 
     async def complete(self) -> Completion:
         """Ask the model and append what it says."""
+        self._begin_album()
         began = time.monotonic()
-        completion = await self._model.complete(self.messages, self.tools)
+        completion = await self._model.complete(self._album.developed(self.messages), self.tools)
         self.turns += 1
         self._count(completion.usage)
         _name_calls(completion.message, self.turns)
@@ -57,13 +62,36 @@ class PlayedEpisode:
         """Return all that happened, for the store."""
         return {"messages": self.messages, "tools": self.tools, "steps": self.steps}
 
+    def files(self) -> dict[str, bytes]:
+        """Return the pictures and what the environment left, by the name of the file; complete when it is closed."""
+        self._begin_album()
+        self._album.add_files(self._environment.files)
+        return self._album.files
+
+    def _begin_album(self) -> None:
+        """Put the pictures of the beginning to the first message of the user, whoever wrote it."""
+        environment = self._environment
+        first = next((message for message in self.messages if message.get("role") == "user"), None)
+        if first is None or not (environment.first_images or environment.first_kept):
+            return
+        _attach(first, "pictures", self._album.add(environment.first_images, 0))
+        _attach(first, "kept", self._album.add(environment.first_kept, 0))
+        environment.first_images = environment.first_kept = ()
+
     async def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
-        began = time.monotonic()
+        began, moment = time.monotonic(), stamp()
+        self._calls += 1
+        number = self._calls
         function = call["function"]
         doing(function["name"])
         result = await self._environment.call(function["name"], function["arguments"])
-        self._step("tool", began, name=function["name"], call=call["id"], error=result.error, extras=result.extras)
-        return {"role": "tool", "tool_call_id": call["id"], "content": result.text}
+        self.ended = self.ended or result.ends
+        message = {"role": "tool", "tool_call_id": call["id"], "content": result.text}
+        _attach(message, "pictures", self._album.add(result.images, number))
+        _attach(message, "kept", self._album.add(result.kept, number))
+        facts = {"name": function["name"], "call": call["id"], "error": result.error, "extras": result.extras}
+        self._step("tool", began, **facts, **({"moment": moment} if "pictures" in message or "kept" in message else {}))
+        return message
 
     def _count(self, usage: dict[str, int] | None) -> None:
         if usage is None or self.usage is None:
@@ -84,6 +112,11 @@ class PlayedEpisode:
                 **shown,
             }
         )
+
+
+def _attach(message: dict[str, Any], key: str, names: list[str]) -> None:
+    if names:
+        message[key] = names
 
 
 def _name_calls(message: dict[str, Any], turn: int) -> None:

@@ -34,6 +34,10 @@ __all__ = ["Prepared", "prepare"]
 
 _FLAGS = ("kb", "sandbox", "headless")
 """Settings of the run that are options of some environments."""
+_DESKTOP_FLAGS = (
+    "action_space", "client_password", "observation_type", "pause", "record", "screen_height", "screen_width",
+)  # fmt: skip
+"""Settings of the run that an environment of desktops is told; others with an option of such a name have their own default."""
 _FILES = ("kb", "site")
 """Options that name files whose content decides the results."""
 _CHECK_LIMIT = 120.0
@@ -73,7 +77,13 @@ def prepare(config: RolloutConfig) -> Prepared:
     _check_own(config)
     environment = _environment(config)
     options = _options(config, environment)
-    benchmark = read_benchmark(config.data, limit=config.limit, task_ids=config.task_id)
+    benchmark = read_benchmark(
+        config.data,
+        limit=config.limit,
+        task_ids=config.task_id,
+        lacking=environment(options).lacking,
+        skip=config.skip_unsupported,
+    )
     if config.metric and ":" not in config.metric and config.metric != environment.metric:
         METRICS.load(config.metric)
     needs_machine = environment(options).needs_machine
@@ -142,11 +152,6 @@ def _environment(config: RolloutConfig) -> type[Environment]:
         return environment_class(config.env)
     if not config.mode:
         raise ConfigError(f"--mode is missing; it is one of: {', '.join(ENVIRONMENTS.names())}")
-    if config.mode == "osworld" and "osworld" not in ENVIRONMENTS.names():
-        raise ConfigError(
-            "--mode osworld is not in this version yet: its flags are understood, its environment is still to come. "
-            f"There are: {', '.join(ENVIRONMENTS.names())}"
-        )
     return environment_class(config.mode)
 
 
@@ -163,6 +168,8 @@ def _options(config: RolloutConfig, environment: type[Environment]) -> dict[str,
                 continue
             raise ConfigError(f"--{name} is no option of the environment {environment.name!r}")
         options[name] = str(value.resolve()) if isinstance(value, Path) else value
+    if set(_DESKTOP_FLAGS) <= set(known):
+        options = {name: getattr(config, name) for name in _DESKTOP_FLAGS} | options
     environment.read_options(options)
     return options
 

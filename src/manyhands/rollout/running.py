@@ -262,6 +262,7 @@ class Session:
     def _keep(self, plays: list[Play], number: int) -> None:
         """Make results durable, then count them."""
         if plays:
+            self.directory.keep_files(plays)
             self.directory.journal.record(plays)
             self.directory.append_results(plays)
             for play in plays:
@@ -287,6 +288,7 @@ class Session:
         self._say(f"stopping {run.outstanding} rollouts; everything that ended is kept")
         plays = [play for play in self._plays(run.cancel()) if play.status is not PlayStatus.INFRASTRUCTURE]
         if plays:
+            self.directory.keep_files(plays)
             self.directory.journal.record(plays)
             for play in plays:
                 self.tally.count(play)

@@ -102,11 +102,11 @@ class RolloutWorker:
             except Exception as error:  # noqa: BLE001 - whatever a play ends with is its result
                 self._blame(play, await _cause(error, held), clock)
             finally:
-                if episode is not None:
-                    _note(play, episode)
                 if environment is not None:
                     clock.doing("closing")
                     await _close(environment)
+                if episode is not None:
+                    _note(play, episode)
 
     async def _perform(
         self,
@@ -124,6 +124,7 @@ class RolloutWorker:
             clock.enforce(timeout)
             clock.doing("opening")
             episode.question = await environment.open(item, held.machine if held else None)
+            episode.instructions = environment.instructions
             clock.doing("playing")
             played = await _let_play(_agent(self.settings), episode)
         play.answer, play.ending = played.answer, played.ending
@@ -243,6 +244,7 @@ def _note(play: Play, episode: PlayedEpisode) -> None:
     usage = episode.usage
     play.prompt_tokens = None if usage is None else usage["prompt_tokens"]
     play.completion_tokens = None if usage is None else usage["completion_tokens"]
+    play.files = episode.files()
     play.trajectory = pack_trajectory(episode.trajectory())
 
 

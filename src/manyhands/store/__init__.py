@@ -1,6 +1,6 @@
 """What a run leaves behind: one directory, one journal, one row for each play of a rollout."""
 
-from manyhands.store.directory import RunDirectory, find_runs
+from manyhands.store.directory import RunDirectory, find_runs, pictures_of
 from manyhands.store.journal import Journal
 from manyhands.store.records import OwedRollout, Play, PlayStatus, StoredTask
 from manyhands.store.summary import MACHINES, PRICES, Summary, summarise
@@ -16,5 +16,6 @@ __all__ = [
     "StoredTask",
     "Summary",
     "find_runs",
+    "pictures_of",
     "summarise",
 ]

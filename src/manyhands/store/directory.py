@@ -7,6 +7,7 @@
         journal.sqlite    tasks, results, trajectories: the only file that counts
         results.jsonl     one line for each result, made from the journal
         summary.json      the statistics, made from the journal
+        pictures/         what agents saw: <task>/<attempt>/step_<number>_<moment>.png, and recordings
         live/             what workers are doing now; means nothing once the run is over
         lock              held by the process that plays
 """
@@ -18,6 +19,7 @@ import fcntl
 import json
 import os
 from dataclasses import fields
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
 from manyhands.errors import RunBusy, StoreFailed, UsageError
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["RunDirectory", "find_runs", "result_line"]
+__all__ = ["RunDirectory", "find_runs", "pictures_of", "plain_name", "result_line"]
 
 _JOURNAL = "journal.sqlite"
-_SHOWN = [field.name for field in fields(Play) if field.name not in {"decides", "trajectory"}]
+_LONGEST_NAME = 120
+"""Characters of a name; file systems allow 255 bytes."""
+_SHOWN = [field.name for field in fields(Play) if field.name not in {"decides", "trajectory", "files"}]
 
 
 class RunDirectory:
@@ -99,6 +103,17 @@ class RunDirectory:
         with self._guarded():
             self._results.writelines(result_line(play) for play in plays if play.decides)
             self._results.flush()
+
+    def keep_files(self, plays: Iterable[Play]) -> None:
+        """Write the pictures and recordings of plays, before their results are recorded, and let go of them."""
+        with self._guarded():
+            for play in plays:
+                folder = pictures_of(self.path, play.task, play.attempt)
+                if play.files:
+                    folder.mkdir(parents=True, exist_ok=True)
+                for name, content in play.files.items():
+                    (folder / plain_name(name)).write_bytes(content)
+                play.files = {}
 
     def write(self, name: str, content: Any) -> None:
         """Replace a JSON file of the directory in one step."""
@@ -170,6 +185,17 @@ def find_runs(output_dir: Path) -> list[Path]:
     """Return the directories of runs under a folder, the newest first."""
     found = [journal.parent for journal in output_dir.glob(f"*/{_JOURNAL}")]
     return sorted(found, key=lambda path: (path / _JOURNAL).stat().st_mtime, reverse=True)
+
+
+def pictures_of(run: Path, task: str, attempt: int) -> Path:
+    """Return the folder with the pictures of all plays of one attempt."""
+    return run / "pictures" / plain_name(task) / str(attempt)
+
+
+def plain_name(name: str) -> str:
+    """Return a name that can be a file's or a folder's: an id from somewhere else must not lead out of the directory."""
+    plain = name.replace("/", "_").replace("\0", "_").lstrip(".") or "_"
+    return plain if len(plain) <= _LONGEST_NAME else f"{plain[:_LONGEST_NAME]}-{sha256(name.encode()).hexdigest()[:12]}"
 
 
 def result_line(play: Play) -> str:

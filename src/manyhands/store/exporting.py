@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from manyhands._plugins import load_dotted
 from manyhands.errors import MissingExtra
-from manyhands.store.directory import result_line
+from manyhands.messages.pictures import developed, pictures_in
+from manyhands.store.directory import pictures_of, plain_name, result_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,13 +63,25 @@ def _openai_chat(journal: Journal, target: Path) -> int:
         for _, play, trajectory in _full(journal):
             if not trajectory.get("messages"):
                 continue
-            line = {"messages": trajectory["messages"]}
+            folder = pictures_of(journal.folder, play.task, play.attempt)
+            line: dict[str, Any] = {"messages": developed(trajectory["messages"], _Reader(folder))}
             if trajectory.get("tools"):
                 line["tools"] = trajectory["tools"]
             line["metadata"] = {"task": play.task, "attempt": play.attempt, "score": play.score}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             count += 1
     return count
+
+
+class _Reader:
+    """Reads pictures of a folder; one that somebody has deleted is empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, name: str) -> bytes:
+        path = self._folder / name
+        return path.read_bytes() if path.exists() else b""
 
 
 def _parquet(journal: Journal, target: Path) -> int:
@@ -120,48 +134,71 @@ def _batches(journal: Journal) -> Iterator[list[dict[str, Any]]]:
 
 
 def _osworld(journal: Journal, target: Path) -> int:
-    """OSWorld's layout: `<domain>/<id>/traj.jsonl` and `result.txt`, and `summary/results.json` over all."""
+    """OSWorld's layout: `<action space>/<observation type>/<model>/<domain>/<id>/` with `traj.jsonl`, `result.txt`, pictures.
+
+    Runs that were no desktop's have no action space, and begin with the domain.
+    """
+    config = _config(journal)
     listed = []
+    home = target
+    if config.get("mode") == "osworld":
+        names = (str(config.get(name) or "default") for name in ("action_space", "observation_type", "model"))
+        home = target.joinpath(*(plain_name(name) for name in names))
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "args.json").write_text(json.dumps(config, indent=4))
     for task, play, trajectory in _full(journal):
         domain = str((task.get("metadata") or {}).get("domain") or "default")
         name = play.task if play.attempt == 1 else f"{play.task}#{play.attempt}"
-        folder = target / _plain(domain) / _plain(name)
+        folder = home / plain_name(domain) / plain_name(name)
         folder.mkdir(parents=True, exist_ok=True)
         lines = _osworld_steps(trajectory)
         if play.error:
             lines.append({"Error": play.error})
         (folder / "traj.jsonl").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
         (folder / "result.txt").write_text(f"{play.score or 0.0}\n")
+        _copy_files(pictures_of(journal.folder, play.task, play.attempt), folder, trajectory)
         listed.append({"domain": domain, "task_id": play.task, "score": play.score or 0.0, "status": play.status})
     (target / "summary").mkdir(parents=True, exist_ok=True)
     (target / "summary" / "results.json").write_text(json.dumps(listed, indent=2))
     return len(listed)
 
 
+def _config(journal: Journal) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads((journal.folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return config
+
+
+def _copy_files(source: Path, target: Path, trajectory: dict[str, Any]) -> None:
+    """Copy the pictures that a trajectory names, and its recording under the name that OSWorld gives it."""
+    named = [name for message in trajectory.get("messages", ()) for name in pictures_in(message)]
+    for name in named:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
+    if recordings := sorted(source.glob("recording_*.mp4")):
+        shutil.copyfile(recordings[-1], target / "recording.mp4")
+
+
 def _osworld_steps(trajectory: dict[str, Any]) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
-    replies = {m["tool_call_id"]: m["content"] for m in trajectory.get("messages", ()) if m.get("role") == "tool"}
+    replies = {m["tool_call_id"]: m for m in trajectory.get("messages", ()) if m.get("role") == "tool"}
+    steps = {step.get("call"): step for step in trajectory.get("steps", ())}
     for message in trajectory.get("messages", ()):
         if message.get("role") != "assistant":
             continue
-        calls = message.get("tool_calls") or [None]
-        for call in calls:
-            lines.append(
-                {
-                    "step_num": len(lines) + 1,
-                    "action": None if call is None else call["function"],
-                    "response": message.get("content"),
-                    "reward": 0,
-                    "done": call is None,
-                    "info": {} if call is None else {"result": replies.get(call["id"])},
-                }
-            )
+        for call in message.get("tool_calls") or [None]:
+            reply = {} if call is None else replies.get(call["id"], {})
+            step = {} if call is None else steps.get(call["id"], {})
+            extras = step.get("extras") or {}
+            line = {"step_num": len(lines) + 1, "action_timestamp": step.get("moment")}
+            line["action"] = None if call is None else extras.get("action", call["function"])
+            line |= {"response": message.get("content"), "reward": 0, "done": call is None or bool(extras.get("done"))}
+            line["info"] = {} if call is None else {"result": reply.get("content")}
+            line["screenshot_file"] = next(iter(pictures_in(reply)), None)
+            lines.append(line)
     return lines
-
-
-def _plain(name: str) -> str:
-    """Return a name that can be a folder's: an id from a file must not lead out of the target."""
-    return name.replace("/", "_").lstrip(".") or "_"
 
 
 FORMATS: dict[str, Callable[[Journal, Path], int]] = {

@@ -39,7 +39,7 @@ CREATE TABLE trajectories (play INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE sessions (number INTEGER PRIMARY KEY, started REAL NOT NULL, seconds REAL NOT NULL, results INTEGER NOT NULL);
 """
 _VERSION = "1"
-_COLUMNS = [field.name for field in fields(Play) if field.name != "trajectory"]
+_COLUMNS = [field.name for field in fields(Play) if field.name not in {"trajectory", "files"}]
 _INSERT = f"INSERT INTO plays (number, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))})"  # noqa: S608 - names from above
 _PAGE = 500
 """Rows that a long query reads at a time: it never holds a snapshot open, so the write-ahead log does not grow."""
@@ -77,6 +77,11 @@ class Journal:
             db.execute("SELECT task, attempt FROM plays WHERE decides = 1 AND status = ?", [PlayStatus.INFRASTRUCTURE])
         )
         """Rollouts whose result is a failure of infrastructure, which a new play replaces."""
+
+    @property
+    def folder(self) -> Path:
+        """The run's directory."""
+        return self._path.parent
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

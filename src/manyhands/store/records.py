@@ -80,6 +80,8 @@ class Play:
     worker: str = ""
     trajectory: bytes | None = None
     """Every message, tool call and time, as `pack_trajectory` made it."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Pictures and recordings by the names that the trajectory has for them; they become files of the run, no rows."""
 
 
 def pack_trajectory(trajectory: Any) -> bytes:

@@ -85,6 +85,7 @@ class Lease:
     async def arenew(self) -> float:
         """As `renew`, without holding the event loop."""
         return await self._face.wait_async(self._renew())
+
     def pause(self) -> None:
         """Let the machine stand still, so that it uses no processor: while a model thinks, for example.
 

@@ -1,0 +1,1 @@
+"""OSWorld: a desktop, its task files, its set-up steps and its evaluators."""

@@ -1,0 +1,60 @@
+"""Files as metrics read them: bounded, and never without an end."""
+
+from __future__ import annotations
+
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["TooLarge", "check_package", "open_package", "text_of"]
+
+_TEXT_BYTES = 64 << 20
+"""Of a text file; the largest that a task of OSWorld asks for has less than one megabyte."""
+_PACKAGE_BYTES = 256 << 20
+"""Of all that a package unpacks to; a presentation full of pictures has about 100 MB."""
+_PACKAGE_MEMBERS = 20_000
+
+
+class TooLarge(ValueError):
+    """A file is larger than any that a task can ask for."""
+
+
+def text_of(path: str) -> str:
+    """Return a text file's contents; bytes that are no UTF-8 are replaced, and line ends are made plain.
+
+    Raises:
+        TooLarge: it is.
+        OSError: it cannot be read.
+    """
+    file = Path(path)
+    if file.stat().st_size > _TEXT_BYTES:
+        raise TooLarge(f"{file.name} is larger than {_TEXT_BYTES >> 20} MiB")
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def check_package(path: str) -> str:
+    """Return the path of an office file or another zip archive if it unpacks to a bearable size.
+
+    Raises:
+        TooLarge: it does not.
+        zipfile.BadZipFile: it is no zip archive.
+        OSError: it cannot be read.
+    """
+    with open_package(path):
+        return path
+
+
+@contextmanager
+def open_package(path: str) -> Iterator[zipfile.ZipFile]:
+    """Open a zip archive for the length of a `with`; raises as `check_package`."""
+    with zipfile.ZipFile(path) as package:
+        members = package.infolist()
+        if len(members) > _PACKAGE_MEMBERS or sum(member.file_size for member in members) > _PACKAGE_BYTES:
+            raise TooLarge(
+                f"{Path(path).name} unpacks to more than {_PACKAGE_BYTES >> 20} MiB or {_PACKAGE_MEMBERS} files"
+            )
+        yield package

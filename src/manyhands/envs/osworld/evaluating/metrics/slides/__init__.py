@@ -1,0 +1,1 @@
+"""Presentations: whether two are the same, and single properties of one."""

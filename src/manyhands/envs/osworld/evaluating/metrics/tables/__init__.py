@@ -1,0 +1,1 @@
+"""Spreadsheets: values, looks, charts, pivot tables, filters."""
