@@ -264,6 +264,32 @@ def test_programs_run_on_machines(provider: str, tmp_path: Path) -> None:
     assert nothing_is_left(tmp_path)
 
 
+class Sleepy(ProcessProvider):
+    """Notes when a machine is to stand still."""
+
+    async def rest(self, instance: Any) -> None:
+        with Path(os.environ["NOTES"]).open("a") as notes:
+            notes.write("rest\n")
+
+    async def wake(self, instance: Any) -> None:
+        with Path(os.environ["NOTES"]).open("a") as notes:
+            notes.write("wake\n")
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+def test_machines_stand_still_while_the_model_thinks(
+    pauses: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
+    chosen: dict[str, Any] = {"provider_name": f"{HERE}:Sleepy", "limit": 1, "num_spares": 0, "pause_machines": pauses}
+    summary = play(tmp_path, monkeypatch, LOOK, data=data, **chosen)
+    assert summary.mean == 1.0
+    seen = (tmp_path / "notes").read_text().split()
+    assert seen[:2] == ["rest", "wake"], "it is free, then handed out"
+    assert seen[2:6] == (["rest", "wake"] * 2 if pauses else seen[2:6])
+    assert seen.count("wake") == (3 if pauses else 1)
+
+
 def start(tmp_path: Path, server: OpenAIServer, data: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "manyhands", "rollout", "--env", f"{HERE}:Room", "--data", str(data)]
     command += ["--run-name", "run", "--output-dir", str(tmp_path / "results"), *more]

@@ -90,6 +90,9 @@ class RolloutConfig:
     pool_address: str | None = _set(
         None, "machines (osworld)", "use the pool that `manyhands pool serve` serves there", metavar="HOST:PORT"
     )
+    pause_machines: bool = _set(
+        False, "machines (osworld)", "let a machine stand still while the model thinks (qemu only)"
+    )
     path_to_vm: Path | None = _set(
         None, "machines (osworld)", "the machine's image: a file, or the name of a built one", metavar="FILE"
     )

@@ -241,7 +241,7 @@ def test_a_step_that_fails_is_named(ground: Ground) -> None:
         (step("dance"), "dance"),
         (step("launch"), "command"),
         (step("upload_file", files=[{"local_path": "/no/such", "path": "x"}]), "No such file"),
-        (step("download", files=[{"url": "file:///etc/passwd", "path": "x"}]), "cannot download"),
+        (step("download", files=[{"url": "file:///etc/passwd", "path": "x"}]), "cannot fetch"),
         (step("login", settings_file="x", platform="googledrive"), "Google account"),
     ):
         with pytest.raises(EnvironmentFailed, match=reason):
