@@ -35,6 +35,7 @@ from manyhands.vms.guest.desktop import windows, x11
 from manyhands.vms.guest.desktop.clock import order
 from manyhands.vms.guest.desktop.pictures import screenshot
 from manyhands.vms.guest.desktop.recording import Recorder
+from manyhands.vms.guest.desktop.tree import Observer
 from manyhands.vms.guest.desktop.wallpaper import Wallpaper
 from manyhands.vms.guest.desktop.warm import WarmPython
 
@@ -43,8 +44,6 @@ __all__ = ["DesktopGuest", "DesktopHandler"]
 _PYTHON = {"python", "python3"}
 _PYTHON_SECONDS = 30.0
 """What OSWorld's guest allows a program that is sent to /run_python."""
-_TREE_SECONDS = 30.0
-"""For the accessibility tree, which ends by itself before that unless an application hangs."""
 _TERMINAL_SECONDS = 5.0
 """For a terminal's text: the request is also how others ask whether anybody is there."""
 _SCRIPT_SECONDS = 100.0
@@ -64,11 +63,18 @@ class DesktopGuest(Guest):
         """Where to write what only root may do."""
         self.warm = WarmPython(folder)
         self.recorder = Recorder(folder)
+        self.observer = Observer()
 
     def freshen(self, now: float | None, entropy: bytes) -> None:
         if self._clock is not None:
             os.write(self._clock, order(now, entropy))
         random.seed()
+
+    def rehearse(self) -> None:
+        """Do once what holders will ask for, so that it is in memory when they do."""
+        screenshot(x11.connect())
+        self.observer.tree()
+        self.python("import pyautogui; pyautogui.position()", COMMAND_SECONDS)
 
     def run(self, fields: dict[str, Any]) -> tuple[str, str, int]:
         command = fields.get("command")
@@ -84,14 +90,6 @@ class DesktopGuest(Guest):
         except TimeoutError:
             raise Refused(500, f"Command timed out after {seconds:g} seconds") from None
         return output.decode(errors="replace"), errors.decode(errors="replace"), returncode
-
-    def tree(self, what: str, seconds: float) -> str:
-        """Return the accessibility tree or the terminal's text, asked for by a process that can be killed."""
-        code = f"from manyhands.vms.guest.desktop import tree; tree.main({what!r})"
-        output, errors, returncode = self.python(code, seconds)
-        if returncode:
-            raise Refused(500, (errors.strip().splitlines() or ["it ended without a word"])[-1])
-        return output
 
 
 class DesktopHandler(Handler):
@@ -113,13 +111,13 @@ class DesktopHandler(Handler):
         return Answer("image/png", screenshot(x11.connect()))
 
     def accessibility(self, _: bytes) -> dict[str, Any]:
-        return {"AT": self.guest.tree("tree", _TREE_SECONDS)}
+        return {"AT": self.guest.observer.tree()}
 
     def terminal(self, _: bytes) -> dict[str, Any]:
         """Only a window in front whose class says so is asked: it is also how liveness is probed."""
         front, output = windows.active_window(x11.connect()), None
         if front is not None and "term" in front.kind.lower():
-            output = self.guest.tree("terminal", _TERMINAL_SECONDS) or None
+            output = self.guest.observer.terminal(_TERMINAL_SECONDS) or None
         return {"output": output, "status": "success"}
 
     def cursor_position(self, _: bytes) -> list[int]:
