@@ -136,20 +136,19 @@ class Watcher:
         return root
 
     def _connect(self) -> Bus:
+        where = Call("org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress")
+        listen = Call(_REGISTRY[0], "/org/a11y/atspi/registry", _REGISTRY[0], "RegisterEvent", "s", (_RARE,))
         try:
             session = Bus(os.environ.get("DBUS_SESSION_BUS_ADDRESS", ""), _BUS_SECONDS)
-            (found,) = session.ask([Call("org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress")], _BUS_SECONDS)
+            (found,) = session.ask([where], _BUS_SECONDS)
             session.close()
             if found is None:
                 raise NoAccessibility("nobody offers an accessibility bus")
             bus = Bus(found[0], _BUS_SECONDS)
-            bus.ask(
-                [Call(_REGISTRY[0], "/org/a11y/atspi/registry", _REGISTRY[0], "RegisterEvent", "s", (_RARE,))],
-                _BUS_SECONDS,
-            )
-            return bus
+            bus.ask([listen], _BUS_SECONDS)
         except BusFailed as error:
             raise NoAccessibility(str(error)) from None
+        return bus
 
     def _ask(self, calls: Sequence[Call]) -> list[tuple[Any, ...] | None]:
         if self._bus is None:

@@ -21,8 +21,10 @@ POST /run_bash_script                        `{"script", "timeout", "working_dir
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -32,6 +34,7 @@ from typing import Any, ClassVar
 
 from manyhands.vms.guest.agent import COMMAND_SECONDS, Answer, Guest, Handler, Refused, fields_of
 from manyhands.vms.guest.desktop import windows, x11
+from manyhands.vms.guest.desktop.accessible import NoAccessibility
 from manyhands.vms.guest.desktop.clock import order
 from manyhands.vms.guest.desktop.pictures import screenshot
 from manyhands.vms.guest.desktop.recording import Recorder
@@ -73,15 +76,20 @@ class DesktopGuest(Guest):
     def rehearse(self) -> None:
         """Do once what holders will ask for, so that it is in memory when they do."""
         screenshot(x11.connect())
-        self.observer.tree()
+        with contextlib.suppress(NoAccessibility):  # a desktop without it is still of use
+            self.observer.tree()
         self.python("import pyautogui; pyautogui.position()", COMMAND_SECONDS)
 
     def run(self, fields: dict[str, Any]) -> tuple[str, str, int]:
-        command = fields.get("command")
-        if isinstance(command, list) and len(command) == 3 and command[0] in _PYTHON and command[1] == "-c":
-            if not fields.get("shell") and self.warm.alive:
-                return self.python(str(command[2]), float(str(fields.get("timeout") or COMMAND_SECONDS)))
+        words = None if fields.get("shell") else _words(fields.get("command"))
+        if words is not None and len(words) == 3 and words[0] in _PYTHON and words[1] == "-c" and self.warm.alive:
+            return self.python(words[2], float(str(fields.get("timeout") or COMMAND_SECONDS)))
         return super().run(fields)
+
+    def start(self, fields: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
+        """As the agent does it; words that begin with `~/` are files of the user, as in OSWorld's guest."""
+        words = None if fields.get("shell") else _words(fields.get("command"))
+        return super().start(fields if words is None else fields | {"command": words}, output)
 
     def python(self, code: str, seconds: float) -> tuple[str, str, int]:
         """Run a Python program; raises as `run`."""
@@ -90,6 +98,15 @@ class DesktopGuest(Guest):
         except TimeoutError:
             raise Refused(500, f"Command timed out after {seconds:g} seconds") from None
         return output.decode(errors="replace"), errors.decode(errors="replace"), returncode
+
+
+def _words(command: Any) -> list[str] | None:
+    """Return a command that needs no shell as its words."""
+    if isinstance(command, str):
+        command = shlex.split(command)
+    if not isinstance(command, list):
+        return None
+    return [os.path.expanduser(str(word)) if str(word).startswith("~/") else str(word) for word in command]
 
 
 class DesktopHandler(Handler):
