@@ -125,7 +125,7 @@ class Dispatch:
         for queue, is_async in zip(self._waiting, (False, True), strict=True):
             eligible = [seat for seat in seats if seat is not reserved and not seat.company]
             hands = sum(max(0, self._room(seat, is_async, ahead=False)) for seat in eligible)
-            ahead = len(queue) > hands  # a reserve is for what nobody could begin now
+            ahead = len(queue) - hands >= max(1, len(eligible))  # the last ones wait here for whoever is free first
             open_to = [seat for seat in eligible if self._room(seat, is_async, ahead=ahead) > 0]
             open_to.sort(key=lambda seat: len(seat.calls))
             for index, seat in enumerate(open_to):

@@ -12,6 +12,9 @@ __all__ = ["Pace"]
 _HORIZON = 0.02
 """Seconds of work that a worker may hold in reserve: a round trip is well under a millisecond, so this hides it many times
 over; more would only keep work from workers that are idle."""
+_WORTH_A_RESERVE = 0.1
+"""Seconds: a worker whose calls take longer need not hold the next one. The way there and back, which it would wait for, takes
+about a millisecond, and more where the cores are busy; for a call that takes longer than this that is less than 1 %."""
 _MOST_AHEAD = 1024
 _MEMORY = 20
 """How many calls the running mean remembers, roughly."""
@@ -35,9 +38,9 @@ class Pace:
 
     def ahead(self, limit: int) -> int:
         """Return how many calls beyond its `limit` a worker should hold; none until something is known."""
-        if self._mean is None:
+        if self._mean is None or self._mean > _WORTH_A_RESERVE:
             return 0
-        return min(_MOST_AHEAD, int(limit * _HORIZON / max(self._mean, 1e-6)))
+        return max(1, min(_MOST_AHEAD, int(limit * _HORIZON / max(self._mean, 1e-6))))
 
     @staticmethod
     def most(limit: int) -> int:
