@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from manyhands.agents import AgentBase, ParallelizableAgent
+from manyhands.cli.demo_desktop import show_desktops
 from manyhands.cli.demo_rollouts import show_samples
 from manyhands.config import RunConfig
 from manyhands.config.run_config import usable_cores
@@ -65,6 +66,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         default=True,
         help="play the samples of the environments too",
     )
+    parser.add_argument(
+        "--desktops",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="play sample tasks at virtual desktops too",
+    )
     parser.set_defaults(run=run)
 
 
@@ -91,7 +98,11 @@ def run(options: argparse.Namespace) -> int:
         f"\n[bold green]{worked:.0f} s of agents' time in {seconds:.1f} s: {worked / seconds:.0f} times as fast as one "
         f"after the other.[/] Every task has its response.\nRead on: README.md, examples/, docs/engines.md"
     )
-    return show_samples(console) if options.rollouts else 0
+    if options.rollouts:
+        show_samples(console)
+    if options.desktops:
+        show_desktops(console)
+    return 0
 
 
 def _tasks(count: int) -> Any:

@@ -16,7 +16,7 @@ __all__ = ["show_samples"]
 _MODES = ("math", "py", "rag", "web")
 
 
-def show_samples(console: Console) -> int:
+def show_samples(console: Console) -> None:
     """Play the samples and show a table; what this machine lacks is said, and the rest is played."""
     from manyhands.cli.tables import number, plain_table
     from manyhands.rollout import run_parallel_rollout
@@ -46,7 +46,6 @@ def show_samples(console: Console) -> int:
     console.print(
         "The same with a model: manyhands rollout --mode math --data tasks.jsonl --model ...; docs/rollouts.md"
     )
-    return 0
 
 
 def _config(mode: str, folder: Path) -> Any:

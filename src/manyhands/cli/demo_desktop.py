@@ -1,0 +1,107 @@
+"""The third part of `manyhands demo`: agents at real desktops, three rollouts that share two machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from manyhands.errors import ManyhandsError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["show_desktops"]
+
+_FOLDER = Path("results") / "demo"
+_RUN = "desktops"
+_TASKS, _ROLLOUTS, _MACHINES = 6, 3, 2
+"""Two tasks for each rollout that plays at the same time: every machine changes hands at least twice."""
+_SHOWN = ("03-compute", "04-rename")
+"""Whose last pictures are drawn: the others end with a text that is too small to see."""
+_WIDTH = 60
+"""Columns of a picture; two of them fit a wide terminal side by side."""
+
+
+def show_desktops(console: Console) -> None:
+    """Play sample tasks at desktops and show what they looked like at the end.
+
+    Machines are virtual ones of QEMU; where those cannot be had it is said, and processes of this host take their place.
+    """
+    console.print(
+        f"\n[bold]Desktops[/]: {_ROLLOUTS} rollouts share {_MACHINES} machines and play {_TASKS} sample tasks of the mode "
+        "`osworld`, by the accessibility tree.\nThe first time an image is built from Debian packages and a machine is frozen."
+    )
+    for provider, settings in (
+        ("qemu", {"path_to_vm": Path("desktop")}),
+        ("process", {"vm_option": {"desktop": "true"}}),
+    ):
+        try:
+            summary = _play(provider, settings)
+        except UsageError as problem:
+            console.print(f"no {provider} machines here: {problem}", highlight=False)
+        except ManyhandsError as problem:
+            console.print(f"[red]desktops on {provider} machines:[/] {problem}", highlight=False)
+        else:
+            _show(console, provider, summary)
+            return
+
+
+def _play(provider: str, settings: dict[str, Any]) -> Any:
+    from manyhands.envs.samples import sample_options, sample_path
+    from manyhands.rollout import RolloutConfig, run_parallel_rollout
+
+    options = {name: str(value) for name, value in sample_options("osworld").items()}
+    return run_parallel_rollout(
+        RolloutConfig(
+            mode="osworld",
+            data=sample_path("osworld"),
+            limit=_TASKS,
+            model="demo",
+            num_rollouts=_ROLLOUTS,
+            num_vms=_MACHINES,
+            use_vm_pool=True,
+            provider_name=provider,
+            headless=True,
+            output_dir=_FOLDER,
+            run_name=_RUN,
+            fresh=True,
+            env_option=options,
+            **settings,
+        )
+    )
+
+
+def _show(console: Console, provider: str, summary: Any) -> None:
+    from manyhands.cli.tables import number, plain_table
+    from manyhands.store import Journal
+
+    run = _FOLDER / _RUN
+    with Journal(run / "journal.sqlite", read_only=True) as journal:
+        plays = sorted((play for _, play in journal.results()), key=lambda play: play.task)
+        asked = {task.id: task.body["question"] for task in journal.tasks()}
+    table = plain_table("", "task", "score", "actions", "time")
+    table.title = f"{summary.done} tasks at {_MACHINES} {provider} machines in {summary.seconds:.0f} s"
+    for play in plays:
+        table.add_row(asked[play.task], number(play.score), str(play.tool_calls), f"{play.seconds:.1f} s")
+    console.print(table)
+    last = {play.task: pictures[-1] for play in plays if (pictures := _pictures(run, play))}
+    _show_pictures(console, [last[task] for task in _SHOWN if task in last])
+    console.print(f"A picture of every step: {run / 'pictures'}", highlight=False)
+
+
+def _pictures(run: Path, play: Any) -> list[Path]:
+    from manyhands.store import pictures_of
+
+    return sorted(pictures_of(run, play.task, play.attempt).glob("*.png"))
+
+
+def _show_pictures(console: Console, files: list[Path]) -> None:
+    """Draw pictures where there are colours to draw with."""
+    from rich.columns import Columns
+
+    from manyhands.cli.pictures import thumbnail
+
+    if console.color_system in {"truecolor", "256"}:
+        console.print(
+            Columns([thumbnail(file.read_bytes(), min(_WIDTH, console.width - 1)) for file in files], padding=(1, 1))
+        )
