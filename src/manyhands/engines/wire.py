@@ -6,6 +6,7 @@ of the run (`manyhands.engines.station.proof`). So pickles are as safe here as m
 
 from __future__ import annotations
 
+import math
 import pickle
 import struct
 import time
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from manyhands.tasks import ErrorInfo
 
 __all__ = [
+    "AT_A_TIME",
     "CANCEL",
     "RECALL",
     "STOP",
@@ -41,6 +43,8 @@ __all__ = [
 
 _LENGTH = struct.Struct("!Q")
 _CHUNK = 1 << 20
+AT_A_TIME = 4 * _CHUNK
+"""Bytes that are taken from a link before others have their turn."""
 
 RECALL, CANCEL, STOP = "recall", "cancel", "stop"
 """Supervisor to worker: give back what has not started; cancel everything; end when done."""
@@ -198,9 +202,14 @@ class Link:
             else:
                 self._unsent[0] = self._unsent[0][sent:]
 
-    def messages(self) -> Iterator[Any]:
-        """Yield every message that is there, and note when there will be no more."""
-        while not self.closed:
+    def messages(self, most: float = math.inf) -> Iterator[Any]:
+        """Yield the messages that are there, and note when there will be no more.
+
+        Args:
+            most: stop after about so many bytes, so that somebody who writes without end does not keep the caller here.
+        """
+        taken = 0
+        while not self.closed and taken < most:
             try:
                 data = self._socket.recv(_CHUNK)
             except (BlockingIOError, InterruptedError):
@@ -209,6 +218,7 @@ class Link:
                 data = b""
             if not data:
                 self.closed = True
+            taken += len(data)
             yield from self._reader.feed(data)
 
     def finish(self, seconds: float, *, until_closed: bool = False) -> None:

@@ -4,6 +4,6 @@
 """
 
 from manyhands.parcels.codebook import learn
-from manyhands.parcels.parcel import Parcel, is_plain, pack, unpack
+from manyhands.parcels.parcel import Parcel, is_plain, pack, size_of, unpack
 
-__all__ = ["Parcel", "is_plain", "learn", "pack", "unpack"]
+__all__ = ["Parcel", "is_plain", "learn", "pack", "size_of", "unpack"]

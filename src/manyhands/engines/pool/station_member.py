@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from manyhands.engines.pool.manifest import Manifest
 from manyhands.engines.pool.supervisor import Tidings
 from manyhands.engines.station.orders import KILL, RENEW, SILENCE, Report, from_wire
-from manyhands.engines.wire import CANCEL, RECALL, STOP, Link
+from manyhands.engines.wire import AT_A_TIME, CANCEL, RECALL, STOP, Link
 from manyhands.tasks import Ending, ErrorInfo, Outcome
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class StationMember:
         tidings = Tidings()
         self._link.flush()
         ended: str | None = None
-        for report in self._link.messages():
+        for report in self._link.messages(AT_A_TIME):
             self.alarm = time.monotonic() + SILENCE
             ended = self._note(report, tidings) or ended
         tidings.never_ready = (

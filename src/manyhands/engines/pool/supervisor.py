@@ -6,6 +6,7 @@ A supervisor belongs to one thread, which selects on `sources()` and calls `news
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import select
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import manyhands
 from manyhands._processes import describe_exit, kill_group
 from manyhands.engines.pool.manifest import Manifest
-from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, Link, News
+from manyhands.engines.wire import AT_A_TIME, CANCEL, RECALL, STOP, Hello, Link, News
 from manyhands.tasks.outcome import Ending, Outcome
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class Supervisor:
         tidings = Tidings()
         self._link.flush()
         exited = self._exited()
-        closed = self._drain(tidings)
+        closed = self._drain(tidings, AT_A_TIME)
         if exited or closed:
             self._bury(tidings, None)
         elif self.alarm is not None and time.monotonic() >= self.alarm and (expired := self._expired()):
@@ -207,9 +208,9 @@ class Supervisor:
         """Return whether the process has ended, without reaping it: until then its group id cannot be used again."""
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
-    def _drain(self, tidings: Tidings) -> bool:
-        """Read everything there is; return whether the worker closed its end."""
-        for message in self._link.messages():
+    def _drain(self, tidings: Tidings, most: float = math.inf) -> bool:
+        """Read what there is, up to about `most` bytes; return whether the worker closed its end."""
+        for message in self._link.messages(most):
             self._note(message, tidings)
         return self._link.closed
 
