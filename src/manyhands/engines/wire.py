@@ -19,7 +19,7 @@ from manyhands.tasks.outcome import Ending
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from io import FileIO
 
     from manyhands.engines.worker.output import Line
@@ -69,6 +69,8 @@ class Work(NamedTuple):
     """Targets that will not be named again."""
     calls: list[tuple[int, int, Any, str, float | None, bool]]
     """Each: number, target, argument, label, limit, is_async. The sender chooses the numbers; outcomes name them."""
+    forget_code: Sequence[str] = ()
+    """Code that neither these calls nor those under way nor the targets name."""
 
     def unwrap(self, targets: dict[int, Parcel]) -> list[Call]:
         """Return the calls, and bring `targets`, in which the receiver keeps the targets it was sent, up to date."""

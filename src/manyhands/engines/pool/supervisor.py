@@ -65,6 +65,8 @@ class WorkerSettings(NamedTuple):
     """The directory the worker starts in; None: that of this process."""
     environment: Mapping[str, str] | None = None
     """The worker's environment variables; None: those of this process."""
+    tidies: bool = True
+    """Whether the supervisor decides which code the worker forgets; False: its owner, which knows what calls need, does."""
 
 
 class Tidings:
@@ -100,6 +102,7 @@ class Supervisor:
         self.alarm: float | None = None
         """When `news()` must be called even if no source is ready."""
         self._manifest = Manifest()
+        self._tidies = settings.tidies
         self._cause: str | None = None
         self._start(settings)
 
@@ -140,6 +143,8 @@ class Supervisor:
 
     def give(self, calls: Sequence[Call]) -> None:
         """Send calls to the worker; no more than it has free slots."""
+        if self._tidies:
+            self._manifest.tidy(call for call in self._slots if call is not None)
         numbered = []
         for call in calls:
             slot = self._free.pop()
@@ -156,6 +161,10 @@ class Supervisor:
     def teach(self, code: Mapping[str, bytes]) -> None:
         """Have code sent with the next calls, whose parcels need it and do not carry it."""
         self._manifest.add_code(code)
+
+    def unteach(self, digests: Sequence[str]) -> None:
+        """Have the worker forget code, with the next calls."""
+        self._manifest.forget_code(digests)
 
     def recall(self) -> None:
         """Ask for the calls that have not started; they come back as DISPLACED outcomes."""

@@ -18,7 +18,7 @@ from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, News, Work, read
 from manyhands.engines.worker.hands import Hands
 from manyhands.engines.worker.logs import forward_logs
 from manyhands.engines.worker.output import Line, Output
-from manyhands.parcels import Parcel, learn, size_of
+from manyhands.parcels import Parcel, forget, learn, size_of
 from manyhands.tasks.outcome import Outcome
 
 __all__ = ["work"]
@@ -83,6 +83,9 @@ def _read(link: FileIO, hands: Hands, outbox: SimpleQueue[Any]) -> None:
         except (EOFError, OSError):
             end_own_group()
         if isinstance(message, Work):
+            if message.forget_code:
+                forget(message.forget_code)
+                hands.forget_targets()
             learn(message.code)
             hands.take(message.unwrap(targets))
         elif message == RECALL:
