@@ -18,6 +18,7 @@ SUBJECTS = (
     "bench.starting",
     "bench.streaming",
     "bench.clusters",
+    "bench.answers",
     "bench.engine_starts",
     "bench.aworld",
     "bench.remote",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
 
 from manyhands import RunConfig, Runners, Task
-from manyhands.testing import IsolationContract, behaviours
+from manyhands.testing import behaviours
+from tests.engines.cluster_contract import ClusterContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,33 +26,8 @@ def users_spark() -> Iterator[None]:
     session.stop()
 
 
-class TestSpark(IsolationContract):
+class TestSpark(ClusterContract):
     settings = {"engine_name": "spark"}  # noqa: RUF012 - the suite's own annotation makes it a class variable
-
-
-def test_worker_num_is_the_number_of_workers_even_beyond_the_sessions_cores() -> None:
-    config = RunConfig(engine_name="spark", worker_num=5, concurrency=1)
-    responses = Runners.sync_run_task([Task(0.5, behaviours.stay, id=str(i)) for i in range(15)], config)
-    assert len({response.unwrap().pid for response in responses.values()}) == 5
-
-
-def kill_the_parent(path: str) -> str:
-    """Kill the station itself, once: the process of Spark that holds the worker."""
-    if not Path(path).exists():
-        Path(path).write_text("killed")
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(60)
-    return "survived"
-
-
-def test_a_killed_task_costs_an_attempt_and_gets_a_successor(tmp_path: Path) -> None:
-    tasks = [
-        Task(str(tmp_path / "marker"), kill_the_parent, id="killer"),
-        *(Task(i, behaviours.echo) for i in range(20)),
-    ]
-    responses = Runners.sync_run_task(tasks, RunConfig(engine_name="spark", worker_num=2))
-    assert all(response.success for response in responses.values()), responses
-    assert (responses["killer"].answer, responses["killer"].attempts) == ("survived", 2)
 
 
 def test_workers_may_share_spark_tasks() -> None:

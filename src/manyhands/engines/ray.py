@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands._plugins import require_extra
 from manyhands.engines.pool.clustered import ClusterRuntime
-from manyhands.engines.pool.options import check_options
 from manyhands.engines.ray_cluster import OPTIONS, RayCluster
 
 if TYPE_CHECKING:
-    from manyhands.config import RunConfig
     from manyhands.engines.pool.cluster import Cluster
 
 __all__ = ["RayRuntime"]
@@ -21,18 +18,10 @@ class RayRuntime(ClusterRuntime):
 
     Ray starts the workers and nothing else: calls and answers travel on connections of their own, and neither an actor
     nor a task is ever started again by Ray, so no attempt is repeated behind the driver's back.
-
-    Raises:
-        MissingExtra: Ray is not installed.
-        ConfigError: an engine option is unknown or of the wrong type.
     """
 
     where_errors_are = "Look into Ray's logs, /tmp/ray/session_latest/logs on the node"
-
-    def __init__(self, config: RunConfig) -> None:
-        require_extra("the engine 'ray'", extra="ray", package="ray")
-        check_options("ray", config.engine_options, OPTIONS)
-        super().__init__(config)
+    extra, package, options = "ray", "ray", OPTIONS
 
     def open_cluster(self) -> Cluster:
         """Ray as the configuration says."""

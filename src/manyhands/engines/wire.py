@@ -6,6 +6,7 @@ of the run (`manyhands.engines.station.proof`). So pickles are as safe here as m
 
 from __future__ import annotations
 
+import math
 import pickle
 import struct
 import time
@@ -18,13 +19,14 @@ from manyhands.tasks.outcome import Ending
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from io import FileIO
 
     from manyhands.engines.worker.output import Line
     from manyhands.tasks import ErrorInfo
 
 __all__ = [
+    "AT_A_TIME",
     "CANCEL",
     "RECALL",
     "STOP",
@@ -41,6 +43,8 @@ __all__ = [
 
 _LENGTH = struct.Struct("!Q")
 _CHUNK = 1 << 20
+AT_A_TIME = 4 * _CHUNK
+"""Bytes that are taken from a link before others have their turn."""
 
 RECALL, CANCEL, STOP = "recall", "cancel", "stop"
 """Supervisor to worker: give back what has not started; cancel everything; end when done."""
@@ -65,6 +69,8 @@ class Work(NamedTuple):
     """Targets that will not be named again."""
     calls: list[tuple[int, int, Any, str, float | None, bool]]
     """Each: number, target, argument, label, limit, is_async. The sender chooses the numbers; outcomes name them."""
+    forget_code: Sequence[str] = ()
+    """Code that neither these calls nor those under way nor the targets name."""
 
     def unwrap(self, targets: dict[int, Parcel]) -> list[Call]:
         """Return the calls, and bring `targets`, in which the receiver keeps the targets it was sent, up to date."""
@@ -198,9 +204,14 @@ class Link:
             else:
                 self._unsent[0] = self._unsent[0][sent:]
 
-    def messages(self) -> Iterator[Any]:
-        """Yield every message that is there, and note when there will be no more."""
-        while not self.closed:
+    def messages(self, most: float = math.inf) -> Iterator[Any]:
+        """Yield the messages that are there, and note when there will be no more.
+
+        Args:
+            most: stop after about so many bytes, so that somebody who writes without end does not keep the caller here.
+        """
+        taken = 0
+        while not self.closed and taken < most:
             try:
                 data = self._socket.recv(_CHUNK)
             except (BlockingIOError, InterruptedError):
@@ -209,6 +220,7 @@ class Link:
                 data = b""
             if not data:
                 self.closed = True
+            taken += len(data)
             yield from self._reader.feed(data)
 
     def finish(self, seconds: float, *, until_closed: bool = False) -> None:

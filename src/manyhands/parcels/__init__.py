@@ -3,7 +3,7 @@
 `Packer`, which takes objects apart, is in `manyhands.parcels.packing`: the far side rarely needs it.
 """
 
-from manyhands.parcels.codebook import learn
-from manyhands.parcels.parcel import Parcel, is_plain, pack, unpack
+from manyhands.parcels.codebook import forget, learn
+from manyhands.parcels.parcel import Parcel, is_plain, pack, size_of, unpack
 
-__all__ = ["Parcel", "is_plain", "learn", "pack", "unpack"]
+__all__ = ["Parcel", "forget", "is_plain", "learn", "pack", "size_of", "unpack"]

@@ -1,4 +1,4 @@
-"""Code that arrived from elsewhere, by digest: loaded when first needed, kept for the life of the process."""
+"""Code that arrived from elsewhere, by digest: loaded when first needed, kept until its sender says otherwise."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["MODULES", "digest_of", "known_code", "learn", "register", "resolve"]
+__all__ = ["MODULES", "digest_of", "forget", "known_code", "learn", "register", "resolve"]
 
 MODULES = "modules-"
 """How the digest of a piece of code begins that is not a class or a function but a set of modules."""
@@ -36,6 +36,15 @@ def learn(code: Mapping[str, bytes]) -> None:
             install(digest, blob)
         elif digest not in _loaded:
             _blobs.setdefault(digest, blob)
+
+
+def forget(digests: Iterable[str]) -> None:
+    """Give up code that nobody will name again before it is sent again."""
+    with _loading:
+        for digest in digests:
+            _blobs.pop(digest, None)
+            if digest in _loaded:
+                del _digests[id(_loaded.pop(digest))]
 
 
 def known_code() -> Collection[str]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+from collections import OrderedDict
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -22,9 +23,12 @@ from manyhands.parcels.parcel import Parcel
 
 __all__ = ["Packer"]
 
+_CODE_KEPT = 1024
+"""Classes and functions whose bytes are kept; one that is met again after so many others is read anew."""
+
 
 class Packer:
-    """Packs objects as they are now; the code it meets is read once in its life, so use one for each run.
+    """Packs objects as they are now; the code it meets is read once for many objects, so use one for each run.
 
     Args:
         carries_modules: parcels bring the program's own modules along, for workers on machines that do not have them.
@@ -34,12 +38,8 @@ class Packer:
         self._carries_modules = carries_modules
         self._modules: dict[str, bytes] = {}
         self._modules_seen = 0
-        self._digests: dict[int, str] = {}
-        self._blobs: dict[str, bytes] = {}
-        self._needs: dict[str, set[str]] = {}
-        """For each digest: itself and every other piece of code that loading it asks for."""
-        self._kept: list[Any] = []
-        """Keeps what `_digests` names alive, so that no identity is used twice."""
+        self._written: OrderedDict[int, _Written] = OrderedDict()
+        """Classes and functions by identity, the one not met for longest first."""
         self._open: set[int] = set()
         """Code whose own blob is being written: met again, it goes by value, or a cycle would never end."""
 
@@ -82,29 +82,44 @@ class Packer:
         arrived = codebook.digest_of(thing)
         if arrived is not None:
             return arrived, {}
-        digest = self._digests.get(id(thing))
-        if digest is None:
-            buffer = io.BytesIO()
-            pickler = _Pickler(buffer, self, within=thing)
-            self._open.add(id(thing))
-            try:
-                pickler.dump(thing)
-            finally:
-                self._open.discard(id(thing))
-            blob = buffer.getvalue()
-            import hashlib
+        written = self._written.get(id(thing))
+        if written is None:
+            written = self._write(thing)
+            self._written[id(thing)] = written
+            if len(self._written) > _CODE_KEPT:
+                self._written.popitem(last=False)
+        else:
+            self._written.move_to_end(id(thing))
+        return written.digest, written.code
 
-            digest = hashlib.blake2b(blob, digest_size=12).hexdigest()
-            self._digests[id(thing)] = digest
-            self._kept.append(thing)
-            self._blobs |= pickler.code | {digest: blob}
-            codebook.register(digest, thing)
-            self._needs[digest] = {*pickler.code, digest}
-        return digest, {needed: self._blobs[needed] for needed in self._needs[digest]}
+    def _write(self, thing: Any) -> _Written:
+        buffer = io.BytesIO()
+        pickler = _Pickler(buffer, self, within=thing)
+        self._open.add(id(thing))
+        try:
+            pickler.dump(thing)
+        finally:
+            self._open.discard(id(thing))
+        blob = buffer.getvalue()
+        import hashlib
+
+        digest = hashlib.blake2b(blob, digest_size=12).hexdigest()
+        codebook.register(digest, thing)
+        return _Written(thing, digest, {**pickler.code, digest: blob})
 
     def is_open(self, thing: Any) -> bool:
         """Return whether the blob of `thing` is being written right now."""
         return id(thing) in self._open
+
+
+class _Written(NamedTuple):
+    """A class or function in the form in which it travels."""
+
+    thing: Any
+    """Kept alive, so that its identity is not used twice."""
+    digest: str
+    code: dict[str, bytes]
+    """Its own bytes by its digest, and those of all code that loading it asks for."""
 
 
 class _NotBuiltin(Exception):

@@ -10,7 +10,7 @@ from manyhands.parcels import codebook
 if TYPE_CHECKING:
     from collections.abc import Container
 
-__all__ = ["Parcel", "is_plain", "pack", "unpack"]
+__all__ = ["Parcel", "is_plain", "pack", "size_of", "unpack"]
 
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -31,6 +31,13 @@ class Parcel(NamedTuple):
         if not self.code:
             return self
         return Parcel(self.body, {digest: blob for digest, blob in self.code.items() if digest not in known})
+
+
+def size_of(thing: Any) -> int:
+    """Return about how many bytes a packed or plain value takes on its way, where that is many."""
+    if type(thing) is Parcel:
+        return len(thing.body)
+    return len(thing) if isinstance(thing, str | bytes) else 0
 
 
 def unpack(thing: Any) -> Any:

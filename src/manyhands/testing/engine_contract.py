@@ -24,6 +24,7 @@ from manyhands.testing import behaviours as be
 from manyhands.testing import scripts
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -390,10 +391,7 @@ class IsolationContract(EngineContract):
     # --- 9. Ctrl-C and a driver that is killed ------------------------------------------------------------------------
 
     def test_ctrl_c_cancels_what_is_not_done_and_leaves_no_process(self, tmp_path: Path) -> None:
-        path = tmp_path / "pids"
-        program = scripts.Program(tmp_path, scripts.LONG_RUN, self.config_settings())
-        process = program.start("hang_in_python", str(path))
-        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, scripts.START_LIMIT)
+        process, path = self._long_run("hang_in_python", tmp_path)
         scripts.press_ctrl_c(process)
         out, err = process.communicate(timeout=scripts.END_LIMIT)
         assert process.returncode != 0
@@ -401,26 +399,27 @@ class IsolationContract(EngineContract):
         scripts.wait_until(lambda: not any(map(scripts.alive, scripts.pids_in(path))))
 
     def test_ctrl_c_lets_async_code_clean_up(self, tmp_path: Path) -> None:
-        path = tmp_path / "pids"
-        program = scripts.Program(tmp_path, scripts.LONG_RUN, self.config_settings())
-        process = program.start("clean_up_when_cancelled", str(path))
-        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, scripts.START_LIMIT)
+        process, path = self._long_run("clean_up_when_cancelled", tmp_path)
         scripts.press_ctrl_c(process)
         process.communicate(timeout=scripts.END_LIMIT)
         assert process.returncode != 0
         assert path.read_text().count("cleaned up") == 2
 
     def test_a_second_ctrl_c_ends_at_once(self, tmp_path: Path) -> None:
-        path = tmp_path / "pids"
-        program = scripts.Program(tmp_path, scripts.LONG_RUN, self.config_settings())
-        process = program.start("ignore_cancellation", str(path))
-        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, scripts.START_LIMIT)
+        process, path = self._long_run("ignore_cancellation", tmp_path)
         scripts.press_ctrl_c(process)
         time.sleep(0.2)  # a second press is only a second one if the first was noticed
         scripts.press_ctrl_c(process)
         process.communicate(timeout=scripts.END_LIMIT)
         assert process.returncode != 0
         scripts.wait_until(lambda: not any(map(scripts.alive, scripts.pids_in(path))))
+
+    def _long_run(self, behaviour: str, folder: Path) -> tuple[subprocess.Popen[str], Path]:
+        """Start a program whose tasks do not end; return it, with the file of its workers' pids, when both are at work."""
+        path = folder / "pids"
+        process = scripts.Program(folder, scripts.LONG_RUN, self.config_settings()).start(behaviour, str(path))
+        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, scripts.START_LIMIT)
+        return process, path
 
     def test_hung_workers_end_when_the_driver_is_killed(self, tmp_path: Path) -> None:
         self._check_killed_driver("hang_in_c", tmp_path)
@@ -429,9 +428,7 @@ class IsolationContract(EngineContract):
         self._check_killed_driver("clean_up_when_cancelled", tmp_path)
 
     def _check_killed_driver(self, behaviour: str, folder: Path) -> None:
-        path = folder / "pids"
-        process = scripts.Program(folder, scripts.LONG_RUN, self.config_settings()).start(behaviour, str(path))
-        scripts.wait_until(lambda: len(scripts.pids_in(path)) == 2, scripts.START_LIMIT)
+        process, path = self._long_run(behaviour, folder)
         process.kill()
         process.communicate(timeout=scripts.END_LIMIT)
         scripts.wait_until(lambda: not any(map(scripts.alive, scripts.pids_in(path))))

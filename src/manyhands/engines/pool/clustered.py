@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from manyhands._ids import new_id
+from manyhands._plugins import require_extra
+from manyhands.engines.pool.options import check_options
 from manyhands.engines.pool.pace import Pace
 from manyhands.engines.pool.pooled import PooledRuntime
 from manyhands.engines.pool.reception import Reception
@@ -22,6 +24,7 @@ from manyhands.errors import EngineFailed
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
 
     from manyhands.config import RunConfig
     from manyhands.engines.pool.cluster import Cluster
@@ -44,11 +47,24 @@ class ClusterRuntime(PooledRuntime):
     """Everything of a cluster engine but the cluster: a subclass names it in `open_cluster`.
 
     Two threads besides the pool's: one talks to the cluster, one receives the stations that report.
+
+    Raises:
+        MissingExtra: the package of the cluster's system is not installed.
+        ConfigError: an engine option is unknown or of the wrong type.
     """
 
     where_errors_are = "Look into the cluster's own logs"
+    extra: ClassVar[str] = ""
+    """The extra that brings the system, which is also the engine's name; empty: it needs none, and any option is passed on."""
+    package: ClassVar[str] = ""
+    """The package of that extra without which the engine cannot work."""
+    options: ClassVar[Mapping[str, tuple[type, ...]]] = {}
+    """The engine options and their types."""
 
     def __init__(self, config: RunConfig) -> None:
+        if self.extra:
+            require_extra(f"the engine {self.extra!r}", extra=self.extra, package=self.package)
+            check_options(self.extra, config.engine_options, self.options)
         super().__init__(config)
         self.carries_modules = not config.in_local
         self._secret = os.urandom(32)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from manyhands.engines.pool.manifest import Manifest
 from manyhands.engines.pool.supervisor import Tidings
 from manyhands.engines.station.orders import KILL, RENEW, SILENCE, Report, from_wire
-from manyhands.engines.wire import CANCEL, RECALL, STOP, Link
+from manyhands.engines.wire import AT_A_TIME, CANCEL, RECALL, STOP, Link
 from manyhands.tasks import Ending, ErrorInfo, Outcome
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class StationMember:
         self.answered = False
         self._link = Link(connection)
         self._manifest = Manifest()
-        self._held: set[int] = set()
+        self._held: dict[int, Call] = {}
         self.alarm: float | None = time.monotonic() + SILENCE
 
     @property
@@ -56,7 +56,8 @@ class StationMember:
 
     def give(self, calls: Sequence[Call]) -> None:
         """Send calls to the station."""
-        self._held.update(call.number for call in calls)
+        self._manifest.tidy(self._held.values())
+        self._held.update((call.number, call) for call in calls)
         self._link.post(self._manifest.work((call.number, call) for call in calls))
 
     def recall(self) -> None:
@@ -97,7 +98,7 @@ class StationMember:
         tidings = Tidings()
         self._link.flush()
         ended: str | None = None
-        for report in self._link.messages():
+        for report in self._link.messages(AT_A_TIME):
             self.alarm = time.monotonic() + SILENCE
             ended = self._note(report, tidings) or ended
         tidings.never_ready = (
@@ -118,8 +119,7 @@ class StationMember:
         self.place = report.place or self.place
         tidings.lines += report.lines
         for wire in report.outcomes:
-            if wire[0] in self._held:  # else it was cancelled, and this crossed the order to kill
-                self._held.discard(wire[0])
+            if self._held.pop(wire[0], None):  # else it was cancelled, and this crossed the order to kill
                 tidings.outcomes.append(from_wire(wire))
         if report.recalled:
             self.recalling = False

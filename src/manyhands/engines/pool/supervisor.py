@@ -6,6 +6,7 @@ A supervisor belongs to one thread, which selects on `sources()` and calls `news
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import select
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import manyhands
 from manyhands._processes import describe_exit, kill_group
 from manyhands.engines.pool.manifest import Manifest
-from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, Link, News
+from manyhands.engines.wire import AT_A_TIME, CANCEL, RECALL, STOP, Hello, Link, News
 from manyhands.tasks.outcome import Ending, Outcome
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class WorkerSettings(NamedTuple):
     """The directory the worker starts in; None: that of this process."""
     environment: Mapping[str, str] | None = None
     """The worker's environment variables; None: those of this process."""
+    tidies: bool = True
+    """Whether the supervisor decides which code the worker forgets; False: its owner, which knows what calls need, does."""
 
 
 class Tidings:
@@ -99,6 +102,7 @@ class Supervisor:
         self.alarm: float | None = None
         """When `news()` must be called even if no source is ready."""
         self._manifest = Manifest()
+        self._tidies = settings.tidies
         self._cause: str | None = None
         self._start(settings)
 
@@ -139,6 +143,8 @@ class Supervisor:
 
     def give(self, calls: Sequence[Call]) -> None:
         """Send calls to the worker; no more than it has free slots."""
+        if self._tidies:
+            self._manifest.tidy(call for call in self._slots if call is not None)
         numbered = []
         for call in calls:
             slot = self._free.pop()
@@ -155,6 +161,10 @@ class Supervisor:
     def teach(self, code: Mapping[str, bytes]) -> None:
         """Have code sent with the next calls, whose parcels need it and do not carry it."""
         self._manifest.add_code(code)
+
+    def unteach(self, digests: Sequence[str]) -> None:
+        """Have the worker forget code, with the next calls."""
+        self._manifest.forget_code(digests)
 
     def recall(self) -> None:
         """Ask for the calls that have not started; they come back as DISPLACED outcomes."""
@@ -196,7 +206,7 @@ class Supervisor:
         tidings = Tidings()
         self._link.flush()
         exited = self._exited()
-        closed = self._drain(tidings)
+        closed = self._drain(tidings, AT_A_TIME)
         if exited or closed:
             self._bury(tidings, None)
         elif self.alarm is not None and time.monotonic() >= self.alarm and (expired := self._expired()):
@@ -207,9 +217,9 @@ class Supervisor:
         """Return whether the process has ended, without reaping it: until then its group id cannot be used again."""
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
-    def _drain(self, tidings: Tidings) -> bool:
-        """Read everything there is; return whether the worker closed its end."""
-        for message in self._link.messages():
+    def _drain(self, tidings: Tidings, most: float = math.inf) -> bool:
+        """Read what there is, up to about `most` bytes; return whether the worker closed its end."""
+        for message in self._link.messages(most):
             self._note(message, tidings)
         return self._link.closed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.parcels import Parcel
+from manyhands.parcels import size_of
 
 if TYPE_CHECKING:
     from manyhands.tasks import Outcome
@@ -26,8 +26,7 @@ class Weight:
 
     def observe(self, outcome: Outcome) -> None:
         """Take in the size of one answer."""
-        value = outcome.value
-        size = len(value.body) if type(value) is Parcel else len(value) if isinstance(value, str | bytes) else 0
+        size = size_of(outcome.value)
         self._mean += (size - self._mean) / _MEMORY if size < self._mean else (size - self._mean) / 2
 
     def allows(self, window: int, least: int) -> int:

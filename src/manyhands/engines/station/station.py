@@ -144,6 +144,9 @@ class _Station:
 
     def _obey(self, message: Any) -> None:
         if isinstance(message, Work):
+            for digest in message.forget_code:
+                self._code.pop(digest, None)
+            self._worker.unteach(message.forget_code)
             self._code |= message.code
             self._worker.teach(message.code)
             self._worker.give(message.unwrap(self._targets))
@@ -213,4 +216,5 @@ def _settings(posting: Posting) -> WorkerSettings:
         log_level=posting.log_level,
         directory=directory,
         environment={**around.environment, **os.environ} if around else None,
+        tidies=False,
     )

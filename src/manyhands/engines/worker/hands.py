@@ -98,6 +98,10 @@ class Hands:
             if chosen:
                 gate.offer(chosen)
 
+    def forget_targets(self) -> None:
+        """Unpack every target anew when it is next used: the code of some was forgotten, and what comes again is another."""
+        self._reusable.clear()
+
     def recall(self) -> list[int]:
         """Give up every call that has not started, and return their numbers; they get no outcome from here."""
         waiting = self._sync_gate.recall()

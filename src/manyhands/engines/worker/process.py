@@ -18,11 +18,13 @@ from manyhands.engines.wire import CANCEL, RECALL, STOP, Hello, News, Work, read
 from manyhands.engines.worker.hands import Hands
 from manyhands.engines.worker.logs import forward_logs
 from manyhands.engines.worker.output import Line, Output
-from manyhands.parcels import Parcel, learn
+from manyhands.parcels import Parcel, forget, learn, size_of
 from manyhands.tasks.outcome import Outcome
 
 __all__ = ["work"]
 
+_FRAME = 1 << 20
+"""Bytes of answers after which a frame is sent and another begun: whoever reads it holds it twice for a moment."""
 _LINES_AHEAD = 20_000
 """How many lines may wait to be sent before printing blocks."""
 
@@ -81,6 +83,9 @@ def _read(link: FileIO, hands: Hands, outbox: SimpleQueue[Any]) -> None:
         except (EOFError, OSError):
             end_own_group()
         if isinstance(message, Work):
+            if message.forget_code:
+                forget(message.forget_code)
+                hands.forget_targets()
             learn(message.code)
             hands.take(message.unwrap(targets))
         elif message == RECALL:
@@ -96,10 +101,11 @@ def _write(link: FileIO, outbox: SimpleQueue[Any]) -> None:
     """Send what there is, as soon as there is something; what comes up meanwhile goes with the next frame."""
     ended = False
     while not ended:
-        news = News([], [])
+        news, size = News([], []), 0
         item = outbox.get()
         while item is not None:
             if isinstance(item, Outcome):
+                size += size_of(item.value)
                 news.outcomes.append(
                     (item.number, item.ending, item.value, item.error, item.seconds, item.usage, item.trajectory)
                 )
@@ -110,7 +116,7 @@ def _write(link: FileIO, outbox: SimpleQueue[Any]) -> None:
             else:
                 ended = True
             try:
-                item = outbox.get_nowait()
+                item = outbox.get_nowait() if size < _FRAME else None
             except Empty:
                 item = None
         try:

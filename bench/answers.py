@@ -1,0 +1,41 @@
+"""A gigabyte of answers on each engine: does the driver keep more of it than it has to?"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from bench.measure import Contender, Measurement, Run, Target
+from bench.processes import run_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["MEASUREMENTS"]
+
+_TASKS = 100_000
+
+
+def _growth(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        yield lambda: float(run_script("answers_manyhands.py", engine, size))
+
+    return opened
+
+
+def _answers(engine: str, needs: str = "") -> Measurement:
+    return Measurement(
+        name=f"answers-{engine}",
+        question=f"How much does the driver grow while {_TASKS:,} answers of 10 kB each, 1 GB in all, come from {engine}?",
+        unit="MB",
+        size=_TASKS,
+        quick_size=_TASKS // 20,
+        contenders=(Contender(f"manyhands on {engine}", _growth(engine), needs=needs),),
+        targets=(Target("at most", 100),),
+        warm_up=False,
+        most_rounds=1,
+    )
+
+
+MEASUREMENTS = (_answers("local"), _answers("ray", "ray"), _answers("spark", "pyspark"))

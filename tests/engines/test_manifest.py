@@ -1,0 +1,81 @@
+"""What workers were sent: once, for as long as it is used, and not for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from manyhands import RunConfig, Runners, Task
+from manyhands.engines.base import Call
+from manyhands.engines.pool.manifest import Manifest
+from manyhands.parcels import Parcel
+from manyhands.parcels.codebook import MODULES, known_code
+from tests.engines.threads import ThreadRuntime
+
+
+def call(number: int, target: Parcel, argument: Any = None) -> Call:
+    return Call(number, target, argument, str(number))
+
+
+def parcel(name: str) -> Parcel:
+    return Parcel(name.encode(), {name: b"code of " + name.encode()})
+
+
+def test_code_and_targets_travel_once() -> None:
+    manifest, target = Manifest(), parcel("f")
+    first = manifest.work([(0, call(0, target))])
+    second = manifest.work([(1, call(1, target))])
+    assert (first.code, first.targets) == (target.code, {0: b"f"})
+    assert (second.code, second.targets, second.forget_code) == ({}, {}, [])
+
+
+def test_of_much_code_what_nobody_needs_is_forgotten_and_sent_again_when_needed() -> None:
+    manifest = Manifest()
+    running = call(0, parcel("needed by a call"), parcel("needed by its input"))
+    modules = Parcel(b"", {MODULES + "1": b"modules"})
+    manifest.work([(0, running), (1, call(1, modules))])
+    old = parcel("old")
+    manifest.work([(2, call(2, old))])
+    for number in range(3, 1000):
+        manifest.work([(number, call(number, parcel(f"f{number}")))])
+    manifest.tidy([running])
+    frame = manifest.work([(1000, call(1000, old))])
+    assert frame.code == old.code
+    assert 250 < len(frame.forget_code) < 1000
+    assert "f3" in frame.forget_code
+    assert not {"needed by a call", "needed by its input", MODULES + "1", "f999"} & set(frame.forget_code)
+
+
+def test_little_code_is_kept() -> None:
+    manifest = Manifest()
+    manifest.work([(number, call(number, parcel(f"f{number}"))) for number in range(300)])
+    manifest.tidy([])
+    assert manifest.work([]).forget_code == []
+
+
+def count_code(_: Any) -> int:
+    return len(known_code())
+
+
+def adder(number: int) -> Callable[[int], int]:
+    return lambda given: given + number
+
+
+MADE = 6000
+"""Functions that the test makes, several times what a worker keeps with all that can be under way."""
+
+
+@pytest.mark.parametrize("settings", [{"engine_name": "local"}, {"cls": ThreadRuntime}], ids=["local", "stations"])
+def test_workers_forget_functions_that_are_made_for_one_task_each(settings: dict[str, Any]) -> None:
+    def tasks() -> Iterator[Task]:
+        for number in range(MADE):
+            yield Task(1, adder(number), id=str(number))
+        yield Task(None, count_code, id="count")
+
+    config = RunConfig(worker_num=1, **settings)
+    answers = {response.id: response.unwrap() for response in Runners.iter_tasks(tasks(), config)}
+    kept = answers.pop("count")
+    assert answers == {str(number): number + 1 for number in range(MADE)}
+    assert kept < MADE / 2
