@@ -122,7 +122,7 @@ def test_a_broken_connection_is_mended_and_nothing_happens_twice(server: RpcAgen
         results.append(agent.note(n))
         if n % 50 == 25:
             time.sleep(0.01)
-            run(link._stream.close(), 5.0)
+            run(link.connection.stream.close(), 5.0)
     assert [result.result(20) for result in results] == list(range(1, 401))
     assert agent.notes() == list(range(400))
 
@@ -228,7 +228,7 @@ def test_an_idle_link_costs_nothing_and_a_lost_one_is_replaced(own_server: RpcAg
 def test_pressure_slows_the_caller(server: RpcAgentServerLauncher, mark: Path) -> None:
     agent = remote(host=server.host, port=server.port)
     blocked = agent.block_until(str(mark))
-    agent._link._window = 8 << 20
+    agent._link.ledger.window = 8 << 20
     started = time.monotonic()
     from threading import Timer
 

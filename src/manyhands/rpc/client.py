@@ -12,6 +12,7 @@ import grpc.aio
 from manyhands.errors import ManyhandsError, ServerLost
 from manyhands.rpc.handshake import ClientSide, read_text
 from manyhands.rpc.limits import MESSAGE_BYTES
+from manyhands.rpc.patience import Patience
 from manyhands.rpc.status import error_of
 
 if TYPE_CHECKING:
@@ -91,36 +92,45 @@ def _being_cancelled() -> bool:
 
 
 async def connect(
-    address: Address, service: str, token: Token, tls: TlsConf | None, hello: dict[str, Any], timeout: float
+    address: Address, service: str, token: Token, tls: TlsConf | None, hello: dict[str, Any], patience: float | Patience
 ) -> tuple[ClientStream, dict[str, Any]]:
     """Open a stream to a service; return it and what the server said in welcome.
 
     Raises:
         AccessDenied: one side does not know the token, or TLS refused.
-        ServerLost: nobody answers within `timeout` seconds.
+        ServerLost: nobody answers although this process waited as long as `patience` says.
         ManyhandsError: as the table in `rpc.status` says.
     """
-    options = list(_OPTIONS)
-    if tls is None:
-        channel = grpc.aio.insecure_channel(address.target, options)
-    else:
-        if tls.server_name:
-            options.append(("grpc.ssl_target_name_override", tls.server_name))  # type: ignore[arg-type]
-        channel = grpc.aio.secure_channel(address.target, tls.channel_credentials(), options)
+    if not isinstance(patience, Patience):
+        patience = Patience(patience)
+    given = patience.left
+    channel = _channel(address, tls)
     call: Any = channel.stream_stream(METHOD)()
     stream = ClientStream(channel, call, address)
     try:
-        async with asyncio.timeout(timeout):
-            side = ClientSide(token, service)
-            await stream.write(side.begin())
-            await stream.write(side.answer(await stream.read(), hello))
-            return stream, read_text(await stream.read())["welcome"]
+        return stream, await patience.spend(_shake_hands(stream, ClientSide(token, service), hello))
     except TimeoutError:
         await _abandon(stream)
-        raise ServerLost(f"no agent server answers at {address} within {timeout:.1f} s") from None
+        raise ServerLost(f"no agent server answers at {address} within {given:.1f} s") from None
     except BaseException:
         await _abandon(stream)
         raise
+
+
+def _channel(address: Address, tls: TlsConf | None) -> grpc.aio.Channel:
+    options: list[tuple[str, Any]] = list(_OPTIONS)
+    if tls is None:
+        return grpc.aio.insecure_channel(address.target, options)
+    if tls.server_name:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return grpc.aio.secure_channel(address.target, tls.channel_credentials(), options)
+
+
+async def _shake_hands(stream: ClientStream, side: ClientSide, hello: dict[str, Any]) -> dict[str, Any]:
+    await stream.write(side.begin())
+    await stream.write(side.answer(await stream.read(), hello))
+    welcome: dict[str, Any] = read_text(await stream.read())["welcome"]
+    return welcome
 
 
 async def _abandon(stream: ClientStream) -> None:
