@@ -143,6 +143,15 @@ class Session:
             if type(value) in _SIZED:
                 size = _weight(value)
                 self._uncount(size)
+            elif (
+                type(call) is not int and call.timer is None and call.watchers is None and call.number not in self.kept
+            ):
+                # The common one, short: a number or the like, which nobody else waits for.
+                if self.active.pop(call.number, None) is not None:
+                    self.load -= call.size
+                self.served += 1
+                items.append((kind, call.number, value))
+                continue
             if kind == STREAMED:
                 items.append((STREAMED, call.number, [attach(part, attachments) for part in value]))
             elif type(call) is int:
