@@ -105,11 +105,13 @@ def _agentscope(outstanding: int) -> Callable[[int], AbstractContextManager[Run]
     return opened
 
 
-def _crowd(outstanding: int, size: int, times_ray: float, slow_peers: bool) -> Measurement:
-    peers = [Contender(_RAY, _rate(ray_actor, outstanding), needs="ray")]
+def _crowd(outstanding: int, size: int, times_ray: float, agentscope: bool) -> Measurement:
+    peers = [
+        Contender(_RAY, _rate(ray_actor, outstanding), needs="ray"),
+        Contender(_GRPC, _rate(bare_grpc, outstanding)),
+    ]
     targets = [Target("at least", times_ray, times=_RAY)]
-    if slow_peers:
-        peers.append(Contender(_GRPC, _rate(bare_grpc, outstanding)))
+    if agentscope:
         peers.append(Contender(_AGENTSCOPE, _agentscope(outstanding)))
         targets.append(Target("at least", 40.0, times=_AGENTSCOPE))
     return Measurement(
@@ -137,8 +139,8 @@ MEASUREMENTS = (
         ),
         targets=(Target("at most", 0.7, times=_RAY),),
     ),
-    _crowd(64, 20_000, 12.0, slow_peers=True),
-    _crowd(1_024, 40_000, 20.0, slow_peers=False),
+    _crowd(64, 20_000, 12.0, agentscope=True),
+    _crowd(1_024, 40_000, 20.0, agentscope=False),
     Measurement(
         name="remote-1MB",
         question="How many calls a second with an argument of 1 MB, 4 outstanding?",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["agentscope_run", "bare_grpc", "ray_actor"]
 
 _HERE = Path(__file__).parent
+_PATIENCE = 120.0
+"""Seconds for a program that needs five."""
 
 
 @contextmanager
@@ -78,5 +84,14 @@ def agentscope_run(outstanding: int, size: int) -> float:
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *wanted], check=True, timeout=900)
         (folder / "ready").touch()
     script = [str(python), str(_HERE / "agentscope_echo.py"), str(outstanding), str(size)]
-    done = subprocess.run(script, check=True, capture_output=True, text=True, timeout=300)
-    return float(done.stdout.split()[-1])
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, start_new_session=True) as program:
+        # It says its number and then does not end: its server process keeps it. So both are ended here, also if it is late.
+        late = threading.Timer(_PATIENCE, os.killpg, (program.pid, signal.SIGKILL))
+        late.start()
+        try:
+            assert program.stdout is not None
+            return float(program.stdout.readline())
+        finally:
+            late.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -57,6 +58,40 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.01)
 
     return wait
+
+
+class Stalls:
+    """How long this machine kept its programs waiting: what sleeps of 10 ms took beyond 20 ms, summed up."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        then = time.monotonic()
+        while not self._over.wait(0.01):
+            now = time.monotonic()
+            self.seconds += max(0.0, now - then - 0.02)
+            then = now
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def soon() -> Iterator[Callable[[float], bool]]:
+    """Whether a loss that took so many seconds was known in time: 2 s, and what the machine stood still meanwhile.
+
+    Three threads of gRPC and the loop take turns in noticing a loss, and each of them may have been kept waiting.
+    """
+    with Stalls() as stalls:
+        yield lambda seconds: seconds < 2.0 + 3 * stalls.seconds
 
 
 @pytest.fixture

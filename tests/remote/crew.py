@@ -144,6 +144,16 @@ class Worker(AgentBase):
             await asyncio.sleep(0)
             yield number
 
+    def chunks(self, count: int, size: int) -> Iterator[bytes]:
+        for number in range(count):
+            self.count = number
+            yield bytes(size)
+
+    async def async_chunks(self, count: int, size: int) -> AsyncIterator[bytes]:
+        for number in range(count):
+            self.count = number
+            yield bytes(size)
+
     def late_numbers(self) -> Iterator[int]:
         yield 0
         time.sleep(1.0)

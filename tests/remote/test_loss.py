@@ -17,16 +17,17 @@ import pytest
 from manyhands import RpcAgentServerLauncher, ServerLost
 from manyhands.remote.client.links import link_to
 from manyhands.rpc import Address
+from manyhands.rpc.handshake import ClientSide
 from manyhands.rpc.loop import run
+from manyhands.rpc.patience import Patience
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SOON = 2.0
-"""Seconds within which a loss is known, as promised."""
-BUSY = 1.5
-"""What a machine that others use at the same time may add to it where the limit is nearly used up."""
+"""Seconds within which a loss is known, as promised; where it is noticed at once, there is nothing to add for a busy
+machine."""
 
 
 def remote(name: str = "agent", **settings: Any) -> Any:
@@ -69,7 +70,7 @@ def test_an_agent_that_kills_its_shared_server_gets_a_new_one() -> None:
     assert [remote().add(1).result(10) for _ in range(4)] == [2] * 4
 
 
-def test_a_server_that_is_killed_stopped_or_frozen(own_server: RpcAgentServerLauncher) -> None:
+def test_a_server_that_is_killed_stopped_or_frozen(own_server: RpcAgentServerLauncher, soon: Any) -> None:
     agent = remote(host=own_server.host, port=own_server.port)
     pid = agent.pid().result(10)
 
@@ -82,7 +83,7 @@ def test_a_server_that_is_killed_stopped_or_frozen(own_server: RpcAgentServerLau
             await waiting
         return time.monotonic() - started
 
-    assert asyncio.run(wait()) < SOON + BUSY, "a frozen process"
+    assert soon(asyncio.run(wait())), "a frozen process"
     os.kill(pid, signal.SIGKILL)
     own_server.shutdown()
     own_server.launch()
@@ -104,12 +105,12 @@ def test_a_server_that_is_killed(own_server: RpcAgentServerLauncher) -> None:
     assert time.monotonic() - started < SOON
 
 
-def test_nobody_listens() -> None:
+def test_nobody_listens(soon: Any) -> None:
     started = time.monotonic()
     agent = remote(host="localhost", port=1)
     with pytest.raises(ServerLost, match="manyhands agent-server --host localhost --port 1"):
         agent.echo(1).result(10)
-    assert time.monotonic() - started < SOON + 1.0
+    assert soon(time.monotonic() - started - 0.5), "the 2 s in which a server that is starting may be found, and a try"
 
 
 def test_a_broken_connection_is_mended_and_nothing_happens_twice(server: RpcAgentServerLauncher) -> None:
@@ -122,7 +123,7 @@ def test_a_broken_connection_is_mended_and_nothing_happens_twice(server: RpcAgen
         results.append(agent.note(n))
         if n % 50 == 25:
             time.sleep(0.01)
-            run(link._stream.close(), 5.0)
+            run(link.connection.stream.close(), 5.0)
     assert [result.result(20) for result in results] == list(range(1, 401))
     assert agent.notes() == list(range(400))
 
@@ -225,10 +226,71 @@ def test_an_idle_link_costs_nothing_and_a_lost_one_is_replaced(own_server: RpcAg
     assert remote(host=own_server.host, port=own_server.port).add(1) == 2
 
 
+@pytest.mark.parametrize("seconds", [2.5, 5.5])
+def test_a_client_that_stood_still_does_not_blame_the_server(
+    own_server: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Some libraries hold the interpreter for seconds, here in the middle of a handshake; 5 s is all the server waits."""
+    original = ClientSide.answer
+    stalled: list[bool] = []
+
+    def answer(self: ClientSide, challenge: bytes, hello: dict[str, Any]) -> bytes:
+        if not stalled:
+            stalled.append(True)
+            time.sleep(seconds)
+        return original(self, challenge, hello)
+
+    monkeypatch.setattr(ClientSide, "answer", answer)
+    assert remote(host=own_server.host, port=own_server.port).add(1).result(20) == 2
+    assert stalled
+
+
+def test_patience_is_spent_by_waiting_alone() -> None:
+    async def program() -> None:
+        async def answer() -> int:
+            await asyncio.sleep(0.1)
+            return 1
+
+        patience = Patience(0.5)
+        asyncio.get_running_loop().call_later(0.02, time.sleep, 1.0)
+        assert await patience.spend(answer()) == 1
+        assert patience.left > 0
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await patience.spend(asyncio.sleep(60))
+        assert time.monotonic() - started >= patience.left
+        with pytest.raises(KeyError):
+            await Patience(5.0).spend(fail())
+
+    async def fail() -> None:
+        raise KeyError
+
+    asyncio.run(program())
+
+
+def test_a_deadline_holds_although_the_caller_is_gone(eventually: Any, tmp_path: Path) -> None:
+    launcher = RpcAgentServerLauncher(lease=3600.0)
+    launcher.launch()
+    program = f"""
+        from tests.remote.crew import Worker
+        where = {{"host": "{launcher.host}", "port": {launcher.port}, "timeout": 4.0}}
+        agents = [Worker("other", to_dist=where) for _ in range(2)]
+        running = agents[0].nap(3600, {str(tmp_path / "async")!r}), agents[1].spin({str(tmp_path / "sync")!r})
+        print(running[0].exception(60))
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE) as child:
+        for name in ("async", "sync"):
+            eventually((tmp_path / f"{name}.started").exists)
+        child.kill()
+    for name in ("async", "sync"):
+        eventually((tmp_path / name).exists, 30.0)
+    launcher.shutdown()
+
+
 def test_pressure_slows_the_caller(server: RpcAgentServerLauncher, mark: Path) -> None:
     agent = remote(host=server.host, port=server.port)
     blocked = agent.block_until(str(mark))
-    agent._link._window = 8 << 20
+    agent._link.ledger.window = 8 << 20
     started = time.monotonic()
     from threading import Timer
 

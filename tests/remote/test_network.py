@@ -79,7 +79,7 @@ def machine() -> Iterator[Machine]:
         there.stop()
 
 
-def test_a_cut_link_is_known_within_two_seconds_and_the_machine_can_come_back(machine: Machine) -> None:
+def test_a_cut_link_is_known_within_two_seconds_and_the_machine_can_come_back(machine: Machine, soon: Any) -> None:
     def remote() -> Any:
         where = {"host": machine.address.host, "port": machine.address.port}
         return Worker("far", to_dist=where)  # type: ignore[call-arg]
@@ -99,7 +99,7 @@ def test_a_cut_link_is_known_within_two_seconds_and_the_machine_can_come_back(ma
             assert isinstance(outcome, ServerLost)
         return time.monotonic() - started
 
-    assert asyncio.run(awaiting()) < 3.5, "2 s on a quiet machine"
+    assert soon(asyncio.run(awaiting()))
     for result in waiting:
         assert isinstance(result.exception(0.5), ServerLost)
     machine.mend()

@@ -21,6 +21,8 @@ _ACK_FRAMES = 32
 _ACK_BYTES = 4 << 20
 """After so many frames or bytes an acknowledgement is due although there is nothing else to say: what is kept for
 repetition stays small, and a frame each way is not needed for every frame."""
+_KEPT_BYTES = 64 << 20
+"""What may be kept for repetition before the other side must acknowledge: sixteen of its acknowledgements."""
 
 
 class Conversation:
@@ -30,6 +32,7 @@ class Conversation:
         self._frame_limit = frame_limit
         self._said = 0
         self._kept: deque[tuple[int, list[bytes]]] = deque()
+        self._kept_bytes = 0
         self.heard = 0
         """The number of the last frame that was heard."""
         self._heard_frames = 0
@@ -42,6 +45,11 @@ class Conversation:
     def ack_due(self) -> bool:
         """Whether an acknowledgement should go out even without anything else to say."""
         return self.ack_late or self._heard_frames >= _ACK_FRAMES or self._heard_bytes >= _ACK_BYTES
+
+    @property
+    def choked(self) -> bool:
+        """Whether nothing but acknowledgements may be said until the other side has acknowledged what it was told."""
+        return self._kept_bytes >= _KEPT_BYTES
 
     @property
     def ack_owed(self) -> bool:
@@ -57,6 +65,7 @@ class Conversation:
         self._said += 1
         messages = encode(self._said, self.heard, items, attachments)
         self._kept.append((self._said, messages))
+        self._kept_bytes += sum(map(len, messages))
         return messages
 
     def hear(self, message: bytes) -> tuple[int, list[Any], list[bytes]] | None:
@@ -87,7 +96,7 @@ class Conversation:
     def forget(self, acknowledged: int) -> None:
         """Let go of the frames that the other side has."""
         while self._kept and self._kept[0][0] <= acknowledged:
-            self._kept.popleft()
+            self._kept_bytes -= sum(map(len, self._kept.popleft()[1]))
 
     def resume(self, their_heard: int) -> list[list[bytes]]:
         """Return the frames that the other side has not heard, for a connection that takes the place of another.

@@ -71,10 +71,10 @@ _CHILD = DistConf()
 
 def place_of(conf: DistConf) -> tuple[Link, Child | None]:
     """Return the link to the server where an agent shall live, and the child process if it is the agent's own."""
-    from manyhands.remote.children import nursery
-
     if conf.host is not None:
         from manyhands.remote.client.links import link_to
 
         return link_to(Address.of(conf.host, conf.port), conf.tls), None
+    from manyhands.remote.children import nursery
+
     return nursery.own_child_link() if conf.own_process else (nursery.child_link(), None)

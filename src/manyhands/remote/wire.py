@@ -51,7 +51,7 @@ ATTACH_BYTES = 64 << 10
 # `agent` is a number that the client chose, or (session, number) for an agent of somebody else.
 BYE = "q"
 CALL = "c"  # call, agent, method, args
-CALL_MORE = "C"  # call, agent, method, args, kwargs or None, credit (of a stream) or 0
+CALL_MORE = "C"  # call, agent, method, args, kwargs or None, credit (of a stream) or 0, seconds it may take or None
 CANCEL = "x"  # call
 CLASS = "k"  # number, module, qualified name, value that unpacks to the class
 CODE = "y"  # {digest: bytes}

@@ -12,6 +12,7 @@ import grpc.aio
 from manyhands.errors import ManyhandsError, ServerLost
 from manyhands.rpc.handshake import ClientSide, read_text
 from manyhands.rpc.limits import MESSAGE_BYTES
+from manyhands.rpc.patience import Patience
 from manyhands.rpc.status import error_of
 
 if TYPE_CHECKING:
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["METHOD", "ClientStream", "connect"]
 
 METHOD = "/manyhands.v1.Link/Open"
+_STATUS_SECONDS = 0.2
+"""To learn why a call ended that has ended: gRPC knows by then, or never will."""
 
 _OPTIONS = [
-    # A cut link is noticed after at most 0.5 + 0.6 s; with 0.6 s for trying again that is within the promised 2 s.
-    ("grpc.keepalive_time_ms", 500),
-    ("grpc.keepalive_timeout_ms", 600),
-    ("grpc.http2.ping_timeout_ms", 600),  # what newer versions of gRPC go by; their default is a minute
+    # However short the first number is, gRPC pings once a second (measured). So a frozen server, or a cut link, is pinged after
+    # at most 1 s and noticed 0.55 s later; with 0.35 s for trying again that is 1.9 s, within the promised 2 s.
+    ("grpc.keepalive_time_ms", 250),
+    ("grpc.keepalive_timeout_ms", 550),
+    ("grpc.http2.ping_timeout_ms", 550),  # what newer versions of gRPC go by; their default is a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # A new channel is a new connection: one that failed before must not make this one wait.
@@ -74,10 +78,16 @@ class ClientStream:
         """
         try:
             await self._call.write(message)
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error.code(), error.details(), self._address) from None
-        except asyncio.InvalidStateError:
-            raise ServerLost(f"agent server {self._address}: the connection is closed") from None
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            raise await self._ending() from None
+
+    async def _ending(self) -> ManyhandsError:
+        """Return why the stream ended. A write that fails does not say; the status of the call does."""
+        try:
+            async with asyncio.timeout(_STATUS_SECONDS):
+                return error_of(await self._call.code(), await self._call.details(), self._address)
+        except TimeoutError:
+            return ServerLost(f"agent server {self._address}: the connection is closed")
 
     async def close(self) -> None:
         """End the stream and its connection."""
@@ -91,36 +101,45 @@ def _being_cancelled() -> bool:
 
 
 async def connect(
-    address: Address, service: str, token: Token, tls: TlsConf | None, hello: dict[str, Any], timeout: float
+    address: Address, service: str, token: Token, tls: TlsConf | None, hello: dict[str, Any], patience: float | Patience
 ) -> tuple[ClientStream, dict[str, Any]]:
     """Open a stream to a service; return it and what the server said in welcome.
 
     Raises:
         AccessDenied: one side does not know the token, or TLS refused.
-        ServerLost: nobody answers within `timeout` seconds.
+        ServerLost: nobody answers although this process waited as long as `patience` says.
         ManyhandsError: as the table in `rpc.status` says.
     """
-    options = list(_OPTIONS)
-    if tls is None:
-        channel = grpc.aio.insecure_channel(address.target, options)
-    else:
-        if tls.server_name:
-            options.append(("grpc.ssl_target_name_override", tls.server_name))  # type: ignore[arg-type]
-        channel = grpc.aio.secure_channel(address.target, tls.channel_credentials(), options)
+    if not isinstance(patience, Patience):
+        patience = Patience(patience)
+    given = patience.left
+    channel = _channel(address, tls)
     call: Any = channel.stream_stream(METHOD)()
     stream = ClientStream(channel, call, address)
     try:
-        async with asyncio.timeout(timeout):
-            side = ClientSide(token, service)
-            await stream.write(side.begin())
-            await stream.write(side.answer(await stream.read(), hello))
-            return stream, read_text(await stream.read())["welcome"]
+        return stream, await patience.spend(_shake_hands(stream, ClientSide(token, service), hello))
     except TimeoutError:
         await _abandon(stream)
-        raise ServerLost(f"no agent server answers at {address} within {timeout:.1f} s") from None
+        raise ServerLost(f"no agent server answers at {address} within {given:.1f} s") from None
     except BaseException:
         await _abandon(stream)
         raise
+
+
+def _channel(address: Address, tls: TlsConf | None) -> grpc.aio.Channel:
+    options: list[tuple[str, Any]] = list(_OPTIONS)
+    if tls is None:
+        return grpc.aio.insecure_channel(address.target, options)
+    if tls.server_name:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return grpc.aio.secure_channel(address.target, tls.channel_credentials(), options)
+
+
+async def _shake_hands(stream: ClientStream, side: ClientSide, hello: dict[str, Any]) -> dict[str, Any]:
+    await stream.write(side.begin())
+    await stream.write(side.answer(await stream.read(), hello))
+    welcome: dict[str, Any] = read_text(await stream.read())["welcome"]
+    return welcome
 
 
 async def _abandon(stream: ClientStream) -> None:

@@ -14,6 +14,7 @@ from manyhands.errors import AccessDenied, ConfigError, LimitExceeded, Manyhands
 from manyhands.rpc.client import METHOD
 from manyhands.rpc.handshake import ServerSide, as_text
 from manyhands.rpc.limits import MESSAGE_BYTES, Limits
+from manyhands.rpc.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,6 +104,7 @@ class RpcServer:
         self._limits = limits or Limits()
         self._server: grpc.aio.Server | None = None
         self._shaking = 0
+        self._pace = Pace(self._limits.handshakes_per_second, time.monotonic())
         self._refusals = 0
         self._last_line = 0.0
 
@@ -149,7 +151,7 @@ class RpcServer:
             await self._serve(service, stream, admitted, context)
 
     async def _admit(self, stream: ServerStream) -> tuple[Service, Any]:
-        if self._shaking >= self._limits.handshakes:
+        if self._shaking >= self._limits.handshakes or not self._pace.allows(time.monotonic()):
             raise LimitExceeded("too many peers are shaking hands; try again")
         self._shaking += 1
         try:

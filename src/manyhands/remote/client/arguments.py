@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.remote.client.result import ENCODED, FAILED, HELD, PENDING, RAISED, Result
 from manyhands.remote.faults import encode_error
-from manyhands.remote.values import PLAIN, encode_argument
+from manyhands.remote.values import encode_argument
 
 if TYPE_CHECKING:
     from manyhands.remote.client.link import Link
@@ -17,27 +17,15 @@ __all__ = ["Argued"]
 class Argued:
     """Encoded arguments. A lazy result among them goes as a reference, so its value need not pass through here."""
 
-    __slots__ = ("_link", "args", "code", "keeps", "kwargs", "simple", "size")
+    __slots__ = ("_link", "args", "code", "keeps", "kwargs", "size")
 
     def __init__(self, link: Link, args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> None:
         self._link = link
         self.size = 0
         self.code: dict[str, bytes] = {}
         self.keeps: list[Any] | None = None
-        self.simple = not kwargs
+        self.args = tuple([self._encode(arg, f"an argument of {what}") for arg in args])
         self.kwargs: dict[str, Any] | None = None
-        for arg in args:
-            if type(arg) not in PLAIN:
-                self.args: Any = tuple([self._encode(arg, f"an argument of {what}") for arg in args])
-                break
-            if type(arg) is str or type(arg) is bytes:
-                self.size += len(arg)
-        else:
-            self.args = args
-        if self.size >= 4096:
-            self.size = 0
-            self.args = tuple([self._encode(arg, f"an argument of {what}") for arg in args])
-            self.simple = False
         if kwargs:
             self.kwargs = {key: self._encode(arg, f"the argument {key} of {what}") for key, arg in kwargs.items()}
 
@@ -46,8 +34,6 @@ class Argued:
             return self._refer(arg, what)
         value, size, code = encode_argument(arg, what, far=self._link.far)
         self.size += size
-        if size >= 4096:
-            self.simple = False
         if code:
             self.code |= code
         if hasattr(arg, "_manyhands_agent"):
@@ -62,7 +48,6 @@ class Argued:
     def _refer(self, result: Result, what: str) -> Any:
         from manyhands.remote.client.relay import relay
 
-        self.simple = False
         source = result._link
         if source is not None and result._state == PENDING:
             hold = source.pin(result)

@@ -82,7 +82,8 @@ class Result:
             ServerLost: the server is gone.
             Exception: what the agent raised, with its traceback there as the cause.
         """
-        if self._state == READY:
+        state = self._state
+        if state == READY or (state == ENCODED and type(self._value) is not tuple):
             return self._value
         deadline = None if timeout is None else time.monotonic() + timeout
         self._wait(timeout)

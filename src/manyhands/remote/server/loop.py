@@ -1,14 +1,16 @@
 """An event loop for crowds: timers that are due in the same millisecond share one entry in the loop's heap.
 
-With a hundred thousand agents that all wait for a model, most of what an event loop does is ordering timers. Here a timer
-is an element of a list, and one entry per millisecond is ordered. A timer fires up to a millisecond later than asked,
-which is what the system's clock allows anyway.
+With a hundred thousand agents that all wait for a model, most of what an event loop does is ordering timers and making
+handles. Here a timer is an element of a list, one entry per millisecond is ordered, and the steps of tasks, of which there
+are more than of anything else, have handles that are no more than a prepared call. A timer fires up to a millisecond later
+than asked, which is what the system's clock allows anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
+from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,45 +22,69 @@ _TICKS = 1000
 """Per second."""
 
 
-class _Timer(asyncio.TimerHandle):
-    """As asyncio's, without what only its heap needs."""
+class _Timer:
+    """What `call_later` returns: as asyncio's, without what only its heap needs."""
 
-    __slots__ = ()
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
 
-    def __init__(self, when: float, callback: Any, args: Any, loop: Any, context: Any) -> None:
+    def __init__(self, when: float, callback: Any, args: Any, context: Context) -> None:
         self._when = when
         self._callback = callback
         self._args = args
-        self._loop = loop
-        self._context = contextvars.copy_context() if context is None else context
+        self._context = context
         self._cancelled = False
-        self._scheduled = False
-        self._repr = None
-        self._source_traceback = None
 
     def cancel(self) -> None:
+        """Let it not fire; what it would have called is let go of."""
         if not self._cancelled:
             self._cancelled = True
             self._callback = None
             self._args = ()
 
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled."""
+        return self._cancelled
+
+    def when(self) -> float:
+        """Return the time, by the loop's clock, at which it is due."""
+        return self._when
+
+
+class _Step:
+    """The handle of a task's step. Nobody cancels it, as nobody but the task sees it, and a task handles its own errors."""
+
+    __slots__ = ("_run",)
+    _cancelled = False
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self._run = run
+
 
 class CrowdLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop with shared timers."""
+    """asyncio's own loop with shared timers and light handles."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ticks: dict[int, list[_Timer]] = {}
 
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        if context is not None and type(getattr(callback, "__self__", None)) is asyncio.Task:
+            step = _Step(partial(context.run, callback, *args))
+            self._ready.append(step)  # type: ignore[attr-defined]
+            return step
+        return super().call_soon(callback, *args, context=context)
+
     def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
-        timer = _Timer(when, callback, args, self, context)
+        timer = _Timer(when, callback, args, copy_context() if context is None else context)
         tick = int(when * _TICKS) + 1
         timers = self._ticks.get(tick)
         if timers is None:

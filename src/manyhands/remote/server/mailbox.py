@@ -32,6 +32,8 @@ class Call:
         "number",
         "runs",
         "session",
+        "size",
+        "timer",
         "watchers",
     )
 
@@ -52,6 +54,10 @@ class Call:
         self.cancelled: BaseException | None = None
         self.watchers: list[Callable[[str, Any], None]] | None = None
         """Who else wants its outcome."""
+        self.size = 0
+        """What it weighs in the window of its caller."""
+        self.timer: asyncio.TimerHandle | None = None
+        """Ends it at its deadline."""
 
 
 class Agent:

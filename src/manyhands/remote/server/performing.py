@@ -14,7 +14,7 @@ from manyhands.remote.methods import Kind
 from manyhands.remote.server.credit import Credit
 from manyhands.remote.server.interruption import Interruption
 from manyhands.remote.server.loop import CrowdLoop
-from manyhands.remote.values import encode_result
+from manyhands.remote.values import PLAIN, encode_result
 from manyhands.remote.wire import ERROR, RESULT, STREAMED
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from manyhands.remote.server.mailbox import Call
     from manyhands.remote.server.policy import Policy
 
-__all__ = ["Player", "perform_sync"]
+__all__ = ["Player", "credit_of", "fail", "perform_sync", "read_attribute"]
 
 
 def perform_sync(call: Call, policy: Policy) -> None:
@@ -46,6 +46,21 @@ def perform_sync(call: Call, policy: Policy) -> None:
         call.session.tell(call, RESULT, value)
 
 
+def read_attribute(call: Call) -> None:
+    """Tell the caller the value of an attribute; the name of such a call is `?` and the attribute's."""
+    name = call.name[1:]
+    try:
+        if name == "__class__":
+            value: Any = type(call.agent.thing).__qualname__
+        else:
+            value = getattr(call.agent.thing, name)
+        encoded = encode_result(value, f"the attribute {name}")
+    except Exception as error:  # noqa: BLE001 - a property may raise anything
+        fail(call, error)
+    else:
+        call.session.tell(call, RESULT, encoded)
+
+
 def fail(call: Call, error: BaseException) -> None:
     """Tell the caller that a call failed."""
     call.session.tell(call, ERROR, encode_error(error))
@@ -53,7 +68,7 @@ def fail(call: Call, error: BaseException) -> None:
 
 def _arguments(call: Call, policy: Policy) -> tuple[list[Any], dict[str, Any]]:
     decode = policy.decode
-    args = [decode(value) if type(value) is tuple else value for value in call.args]
+    args = [value if type(value) in PLAIN else decode(value) for value in call.args]
     return args, {key: decode(value) for key, value in call.kwargs.items()} if call.kwargs else {}
 
 
@@ -117,6 +132,8 @@ class Player:
         for call in calls:
             following: Call | None = call
             while following is not None:
+                if following.session.full and following.session.park(following):
+                    break
                 method = following.method
                 assert method is not None
                 if method.kind is Kind.PROMPT and following.cancelled is None:

@@ -6,8 +6,9 @@ import io
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from manyhands.errors import AccessDenied, LimitExceeded
-from manyhands.remote.values import decode
+from manyhands.errors import AccessDenied, LimitExceeded, ProtocolError
+from manyhands.messages.msg import Msg
+from manyhands.remote.values import PLAIN, decode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ class Policy:
     Args:
         classes: the server's own agent classes; a client's class of the same name is taken to be one of them.
         accept_code: whether clients may also send classes and objects of any other kind.
-        nesting: how deep containers may be nested where code is not accepted.
+        nesting: how deep containers may be nested.
     """
 
     def __init__(self, classes: Sequence[type], *, accept_code: bool, nesting: int) -> None:
@@ -75,17 +76,21 @@ class Policy:
         Raises:
             AccessDenied: it holds something that this server does not load.
             LimitExceeded: it is nested too deeply.
+            ProtocolError: it is no argument as clients make them.
         """
         if type(value) is not tuple:
-            return value
-        if self.accept_code:
-            return decode(value)
-        return decode(value, self._load_data)
+            if type(value) in PLAIN:
+                return value
+            raise ProtocolError("an argument that is neither a simple value nor packed")
+        if value[0] == "m" and type(value[2]) not in PLAIN:
+            raise ProtocolError("a message whose content is neither a simple value nor packed")
+        thing = decode(value) if self.accept_code else decode(value, self._load_data)
+        if value[0] != "m" and len(value[1]) > 2 * self._nesting:  # a level takes two bytes or more
+            _check_nesting(thing, self._nesting)
+        return thing
 
     def _load_data(self, data: bytes) -> Any:
-        thing = _DataOnly(io.BytesIO(data), self._by_name).load()
-        _check_nesting(thing, self._nesting)
-        return thing
+        return _DataOnly(io.BytesIO(data), self._by_name).load()
 
 
 class _DataOnly(pickle.Unpickler):
@@ -107,6 +112,8 @@ class _DataOnly(pickle.Unpickler):
 
 def _check_nesting(thing: Any, limit: int) -> None:
     """Refuse containers within containers beyond `limit`, without recursion."""
+    if type(thing) is Msg:
+        thing = (thing.content, thing.metadata)
     level, depth = [thing], 0
     seen: set[int] = set()
     while level:

@@ -57,6 +57,8 @@ class AgentService:
         try:
             while session.stream is stream:
                 session.hear(await stream.read(), self._host.handle)
+                if session.pause:
+                    await asyncio.sleep(session.pause)
         except (ProtocolError, ManyhandsError) as error:
             if isinstance(error, ProtocolError):
                 self._host.end_session(session)

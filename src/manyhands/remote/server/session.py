@@ -1,19 +1,23 @@
 """One client as the server knows it: its agents, its calls under way, what it has still to be told.
 
-Belongs to the I/O loop, except `tell`, which any thread may call.
+Belongs to the I/O loop, except `tell` and `park`, which any thread may call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from manyhands.errors import ServerLost
+from manyhands.errors import LimitExceeded
 from manyhands.remote.conversation import Conversation
+from manyhands.remote.faults import encode_error
 from manyhands.remote.values import attach, restore, size_of
 from manyhands.remote.wire import ERROR, HELD, RESULT, STREAMED
-from manyhands.rpc.limits import MESSAGE_BYTES
+from manyhands.rpc.limits import CALL_BYTES, MESSAGE_BYTES
+from manyhands.rpc.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +34,43 @@ _FRAME_ITEMS = 4_000
 _FRAME_BYTES = 1 << 20
 _ACK_AFTER = 0.2
 """As in the client's link."""
+_COUNTED = 512
+"""Bytes from which on a result counts as on its way. Smaller ones are bounded by the number of calls under way."""
 
 
 class Session:
     """What a server keeps for one client."""
 
-    def __init__(self, identity: str, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        identity: str,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        unpark: Callable[[list[Call]], None],
+    ) -> None:
         self.identity = identity
+        self.load = 0
+        """What the calls under way weigh."""
+        self.most_load = 2 * limits.window_bytes
+        """What they may weigh at most: a client keeps to the window, as both count it, give or take what is in a frame
+        besides calls."""
+        self.share = CALL_BYTES
+        """What a call of the frame that is being handled weighs, without its attachments."""
+        self.full = False
+        """Whether so many results are on their way that no further call may begin."""
+        self.backlog = 0
+        """Bytes of results on their way, without the small ones."""
+        self._filling = threading.Lock()
+        """Protects `full`, `backlog` and `_parked`."""
+        self._parked: list[Call] = []
+        """Calls whose turn came while it was full."""
+        self._unpark = unpark
+        self._limits = limits
+        self._kept_bytes = 0
+        self._frame_bytes = 0
+        self._pace = Pace(limits.items_per_second, time.monotonic())
+        self.pause = 0.0
+        """Seconds for which the client must not be read, as it asks for more than the rate allows."""
         self.agents: dict[int, Agent] = {}
         self.borrowed: dict[tuple[str, int], Agent] = {}
         """Agents of other sessions that this one has a proxy of."""
@@ -65,10 +99,38 @@ class Session:
 
     def tell(self, call: Call | int, kind: str, value: Any) -> None:
         """Have the client told how a call ended, or what a stream yielded; from any thread."""
+        if type(value) in _SIZED:
+            self._count(value)
         self._outgoing.append((call, kind, value))
         if not self._awake:
             self._awake = True
             self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _count(self, value: Any) -> None:
+        size = _weight(value)
+        if size >= _COUNTED:
+            with self._filling:
+                self.backlog += size
+                self.full = self.full or self.backlog > self._limits.results_bytes
+
+    def _uncount(self, size: int) -> None:
+        if size < _COUNTED:
+            return
+        parked: list[Call] = []
+        with self._filling:
+            self.backlog -= size
+            if self.full and self.backlog <= self._limits.results_bytes // 2:
+                self.full = False
+                parked, self._parked = self._parked, []
+        if parked:
+            self._unpark(parked)
+
+    def park(self, call: Call) -> bool:
+        """Keep a call until the client has read some of what it was sent; return False if it has, by now."""
+        with self._filling:
+            if self.full:
+                self._parked.append(call)
+            return self.full
 
     def _take(self) -> tuple[list[Any], list[Any]]:
         """Return the items of the next frame and their attachments, and do the bookkeeping of the calls that ended."""
@@ -77,30 +139,63 @@ class Session:
         outgoing, room = self._outgoing, _FRAME_BYTES
         for _ in range(min(len(outgoing), _FRAME_ITEMS)):
             call, kind, value = outgoing.popleft()
+            size = 0
+            if type(value) in _SIZED:
+                size = _weight(value)
+                self._uncount(size)
+            elif (
+                type(call) is not int and call.timer is None and call.watchers is None and call.number not in self.kept
+            ):
+                # The common one, short: a number or the like, which nobody else waits for.
+                if self.active.pop(call.number, None) is not None:
+                    self.load -= call.size
+                self.served += 1
+                items.append((kind, call.number, value))
+                continue
             if kind == STREAMED:
-                size = sum(map(size_of, value))
-                items.append((STREAMED, call.number, [attach(part, attachments) for part in value] if size else value))
+                items.append((STREAMED, call.number, [attach(part, attachments) for part in value]))
+            elif type(call) is int:
+                items.append((kind, call, attach(value, attachments) if size else value))
             else:
-                number = call if type(call) is int else call.number
-                if type(call) is not int:
-                    self.active.pop(number, None)
-                    self.served += 1
-                    if call.watchers is not None:
-                        for watcher in call.watchers:
-                            watcher(kind, value)
-                if number in self.kept:
-                    self.kept[number][1:] = kind, value
-                size = size_of(value)
-                if size >= _HOLD_BYTES and type(call) is not int and kind == RESULT:
-                    self.kept.setdefault(number, [0, kind, value])[0] += 1
-                    items.append((HELD, number, size))
+                self._ended(call, kind, value)
+                items.append(self._answer(call.number, kind, value, attachments))
+                if items[-1][0] == HELD:
                     size = 0
-                else:
-                    items.append((kind, number, attach(value, attachments) if size else value))
             room -= size
             if room < 0:
                 break
         return items, attachments
+
+    def _ended(self, call: Call, kind: str, value: Any) -> None:
+        if self.active.pop(call.number, None) is not None:
+            self.load -= call.size
+        self.served += 1
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        if call.watchers is not None:
+            for watcher in call.watchers:
+                watcher(kind, value)
+
+    def _answer(self, number: int, kind: str, value: Any, attachments: list[Any]) -> tuple[Any, ...]:
+        """Return the item that tells the client of an outcome; a large one is kept here until it is asked for."""
+        packed = size_of(value)
+        large = packed >= _HOLD_BYTES and kind == RESULT
+        kept = self.kept.get(number)
+        if (large or kept is not None) and self._kept_bytes + packed > self._limits.kept_bytes:
+            kind, value, large = ERROR, encode_error(_too_much(self._kept_bytes)), False
+            packed = size_of(value)
+        if kept is not None:
+            kept[1:] = kind, value
+            self._kept_bytes += packed
+        elif large:
+            kept = self.kept[number] = [0, kind, value]
+            self._kept_bytes += packed
+        if large:
+            assert kept is not None
+            kept[0] += 1
+            return HELD, number, packed
+        return kind, number, attach(value, attachments) if packed else value
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
@@ -108,6 +203,7 @@ class Session:
         """Take a connection; one that came before is over."""
         self.stream = stream
         self.peer = stream.peer
+        self._frame_bytes = 0
         if self.lease is not None:
             self.lease.cancel()
             self.lease = None
@@ -123,8 +219,9 @@ class Session:
             await wake.wait()
             wake.clear()
             self._awake = False
-            while self._outgoing or conversation.ack_due:
-                for message in conversation.say(*self._take()):
+            while (self._outgoing and not conversation.choked) or conversation.ack_due:
+                said = ([], []) if conversation.choked else self._take()
+                for message in conversation.say(*said):
                     await stream.write(message)
 
     @property
@@ -134,14 +231,20 @@ class Session:
 
     def hear(self, message: bytes, handle: Callable[[Session, list[Any], list[bytes]], None]) -> None:
         """Take a message; have the items of a frame that is complete handled."""
-        heard = self._conversation.hear(message)
+        conversation = self._conversation
+        self._frame_bytes += len(message)
+        heard = conversation.hear(message)
         if heard is None:
             return
         acknowledged, items, attachments = heard
         if items:
+            self.share = max(CALL_BYTES, (self._frame_bytes - sum(map(len, attachments))) // len(items))
+            self.pause = self._pace.take(len(items), time.monotonic())
             handle(self, items, attachments)
-        self._conversation.forget(acknowledged)
-        if self._conversation.ack_due:
+        self._frame_bytes = 0
+        choked = conversation.choked
+        conversation.forget(acknowledged)
+        if conversation.ack_due or choked:
             self._wake.set()
         elif items and self._ack_timer is None:
             self._ack_timer = self._loop.call_later(_ACK_AFTER, self._acknowledge)
@@ -159,8 +262,10 @@ class Session:
         kept = self.kept.get(number)
         if kept is not None:
             kept[0] += 1
-        else:
-            self.kept[number] = [1, *(self._find(number) if number not in self.active else (None, None))]
+            return
+        kind, value = self._find(number) if number not in self.active else (None, None)
+        self.kept[number] = [1, kind, value]
+        self._kept_bytes += size_of(value)
 
     def release(self, number: int) -> None:
         """Let go of a result that was kept once more than it is needed."""
@@ -169,6 +274,7 @@ class Session:
             kept[0] -= 1
             if kept[0] <= 0:
                 del self.kept[number]
+                self._kept_bytes -= size_of(kept[2])
 
     def outcome(self, number: int) -> tuple[str | None, Any]:
         """Return the kind and value of a call that has ended and whose result is still here, else (None, None)."""
@@ -188,16 +294,38 @@ class Session:
                     return item[0], restore(item[2], attachments)
         return None, None
 
-    def end(self) -> None:
-        """Forget everything that was to be said."""
+    def end(self) -> list[Call]:
+        """Forget everything that was to be said; return the calls that waited for it to be read."""
         self._outgoing.clear()
+        for call in self.active.values():
+            if call.timer is not None:
+                call.timer.cancel()
         if self._ack_timer is not None:
             self._ack_timer.cancel()
         if self.lease is not None:
             self.lease.cancel()
         if self.writer is not None:
             self.writer.cancel()
+        with self._filling:
+            self.full = False
+            parked, self._parked = self._parked, []
+        return parked
 
-    def gone(self) -> ServerLost:
-        """Return the error for those who wait for a result of this session after its end."""
-        return ServerLost("the client that made this call is gone, and its results with it")
+
+_SIZED = frozenset({tuple, str, bytes, list})
+
+
+def _weight(value: Any) -> int:
+    """Return the bytes of an outcome, or of what a stream yielded, which is a list."""
+    kind = type(value)
+    if kind is tuple:
+        return len(value[1]) if value[0] in ("p", "M") else 0
+    if kind is list:
+        return sum(_weight(part) for part in value if type(part) in _SIZED)
+    return len(value)
+
+
+def _too_much(kept: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"this server keeps {kept >> 20} MiB of results for this client, nearly its limit; look at some or drop them"
+    )

@@ -1,0 +1,241 @@
+"""Callers that send faster than a server works, readers that do not read, and other things that must not fill memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from manyhands import LimitExceeded, Limits, ProtocolError, RemoteStream, RpcAgentServerLauncher
+from manyhands.remote.conversation import Conversation
+from manyhands.remote.faults import decode_error
+from manyhands.remote.values import encode_argument
+from manyhands.remote.wire import CALL, CLASS, ERROR, NEW, RESULT
+from manyhands.rpc.client import ClientStream, connect
+from manyhands.rpc.loop import run
+from manyhands.rpc.pace import Pace
+from manyhands.rpc.token import load_token
+from tests.remote.crew import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from manyhands.rpc import Address
+
+
+def at(server: RpcAgentServerLauncher) -> Any:
+    return Worker("agent", to_dist={"host": server.host, "port": server.port})  # type: ignore[call-arg]
+
+
+@pytest.fixture
+def launch() -> Iterator[Callable[..., RpcAgentServerLauncher]]:
+    """Starts servers with limits, in processes of their own."""
+    launched = []
+
+    def start(**limits: int) -> RpcAgentServerLauncher:
+        launcher = RpcAgentServerLauncher(limits=Limits(**limits))
+        launched.append(launcher)
+        launcher.launch(in_subprocess=True)
+        return launcher
+
+    yield start
+    for launcher in launched:
+        launcher.shutdown()
+
+
+class RawClient:
+    """A client with an agent (number 1) that knows no window and reads when it is told to."""
+
+    def __init__(self, address: Address) -> None:
+        self._conversation = Conversation(1 << 30)
+        hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
+        self.stream: ClientStream
+        self.stream, _ = run(connect(address, "agents", load_token(), None, hello, 10.0), 20.0)
+        cls, _, _ = encode_argument(Worker, "a class")
+        self.say([(CLASS, 1, Worker.__module__, "Worker", cls), (NEW, 1, 1, "init", ("raw",), None)])
+
+    def say(self, items: list[Any], attachments: list[bytes] | None = None) -> None:
+        async def write() -> None:
+            for message in self._conversation.say(items, attachments or []):
+                await self.stream.write(message)
+
+        run(write(), 20.0)
+
+    def read(self, count: int) -> list[tuple[Any, ...]]:
+        """Return so many answers, acknowledging as a client does."""
+        answers: list[tuple[Any, ...]] = []
+
+        async def hear() -> None:
+            while len(answers) < count:
+                heard = self._conversation.hear(await self.stream.read())
+                if heard is not None:
+                    answers.extend(heard[1])
+                    for message in self._conversation.say([]):
+                        await self.stream.write(message)
+
+        run(hear(), 60.0)
+        return answers
+
+    def close(self) -> None:
+        run(self.stream.close(), 5.0)
+
+
+def info(agent: Any) -> dict[str, Any]:
+    report: dict[str, Any] = agent._link.control("info").result(20)
+    return report
+
+
+def test_results_that_nobody_reads_do_not_pile_up(launch: Any, eventually: Any) -> None:
+    server = launch(results_bytes=8 << 20)
+    watching = at(server)
+    before = info(watching)
+    reader = RawClient(server.address)
+    calls, size = 300, 200_000
+    reader.say([(CALL, number, 1, "make", (size,)) for number in range(1, calls + 1)])
+    eventually(lambda: info(watching)["results_waiting_bytes"] > 4 << 20)
+    time.sleep(0.3)
+    stuck = info(watching)
+    assert stuck["results_waiting_bytes"] < (8 << 20) + 2 * size, "the agent waits for its reader"
+    assert stuck["calls_served"] - before["calls_served"] < calls
+    assert watching.add(1).result(10) == 2, "other clients do not notice"
+    answers = reader.read(calls)
+    assert [(kind, number) for kind, number, *_ in answers] == [(RESULT, number) for number in range(1, calls + 1)]
+    eventually(lambda: info(watching)["results_waiting_bytes"] == 0)
+    reader.close()
+
+
+def test_a_client_that_ignores_the_window_is_refused(launch: Any, mark: Path) -> None:
+    server = launch(window_bytes=1 << 20)
+    rude = RawClient(server.address)
+    rude.say([(CALL, 1, 1, "block_until", (str(mark),))])
+    for number in range(2, 42):
+        rude.say([(CALL, number, 1, "size", ("x" * 100_000,))])
+    refused = rude.read(19)  # the 2 MiB are used up by 21 of the 40
+    assert {kind for kind, *_ in refused} == {ERROR}
+    assert all(isinstance(decode_error(value), LimitExceeded) for *_, value in refused)
+    mark.touch()
+    answers = rude.read(22)
+    assert {kind for kind, *_ in answers} == {RESULT}, "what came before that is carried out"
+    assert at(server).add(1).result(10) == 2
+    rude.close()
+
+
+def test_a_proper_client_is_slowed_and_never_refused(launch: Any) -> None:
+    agent = at(launch(window_bytes=1 << 20))
+    agent.echo(1).result(10)
+    results = [agent.size("x" * 50_000) for _ in range(300)]
+    assert [result.result(20) for result in results] == [50_000] * 300
+
+
+def test_results_that_are_kept_have_a_limit(launch: Any, eventually: Any) -> None:
+    agent = at(launch(kept_bytes=8 << 20))
+    kept = [agent.make(3 << 20) for _ in range(2)]
+    refused = agent.make(3 << 20)
+    assert isinstance(refused.exception(10), LimitExceeded)
+    assert len(kept[0].result(10)) == 3 << 20
+    del kept
+    gc.collect()
+    eventually(lambda: info(agent)["results_kept"] == 0)
+    assert len(agent.make(3 << 20).result(10)) == 3 << 20
+
+
+def test_what_is_kept_for_repetition_has_a_limit() -> None:
+    here, there = Conversation(1 << 30), Conversation(1 << 30)
+    frames = [here.say([("x",)], [bytes(16 << 20)]) for _ in range(4)]
+    assert here.choked
+    for frame in frames:
+        for message in frame:
+            there.hear(message)
+    (acknowledgement,) = there.say([])
+    heard = here.hear(acknowledgement)
+    assert heard is not None
+    here.forget(heard[0])
+    assert not here.choked
+
+
+def test_deep_arguments_are_refused_by_every_server(worker: Any) -> None:
+    deep: list[Any] = []
+    for _ in range(200):
+        deep = [deep]
+    for argument in (deep, {"a": deep}):
+        with pytest.raises(LimitExceeded, match="nested"):
+            worker.echo(argument).result(10)
+    assert worker.echo([[[[1]]]]) == [[[[1]]]]
+
+
+def test_a_frame_cannot_smuggle_what_is_not_packed(launch: Any) -> None:
+    server = launch()
+    rude = RawClient(server.address)
+    for number, argument in enumerate(([[1]], ("m", "a", [[1]], "user", "id", "now")), 1):
+        rude.say([(CALL, number, 1, "echo", (argument,))])
+        ((kind, _, value),) = rude.read(1)
+        assert kind == ERROR
+        assert isinstance(decode_error(value), ProtocolError)
+    rude.close()
+
+
+def test_a_pace() -> None:
+    pace = Pace(10, 0.0)
+    assert pace.take(10, 0.0) == 0.0
+    assert pace.take(5, 0.0) == 0.5
+    assert not pace.allows(0.5)
+    assert pace.allows(0.7)
+    assert pace.take(10, 100.0) == 0.0, "a rest gives a second's worth, not more"
+    assert pace.take(1, 100.0) == 0.1
+
+
+def test_items_have_a_rate(launch: Any) -> None:
+    agent = at(launch(items_per_second=1_000))
+    agent.echo(1).result(10)
+    started = time.monotonic()
+    results = [agent.add(number) for number in range(3_000)]
+    assert [result.result(30) for result in results] == list(range(1, 3_001))
+    assert time.monotonic() - started > 1.0
+
+
+def test_handshakes_have_a_rate_and_real_clients_get_through(launch: Any) -> None:
+    server = launch(handshakes_per_second=3)
+
+    async def knock() -> int:
+        refused = 0
+        for _ in range(12):
+            hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
+            try:
+                stream, _ = await connect(server.address, "agents", load_token(), None, hello, 5.0)
+            except LimitExceeded:
+                refused += 1
+            else:
+                await stream.close()
+        return refused
+
+    assert run(knock(), 60.0) > 0
+    assert at(server).add(1).result(20) == 2
+
+
+def test_a_stream_of_large_items_waits_for_its_reader(launch: Any, eventually: Any) -> None:
+    server = launch()
+    agent, watching = at(server), at(server)
+    before = info(watching)["memory_bytes"]
+    stream = agent.chunks(400, 1 << 20)
+    assert len(next(stream)) == 1 << 20
+    eventually(lambda: agent.seen().result(10) >= RemoteStream.CREDIT // 2)
+    time.sleep(0.3)
+    assert agent.seen().result(10) <= 2 * RemoteStream.CREDIT
+    assert info(watching)["memory_bytes"] - before < 200 << 20
+    assert sum(len(chunk) for chunk in stream) == 399 << 20
+
+    async def slowly() -> int:
+        taken = 0
+        async for chunk in agent.async_chunks(60, 1 << 20):
+            taken += len(chunk)
+            if taken == 1 << 20:
+                await asyncio.sleep(0.2)
+                assert (await agent.seen()) <= 2 * RemoteStream.CREDIT
+        return taken
+
+    assert asyncio.run(slowly()) == 60 << 20
