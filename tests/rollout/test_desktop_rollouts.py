@@ -152,7 +152,7 @@ def test_what_is_left_out_is_said(index: Path, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_flags_reach_the_environment(index: Path) -> None:
-    flags = {
+    flags: dict[str, Any] = {
         "action_space": "pyautogui",
         "observation_type": "som",
         "pause": 0.5,
