@@ -265,7 +265,7 @@ def test_verification(machine: Machine) -> None:
         "/execute_with_verification",
         command="touch /tmp/manyhands-test/verified",
         shell=True,
-        verification={"command_success": "test -e /tmp/manyhands-test/verified", "window_exists": "mousepad"},
+        verification={"command_success": "test -e /tmp/manyhands-test/verified", "window_exists": "galculator"},
     ).json()
     assert (answer["status"], answer["returncode"]) == ("success", 0)
     assert answer["wait_time"] >= 0

@@ -36,6 +36,7 @@ _PACKAGES = (
     "libglib2.0-bin",
     "libxtst6",
     "lxterminal",
+    "mount",
     "mousepad",
     "openbox",
     "procps",
