@@ -200,7 +200,7 @@ _SETTINGS = {
     "show line numbers": ("View", "Line Numbers"),
     "wrap long lines": ("Document", "Word Wrap"),
     "show its toolbar": ("View", "Toolbar"),
-    "hide its status bar": ("View", "Statusbar"),
+    "show its status bar": ("View", "Statusbar"),
 }
 
 
