@@ -237,7 +237,8 @@ def test_sqlite_files_are_asked_and_not_changed(score: Score, tmp_path: Path) ->
 
 REGISTRY = """<?xml version="1.0"?><oor:items xmlns:oor="http://openoffice.org/2001/registry">
 <item oor:path="/org.openoffice.Office.Impress/Misc/Start"><prop oor:name="EnablePresenterScreen"><value>{}</value></prop></item>
-<item oor:path="/org.openoffice.Office.Common/Save/Document"><prop oor:name="AutoSaveTimeIntervall"><value>{}</value></prop></item>
+<item oor:path="/org.openoffice.Office.Common/Save/Document">
+<prop oor:name="AutoSaveTimeIntervall"><value>{}</value></prop></item>
 <item oor:path="/org.openoffice.Office.Writer/DefaultFont"><prop oor:name="Standard"><value>{}</value></prop></item>
 </oor:items>"""
 

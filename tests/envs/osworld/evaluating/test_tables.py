@@ -11,6 +11,9 @@ import openpyxl
 import pytest
 from openpyxl.chart import BarChart, LineChart, Reference
 from openpyxl.formatting.rule import CellIsRule, FormulaRule
+from openpyxl.pivot.cache import CacheDefinition, CacheField, CacheSource, SharedItems, WorksheetSource
+from openpyxl.pivot.record import RecordList
+from openpyxl.pivot.table import DataField, FieldItem, Location, PageField, PivotField, RowColField, TableDefinition
 from openpyxl.styles import Font, PatternFill
 from openpyxl.worksheet.datavalidation import DataValidation
 
@@ -259,3 +262,48 @@ def test_cities_in_order(score: Score, book: Callable[..., str]) -> None:
     expected: list[Any] = [f"City {number}" for number in range(20)] + [["Town 20", "City 20"]]
     assert score("compare_conference_city_in_order", book("a.xlsx", rows), {"expected": expected}) == 1
     assert score("compare_conference_city_in_order", book("a.xlsx", rows), {"expected": expected[::-1]}) == 0
+
+
+def pivot(*, row: int = 1, subtotal: str = "sum", filtered: bool = False, shift: int = 0) -> Change:
+    """Add a pivot table of the first sheet to the second; `shift` empty columns come first in its source."""
+
+    def change(workbook: Any) -> None:
+        source = WorksheetSource(ref=f"{'ABCDE'[0]}1:{'CDE'[shift]}4", sheet="Sheet1")
+        names = [f"c{number}" for number in range(3 + shift)]
+        fields = [CacheField(name=name, sharedItems=SharedItems()) for name in names]
+        cache = CacheDefinition(cacheSource=CacheSource(type="worksheet", worksheetSource=source), cacheFields=fields)
+        cache.records = RecordList(r=[])
+        used = [PivotField(items=[FieldItem(x=0), FieldItem(x=1), FieldItem(t="default")]) for _ in range(2)]
+        table = TableDefinition(
+            name="pivot",
+            cacheId=1,
+            dataCaption="Values",
+            location=Location(ref="A3:B5", firstHeaderRow=1, firstDataRow=1, firstDataCol=1),
+            pivotFields=[*(PivotField() for _ in range(shift)), *used, PivotField(dataField=True)],
+            rowFields=[RowColField(x=row + shift)],
+            colFields=[RowColField(x=-2)],
+            dataFields=[DataField(name="Sum", fld=2 + shift, subtotal=subtotal)],
+            pageFields=[PageField(fld=0, hier=-1)] if filtered else [],
+        )
+        table.cache = cache
+        workbook["Second"].add_pivot(table)
+
+    return change
+
+
+def test_pivot_tables(score: Score, book: Callable[..., str]) -> None:
+    gold = book("gold.xlsx", change=pivot(), Second=[])
+    props = ["col_fields", "filter", "row_fields", "data_fields"]
+    rule = {"type": "pivot_table", "sheet_idx0": "RNSecond", "sheet_idx1": "ENSecond", "pivot_props": props}
+
+    def same(change: Change | None, **more: Any) -> float:
+        return score("compare_table", book("found.xlsx", change=change, Second=[]), gold, rules=[rule | more])
+
+    assert same(pivot()) == 1
+    assert same(pivot(row=0)) == 0
+    assert same(pivot(subtotal="count")) == 0
+    assert same(pivot(filtered=True)) == 0
+    assert same(pivot(filtered=True), pivot_props=["row_fields", "data_fields", "name", "show_total"]) == 1
+    assert same(None) == 0
+    without_special = [*props, "ignore_special_fields", "selection", "data_fields_name"]
+    assert same(pivot(), pivot_props=without_special) == 1
