@@ -16,8 +16,9 @@ from manyhands.envs.rag.citing import citation, cited
 from manyhands.envs.rag.index import cache_folder, open_index
 from manyhands.envs.rag.knowledge import Document, passages, read_documents
 from manyhands.envs.samples import sample_options, sample_path
-from manyhands.errors import ConfigError
+from manyhands.errors import ConfigError, EnvironmentFailed
 from manyhands.tasks import Item
+from manyhands.testing import OpenAIServer
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -179,3 +180,44 @@ def test_the_samples_can_be_solved() -> None:
 
     for line in sample_path("rag").read_text().splitlines():
         run(play(json.loads(line)))
+
+
+def test_embeddings_find_by_meaning_what_words_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripted endpoint's vectors count letters: near is what has the same letters, whatever its words are."""
+    kb = tmp_path / "kb"
+    kb.mkdir()
+    for name, text in {"listen": "listen silent", "ox": "ox box fox", "rag": "zzz zzz"}.items():
+        (kb / f"{name}.txt").write_text(text)
+
+    async def search(model: str | None) -> list[str]:
+        options = {"kb": str(kb), "top_k": 1, "embeddings": model}
+        async with open_environment("rag", options) as environment:
+            await environment.open(Item("i", "?"))
+            found = await environment.call("search", {"query": "enlist tinsel"})
+            ids: list[str] = found.extras["ids"]
+            return ids
+
+    with OpenAIServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        assert run(search(None)) == []
+        assert run(search("letters")) == ["listen.txt"]
+        assert run(search("letters")) == ["listen.txt"]
+    vectors = list((cache_folder() / "indexes").glob("*-letters.npy"))
+    assert len(vectors) == 1, "the passages were embedded once"
+    monkeypatch.setattr("manyhands.envs.rag.embedding._TRIES", 0)
+    with pytest.raises(EnvironmentFailed, match="embeddings"):
+        run(search_fails(kb))
+
+
+async def search_fails(kb: Path) -> None:
+    async with open_environment("rag", {"kb": str(kb), "embeddings": "other"}) as environment:
+        await environment.check()
+
+
+def test_embeddings_need_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
+        run(search_fails(tmp_path))

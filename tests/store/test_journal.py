@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.errors import RunBusy, StoreFailed, UsageError
-from manyhands.store import Journal, Play, PlayStatus, RunDirectory, StoredTask, find_runs, summarise
+from manyhands.store import PRICES, Journal, Play, PlayStatus, RunDirectory, StoredTask, find_runs, summarise
 from manyhands.store.comparing import compare
 from manyhands.store.exporting import FORMATS, export
 from manyhands.store.records import pack_trajectory
@@ -110,13 +110,15 @@ def test_statistics_count_failures_as_zero_and_show_both_means(tmp_path: Path) -
         journal.record([play("a", score=1.0, prompt_tokens=10, completion_tokens=5), play("b", score=0.0)])
         journal.record([play("c", status=PlayStatus.FAILED, kind="ValueError")])
         journal.record([play("d", status=PlayStatus.INFRASTRUCTURE, kind="endpoint")])
-        summary = summarise(journal, 1, {"input": 2.0, "output": 4.0})
+        assert summarise(journal, 1).cost is None, "without prices it is unknown, not 0"
+        journal.set_meta(PRICES, '{"input": 2.0, "output": 4.0}')
+        summary = summarise(journal, 1)
         assert (summary.mean, summary.mean_of_played) == (1 / 4, 1 / 3)
         assert summary.failures == {"ValueError": 1, "endpoint": 1}
         assert (summary.done, summary.owed) == (4, 1)
         assert summary.cost == pytest.approx((10 * 2 + 5 * 4) / 1e6)
         journal.record([play("d", score=1.0, prompt_tokens=None)])
-        summary = summarise(journal, 1, {"input": 2.0, "output": 4.0})
+        summary = summarise(journal, 1)
         assert (summary.mean, summary.mean_of_played, summary.owed, summary.plays) == (0.5, 0.5, 0, 5)
         assert summary.cost is None
         assert summary.prompt_tokens is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.cli import agent_server, demo, osworld, pool, rollout, runs, vm
@@ -28,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add(subparsers)
     options = parser.parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # where `--agent module:Class` and the like are, as with `python -m`
     try:
         return int(options.run(options))
     except ManyhandsError as error:

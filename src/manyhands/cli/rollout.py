@@ -44,9 +44,16 @@ def run(options: argparse.Namespace) -> int:
     config = _config(options)
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     prepared = prepare(config)
+    _tell_left_out(prepared)
     if options.dry_run:
         return _dry_run(prepared)
     return _play(prepared, as_json=options.json, command=_again(options.arguments))
+
+
+def _tell_left_out(prepared: Prepared) -> None:
+    """Name the tasks that --skip-unsupported leaves out."""
+    for task, needs in prepared.benchmark.left_out.items():
+        print(f"manyhands: {task} is left out: it needs {', '.join(needs)}", file=sys.stderr)
 
 
 def _play(prepared: Prepared, *, as_json: bool, command: str) -> int:

@@ -60,18 +60,23 @@ def _run_argument(parser: argparse.ArgumentParser, name: str = "path") -> None:
     parser.add_argument(name, type=Path, metavar="RUN", help="the run's directory, or its name under ./results")
 
 
-def _journal(path: Path, *, read_only: bool = True) -> Journal:
-    """Open the journal of a run.
+def _folder(path: Path) -> Path:
+    """Return the directory of a run.
 
     Raises:
         ConfigError: there is no such run.
     """
-    from manyhands.store import Journal
-
     for folder in (path, Path("results") / path):
         if (folder / "journal.sqlite").exists():
-            return Journal(folder / "journal.sqlite", read_only=read_only)
+            return folder
     raise ConfigError(f"there is no run {path}; `manyhands runs` lists those under ./results")
+
+
+def _journal(path: Path) -> Journal:
+    """Open the journal of a run to read it; raises as `_folder`."""
+    from manyhands.store import Journal
+
+    return Journal(_folder(path) / "journal.sqlite", read_only=True)
 
 
 def _attempts(journal: Journal) -> int:
@@ -140,6 +145,7 @@ def _row(play: Play) -> list[str]:
 def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     from rich.markup import escape
 
+    from manyhands.messages.pictures import pictures_in
     from manyhands.store import pictures_of
 
     plays = list(journal.results("task = ? AND attempt = ?", [task, attempt]))
@@ -155,7 +161,7 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
         folder = pictures_of(journal.folder, task, attempt)
         for message in (journal.trajectory(play_number) or {}).get("messages", ()):
             out.print(f"[cyan]{message['role']}[/] {escape(str(message.get('content') or ''))}")
-            for name in [*message.get("pictures", ()), *message.get("kept", ())]:
+            for name in pictures_in(message):
                 out.print(f"  [magenta]picture[/] {escape(str(folder / name))}", soft_wrap=True)
             for call in message.get("tool_calls", ()):
                 out.print(
@@ -177,18 +183,18 @@ def _rescore(options: argparse.Namespace) -> int:
     from manyhands.models import ModelSettings
     from manyhands.models.secrets import endpoint_from_environment
     from manyhands.rollout.rescoring import rescore
-    from manyhands.store import summarise
+    from manyhands.store import RunDirectory, summarise
 
     judge = None
     if options.judge_model:
         url, key = endpoint_from_environment(Path.cwd())
         judge = ModelSettings(name=options.judge_model, base_url=url, api_key=key, most_requests=16)
-    with _journal(options.path, read_only=False) as journal:
-        count = rescore(journal, options.metric, judge)
-        summary = summarise(journal, _attempts(journal))
-    print(
-        f"{options.metric}: {number(summary.means.get(options.metric))} over {count} answers; nothing was played again"
-    )
+    with RunDirectory(_folder(options.path)) as directory:
+        directory.hold()
+        count = rescore(directory.journal, options.metric, judge)
+        means = summarise(directory.journal, _attempts(directory.journal)).means
+        directory.finish()
+    print(f"{options.metric}: {number(means.get(options.metric))} over {count} answers; nothing was played again")
     return 0
 
 

@@ -11,7 +11,7 @@ from manyhands._plugins import Family, Member
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MODELS", "Completion", "Model", "ModelSettings", "open_model"]
+__all__ = ["MODELS", "Completion", "GatePlace", "Model", "ModelSettings", "open_model"]
 
 MODELS = Family(
     kind="model",
@@ -21,6 +21,17 @@ MODELS = Family(
     },
     entry_points="manyhands.models",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePlace:
+    """Where the workers of a run hear how many of the requests that an endpoint takes are theirs."""
+
+    address: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"GatePlace(address={self.address!r})"  # never the secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +50,8 @@ class ModelSettings:
     """Seconds for one request: as long as the slowest reasoning models take for one turn."""
     temperature: float | None = None
     max_tokens: int | None = None
+    gate: GatePlace | None = None
+    """None: this process finds out by itself how many requests the endpoint takes."""
     stream: bool = False
     """Ask for the answer in pieces, which keeps proxies with short limits from cutting long ones."""
 

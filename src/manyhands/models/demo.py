@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from manyhands.models.base import Completion, Model
+from manyhands.models.demo_desktop import act_at_desktop
 from manyhands.models.demo_programs import PROGRAMS, RESULTS
 
 if TYPE_CHECKING:
@@ -56,11 +57,19 @@ class DemoModel(Model):
 
     async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
         """Answer by rules; no tokens are used, and none are counted."""
-        question = next((str(message["content"]) for message in messages if message.get("role") == "user"), "")
+        question = next((message["content"] for message in messages if message.get("role") == "user"), "")
         said = [str(message["content"]) for message in messages if message.get("role") == "tool"]
         names = {tool["function"]["name"] for tool in tools}
-        move = _UNKNOWN if not question else _decide(question, said, names)
+        if names & {"computer", "pyautogui"}:
+            move = act_at_desktop(_first_text(question), messages, names)
+        else:
+            move = _UNKNOWN if not question else _decide(str(question), said, names)
         return Completion(_message(move, len(said)), {"prompt_tokens": 0, "completion_tokens": 0})
+
+
+def _first_text(content: Any) -> str:
+    """Return what a message says beside its pictures."""
+    return str(content[0]["text"]) if isinstance(content, list) else str(content)
 
 
 Move = str | dict[str, Any]

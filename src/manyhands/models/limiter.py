@@ -26,12 +26,24 @@ class Limiter:
         self._cut_at = float("-inf")
         self._no_growth_before = float("-inf")
         self._closed_until = float("-inf")
+        self._share: int | None = None
         self.in_flight = 0
 
     @property
     def limit(self) -> int:
-        """How many requests may be in flight now."""
-        return max(1, int(self._limit))
+        """How many requests may be in flight now: what was found out here or, in company, this one's share."""
+        return max(1, int(self._limit)) if self._share is None else self._share
+
+    def follow(self, share: int, closed: float) -> None:
+        """Go by what somebody decides who hears of all requests: how many, and for how long none at all."""
+        self._share = share
+        self._limit = max(1.0, float(share))  # where to go on from if nobody decides any more
+        if closed:
+            self._closed_until = max(self._closed_until, self._clock() + closed)
+
+    def decide_alone(self) -> None:
+        """Go by what is found out here, from now on."""
+        self._share = None
 
     def opens_in(self) -> float:
         """Return the seconds until the endpoint wants to hear from anybody again; 0 most of the time."""
@@ -59,6 +71,8 @@ class Limiter:
         if now - self._cut_at >= _CUT_PAUSE:
             self._cut_at = now
             self._limit = max(1.0, min(self._limit, float(self.in_flight)) / 2)
+            if self._share is not None:
+                self._share = min(self._share, int(self._limit))  # until the next word from whoever decides
         self._no_growth_before = now + _GROWTH_PAUSE
         if retry_after:
             self._closed_until = max(self._closed_until, now + retry_after)

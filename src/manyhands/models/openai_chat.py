@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ from manyhands.tasks.working import doing, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from manyhands.models.base import GatePlace
+    from manyhands.models.gate.member import GateMember
 
 __all__ = ["OpenAIChat"]
 
@@ -50,6 +54,7 @@ class OpenAIChat(Model):
         )
         self._limiter = Limiter(settings.most_requests)
         self._queue: deque[asyncio.Future[None]] = deque()
+        self._member: GateMember | None = None
 
     def pressure(self) -> tuple[int, int]:
         """Return what the limiter counts."""
@@ -57,6 +62,8 @@ class OpenAIChat(Model):
 
     async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
         """Ask until there is an answer or no point in asking."""
+        if self._member is None and self.settings.gate is not None:
+            self._join(self.settings.gate)
         request = self._request(messages, tools)
         patience = Patience(self.settings.max_retries)
         while True:
@@ -64,7 +71,7 @@ class OpenAIChat(Model):
             doing("generating")
             try:
                 completion = await self._ask(request)
-                self._limiter.answered()
+                self._answered()
             except (openai.APIError, ValueError) as error:
                 pause = self._judge(error, patience)
             else:
@@ -76,7 +83,36 @@ class OpenAIChat(Model):
 
     async def close(self) -> None:
         """Close the connections."""
+        if self._member is not None:
+            self._member.close()
         await self._client.close()
+
+    def _join(self, gate: GatePlace) -> None:
+        """Share the endpoint's limit with the other workers of the run; until somebody answers there, decide alone."""
+        from manyhands.models.gate.member import GateMember
+
+        loop, settings = asyncio.get_running_loop(), self.settings
+
+        def changed(share: int | None, closed: float) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._follow, share, closed)
+
+        def state() -> tuple[int, int]:
+            return self._limiter.in_flight, self._limiter.in_flight + len(self._queue)
+
+        self._member = GateMember(gate, settings.name, settings.most_requests, state, changed)
+
+    def _follow(self, share: int | None, closed: float) -> None:
+        if share is None:
+            self._limiter.decide_alone()
+        else:
+            self._limiter.follow(share, closed)
+        self._call_next()
+
+    def _answered(self) -> None:
+        self._limiter.answered()
+        if self._member is not None:
+            self._member.answered()
 
     def _request(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
         settings = self.settings
@@ -113,11 +149,15 @@ class OpenAIChat(Model):
                 ) from error
             retry_after = _retry_after(error)
             self._limiter.throttled(retry_after)
+            if self._member is not None:
+                self._member.throttled(retry_after)
             pause = patience.after_refusal(retry_after)
         else:
             if isinstance(error, openai.APIStatusError) and error.status_code < 500:
                 _raise_final(error, self.settings.name)
             self._limiter.troubled()
+            if self._member is not None:
+                self._member.troubled()
             pause = patience.after_error()
             if pause is not None and isinstance(error, openai.APIStatusError):
                 pause = max(pause, _retry_after(error) or 0.0)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from manyhands.errors import ConfigError
 
-__all__ = ["RolloutConfig", "flag_of"]
+__all__ = ["HIDDEN", "RolloutConfig", "flag_of", "is_secret"]
 
+HIDDEN = "(hidden)"
+_SECRET = re.compile(r"(^|[_-])(api)?(key|token|secret|password|passwd|credentials?)$")
 _MODES = ("osworld", "math", "py", "rag", "web")
 
 
@@ -87,6 +90,9 @@ class RolloutConfig:
     pool_address: str | None = _set(
         None, "machines (osworld)", "use the pool that `manyhands pool serve` serves there", metavar="HOST:PORT"
     )
+    pause_machines: bool = _set(
+        False, "machines (osworld)", "let a machine stand still while the model thinks (qemu only)"
+    )
     path_to_vm: Path | None = _set(
         None, "machines (osworld)", "the machine's image: a file, or the name of a built one", metavar="FILE"
     )
@@ -150,11 +156,21 @@ class RolloutConfig:
         return cls(**given)
 
     def shown(self) -> dict[str, Any]:
-        """Return the settings as plain values, without the password."""
-        values = {
-            spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self) if spec.name != "client_password"
-        }
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        """Return the settings as plain values, without what must not be written down."""
+        return {spec.name: _shown(spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self)}
+
+
+def is_secret(name: str) -> bool:
+    """Return whether a setting or an option of this name is to be kept out of files: a key, a token, a password."""
+    return _SECRET.search(name.lower()) is not None
+
+
+def _shown(name: str, value: Any) -> Any:
+    if is_secret(name) and isinstance(value, str):
+        return HIDDEN
+    if isinstance(value, dict):
+        return {key: _shown(key, one) for key, one in value.items()}
+    return str(value) if isinstance(value, Path) else value
 
 
 def flag_of(name: str) -> str:

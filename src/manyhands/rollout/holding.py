@@ -13,6 +13,7 @@ from manyhands.tasks.working import waiting
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from manyhands.models import Model
     from manyhands.vms import Lease, Machine, PoolClient
 
 __all__ = ["Held", "MachineDesk", "PoolPlace"]
@@ -33,6 +34,8 @@ class PoolPlace:
     """What proves that a worker may: made for this run; None: the user's own token."""
     limit: float | None = None
     """Seconds after which a machine is taken back even from a rollout whose heart beats."""
+    pause: bool = False
+    """Whether machines stand still while the model thinks."""
 
     def __repr__(self) -> str:
         return f"PoolPlace(address={self.address!r})"  # never the secret
@@ -62,7 +65,7 @@ class MachineDesk:
             raise MachineFailed(f"the pool at {self._place.address} cannot be reached: {error}") from error
         assert leasing.lease is not None
         try:
-            yield Held(leasing.lease)
+            yield Held(leasing.lease, pause=self._place.pause)
         finally:
             with contextlib.suppress(ManyhandsError):  # a lease that cannot be released ends by its deadline
                 await leasing.__aexit__(None, None, None)
@@ -85,20 +88,28 @@ class MachineDesk:
 class Held:
     """A machine while one rollout has it."""
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
+    def __init__(self, lease: Lease, *, pause: bool = False) -> None:
+        self._lease, self._pause = lease, pause
 
     @property
     def machine(self) -> Machine:
         """The machine."""
         return self._lease.machine
 
+    def thinking(self, model: Model) -> Model:
+        """Return the model to ask while the machine is held."""
+        if not self._pause:
+            return model
+        from manyhands.rollout.pausing import PausingModel
+
+        return PausingModel(model, self._lease)
+
     @contextlib.asynccontextmanager
     async def guarded(self) -> AsyncIterator[None]:
         """End what is done inside as soon as the lease is lost: nothing that follows would mean anything.
 
         Raises:
-            LeaseLost: the lease ended before the `with` did, also if nothing inside noticed.
+            LeaseLost, MachineFailed: the machine was lost before the `with` ended, also if nothing inside noticed.
         """
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
@@ -124,10 +135,11 @@ class Held:
         await self.confirm()
 
     async def confirm(self) -> None:
-        """Make sure that the machine is still this rollout's.
+        """Make sure that the machine is still this rollout's, and alive: the pool takes a moment to notice that it is not.
 
         Raises:
-            LeaseLost: it is not.
+            LeaseLost: it has another holder, or none.
+            MachineFailed: it does not answer.
         """
         try:
             await self._lease.arenew()
@@ -136,6 +148,7 @@ class Held:
         except ManyhandsError:  # the pool cannot be reached just now: heartbeats decide whether that lasts too long
             if self._lease.lost is not None:
                 raise LeaseLost(self._lease.lost) from None
+        await asyncio.to_thread(self.machine.platform)
 
     def described(self) -> dict[str, Any]:
         """Return what a trajectory says about the machine."""

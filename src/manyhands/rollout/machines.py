@@ -106,7 +106,7 @@ class SessionPool:
         limit = lease_limit(self._config.timeout)
         if self._config.pool_address:
             self._client, self._before = _found(self._config.pool_address)
-            self.place = PoolPlace(address=self._config.pool_address, limit=limit)
+            self.place = PoolPlace(address=self._config.pool_address, limit=limit, pause=self._config.pause_machines)
             return self
         from manyhands.rpc import Token
         from manyhands.vms import VMPoolManager
@@ -126,7 +126,7 @@ class SessionPool:
         except BaseException:
             pool.stop()
             raise
-        self.place = PoolPlace(address=str(server.address), secret=secret, limit=limit)
+        self.place = PoolPlace(address=str(server.address), secret=secret, limit=limit, pause=config.pause_machines)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,15 +1,15 @@
 """The pictures of one rollout: kept as files of the run, named in the conversation, sent to the model while they are recent.
 
-A message of the conversation has the names of the pictures that the model is shown with it under `pictures`; nothing in the
-trajectory is base64.
+Nothing in the trajectory is base64: see `manyhands.messages.pictures`.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from manyhands.messages.pictures import developed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,33 +49,5 @@ class Album:
             self.files[f"{stem}_{stamp()}{dot}{suffix}"] = content
 
     def developed(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the conversation as the model is sent it, with the last pictures in it.
-
-        A tool's message may only have text, so the pictures of a turn follow its results as a message of the user.
-        """
-        if not self.files:
-            return list(messages)
-        named = [name for message in messages for name in message.get("pictures", ())]
-        passing = max(0, len(named) - self._shown)
-        sent: list[dict[str, Any]] = []
-        waiting: list[dict[str, Any]] = []
-        for message in messages:
-            if waiting and message.get("role") != "tool":
-                sent.append({"role": "user", "content": waiting})
-                waiting = []
-            plain = {name: value for name, value in message.items() if name not in {"pictures", "kept"}}
-            names = message.get("pictures", [])
-            parts = [self._picture(name) for name in names[passing:]]
-            passing = max(0, passing - len(names))
-            if message.get("role") == "tool":
-                waiting += parts
-            elif parts:
-                plain["content"] = [{"type": "text", "text": str(message.get("content") or "")}, *parts]
-            sent.append(plain)
-        if waiting:
-            sent.append({"role": "user", "content": waiting})
-        return sent
-
-    def _picture(self, name: str) -> dict[str, Any]:
-        encoded = base64.b64encode(self.files[name]).decode()
-        return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}}
+        """Return the conversation as the model is sent it, with the last pictures in it."""
+        return developed(messages, self.files.__getitem__, self._shown) if self.files else list(messages)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from manyhands._plugins import load_dotted
 from manyhands.config import RunConfig
 from manyhands.config.run_config import usable_cores
 from manyhands.envs import ENVIRONMENTS, Environment, Shared, environment_class
@@ -21,6 +22,7 @@ from manyhands.models import ModelSettings
 from manyhands.models.base import MODELS
 from manyhands.models.secrets import endpoint_from_environment
 from manyhands.rollout.benchmark import Benchmark, read_benchmark
+from manyhands.rollout.config import is_secret
 from manyhands.rollout.machines import DEFAULT_PROVIDER, machine_settings
 from manyhands.rollout.reading import read_settings
 from manyhands.rollout.station import PlaySettings
@@ -72,6 +74,7 @@ def prepare(config: RolloutConfig) -> Prepared:
     """
     if config.data is None:
         raise ConfigError("--data is missing: the file with the tasks")
+    _check_own(config)
     environment = _environment(config)
     options = _options(config, environment)
     benchmark = read_benchmark(
@@ -125,6 +128,23 @@ def _machines(config: RolloutConfig, environment: type[Environment]) -> list[str
     provider_class(provider)
     machine_settings(config, environment.machine_ports)
     return [provider, str(config.path_to_vm or ""), config.snapshot_name]
+
+
+def _check_own(config: RolloutConfig) -> None:
+    """Check that what the user has written can be imported.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    for name in ("env", "agent", "metric"):
+        location = getattr(config, name)
+        if location and ":" in location:
+            try:
+                load_dotted(location)
+            except ModuleNotFoundError as error:
+                raise ConfigError(
+                    f"--{name} {location}: {error}. Modules are looked for in this folder and in PYTHONPATH"
+                ) from error
 
 
 def _environment(config: RolloutConfig) -> type[Environment]:
@@ -199,7 +219,8 @@ def _identity(
     config: RolloutConfig, benchmark: Benchmark, options: dict[str, Any], machines: list[str | None] | None
 ) -> str:
     """Return a digest of everything that decides what is played; where and how fast it is played is no part of it."""
-    contents = {name: _content(Path(value)) if name in _FILES else value for name, value in options.items()}
+    known = {name: value for name, value in options.items() if not is_secret(name)}  # a new key makes no new run
+    contents = {name: _content(Path(value)) if name in _FILES else value for name, value in known.items()}
     matters: list[Any] = [
         config.mode, config.env, contents, config.model, config.agent, config.metric, config.judge_model,
         config.max_turns, config.attempts, config.temperature, config.max_tokens, config.timeout, benchmark.digest,

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from manyhands.errors import Interrupted
+from manyhands.models.base import MODELS
 from manyhands.rollout.benchmark import digest_of
 from manyhands.rollout.board import read_boards
 from manyhands.rollout.machines import SessionPool
@@ -17,7 +18,17 @@ from manyhands.rollout.preparing import Prepared, prepare
 from manyhands.rollout.tally import Tally
 from manyhands.rollout.worker import FATAL, RolloutWorker
 from manyhands.runners.run import Run
-from manyhands.store import MACHINES, OwedRollout, Play, PlayStatus, RunDirectory, StoredTask, Summary, summarise
+from manyhands.store import (
+    MACHINES,
+    PRICES,
+    OwedRollout,
+    Play,
+    PlayStatus,
+    RunDirectory,
+    StoredTask,
+    Summary,
+    summarise,
+)
 from manyhands.tasks import Item, Task, TaskResponse, TaskStatus
 
 if TYPE_CHECKING:
@@ -88,6 +99,7 @@ class Session:
         self._in_a_row = 0
         self._noted = 0.0
         self._told = 0.0
+        self._pressure: Callable[[], tuple[int, int]] | None = None
         self._pool: SessionPool | None = None
         self._machines_before: dict[str, float] = {}
         """What came of the machines of earlier sessions."""
@@ -100,6 +112,8 @@ class Session:
         if journal.count_tasks() < self.prepared.benchmark.size:
             journal.add_tasks(StoredTask(item.id, digest_of(item), _body(item)) for item in self.prepared.benchmark)
         journal.set_meta("attempts", str(self._config.attempts))
+        if self.prepared.prices is not None:
+            journal.set_meta(PRICES, json.dumps(self.prepared.prices))
         summary = self.summary()
         self.tally = Tally.resumed(self.prepared.path.name, self.prepared.path, summary)
         self.owed = summary.owed
@@ -114,7 +128,7 @@ class Session:
 
     def summary(self) -> Summary:
         """Return the statistics of the run as it is now."""
-        return summarise(self.directory.journal, self._config.attempts, self.prepared.prices)
+        return summarise(self.directory.journal, self._config.attempts)
 
     def play(self) -> Summary:
         """Play what is owed.
@@ -127,8 +141,8 @@ class Session:
         if self.owed:
             number = self.directory.journal.begin_session()
             try:
-                with self._machines() as settings:
-                    self._player = Player(settings)
+                with self._machines() as settings, self._gate(settings) as shared:
+                    self._player = Player(shared)
                     self._drive(number)
             finally:
                 self._note_session(number, force=True)
@@ -156,6 +170,19 @@ class Session:
                 self._pool = None
                 self._say("ending machines")
         self._say("")
+
+    @contextlib.contextmanager
+    def _gate(self, settings: PlaySettings) -> Iterator[PlaySettings]:
+        """Have workers share the limit of the model's endpoint; one worker, or a model without endpoint, has no need to."""
+        if self.prepared.engine.workers == 1 or self._config.model in MODELS.names():
+            yield settings
+            return
+        from manyhands.models.gate.server import GateServer
+
+        with GateServer(self._config.num_rollouts, self._config.host) as gate:
+            self._pressure = gate.pressure
+            model, judge = (replace(one, gate=gate.place) for one in (settings.model, settings.judge))
+            yield replace(settings, model=model, judge=judge)
 
     def _drive(self, number: int) -> None:
         run = Run(self.prepared.engine, None, iter(()))
@@ -244,7 +271,9 @@ class Session:
         self.tally.under_way = len(self._under_way)
         if self._watch and self.tally.seconds - self._told > _TELL:
             self._told = self.tally.seconds
-            self.tally.sighting = read_boards(self.directory.live)
+            self.tally.sighting = seen = read_boards(self.directory.live)
+            if self._pressure:
+                seen.in_flight, seen.may_be_in_flight = self._pressure()
             self.tally.machines = self._pool.look() if self._pool else None
             self._watch(self.tally)
 

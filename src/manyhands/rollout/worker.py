@@ -96,7 +96,8 @@ class RolloutWorker:
                 environment = station.environment_class(settings.options, shared=station.shared)
                 if environment.needs_machine:
                     held = await machines.enter_async_context(_desk(station, environment).lease(f"{here()} {item.id}"))
-                episode = PlayedEpisode(environment, station.model, settings.max_turns, settings.max_retries)
+                model = held.thinking(station.model) if held else station.model
+                episode = PlayedEpisode(environment, model, settings.max_turns, settings.max_retries)
                 async with held.guarded() if held else contextlib.nullcontext():
                     await self._perform(station, environment, episode, item, play, clock, held)
             except Exception as error:  # noqa: BLE001 - whatever a play ends with is its result
@@ -156,7 +157,7 @@ async def _cause(error: Exception, held: Held | None) -> Exception:
     if held is not None:
         try:
             await held.confirm()
-        except LeaseLost as loss:
+        except (LeaseLost, MachineFailed) as loss:
             return loss
     return error
 

@@ -3,10 +3,11 @@
 from manyhands.store.directory import RunDirectory, find_runs, pictures_of
 from manyhands.store.journal import Journal
 from manyhands.store.records import OwedRollout, Play, PlayStatus, StoredTask
-from manyhands.store.summary import MACHINES, Summary, summarise
+from manyhands.store.summary import MACHINES, PRICES, Summary, summarise
 
 __all__ = [
     "MACHINES",
+    "PRICES",
     "Journal",
     "OwedRollout",
     "Play",

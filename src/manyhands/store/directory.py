@@ -92,6 +92,12 @@ class RunDirectory:
         self._rewrite_results()
         return resumed
 
+    def hold(self) -> None:
+        """Take hold of a run that exists, to add to it what is no result."""
+        with self._guarded():
+            self._take_lock()
+        self.journal = Journal(self.path / _JOURNAL)
+
     def append_results(self, plays: Iterable[Play]) -> None:
         """Add lines to results.jsonl for those who follow it; it is the journal that counts."""
         with self._guarded():

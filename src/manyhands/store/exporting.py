@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands._plugins import load_dotted
 from manyhands.errors import MissingExtra
+from manyhands.messages.pictures import developed, pictures_in
 from manyhands.store.directory import pictures_of, plain_name, result_line
 
 if TYPE_CHECKING:
@@ -62,13 +63,25 @@ def _openai_chat(journal: Journal, target: Path) -> int:
         for _, play, trajectory in _full(journal):
             if not trajectory.get("messages"):
                 continue
-            line = {"messages": trajectory["messages"]}
+            folder = pictures_of(journal.folder, play.task, play.attempt)
+            line: dict[str, Any] = {"messages": developed(trajectory["messages"], _Reader(folder))}
             if trajectory.get("tools"):
                 line["tools"] = trajectory["tools"]
             line["metadata"] = {"task": play.task, "attempt": play.attempt, "score": play.score}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             count += 1
     return count
+
+
+class _Reader:
+    """Reads pictures of a folder; one that somebody has deleted is empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, name: str) -> bytes:
+        path = self._folder / name
+        return path.read_bytes() if path.exists() else b""
 
 
 def _parquet(journal: Journal, target: Path) -> int:
@@ -160,16 +173,12 @@ def _config(journal: Journal) -> dict[str, Any]:
 
 def _copy_files(source: Path, target: Path, trajectory: dict[str, Any]) -> None:
     """Copy the pictures that a trajectory names, and its recording under the name that OSWorld gives it."""
-    named = [name for message in trajectory.get("messages", ()) for name in _pictures(message)]
+    named = [name for message in trajectory.get("messages", ()) for name in pictures_in(message)]
     for name in named:
         if (source / name).exists():
             shutil.copyfile(source / name, target / name)
     if recordings := sorted(source.glob("recording_*.mp4")):
         shutil.copyfile(recordings[-1], target / "recording.mp4")
-
-
-def _pictures(message: dict[str, Any]) -> list[str]:
-    return [*message.get("pictures", ()), *message.get("kept", ())]
 
 
 def _osworld_steps(trajectory: dict[str, Any]) -> list[dict[str, Any]]:
@@ -187,7 +196,7 @@ def _osworld_steps(trajectory: dict[str, Any]) -> list[dict[str, Any]]:
             line["action"] = None if call is None else extras.get("action", call["function"])
             line |= {"response": message.get("content"), "reward": 0, "done": call is None or bool(extras.get("done"))}
             line["info"] = {} if call is None else {"result": reply.get("content")}
-            line["screenshot_file"] = next(iter(_pictures(reply)), None)
+            line["screenshot_file"] = next(iter(pictures_in(reply)), None)
             lines.append(line)
     return lines
 

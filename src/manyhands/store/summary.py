@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from manyhands.store.journal import Journal
 
-__all__ = ["MACHINES", "Summary", "pass_at", "summarise"]
+__all__ = ["MACHINES", "PRICES", "Summary", "pass_at", "summarise"]
 
+PRICES = "prices"
+"""The journal's note, in JSON, of `input` and `output`, for a million tokens; without it the cost is unknown."""
 MACHINES = "machines"
 """The journal's note, in JSON, of what came of the machines of all sessions: `hand_overs`, `leased_seconds`,
 `machine_seconds`."""
@@ -68,13 +70,12 @@ class Summary:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def summarise(journal: Journal, attempts: int, prices: Mapping[str, float] | None = None) -> Summary:
+def summarise(journal: Journal, attempts: int) -> Summary:
     """Return the statistics of a run.
 
     Args:
         journal: of the run.
         attempts: how many attempts at each task were asked for.
-        prices: `input` and `output`, for a million tokens; None: the cost is unknown.
     """
     tasks = journal.count_tasks()
     statuses = dict(journal.rows("SELECT status, count(*) FROM plays WHERE decides = 1 GROUP BY status"))
@@ -93,7 +94,7 @@ def summarise(journal: Journal, attempts: int, prices: Mapping[str, float] | Non
         means=_means(journal),
         machines=_machines(journal),
         **_scores(journal, statuses),
-        **_use(journal, prices),
+        **_use(journal),
     )
 
 
@@ -120,8 +121,9 @@ def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _use(journal: Journal, prices: Mapping[str, float] | None) -> dict[str, Any]:
+def _use(journal: Journal) -> dict[str, Any]:
     """Return what all plays used, those included that others followed."""
+    prices = json.loads(journal.meta(PRICES) or "null")
     [(plays, requests, worked, waited, prompt, completion, silent)] = journal.rows(
         "SELECT count(*), total(requests), total(seconds), total(waited), total(prompt_tokens), total(completion_tokens), "
         "total(prompt_tokens IS NULL OR completion_tokens IS NULL) FROM plays"

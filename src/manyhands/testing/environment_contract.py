@@ -46,6 +46,10 @@ class EnvironmentContract:
         """Return the environment under test."""
         return open_environment(self.environment, self.options, shared=shared)
 
+    def machine(self) -> Any:
+        """Return a machine for an attempt, for environments that need one."""
+        return None
+
     # --- what it says of itself ----------------------------------------------------------------------------------------
 
     def test_an_unknown_option_is_refused_and_the_known_ones_are_told(self) -> None:
@@ -86,14 +90,14 @@ class EnvironmentContract:
     def test_the_first_message_has_the_question_and_not_the_answer(self) -> None:
         async def first() -> str:
             async with self.open() as environment:
-                return await environment.open(self.item)
+                return await environment.open(self.item, self.machine())
 
         assert self.item.question in _run(first())
 
     def test_a_good_call_succeeds_given_as_an_object_or_as_json(self) -> None:
         async def call() -> None:
             async with self.open() as environment:
-                await environment.open(self.item)
+                await environment.open(self.item, self.machine())
                 name, arguments = self.a_call
                 for given in (arguments, json.dumps(dict(arguments))):
                     result = await environment.call(name, given)
@@ -106,7 +110,7 @@ class EnvironmentContract:
     def test_bad_calls_are_told_to_the_agent(self) -> None:
         async def call() -> None:
             async with self.open() as environment:
-                await environment.open(self.item)
+                await environment.open(self.item, self.machine())
                 name, arguments = self.a_call
                 bad: list[tuple[str, Any]] = [
                     ("no_such_tool", {}),
@@ -127,7 +131,7 @@ class EnvironmentContract:
     def test_several_calls_of_one_turn_are_all_answered(self) -> None:
         async def call() -> None:
             async with self.open() as environment:
-                await environment.open(self.item)
+                await environment.open(self.item, self.machine())
                 name, arguments = self.a_call
                 results = await asyncio.gather(*(environment.call(name, arguments) for _ in range(4)))
                 assert not any(result.error for result in results)
@@ -137,7 +141,7 @@ class EnvironmentContract:
     def test_a_cancelled_call_leaves_it_closable(self) -> None:
         async def call() -> None:
             async with self.open() as environment:
-                await environment.open(self.item)
+                await environment.open(self.item, self.machine())
                 task = asyncio.create_task(environment.call(*self.a_call))
                 await asyncio.sleep(0)
                 task.cancel()
@@ -177,7 +181,7 @@ class EnvironmentContract:
     def test_attempts_that_share_a_worker_do_not_disturb_each_other(self) -> None:
         async def attempt(shared: Shared, number: int) -> None:
             async with self.open(shared) as environment:
-                await environment.open(self.item)
+                await environment.open(self.item, self.machine())
                 if number % 3:
                     assert not (await environment.call(*self.a_call)).error
 

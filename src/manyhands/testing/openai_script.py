@@ -55,6 +55,8 @@ class Script:
     latency: float = 0.0
     """Seconds until an answer begins."""
     faults: Sequence[Fault] = ()
+    most_at_once: int = 0
+    """Requests in flight above which the endpoint refuses with status 429; 0: it takes all."""
     context_limit: int = 0
     """Characters of conversation above which the endpoint refuses with `context_length_exceeded`; 0: no limit."""
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))

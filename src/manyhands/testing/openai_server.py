@@ -102,6 +102,9 @@ class _Connection(asyncio.Protocol):
         if self._keep:
             seen.bodies.append(request)
         fault = self._script.fault()
+        most = self._script.most_at_once
+        if fault is None and most and seen.in_flight > most:
+            fault = Fault(429)
         asyncio.get_running_loop().call_later(self._script.latency, self._answer, request, fault)
 
     def _answer(self, request: dict[str, Any], fault: Fault | None) -> None:

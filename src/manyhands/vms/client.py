@@ -108,6 +108,9 @@ class PoolClient(PoolFace):
     async def _reset(self, token: int) -> Grant:
         return grant_from(await self._call("reset", token))
 
+    async def _pause(self, token: int, paused: bool) -> None:
+        await self._call("pause", token, paused)
+
     async def _status(self) -> PoolStatus:
         return status_from(await self._call("status"))
 

@@ -86,6 +86,29 @@ class Lease:
         """As `renew`, without holding the event loop."""
         return await self._face.wait_async(self._renew())
 
+    def pause(self) -> None:
+        """Let the machine stand still, so that it uses no processor: while a model thinks, for example.
+
+        It answers nothing until `resume`, except for its picture where the provider serves that. Its clock stands still
+        as well. Only `qemu` can do it; machines of other providers go on.
+
+        Raises:
+            LeaseLost: the lease has ended.
+        """
+        self._face.wait(self._face._pause(self.token, True), _ANSWER_SECONDS)
+
+    def resume(self) -> None:
+        """Let the machine go on; again is no error; raises as `pause`."""
+        self._face.wait(self._face._pause(self.token, False), _ANSWER_SECONDS)
+
+    async def apause(self) -> None:
+        """As `pause`, without holding the event loop."""
+        await self._face.wait_async(self._face._pause(self.token, True))
+
+    async def aresume(self) -> None:
+        """As `resume`, without holding the event loop."""
+        await self._face.wait_async(self._face._pause(self.token, False))
+
     async def arelease(self) -> None:
         """As `release`, without holding the event loop."""
         with contextlib.suppress(PoolStopped):
@@ -283,6 +306,9 @@ class PoolFace(ABC):
 
     @abstractmethod
     async def _reset(self, token: int) -> Grant: ...
+
+    @abstractmethod
+    async def _pause(self, token: int, paused: bool) -> None: ...
 
     @abstractmethod
     async def _status(self) -> PoolStatus: ...

@@ -13,6 +13,7 @@ __all__ = ["cache_folder", "find_program"]
 _PACKAGES = {
     "dbus-daemon": "dbus-daemon",
     "mke2fs": "e2fsprogs",
+    "mmdebstrap": "mmdebstrap",
     "openbox": "openbox",
     "qemu-img": "qemu-utils",
     "qemu-system-x86_64": "qemu-system-x86",

@@ -201,6 +201,28 @@ class Keeper:
             raise LeaseLost(f"lease {token} has ended: {self.ledger.machines[machine_id].reason or 'it was too late'}")
         return grant
 
+    async def pause(self, token: int, paused: bool) -> None:
+        """Let a leased machine stand still, or go on, where its provider can.
+
+        Raises:
+            LeaseLost: the lease has ended, or ends because the machine is gone.
+        """
+        lease = self.ledger.leases.get(token)
+        if lease is None or not lease.handed_out:
+            raise LeaseLost(f"lease {token} has ended")
+        await self._begin(lease.machine_id, self._pause(lease.machine_id, lease, paused))
+        if token not in self.ledger.leases:
+            raise LeaseLost(f"lease {token} has ended: {self.ledger.machines[lease.machine_id].reason}")
+
+    async def _pause(self, machine_id: str, lease: LeaseRecord, paused: bool) -> None:
+        if self.ledger.leases.get(lease.token) is not lease:
+            return
+        instance = self._instances[machine_id]
+        try:
+            await (self.provider.rest(instance) if paused else self.provider.wake(instance))
+        except (ManyhandsError, OSError) as error:
+            self._broke(machine_id, Trouble.HEALTH, error)
+
     def retire(self, machine_id: str) -> None:
         """Replace a machine; raises as `Ledger.retire`."""
         self.ledger.retire(machine_id)
@@ -328,6 +350,7 @@ class Keeper:
         except (ManyhandsError, OSError) as error:
             self._broke(machine_id, Trouble.RESET, error)
         else:
+            self.provider.held_by(instance, str(lease.token))
             self._grants[lease.token] = Grant(lease.token, machine, lease.duration)
 
     async def _clean(self, machine_id: str) -> Instance:
@@ -346,6 +369,7 @@ class Keeper:
             self._broke(machine_id, Trouble.HAND_OUT, error)
             return
         if self.ledger.handed_out(lease.token):
+            self.provider.held_by(instance, str(lease.token))
             grant = self._grants[lease.token] = Grant(lease.token, machine, lease.duration)
             self._answer(lease.request_id, grant)
             self._set_alarm()

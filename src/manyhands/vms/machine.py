@@ -94,6 +94,16 @@ class Machine:
         reply = self.request("POST", "/file", as_form({"file_path": path}), timeout=_FILE_SECONDS)
         return checked(reply, f"get_file {path}").body
 
+    def screenshot(self) -> bytes:
+        """Return what the machine's screen shows, as PNG: from its emulated display if the provider serves that."""
+        host, _, port = self.details.get("screen", self.address).rpartition(":")
+        reply = ask(host, int(port), "GET", "/screenshot", token=self.token, timeout=_FILE_SECONDS)
+        return checked(reply, "screenshot").body
+
+    async def ascreenshot(self) -> bytes:
+        """As `screenshot`, without holding the event loop."""
+        return await asyncio.to_thread(self.screenshot)
+
     async def aexecute(
         self, command: str | Sequence[str], *, shell: bool | None = None, timeout: float = COMMAND_SECONDS
     ) -> CommandResult:

@@ -248,6 +248,9 @@ class VMPoolManager(PoolFace):
     async def _reset(self, token: int) -> Grant:
         return await self._open().reset(token)
 
+    async def _pause(self, token: int, paused: bool) -> None:
+        await self._open().pause(token, paused)
+
     async def _status(self) -> PoolStatus:
         return self._open().status()
 

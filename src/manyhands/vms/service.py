@@ -84,6 +84,7 @@ class _PoolService:
             "renew": pool._renew,
             "release": pool._release,
             "reset": pool._reset,
+            "pause": pool._pause,
             "status": pool._status,
             "retire": pool._retire,
             "drain": self._drain,

@@ -29,9 +29,9 @@ def draw_marks(png: bytes, seen: Sequence[Widget]) -> bytes:
         if right <= left or bottom <= top:
             continue
         pen.rectangle((left, top, right, bottom), outline=colour, width=1)
-        label = pen.textbbox((left, top), str(number))
-        pen.rectangle(label, fill=colour)
-        pen.text((left, top), str(number), fill="white")
+        x0, y0, x1, y1 = pen.textbbox((left + 1, top), str(number))
+        pen.rectangle((x0 - 1, y0 - 1, x1 + 1, y1 + 1), fill=colour)
+        pen.text((left + 1, top), str(number), fill="white")
     drawn = io.BytesIO()
     picture.save(drawn, "PNG")
     return drawn.getvalue()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Widget", "as_table", "widgets"]
 
-_SHOWN_TEXT = 200
+_SHOWN_TEXT = 300
 """Characters of one name or text; a document's whole text would crowd out everything else."""
 _SHOWN_ROWS = 400
 """Rows of a table: some 10,000 tokens."""

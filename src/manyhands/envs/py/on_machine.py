@@ -76,7 +76,8 @@ class MachineInterpreter:
             10.0,
         )
         if started.returncode != 0:
-            raise EnvironmentFailed(f"the machine cannot run Python: {started.error or started.output or 'no python3'}")
+            problem = started.error or started.output or "it has no python3; the image `tiny` has"
+            raise EnvironmentFailed(f"the machine cannot run Python: {problem}")
         self._running = True
 
     async def _shell(self, command: str, limit: float) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ from manyhands._plugins import require
 from manyhands.envs.base import Environment
 from manyhands.envs.rag.citing import citation
 from manyhands.envs.tools import ToolFailed, ToolResult, tool
-from manyhands.errors import ConfigError
+from manyhands.errors import ConfigError, MissingExtra
 from manyhands.metrics.text import final_answer
 from manyhands.metrics.words import exact_match, f1
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from manyhands.envs.rag.embedding import Vectors
     from manyhands.envs.rag.index import Index
     from manyhands.tasks import Item
 
@@ -38,6 +40,7 @@ class RagOptions:
 
     kb: Annotated[Path | None, "the knowledge base: a .json or .jsonl file, or a folder of text and Markdown"] = None
     top_k: Annotated[int, "how many documents a search shows"] = 5
+    embeddings: Annotated[str | None, "a model of the endpoint that finds passages by meaning, besides words"] = None
 
 
 @asynccontextmanager
@@ -56,8 +59,22 @@ async def shared_index(kb: Path) -> AsyncIterator[Index]:
         index.close()
 
 
+@asynccontextmanager
+async def shared_vectors(index: Index, model: str) -> AsyncIterator[Vectors]:
+    """Open the vectors of an index, computed if need be, without blocking the event loop; raises as `open_vectors`."""
+    if importlib.util.find_spec("openai") is None:
+        raise MissingExtra("the option `embeddings`", "rollout", "openai")
+    from manyhands.envs.rag.embedding import open_vectors
+
+    vectors = await asyncio.to_thread(open_vectors, index, model)
+    try:
+        yield vectors
+    finally:
+        vectors.close()
+
+
 class RagEnvironment(Environment):
-    """Questions to be answered from documents, which are found with BM25.
+    """Questions to be answered from documents, which are found with BM25 and, if asked for, by embeddings.
 
     Metadata read: the documents that support the answer (see `expected_documents`). Own scores: `exact_match` and `f1` with
     SQuAD's normalisation, and `citation` where the benchmark names documents.
@@ -78,7 +95,7 @@ class RagEnvironment(Environment):
             raise ConfigError(
                 "the environment 'rag' needs a knowledge base: --kb with a .json or .jsonl file or a folder"
             )
-        await self._index()
+        await self._vectors(await self._index())
 
     async def open(self, item: Item, machine: Any = None) -> str:
         await self.check()
@@ -89,10 +106,18 @@ class RagEnvironment(Environment):
         assert kb is not None, "check() comes first"
         return await self.shared.get(("index", str(kb)), lambda: shared_index(kb))
 
+    async def _vectors(self, index: Index) -> Vectors | None:
+        model = self.options.embeddings
+        if model is None:
+            return None
+        return await self.shared.get(("vectors", index.name, model), lambda: shared_vectors(index, model))
+
     @tool
     async def search(self, query: Annotated[str, "a few words that the document should have"]) -> ToolResult:
         """Find documents by words. Shows the id, the title and the best passage of each."""
-        found = await asyncio.to_thread((await self._index()).search, query, self.options.top_k)
+        index = await self._index()
+        vectors = await self._vectors(index)
+        found = await asyncio.to_thread(index.search, query, self.options.top_k, vectors)
         if not found:
             return ToolResult("No document has any of these words; try others.", extras={"ids": []})
         told = [f"[{one.document.id}] {one.document.title}\n{one.passage}" for one in found]

@@ -18,12 +18,17 @@ from manyhands.envs.rag.knowledge import Document, digest, passages, read_docume
 from manyhands.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import IO
 
-__all__ = ["Found", "Index", "cache_folder", "open_index"]
+    from manyhands.envs.rag.embedding import Vectors
+
+__all__ = ["Found", "Index", "build_once", "cache_folder", "open_index"]
 
 _FORMAT = f"1-bm25s-{bm25s.__version__}"
 """Part of the name of an index: what another version wrote is built again."""
+_FUSION = 60
+"""How much less the first place of a list counts than being in both: the constant that is usual for this fusion."""
 _BUILD_LIMIT = 3600.0
 """Seconds to wait for another process that builds the same index; some 20 million passages."""
 
@@ -40,26 +45,49 @@ class Index:
     """Searches one knowledge base; safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
+        self.name = folder.name
+        """Says what is in it: a digest of the documents, and the format."""
         self._ranks = bm25s.BM25.load(folder / "bm25", mmap=True)
         self._places = np.load(folder / "places.npy", mmap_mode="r")
         """For each passage: where its document begins, and which passage of it this is."""
         self._file = (folder / "documents.bin").open("rb")
         self._by_id: dict[str, int] = json.loads((folder / "ids.json").read_text(encoding="utf-8"))
 
-    def search(self, query: str, most: int) -> list[Found]:
-        """Return the best passage of each of the best documents, the best first; none that has no word of the query."""
+    def search(self, query: str, most: int, vectors: Vectors | None = None) -> list[Found]:
+        """Return the best passage of each of the best documents, the best first.
+
+        Without `vectors` only documents that have a word of the query are found; with them also those that are near in
+        meaning, and what is high in both lists is the best. Raises as `Vectors.nearest`.
+        """
+        wanted = min(len(self._places), most * 5)  # several passages of one document may be among the best
+        if not wanted:
+            return []
+        scored = self._by_words(query, wanted)
+        if vectors is not None:
+            scored = _fused([row for row, _ in scored], vectors.nearest(query, wanted))
+        found: dict[int, Found] = {}
+        for row, score in scored:
+            offset, number = (int(value) for value in self._places[row])
+            if offset not in found and len(found) < most:
+                document = self._at(offset)
+                found[offset] = Found(document, list(passages(document))[number], score)
+        return list(found.values())
+
+    def _by_words(self, query: str, wanted: int) -> list[tuple[int, float]]:
         tokens = _tokens([query])
         if not tokens[0]:
             return []
-        wanted = min(len(self._places), most * 5)  # several passages of one document may be among the best
         rows, scores = self._ranks.retrieve(tokens, k=wanted, show_progress=False)
-        found: dict[int, Found] = {}
-        for row, score in zip(rows[0], scores[0], strict=True):
-            offset, number = (int(value) for value in self._places[int(row)])
-            if score > 0 and offset not in found and len(found) < most:
-                document = self._at(offset)
-                found[offset] = Found(document, list(passages(document))[number], float(score))
-        return list(found.values())
+        return [(int(row), float(score)) for row, score in zip(rows[0], scores[0], strict=True) if score > 0]
+
+    def texts(self) -> Iterator[str]:
+        """Yield every passage with its document's title, in the order of their numbers."""
+        before, parts = -1, []
+        for offset, number in self._places:
+            if offset != before:
+                before, document = int(offset), self._at(int(offset))
+                parts = [f"{document.title}\n{passage}" for passage in passages(document)]
+            yield parts[int(number)]
 
     def read(self, document_id: str) -> Document | None:
         """Return the document of this id; None if there is none."""
@@ -92,15 +120,24 @@ def open_index(kb: Path) -> Index:
         ConfigError: there is no such knowledge base, or an entry of it is none.
         EnvironmentFailed: another process has been building the same index for an hour.
     """
-    home = cache_folder() / "indexes"
-    folder = home / f"{digest(kb)[:32]}-{_FORMAT}"
-    if not folder.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        with Path(f"{folder}.lock").open("w") as lock:  # protects the building, so that it is done once
-            _acquire(lock)
-            if not folder.exists():
-                _build(kb, folder)
+    folder = cache_folder() / "indexes" / f"{digest(kb)[:32]}-{_FORMAT}"
+    build_once(folder, lambda: _build(kb, folder))
     return Index(folder)
+
+
+def build_once(place: Path, build: Callable[[], None]) -> None:
+    """Build what belongs to `place`, unless it is there; of several processes one builds and the others wait.
+
+    Raises:
+        EnvironmentFailed: another process has been building it for an hour.
+    """
+    if place.exists():
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{place}.lock").open("w") as lock:  # protects the building, so that it is done once
+        _acquire(lock)
+        if not place.exists():
+            build()
 
 
 def _acquire(lock: IO[str]) -> None:
@@ -139,6 +176,15 @@ def _build(kb: Path, folder: Path) -> None:
         draft.rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _fused(*lists: list[int]) -> list[tuple[int, float]]:
+    """Return the rows of several ranked lists, those first that are high in many: reciprocal rank fusion."""
+    scores: dict[int, float] = {}
+    for rows in lists:
+        for rank, row in enumerate(rows):
+            scores[row] = scores.get(row, 0.0) + 1.0 / (_FUSION + rank)
+    return sorted(scores.items(), key=lambda one: -one[1])
 
 
 def _tokens(texts: list[str]) -> list[list[str]]:

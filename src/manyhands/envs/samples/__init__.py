@@ -12,6 +12,7 @@ __all__ = ["sample_options", "sample_path"]
 _HERE = Path(__file__).parent
 _OPTIONS: dict[str, dict[str, Any]] = {
     "math": {},
+    "osworld": {"observation_type": "a11y_tree"},
     "py": {},
     "rag": {"kb": _HERE / "rag_kb.jsonl"},
     "web": {"kb": _HERE / "web_kb.jsonl", "search": "local", "site": _HERE / "web_site"},

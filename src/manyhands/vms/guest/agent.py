@@ -39,7 +39,18 @@ import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, NamedTuple
 
-__all__ = ["COMMAND_SECONDS", "Answer", "Guest", "Handler", "Refused", "Server", "fields_of", "main", "parts_of"]
+__all__ = [
+    "COMMAND_SECONDS",
+    "Answer",
+    "Guest",
+    "Handler",
+    "Refused",
+    "Server",
+    "fields_of",
+    "main",
+    "parts_of",
+    "set_clock",
+]
 
 COMMAND_SECONDS = 120.0
 """What OSWorld's guest allows a command."""
@@ -74,18 +85,11 @@ class Guest:
                 file.write(f"{token}\n")
             self.holder = token
         if self.owns_machine:
-            if now is not None:
-                time.clock_settime(time.CLOCK_REALTIME, now)
-            self._stir(bytes.fromhex(entropy))
+            self.freshen(now, bytes.fromhex(entropy))
 
-    def _stir(self, entropy: bytes) -> None:
-        import fcntl
-
-        with open("/dev/urandom", "wb") as device:
-            device.write(entropy)
-            device.flush()
-            with contextlib.suppress(OSError):  # a kernel that does not know the request reseeds by itself
-                fcntl.ioctl(device, _RESEED)
+    def freshen(self, now: float | None, entropy: bytes) -> None:
+        """Set the clock and the random state, which are those of all other clones."""
+        set_clock(now, entropy)
         random.seed()
 
     def run(self, fields: dict[str, Any]) -> tuple[str, str, int]:
@@ -132,6 +136,19 @@ class Guest:
     def state(self) -> dict[str, Any]:
         """Return what the pool asks for to verify a reset."""
         return {"holder": self.holder, "marker": os.path.exists(self.marker), "boot": self.boot}
+
+
+def set_clock(now: float | None, entropy: bytes) -> None:
+    """Set the machine's clock and stir its random state; only root may."""
+    import fcntl
+
+    if now is not None:
+        time.clock_settime(time.CLOCK_REALTIME, now)
+    with open("/dev/urandom", "wb") as device:
+        device.write(entropy)
+        device.flush()
+        with contextlib.suppress(OSError):  # a kernel that does not know the request reseeds by itself
+            fcntl.ioctl(device, _RESEED)
 
 
 class Answer(NamedTuple):

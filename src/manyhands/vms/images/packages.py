@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["newest", "unpack", "versions"]
+__all__ = ["candidates", "newest", "sources", "unpack", "versions"]
 
+_ORIGINS = {"Debian", "Ubuntu"}
+"""Whose packages a machine is made of; what else a host has in its sources may need keys or logins."""
 _SECONDS = 300.0
 """For one call of apt: a slow mirror gives the 40 MB of a kernel in that time."""
 
@@ -39,12 +41,35 @@ def versions(packages: Sequence[str]) -> str:
     Raises:
         UsageError: as `newest`.
     """
-    listed = _run(["apt-cache", "policy", *packages])
-    found = re.findall(r"^(\S+):\n(?:.*\n)*?\s+Candidate: (\S+)", listed, re.MULTILINE)
-    missing = set(packages) - {name for name, version in found if version != "(none)"}
+    found = candidates(packages)
+    missing = set(packages) - set(found)
     if missing:
         raise UsageError(f"apt knows no {', '.join(sorted(missing))}: run 'apt-get update' as root and try again")
-    return " ".join(f"{name}={version}" for name, version in sorted(found))
+    return " ".join(f"{name}={version}" for name, version in sorted(found.items()))
+
+
+def candidates(packages: Sequence[str]) -> dict[str, str]:
+    """Return which of these packages apt knows, and in which version it would download them; raises as `newest`."""
+    listed = _run(["apt-cache", "policy", *packages])
+    found = re.findall(r"^(\S+):\n(?:.*\n)*?\s+Candidate: (\S+)", listed, re.MULTILINE)
+    return {name: version for name, version in found if version != "(none)"}
+
+
+def sources() -> str:
+    """Return where this machine gets packages of its distribution from, as lines for apt.
+
+    Raises:
+        UsageError: this machine has no apt, or apt has no lists of packages.
+    """
+    form = "deb $(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)"
+    lines = set()
+    for line in _run(["apt-get", "indextargets", "--format", form, "Created-By: Packages"]).splitlines():
+        entry, _, origin = line.rpartition(" ")
+        if origin in _ORIGINS:
+            lines.add(entry)
+    if not lines:
+        raise UsageError("apt has no lists of packages: run 'apt-get update' as root and try again")
+    return "".join(f"{line}\n" for line in sorted(lines))
 
 
 def unpack(packages: Sequence[str], folder: Path, downloads: Path) -> None:

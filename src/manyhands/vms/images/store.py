@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.errors import UsageError
 from manyhands.vms.folders import cache_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
-__all__ = ["FrozenState", "Image", "frozen_states", "image_folder", "images", "remove_image"]
+__all__ = [
+    "FrozenState",
+    "Image",
+    "frozen_states",
+    "image_folder",
+    "images",
+    "only_builder",
+    "remove_image",
+    "scratch_folder",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,10 @@ class Image:
     disk: Path | None = None
     arguments: str = ""
     """For the kernel."""
+    memory_mib: int = 128
+    """What a machine needs if nobody says how much it shall have."""
+    graphics: bool = False
+    """Whether it uses the emulated display."""
 
     @property
     def size(self) -> int:
@@ -43,16 +60,52 @@ class Image:
         except (OSError, ValueError):
             return None
         files = {part: folder / about[part] for part in ("kernel", "initrd", "disk") if about.get(part)}
-        return cls(about["name"], folder, about["key"], arguments=about.get("arguments", ""), **files)
+        more = {part: about[part] for part in ("arguments", "memory_mib", "graphics") if part in about}
+        return cls(about["name"], folder, about["key"], **files, **more)
 
     def write(self) -> None:
         """Make the folder an image."""
-        about = {"name": self.name, "key": self.key, "arguments": self.arguments}
+        about: dict[str, object] = {"name": self.name, "key": self.key, "arguments": self.arguments}
+        about |= {"memory_mib": self.memory_mib, "graphics": self.graphics}
         for part in ("kernel", "initrd", "disk"):
             path: Path | None = getattr(self, part)
             if path is not None:
                 about[part] = path.name
         (self.folder / "about.json").write_text(json.dumps(about))
+
+    def publish(self, scratch: Path) -> Image:
+        """Put a folder that was filled inside `scratch` where images are, in the place of an older one; return it."""
+        self.write()
+        final = image_folder(self.name)
+        if final.exists():
+            final.rename(scratch / "old")
+        self.folder.rename(final)
+        built = Image.read(final)
+        assert built is not None
+        return built
+
+
+@contextmanager
+def only_builder(name: str) -> Iterator[None]:
+    """Wait until nobody else of this user builds the image `name`, and keep others waiting meanwhile."""
+    with (cache_folder("images") / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def scratch_folder(name: str) -> Iterator[Path]:
+    """Give a folder to build the image `name` in, which is removed; as is one that a killed builder left.
+
+    Only who has `only_builder` may ask for it.
+    """
+    home, prefix = cache_folder("images"), f".building-{name}-"
+    mounts = Path("/proc/self/mountinfo").read_text() if Path("/proc/self/mountinfo").exists() else ""
+    for left in home.glob(f"{prefix}*"):
+        if str(left) not in mounts:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=home, prefix=prefix) as folder:
+        yield Path(folder)
 
 
 def image_folder(name: str) -> Path:

@@ -5,26 +5,19 @@ Its system is in its first file system, in memory. A disk with an empty file sys
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import platform
-import re
 import shutil
 import subprocess
-import tempfile
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from manyhands.errors import MachineFailed, UsageError
-from manyhands.vms.folders import cache_folder, find_program
 from manyhands.vms.guest import agent
 from manyhands.vms.images.cpio import write_archive
+from manyhands.vms.images.disks import make_disk
+from manyhands.vms.images.kernel import add_modules, only
 from manyhands.vms.images.packages import newest, unpack, versions
-from manyhands.vms.images.store import Image, image_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from manyhands.vms.images.store import Image, image_folder, only_builder, scratch_folder
 
 __all__ = ["build_tiny", "tiny_image"]
 
@@ -90,12 +83,12 @@ def build_tiny(*, fresh: bool = False) -> Image:
         *_LIBRARIES,
     )
     key = f"{_recipe()}-{hashlib.sha256(versions(packages).encode()).hexdigest()[:16]}"
-    with _only_builder():
+    with only_builder("tiny"):
         present = Image.read(image_folder("tiny"))
         if present is not None and present.key == key and not fresh:
             return present
-        with tempfile.TemporaryDirectory(dir=cache_folder("images"), prefix=".building-") as scratch:
-            return _build(Path(scratch), packages, python, key)
+        with scratch_folder("tiny") as scratch:
+            return _build(scratch, packages, python, key)
 
 
 def _recipe() -> str:
@@ -104,47 +97,21 @@ def _recipe() -> str:
     return hashlib.sha256(own + guest).hexdigest()[:16]
 
 
-@contextmanager
-def _only_builder() -> Iterator[None]:
-    with (cache_folder("images") / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _build(scratch: Path, packages: tuple[str, ...], python: str, key: str) -> Image:
     packed, root, result = scratch / "packed", scratch / "root", scratch / "image"
     for folder in (packed, root, result):
         folder.mkdir(mode=0o755)
     unpack(packages, packed, scratch / "downloads")
     _add_python(packed, root, python)
-    _add_modules(packed, root)
+    add_modules(packed, root, _MODULES)
     _add_own(packed, root)
     with (result / "initrd").open("wb") as archive:
         write_archive(root, archive)
-    shutil.copy(_only(packed / "boot", "vmlinuz-*"), result / "kernel")
-    _make_disk(scratch / "raw", result / "disk")
+    shutil.copy(only(packed / "boot", "vmlinuz-*"), result / "kernel")
+    make_disk(scratch / "raw", result / "disk", _DISK)
     files = (result / "kernel", result / "initrd", result / "disk")
     image = Image("tiny", result, key, *files, arguments=_ARGUMENTS)
-    image.write()
-    final = image_folder("tiny")
-    if final.exists():
-        final.rename(scratch / "old")
-    result.rename(final)
-    built = Image.read(final)
-    assert built is not None
-    return built
-
-
-def _make_disk(raw: Path, disk: Path) -> None:
-    """Make an empty file system without mounting anything."""
-    for command in (
-        ["mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=1,lazy_journal_init=1", str(raw), _DISK],
-        ["qemu-img", "convert", "-O", "qcow2", str(raw), str(disk)],
-    ):
-        program = find_program(command[0])
-        done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=60, check=False)
-        if done.returncode:
-            raise MachineFailed(f"{' '.join(command)} failed: {done.stderr.strip()[-500:]}")
+    return image.publish(scratch)
 
 
 def _add_python(packed: Path, root: Path, python: str) -> None:
@@ -152,7 +119,7 @@ def _add_python(packed: Path, root: Path, python: str) -> None:
     library = packed / "usr/lib" / python
     for name in _LEFT_OUT:
         shutil.rmtree(library / name, ignore_errors=True)
-    loader, libraries = _only(packed, "lib*/ld-linux-x86-64.so.2"), _only(packed, "lib/*-linux-gnu")
+    loader, libraries = only(packed, "lib*/ld-linux-x86-64.so.2"), only(packed, "lib/*-linux-gnu")
     interpreter = [str(loader), "--library-path", str(libraries), str(packed / "usr/bin" / python)]
     done = subprocess.run(
         [*interpreter, "-I", "-S", "-m", "compileall", "-q", "-b", "-s", str(packed), str(library)],
@@ -192,42 +159,12 @@ def _add_libraries(packed: Path, root: Path, loader: Path) -> None:
             shutil.copy(found, home / pattern, follow_symlinks=True)
 
 
-def _add_modules(packed: Path, root: Path) -> None:
-    """Copy the kernel modules that a machine needs, and in which order to load them."""
-    home = _only(packed / "lib/modules", "*")
-    where = {path.name.partition(".ko")[0].replace("-", "_"): path for path in home.rglob("*.ko*")}
-    (root / "modules").mkdir()
-    order: list[str] = []
-    for module in _MODULES:
-        _add_module(module.replace("-", "_"), where, root / "modules", order)
-    (root / "modules/order").write_text("".join(f"{name}\n" for name in order))
-
-
-def _add_module(name: str, where: dict[str, Path], target: Path, order: list[str]) -> None:
-    path = where.get(name)
-    if path is None or path.name in order:
-        return  # built into the kernel, or copied already
-    needed = re.search(rb"\0depends=([^\0]*)\0", path.read_bytes())
-    for other in needed[1].decode().split(",") if needed else ():
-        if other:
-            _add_module(other.replace("-", "_"), where, target, order)
-    shutil.copy(path, target / path.name)
-    order.append(path.name)
-
-
 def _add_own(packed: Path, root: Path) -> None:
     (root / "bin").mkdir()
-    shutil.copy(_only(packed, "bin/busybox"), root / "bin/busybox")
+    shutil.copy(only(packed, "bin/busybox"), root / "bin/busybox")
     for name, text in _FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     (root / "init").write_text(_INIT)
     (root / "init").chmod(0o755)
     shutil.copy(agent.__file__, root / "agent.py")
-
-
-def _only(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if not found:
-        raise MachineFailed(f"the packages have no {pattern}; the image cannot be built from them")
-    return found[0]

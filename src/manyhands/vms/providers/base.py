@@ -147,14 +147,17 @@ class Provider(ABC):
         """
 
     async def rest(self, instance: Instance) -> None:  # noqa: B027 - optional
-        """The machine is clean and waits for a holder: a provider may pause it."""
+        """The machine waits, for a holder or because its holder wants it to: a provider may pause it."""
 
     async def wake(self, instance: Instance) -> None:  # noqa: B027 - optional
-        """The machine is about to be handed out.
+        """The machine is about to be handed out, or its holder goes on with it.
 
         Raises:
             MachineFailed: it is not there any more.
         """
+
+    def held_by(self, instance: Instance, token: str) -> None:  # noqa: B027 - optional
+        """The machine has this holder now: what a provider serves itself, beside the guest, is for its token alone."""
 
     @abstractmethod
     async def stop(self, instance_id: str) -> None:

@@ -72,6 +72,7 @@ def _guest(ground: Ground) -> Controller:
 
 
 async def _download(ground: Ground, files: Sequence[Mapping[str, str]]) -> None:
+    """Fetch files to this host, once for all attempts, and put them into the guest, which may have no network."""
     for file in files:
         kept = await fetch(file["url"])
         await _guest(ground).upload(file["path"], await asyncio.to_thread(kept.read_bytes))

@@ -8,6 +8,7 @@ import socket
 
 from manyhands.vms.guest.agent import Server
 from manyhands.vms.guest.desktop.applications import APPLICATIONS
+from manyhands.vms.guest.desktop.clock import split
 from manyhands.vms.guest.desktop.server import DesktopGuest, DesktopHandler
 from manyhands.vms.guest.desktop.session import environment, start_display, start_session
 
@@ -23,6 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=5000)
     parser.add_argument("--fd", type=int, help="serve this listening socket instead of opening a port")
     parser.add_argument("--folder", default="/home/user", help="the user's folder")
+    parser.add_argument("--user", help="who it belongs to, on a machine of its own where this runs as root")
     parser.add_argument("--screen", default="1920x1080")
     parser.add_argument("--x-server", default=_XVFB, help="its command line")
     every = ",".join(application.name for application in APPLICATIONS)
@@ -35,10 +37,13 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.clear()
     os.environ.update(home)
     os.environ["DISPLAY"] = start_display(options.x_server.format(width=width, height=height).split())
+    clock = split(options.user) if options.user else None
     start_session(options.folder, options.applications.split(","), options.application_seconds)
     inherited = options.fd is not None
     listener = socket.socket(fileno=options.fd) if inherited else socket.create_server((options.host, options.port))
-    with Server(listener, DesktopGuest(options.folder), DesktopHandler) as server:
+    guest = DesktopGuest(options.folder, clock)
+    guest.rehearse()
+    with Server(listener, guest, DesktopHandler) as server:
         server.serve_forever(poll_interval=60)
 
 

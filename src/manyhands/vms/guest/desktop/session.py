@@ -17,7 +17,7 @@ from manyhands.vms.guest.desktop.wallpaper import Wallpaper
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["SessionFailed", "environment", "start_display", "start_session"]
+__all__ = ["SessionFailed", "become", "environment", "start_display", "start_session"]
 
 _DISPLAY_SECONDS = 60.0
 """For an X server to start, under emulation."""
@@ -58,7 +58,7 @@ launcher_tooltip = 0
 """
 _KEPT = ("PATH", "PYTHONPATH", "MANYHANDS_RUN")
 """What a machine's programs have from those that started the machine: the last one is the mark of its owner."""
-_LAUNCHERS = ("thunar", "org.xfce.mousepad", "lxterminal", "galculator")
+_LAUNCHERS = ("thunar", "org.xfce.mousepad", "lxterminal", "galculator", "netsurf-gtk")
 
 
 class SessionFailed(Exception):
@@ -84,6 +84,17 @@ def environment(home: str) -> dict[str, str]:
         "LIBGL_ALWAYS_SOFTWARE": "1",
         "XDG_CURRENT_DESKTOP": "openbox",
     }
+
+
+def become(user: str) -> None:
+    """Give up root's rights for those of a user."""
+    import pwd
+
+    entry = pwd.getpwnam(user)
+    os.initgroups(user, entry.pw_gid)
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
+    os.environ["XDG_RUNTIME_DIR"] = f"/run/user/{entry.pw_uid}"
 
 
 def start_display(command: Sequence[str]) -> str:

@@ -16,12 +16,14 @@ from manyhands._ids import new_id
 from manyhands.errors import ConfigError, MachineFailed, UsageError
 from manyhands.vms.folders import cache_folder, find_program
 from manyhands.vms.images import images
+from manyhands.vms.images.desktop import desktop_image
 from manyhands.vms.images.tiny import tiny_image
 from manyhands.vms.providers.base import GUEST_PORT, Instance, MachineSettings, Provider
 from manyhands.vms.providers.local_processes import LocalProcesses
 from manyhands.vms.providers.qemu.golden import Golden, make_golden
 from manyhands.vms.providers.qemu.hardware import Drives, Hardware, kvm_works, qemu_program
 from manyhands.vms.providers.qemu.monitor import Monitor
+from manyhands.vms.providers.qemu.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,9 +36,9 @@ __all__ = ["QemuProvider"]
 
 _log = logging.getLogger("manyhands.vms")
 
-_TINY_MIB = 128
 _DISK_MIB = 4096
 """What OSWorld's own container gives its guest."""
+_BUILT_HERE = {"tiny": tiny_image, "desktop": desktop_image}
 _KVM_BOOT_SECONDS = 90.0
 """A guest with hardware virtualization boots in a third of that; one on which KVM does not work never does."""
 _CLONES_LOADING = 4
@@ -47,6 +49,7 @@ _CLONES_LOADING = 4
 class _Clone:
     monitor: Monitor
     paused: bool = False
+    screen: Screen | None = None
 
 
 class QemuProvider(Provider):
@@ -92,7 +95,7 @@ class QemuProvider(Provider):
         settings, program = self.settings, qemu_program()
         image = self._image()
         disk = image.disk if image is not None else self._disk_file()
-        default = _TINY_MIB if image is not None and image.kernel else _DISK_MIB
+        default = image.memory_mib if image is not None else _DISK_MIB
         hardware = Hardware(
             program=program.path,
             version=program.version,
@@ -105,7 +108,7 @@ class QemuProvider(Provider):
             initrd=str(image.initrd or "") if image is not None else "",
             arguments=image.arguments if image is not None else "",
             disk=disk is not None,
-            graphics=image is None,
+            graphics=image is None or image.graphics,
             screen=settings.screen,
             host=settings.host,
             forwards=(GUEST_PORT, *settings.forwards),
@@ -117,13 +120,16 @@ class QemuProvider(Provider):
     def _image(self) -> Image | None:
         """Return the built image that is meant, or None for a disk of the user's."""
         wanted = self.settings.path_to_vm or "tiny"
-        if wanted == "tiny":
-            return tiny_image()
+        if wanted in _BUILT_HERE:
+            return _BUILT_HERE[wanted]()
         named = {image.name: image for image in images()}
         if wanted in named:
             return named[wanted]
+        for image in named.values():
+            if image.disk is not None and image.disk.resolve() == Path(wanted).resolve():
+                return image
         if not Path(wanted).is_file():
-            known = ", ".join(sorted({"tiny", *named}))
+            known = ", ".join(sorted({*_BUILT_HERE, *named}))
             raise UsageError(f"path_to_vm={wanted!r} is no file and no built image; there are: {known}")
         return None
 
@@ -180,20 +186,32 @@ class QemuProvider(Provider):
         details = {"pid": str(self._local.pid(instance_id))}
         if not self.settings.headless:
             details["vnc"] = await monitor.display()
+        if self.hardware.graphics:
+            clone.screen = Screen(monitor, folder)
+            details["screen"] = f"{self.settings.host}:{await clone.screen.start(self.settings.host)}"
         return Instance(instance_id, self.settings.host, ports.pop(GUEST_PORT), ports, details)
 
+    def held_by(self, instance: Instance, token: str) -> None:
+        clone = self._clones.get(instance.id)
+        if clone is not None and clone.screen is not None:
+            clone.screen.held_by(token)
+
     async def rest(self, instance: Instance) -> None:
-        clone = self._clones[instance.id]
+        clone = self._find(instance)
         await clone.monitor.execute("stop")
         clone.paused = True
 
     async def wake(self, instance: Instance) -> None:
-        clone = self._clones.get(instance.id)
-        if clone is None:
-            raise MachineFailed(f"{instance.id} is not there any more")
+        clone = self._find(instance)
         if clone.paused:
             await clone.monitor.execute("cont")
             clone.paused = False
+
+    def _find(self, instance: Instance) -> _Clone:
+        clone = self._clones.get(instance.id)
+        if clone is None:
+            raise MachineFailed(f"{instance.id} is not there any more")
+        return clone
 
     async def reset(self, instance: Instance) -> Instance:
         await self.stop(instance.id)
@@ -202,6 +220,8 @@ class QemuProvider(Provider):
     async def stop(self, instance_id: str) -> None:
         clone = self._clones.pop(instance_id, None)
         if clone is not None:
+            if clone.screen is not None:
+                clone.screen.close()
             await clone.monitor.close()
         await self._local.end(instance_id)
 

@@ -1,0 +1,139 @@
+"""The endpoint's limit, shared by all workers: the decisions, the streams, and a run of several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands import RolloutConfig, run_parallel_rollout
+from manyhands._clock import ManualClock
+from manyhands.models import ModelSettings, open_model
+from manyhands.models.base import GatePlace
+from manyhands.models.gate.division import Report, SharedLimit, divide
+from manyhands.models.gate.server import GateServer
+from manyhands.models.limiter import Limiter
+from manyhands.rollout.tally import Tally
+from manyhands.testing import OpenAIServer, Script
+from manyhands.testing.scripts import wait_until
+
+ASK = [{"role": "user", "content": "what is it?"}]
+
+
+@given(st.integers(1, 300), st.lists(st.tuples(st.integers(0, 100), st.integers(1, 100)), min_size=1, max_size=8))
+def test_a_division_is_fair_and_never_too_much(limit: int, wishes: list[tuple[int, int]]) -> None:
+    most = {str(index): bound for index, (_, bound) in enumerate(wishes)}
+    wanted = {str(index): min(wish, bound) for index, (wish, bound) in enumerate(wishes)}
+    shares = divide(limit, wanted, most)
+    assert sum(shares.values()) == min(limit, sum(most.values())), "nothing is left over that somebody could use"
+    assert all(share <= most[worker] for worker, share in shares.items())
+    short = [worker for worker in shares if shares[worker] < wanted[worker]]
+    for worker in short:
+        richest = max(min(shares[other], wanted[other]) for other in shares)
+        assert richest - shares[worker] <= 1, "nobody who wants gets two more than another who wants"
+        assert all(shares[other] <= wanted[other] for other in shares), "nobody has spare ones while another lacks some"
+
+
+def test_what_one_worker_hears_holds_for_all() -> None:
+    clock = ManualClock()
+    shared = SharedLimit(16, clock)
+    shared.join("a", 8)
+    shared.join("b", 8)
+    assert shared.shares() == {"a": 8, "b": 8}
+    shared.report("b", Report(in_flight=8, wanted=8))
+    shared.report("a", Report(in_flight=8, wanted=8, refused=3, retry_after=5.0))
+    assert (shared.pressure, shared.opens_in()) == ((16, 8), 5.0)
+    assert shared.shares() == {"a": 4, "b": 4}
+    shared.report("b", Report(in_flight=1, wanted=1))
+    assert shared.shares() == {"a": 7, "b": 1}
+    clock.advance(60)
+    shared.report("a", Report(in_flight=7, wanted=8, answered=16))
+    assert shared.pressure[1] > 8
+    shared.leave("a")
+    assert shared.shares() == {"b": 8}
+
+
+def test_a_share_of_less_than_one_each_goes_round() -> None:
+    clock = ManualClock()
+    shared = SharedLimit(2, clock)
+    for worker in "ab":
+        shared.join(worker, 1)
+        shared.report(worker, Report(in_flight=1, wanted=2))
+    shared.report("a", Report(in_flight=1, wanted=2, refused=1))
+    seen = []
+    for _ in range(4):
+        seen.append({worker for worker, share in shared.shares().items() if share})
+        shared.rotate()
+    assert seen in ([{"a"}, {"b"}] * 2, [{"b"}, {"a"}] * 2)
+
+
+def test_a_limiter_follows_and_can_go_on_alone() -> None:
+    limiter = Limiter(8, ManualClock())
+    limiter.follow(0, 0.0)
+    assert not limiter.admit()
+    limiter.follow(3, 0.0)
+    assert [limiter.admit() for _ in range(4)] == [True, True, True, False]
+    limiter.throttled(None)
+    assert limiter.limit == 1
+    limiter.follow(5, 2.0)
+    assert (limiter.limit, limiter.opens_in()) == (5, 2.0)
+    limiter.decide_alone()
+    assert limiter.limit == 5
+
+
+def test_two_workers_share_one_limit() -> None:
+    """Two clients with eight places each and an endpoint that takes four: together they find out, and both get answers."""
+
+    async def ask(place: GatePlace, url: str) -> None:
+        settings = ModelSettings(name="m", base_url=url, api_key="k", most_requests=8, gate=place)
+        model = open_model(settings)
+        try:
+            await asyncio.gather(*(model.complete(ASK, []) for _ in range(30)))
+        finally:
+            await model.close()
+
+    async def both(place: GatePlace, url: str) -> None:
+        await asyncio.gather(ask(place, url), ask(place, url))
+
+    with OpenAIServer(Script(latency=0.05, most_at_once=4)) as server, GateServer(16) as gate:
+        assert gate.pressure() == (0, 0)
+        assert "secret" not in repr(gate.place)
+        asyncio.run(both(gate.place, server.url))
+        assert server.seen.answered == 60
+        wait_until(lambda: gate.pressure()[0] == 0)
+        assert 1 <= gate.pressure()[1] < 16
+
+
+def test_a_gate_that_is_gone_leaves_workers_to_themselves() -> None:
+    async def ask(place: GatePlace, url: str) -> None:
+        model = open_model(ModelSettings(name="m", base_url=url, api_key="k", gate=place))
+        await asyncio.gather(*(model.complete(ASK, []) for _ in range(9)))
+        await model.close()
+
+    with OpenAIServer(Script()) as server:
+        asyncio.run(ask(GatePlace(address="127.0.0.1:1", secret="x" * 20), server.url))
+        assert server.seen.answered == 9
+
+
+def test_a_run_shows_requests_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "tasks.jsonl"
+    data.write_text("".join(json.dumps({"id": str(n), "question": "?", "answer": "42"}) + "\n" for n in range(60)))
+    seen: list[tuple[int, int]] = []
+
+    def watch(tally: Tally) -> None:
+        seen.append((tally.sighting.in_flight, tally.sighting.may_be_in_flight))
+
+    chosen: dict[str, Any] = {"env": "tests.rollout.test_rollouts:Tiny", "data": data, "workers": 2, "num_rollouts": 20}
+    with OpenAIServer(Script(default="42", latency=0.1, most_at_once=6)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        summary = run_parallel_rollout(RolloutConfig(**chosen, output_dir=tmp_path / "results"), watch)
+        assert (summary.mean, summary.owed) == (1.0, 0)
+        assert server.seen.most_in_flight <= 20
+    assert max(flying for flying, _ in seen) > 0
+    assert min(limit for _, limit in seen if limit) < 20

@@ -1,0 +1,329 @@
+"""Rollouts that need machines: pool and non-pool, lost machines, pools of others, and nothing left running."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import pytest
+
+from manyhands import (
+    Environment,
+    MachineFailed,
+    RolloutConfig,
+    RolloutWorker,
+    VMPoolManager,
+    run_parallel_rollout,
+    tool,
+)
+from manyhands.cli import main
+from manyhands.cli.display import line
+from manyhands.envs.samples import sample_path
+from manyhands.errors import ConfigError, LeaseLost
+from manyhands.models import ModelSettings
+from manyhands.rollout.holding import MachineDesk, PoolPlace
+from manyhands.rollout.machines import lease_limit
+from manyhands.rollout.station import PlaySettings
+from manyhands.rollout.tally import Tally
+from manyhands.store import Journal, PlayStatus
+from manyhands.tasks import Item
+from manyhands.testing import OpenAIServer, Script
+from manyhands.testing.scripts import alive, wait_until
+from manyhands.vms.folders import cache_folder
+from manyhands.vms.providers.process import ProcessProvider
+
+HERE = "tests.rollout.test_machines"
+
+
+class Room(Environment):
+    """A world on a machine, with ways to lose it."""
+
+    name = "room"
+    metric = "contains"
+
+    @property
+    def needs_machine(self) -> bool:
+        return True
+
+    @tool
+    async def look(self) -> str:
+        """See that nobody was here before; leave something behind."""
+        seen = await self.machine.aexecute("ls; echo mine > left-behind")
+        return "42" if not seen.output.strip() else f"not clean: {seen.output}"
+
+    @tool
+    async def kill(self, marker: Annotated[str, "a file that says that it happened"], then: str) -> str:
+        """Kill the machine, the first time."""
+        if not Path(marker).exists():
+            Path(marker).touch()
+            os.kill(int(self.machine.details["pid"]), signal.SIGKILL)
+            if then == "ask":
+                await self.machine.aexecute("true")
+            elif then == "sleep":
+                await asyncio.sleep(100)
+            elif then == "fail":
+                raise KeyError("a bug, because nothing is as it was")
+        return "42"
+
+    @tool
+    async def hold(self, note: Annotated[str, "a file for the machine's process id"]) -> str:
+        """Keep the machine for long."""
+        Path(note).write_text(self.machine.details["pid"])
+        await asyncio.sleep(100)
+        return "42"
+
+
+class NeverBoots(ProcessProvider):
+    """A provider whose image is bad."""
+
+    async def create(self, machine_id: str) -> Any:
+        raise MachineFailed(f"the image of {machine_id} is no image")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of its own; images and golden states, which take long to make, are shared."""
+    shared = [cache_folder(name) for name in ("images", "golden", "snapshots")]
+    (tmp_path / "cache").mkdir()
+    for folder in shared:
+        (tmp_path / "cache" / folder.name).symlink_to(folder)
+    monkeypatch.setenv("MANYHANDS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(json.dumps({"id": f"t{i}", "question": f"{i}?", "answer": "42"}) + "\n" for i in range(6)))
+    return path
+
+
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replies: Any, **settings: Any) -> Any:
+    chosen: dict[str, Any] = {
+        "env": f"{HERE}:Room",
+        "engine": "inline",
+        "provider_name": "process",
+        "output_dir": tmp_path / "results",
+        "run_name": "run",
+    } | settings
+    with OpenAIServer(Script(default=replies)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        return run_parallel_rollout(RolloutConfig(**chosen))
+
+
+def nothing_is_left(tmp_path: Path) -> bool:
+    """Every process with the mark of a pool of this test is gone, and so is every folder of a machine."""
+    runs = tmp_path / "cache/runs/rollout"
+    return not runs.exists() or not any(runs.iterdir())
+
+
+LOOK = [{"tool": "look"}, "It was clean: 42."]
+
+
+@pytest.mark.parametrize("engine", ["inline", "local"])
+def test_rollouts_share_machines(engine: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: dict[str, Any] = {"use_vm_pool": True, "num_vms": 2, "num_rollouts": 4, "engine": engine}
+    summary = play(tmp_path, monkeypatch, LOOK, data=data, **chosen)
+    assert (summary.mean, summary.owed, summary.failures) == (1.0, 0, {})
+    with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
+        trajectories = [journal.trajectory(number) for number, _ in journal.results()]
+    assert all(t["messages"][-2]["content"] == "42" for t in trajectories), "each machine was clean"
+    assert all(t["steps"][0]["kind"] == "machine" for t in trajectories)
+    figures = json.loads((tmp_path / "results/run/summary.json").read_text())["machines"]
+    assert figures["hand_overs"] == 6
+    assert 0 < figures["leased_seconds"] <= figures["machine_seconds"]
+    assert 0 < figures["utilisation"] <= 1
+    assert nothing_is_left(tmp_path)
+
+
+def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tally] = []
+    monkeypatch.setattr("manyhands.rollout.running._TELL", 0.0)
+    with OpenAIServer(Script(default=LOOK)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        chosen: dict[str, Any] = {"env": f"{HERE}:Room", "provider_name": "process", "output_dir": tmp_path / "results"}
+
+        def watch(tally: Tally) -> None:
+            if tally.machines is not None:
+                seen.append(tally)
+                assert (tally.machines.total, "machines" in line(tally)) == (3, True)
+
+        summary = run_parallel_rollout(RolloutConfig(**chosen, data=data, num_rollouts=3), watch)
+    assert (summary.mean, summary.machines["hand_overs"] if summary.machines else 0) == (1.0, 6)
+    assert seen
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("then", ["ask", "sleep", "fail", "go on"])
+def test_a_machine_that_dies_is_nobodys_failure(
+    then: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("manyhands.rollout.running._REPLAY_PAUSE", 0.1)
+    kill = {"tool": "kill", "arguments": {"marker": str(tmp_path / "killed"), "then": then}}
+    summary = play(tmp_path, monkeypatch, [kill, LOOK[0], "42"], data=data, limit=1, use_vm_pool=True, num_vms=1)
+    assert (summary.mean, summary.owed, summary.plays) == (1.0, 0, 2)
+    with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
+        first, second = (play for _, play in journal.results("1"))
+    assert (first.status, first.kind, first.decides) == (PlayStatus.INFRASTRUCTURE, "machine", False)
+    assert second.status is PlayStatus.COMPLETED
+    assert nothing_is_left(tmp_path)
+
+
+def test_a_pool_that_cannot_work_stops_the_run(data: Path, tmp_path: Path, capsys: Any) -> None:
+    arguments = ["rollout", "--env", f"{HERE}:Room", "--engine", "inline", "--data", str(data), "--model", "demo"]
+    arguments += ["--provider-name", f"{HERE}:NeverBoots", "--use-vm-pool", "--output-dir", str(tmp_path / "results")]
+    assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert "is no image" in said
+    assert "in a row did not boot" in said
+    assert nothing_is_left(tmp_path)
+
+
+def test_machines_that_do_not_exist_are_told_before_anything_runs(data: Path, tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"data": data, "model": "demo", "output_dir": tmp_path / "results"}
+    for settings, message in (
+        ({"env": f"{HERE}:Room", "provider_name": "qeum"}, "qemu"),
+        ({"env": f"{HERE}:Room", "pool_address": "nonsense"}, "host:port"),
+        ({"env": f"{HERE}:Room", "pool_address": "127.0.0.1:1"}, "manyhands pool serve"),
+        ({"env": f"{HERE}:Room", "provider_name": "process", "vm_option": {"x": "1"}}, "no option 'x'"),
+        ({"mode": "math", "use_vm_pool": True}, "needs no machine"),
+    ):
+        with pytest.raises((ConfigError, LookupError), match=message):
+            run_parallel_rollout(RolloutConfig(**chosen, **settings))
+
+
+def test_a_dry_run_says_which_machines(data: Path, capsys: Any) -> None:
+    arguments = ["rollout", "--env", f"{HERE}:Room", "--data", str(data), "--model", "demo", "--dry-run"]
+    assert main([*arguments, "--provider-name", "process", "--use-vm-pool"]) == 0
+    assert "machines of process: 3 shared" in capsys.readouterr().out
+
+
+@pytest.fixture
+def pool() -> Iterator[VMPoolManager]:
+    with VMPoolManager("process", 2, name="others") as made:
+        yield made
+
+
+def test_a_pool_that_others_serve(
+    pool: VMPoolManager, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = str(pool.serve().address)
+    summary = play(tmp_path, monkeypatch, LOOK, data=data, pool_address=address, engine="local")
+    assert (summary.mean, summary.machines["hand_overs"]) == (1.0, 6)
+    assert pool.failure is None
+    wait_until(lambda: not any(row.holder for row in pool.status().machines))
+
+
+def test_a_lease_has_a_hard_limit(pool: VMPoolManager) -> None:
+    assert lease_limit(None) is None
+    assert lease_limit(3600.0) == 3600 + 3600 + 630
+    assert lease_limit(60.0) == 60 + 1800 + 630
+
+    async def hang() -> None:
+        desk = MachineDesk(PoolPlace(address=str(pool.serve().address), limit=0.5))
+        try:
+            async with desk.lease("somebody") as held, held.guarded():
+                await asyncio.sleep(0.6)
+        finally:
+            await desk.close()
+
+    with pytest.raises(LeaseLost):
+        asyncio.run(hang())
+
+
+def test_a_worker_of_its_own_leases_too(pool: VMPoolManager, tmp_path: Path) -> None:
+    place = PoolPlace(address=str(pool.serve().address), limit=60.0)
+    assert "secret" not in repr(PoolPlace(address="a:1", secret="x" * 20))
+    with OpenAIServer(Script(default=LOOK)) as server:
+        model = ModelSettings(name="m", base_url=server.url, api_key="k")
+        settings = PlaySettings(run="r", environment=f"{HERE}:Room", model=model, judge=model, machines=place)
+        done = RolloutWorker(settings).run(Item("a", "what is it?", "42"))
+        alone = RolloutWorker(PlaySettings(run="s", environment=f"{HERE}:Room", model=model, judge=model))
+        refused = alone.run(Item("a", "what is it?", "42"))
+    assert (done.status, done.score) == (PlayStatus.COMPLETED, 1.0)
+    assert (refused.status, refused.kind) == (PlayStatus.INFRASTRUCTURE, "refused")
+
+
+@pytest.mark.parametrize("provider", ["process", "qemu"])
+def test_programs_run_on_machines(provider: str, tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"mode": "py", "sandbox": "vm", "provider_name": provider, "use_vm_pool": True}
+    chosen |= {"num_vms": 2, "data": sample_path("py"), "model": "demo", "output_dir": tmp_path / "results"}
+    summary = run_parallel_rollout(RolloutConfig(**chosen))
+    assert (summary.mean, summary.owed, summary.failures) == (1.0, 0, {})
+    assert nothing_is_left(tmp_path)
+
+
+class Sleepy(ProcessProvider):
+    """Notes when a machine is to stand still."""
+
+    async def rest(self, instance: Any) -> None:
+        with Path(os.environ["NOTES"]).open("a") as notes:
+            notes.write("rest\n")
+
+    async def wake(self, instance: Any) -> None:
+        with Path(os.environ["NOTES"]).open("a") as notes:
+            notes.write("wake\n")
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+def test_machines_stand_still_while_the_model_thinks(
+    pauses: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
+    chosen: dict[str, Any] = {"provider_name": f"{HERE}:Sleepy", "limit": 1, "num_spares": 0, "pause_machines": pauses}
+    summary = play(tmp_path, monkeypatch, LOOK, data=data, **chosen)
+    assert summary.mean == 1.0
+    seen = (tmp_path / "notes").read_text().split()
+    assert seen[:2] == ["rest", "wake"], "it is free, then handed out"
+    assert seen[2:6] == (["rest", "wake"] * 2 if pauses else seen[2:6])
+    assert seen.count("wake") == (3 if pauses else 1)
+
+
+def start(tmp_path: Path, server: OpenAIServer, data: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "manyhands", "rollout", "--env", f"{HERE}:Room", "--data", str(data)]
+    command += ["--run-name", "run", "--output-dir", str(tmp_path / "results"), *more]
+    environment = os.environ | {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "any"}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, process_group=0)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_running(how: signal.Signals, data: Path, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    with OpenAIServer(Script(default={"tool": "hold", "arguments": {"note": str(note)}})) as server:
+        process = start(tmp_path, server, data, "--provider-name", "process", "--use-vm-pool", "--num-vms", "2")
+        try:
+            wait_until(lambda: note.exists() and note.read_text(), 60)
+            family = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+            assert int(note.read_text()) in family
+        finally:
+            process.send_signal(how)
+            _, said = process.communicate(timeout=60)
+    wait_until(lambda: not any(map(alive, family)), 60)
+    if how is signal.SIGINT:
+        assert process.returncode == 130, said
+        assert "Traceback" not in said
+        assert nothing_is_left(tmp_path)
+
+
+def test_a_run_that_is_stopped_gives_machines_of_others_back(pool: VMPoolManager, data: Path, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    address = str(pool.serve().address)
+    with OpenAIServer(Script(default={"tool": "hold", "arguments": {"note": str(note)}})) as server:
+        process = start(tmp_path, server, data, "--pool-address", address)
+        try:
+            wait_until(lambda: note.exists(), 60)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+    wait_until(lambda: not any(row.holder for row in pool.status().machines), 20)

@@ -1,0 +1,143 @@
+"""Flags that change how a run is played, what it costs and what it writes down."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands import RolloutConfig, RunBusy, run_parallel_rollout
+from manyhands.cli import main
+from manyhands.envs.samples import sample_path
+from manyhands.rollout.config import HIDDEN, is_secret
+from manyhands.rollout.preparing import prepare
+from manyhands.store import Journal, RunDirectory
+from manyhands.testing import OpenAIServer, Script
+
+TINY = "tests.rollout.test_rollouts:Tiny"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(json.dumps({"id": f"t{i}", "question": "?", "answer": "42"}) + "\n" for i in range(12)))
+    return path
+
+
+def run(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **settings: Any) -> Any:
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    chosen: dict[str, Any] = {"env": TINY, "output_dir": tmp_path / "results", "run_name": "run", "model": "m"}
+    return run_parallel_rollout(RolloutConfig(**chosen | settings))
+
+
+def test_isolated_rollouts_have_a_process_each(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with OpenAIServer(Script(default="42", latency=0.3)) as server:
+        summary = run(server, monkeypatch, tmp_path, data=data, isolate=True, num_rollouts=4)
+    assert (summary.mean, summary.owed) == (1.0, 0)
+    with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
+        plays = sorted((play.worker, play.ended - play.seconds, play.ended) for _, play in journal.results())
+    assert 1 < len({worker for worker, *_ in plays}) <= 4
+    for (worker, _, ended), (other, began, _) in itertools.pairwise(plays):
+        assert worker != other or began >= ended - 0.05, "one at a time in each"
+
+
+def test_streamed_answers_and_prices(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("m: {input: 1000000, output: 2000000}\n")
+    replies = [{"tool": "calculator", "arguments": {"expression": "6*7"}}, "It is 42."]
+    chosen: dict[str, Any] = {"data": data, "engine": "inline", "stream": True, "prices": prices}
+    with OpenAIServer(Script(default=replies), keep_requests=True) as server:
+        summary = run(server, monkeypatch, tmp_path, **chosen)
+        assert all(body["stream"] for body in server.seen.bodies)
+        unknown = run(server, monkeypatch, tmp_path, **chosen | {"model": "other", "run_name": "other"})
+    assert (summary.mean, unknown.mean) == (1.0, 1.0)
+    assert summary.cost == summary.prompt_tokens + 2 * summary.completion_tokens > 0
+    assert unknown.cost is None, "a model without a price costs nobody knows what"
+    assert main(["show", str(tmp_path / "results/run")]) == 0
+    assert f"{summary.cost:,.4f}" in capsys.readouterr().out
+    prices.write_text("m: {input: cheap}\n")
+    assert main(["rollout", "--env", TINY, "--data", str(data), "--model", "m", "--prices", str(prices)]) == 1
+    assert "needs numbers" in capsys.readouterr().err
+
+
+def test_secrets_are_not_written_down(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(map(is_secret, ("api_key", "apikey", "SERPER-KEY", "token", "client_password", "aws_secret", "key")))
+    assert not any(map(is_secret, ("monkey", "max_tokens", "keyboard", "top_k", "tokenizer")))
+    chosen: dict[str, Any] = {"data": data, "model": "demo", "mode": "math", "client_password": "tiger-1"}
+    chosen |= {"vm_option": {"access_key": "tiger-2", "region": "moon"}, "output_dir": tmp_path, "limit": 1}
+    config = RolloutConfig(**chosen)
+    run_parallel_rollout(config)
+    [folder] = (path for path in tmp_path.iterdir() if path.is_dir())
+    written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert b"tiger" not in written
+    shown = json.loads((folder / "config.json").read_text())
+    assert (shown["client_password"], shown["vm_option"]) == (HIDDEN, {"access_key": HIDDEN, "region": "moon"})
+    config.client_password = "another"
+    assert prepare(config).path == folder, "a new password makes no new run"
+
+
+def test_rescoring_waits_for_nobody_and_disturbs_nobody(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    with OpenAIServer(Script(default="It is 42.")) as server:
+        run(server, monkeypatch, tmp_path, data=data, engine="inline")
+    path = tmp_path / "results/run"
+    holder = RunDirectory(path)
+    holder.hold()
+    with pytest.raises(RunBusy):
+        RunDirectory(path).hold()
+    assert main(["rescore", str(path), "--metric", "exact_match"]) == 1
+    assert "is being played by process" in capsys.readouterr().err
+    holder.close()
+    assert main(["rescore", str(path), "--metric", "exact_match"]) == 0
+    lines = [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()]
+    assert all(line["scores"] == {"contains": 1.0, "exact_match": 0.0} for line in lines)
+
+
+def test_modules_beside_the_data_are_found(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "my_world.py").write_text(
+        "from manyhands import AgentBase, Environment\n"
+        "class World(Environment):\n    name = 'world'\n    metric = 'contains'\n"
+        "class Sure(AgentBase):\n    def reply(self, x=None):\n        return '42'\n"
+    )
+    command = [str(Path(sys.executable).with_name("manyhands")), "rollout", "--data", str(data), "--model", "demo"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def outcome(*more: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [*command, *more], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    status, said = outcome("--env", "my_world:World", "--agent", "my_world:Sure", "--json")
+    assert (status, '"mean": 1.0' in said) == (0, True), said
+    for flag in ("--env", "--agent", "--metric"):
+        status, said = outcome("--env", "my_world:World", flag, "no_world:X")
+        assert (status, f"{flag} no_world:X" in said, "Traceback" in said) == (1, True, False), said
+
+
+@pytest.mark.parametrize(("right", "mean"), [(True, 1.0), (False, 0.0)])
+def test_a_benchmark_in_the_form_of_humaneval(
+    right: bool, mean: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [json.loads(line) for line in sample_path("py").read_text().splitlines()]
+    chosen = [entry for entry in entries if "canonical_solution" in entry]
+    assert len(chosen) >= 3
+    lines, answers = [], {}
+    for number, entry in enumerate(chosen):
+        prompt = entry.pop("question")
+        lines.append(json.dumps({**entry, "task_id": f"HumanEval/{number}", "prompt": prompt}))
+        answers[f"def {entry['entry_point']}("] = entry["canonical_solution"] if right else "    return None\n"
+    path = tmp_path / "HumanEval.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    with OpenAIServer(Script(answers=answers)) as server:
+        summary = run(server, monkeypatch, tmp_path, env=None, mode="py", data=path, engine="inline")
+    assert (summary.mean, summary.done, summary.failures) == (mean, len(chosen), {})
