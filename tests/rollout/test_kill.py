@@ -22,6 +22,8 @@ from manyhands.testing.scripts import alive, wait_until
 
 TASKS = int(os.environ.get("MANYHANDS_KILL_TASKS", "100"))
 ENGINE = os.environ.get("MANYHANDS_KILL_ENGINE", "local")
+PATIENCE = max(60, TASKS)
+"""Seconds for a part of the tasks to be played, on a slow machine and an engine that is slow to start."""
 SCRIPT = {
     "default": [{"tool": "calculator", "arguments": {"expression": "6*7"}}, "The answer is \\boxed{42}."],
     "latency": 0.1,
@@ -126,7 +128,7 @@ def playing(folder: Path) -> list[int]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=PATIENCE + 40)
     return process.returncode, out, err
 
 
@@ -160,7 +162,7 @@ def test_killing_the_coordinator_again_and_again(tmp_path: Path, endpoint: Endpo
     orphans: list[int] = []
     for part in range(1, 4):
         process = start(tmp_path, endpoint)
-        wait_until(lambda part=part: recorded(tmp_path) >= part * TASKS // 5, 60)  # type: ignore[misc]
+        wait_until(lambda part=part: recorded(tmp_path) >= part * TASKS // 5, PATIENCE)  # type: ignore[misc]
         time.sleep(moments.uniform(0.0, 0.2))
         orphans += kill_coordinator(process)
     before = recorded(tmp_path)
@@ -179,8 +181,8 @@ def test_killing_a_worker_costs_nothing(tmp_path: Path, endpoint: Endpoint) -> N
     write_tasks(tmp_path / "tasks.jsonl")
     process = start(tmp_path, endpoint)
     for part in (1, 2):
-        wait_until(lambda part=part: recorded(tmp_path) >= part * TASKS // 5, 60)  # type: ignore[misc]
-        victim = wait_until(lambda: playing(tmp_path), 60)[0]
+        wait_until(lambda part=part: recorded(tmp_path) >= part * TASKS // 5, PATIENCE)  # type: ignore[misc]
+        victim = wait_until(lambda: playing(tmp_path), PATIENCE)[0]
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda victim=victim: not alive(victim))  # type: ignore[misc]
     status, out, err = finish(process)
@@ -191,7 +193,7 @@ def test_killing_a_worker_costs_nothing(tmp_path: Path, endpoint: Endpoint) -> N
 def test_an_endpoint_that_dies_leaves_rollouts_owed(tmp_path: Path, endpoint: Endpoint) -> None:
     write_tasks(tmp_path / "tasks.jsonl")
     process = start(tmp_path, endpoint)
-    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, 60)
+    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, PATIENCE)
     endpoint.kill()
     status, out, err = finish(process)
     assert status == 1, err
@@ -208,7 +210,7 @@ def test_an_endpoint_that_dies_leaves_rollouts_owed(tmp_path: Path, endpoint: En
 def test_ctrl_c_keeps_everything_and_says_how_to_go_on(tmp_path: Path, endpoint: Endpoint) -> None:
     write_tasks(tmp_path / "tasks.jsonl")
     process = start(tmp_path, endpoint)
-    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, 60)
+    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, PATIENCE)
     os.killpg(process.pid, signal.SIGINT)
     status, _, err = finish(process)
     assert status == 130, err

@@ -12,17 +12,17 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
+from manyhands._processes import bound_to_parent
 from manyhands.errors import MachineFailed, UsageError
-from manyhands.vms.folders import cache_folder, find_program
+from manyhands.vms.folders import find_program
 from manyhands.vms.images.cpio import write_archive
 from manyhands.vms.images.disks import make_disk
 from manyhands.vms.images.guest_files import guest_digest, write_guest_files
 from manyhands.vms.images.kernel import add_modules, only
-from manyhands.vms.images.packages import newest, sources, unpack, versions
-from manyhands.vms.images.store import Image, image_folder, only_builder
+from manyhands.vms.images.packages import candidates, newest, sources, unpack, versions
+from manyhands.vms.images.store import Image, image_folder, only_builder, scratch_folder
 
 __all__ = ["build_desktop", "desktop_image"]
 
@@ -48,6 +48,8 @@ _PACKAGES = (
     "xdotool",
     "xserver-xorg-core",
 )
+_WISHED = ("netsurf-gtk",)
+"""What not every release has: a small browser."""
 _LEFT_OUT = (
     "/usr/share/doc/*",
     "/usr/share/man/*",
@@ -160,14 +162,15 @@ def build_desktop(*, fresh: bool = False) -> Image:
     for program in ("mmdebstrap", "mke2fs", "qemu-img"):
         find_program(program)
     kernel = newest("linux-image-amd64", r"linux-image-\d.*-amd64")
-    known = versions((kernel, "busybox-static", *_PACKAGES))
+    chosen = (*_PACKAGES, *candidates(_WISHED))
+    known = versions((kernel, "busybox-static", *chosen))
     key = f"{_recipe()}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
     with only_builder("desktop"):
         present = Image.read(image_folder("desktop"))
         if present is not None and present.key == key and not fresh:
             return present
-        with tempfile.TemporaryDirectory(dir=cache_folder("images"), prefix=".building-") as scratch:
-            return _build(Path(scratch), kernel, key)
+        with scratch_folder("desktop") as scratch:
+            return _build(scratch, kernel, chosen, key)
 
 
 def _recipe() -> str:
@@ -175,12 +178,12 @@ def _recipe() -> str:
     return hashlib.sha256(Path(__file__).read_bytes() + guest_digest().encode()).hexdigest()[:16]
 
 
-def _build(scratch: Path, kernel: str, key: str) -> Image:
+def _build(scratch: Path, kernel: str, packages: tuple[str, ...], key: str) -> Image:
     packed, first, own, result = (scratch / name for name in ("packed", "first", "own", "image"))
     for folder in (packed, first, own, result):
         folder.mkdir(mode=0o755)
     _write_own(own)
-    _install(scratch, own, scratch / "raw")
+    _install(packages, scratch, own)
     unpack((kernel, "busybox-static"), packed, scratch / "downloads")
     _make_first(packed, first)
     with (result / "initrd").open("wb") as archive:
@@ -205,7 +208,7 @@ def _write_own(own: Path) -> None:
         (own / name).write_text(text)
 
 
-def _install(scratch: Path, own: Path, raw: Path) -> None:
+def _install(packages: tuple[str, ...], scratch: Path, own: Path) -> None:
     finish = scratch / "finish.sh"
     finish.write_text(_FINISH)
     command = [find_program("mmdebstrap"), "--variant=essential", "--format=null"]
@@ -214,12 +217,13 @@ def _install(scratch: Path, own: Path, raw: Path) -> None:
         '--aptopt=APT::Sandbox::User "root"'
     ]  # the folder is this user's alone, and apt's own user cannot enter it
     command += ["--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT)]
-    command += [f"--include={','.join(_PACKAGES)}", f'--customize-hook=sh {finish} "$1"', "", "/dev/null", "-"]
+    command += [f"--include={','.join(packages)}", f'--customize-hook=sh {finish} "$1"', "", "/dev/null", "-"]
     own_path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     done = subprocess.run(
-        command,
+        bound_to_parent(command),
         input=sources(),
-        env=os.environ | {"OWN": str(own), "RAW": str(raw), "SIZE": _DISK, "TMPDIR": str(scratch), "PATH": own_path},
+        env=os.environ
+        | {"OWN": str(own), "RAW": str(scratch / "raw"), "SIZE": _DISK, "TMPDIR": str(scratch), "PATH": own_path},
         capture_output=True,
         text=True,
         timeout=_BUILD_SECONDS,

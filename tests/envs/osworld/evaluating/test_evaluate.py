@@ -18,7 +18,7 @@ from manyhands.envs.osworld.evaluating import evaluate, missing
 from manyhands.envs.osworld.evaluating.evaluator import checks_of, evaluation_helpers
 from manyhands.envs.osworld.evaluating.families import GETTERS, LEFT_OUT, METRICS
 from manyhands.envs.osworld.ground import Ground, GuestControl
-from manyhands.errors import MissingExtra, UnknownName
+from manyhands.errors import ConfigError, MissingExtra, UnknownName
 
 NOBODY = cast("GuestControl", None)
 """These evaluators never ask the guest."""
@@ -182,6 +182,18 @@ def test_what_is_not_here_is_told_before_anything_is_done(tmp_path: Path) -> Non
     assert not touched
 
 
+def test_a_rule_that_nobody_knows_is_no_zero(tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text('{"a": 1}')
+    rules = {"expect": [{"key": ["a"], "method": "resembles", "ref": 1}]}
+    with pytest.raises(ConfigError, match="check_json: there is no rule with the method 'resembles'"):
+        score({"func": "check_json", "result": kept("f.json"), "expected": value(rules)}, ground(tmp_path))
+    with pytest.raises(ConfigError, match="magic"):
+        score(
+            {"func": "compare_table", "result": kept("f.json"), "options": {"rules": [{"type": "magic"}]}},
+            ground(tmp_path),
+        )
+
+
 def test_missing_names_each_thing_once_with_its_reason() -> None:
     assert missing(FEASIBLE) == missing(INFEASIBLE) == []
     found = missing(
@@ -230,15 +242,13 @@ def test_loading_the_tables_imports_nothing_heavy() -> None:
 # --- hostile files ---------------------------------------------------------------------------------------------------------
 
 
-def bomb(inner: str) -> bytes:
-    """Return a zip archive of some kilobytes that unpacks to a gigabyte."""
+@pytest.fixture(scope="module")
+def bomb() -> bytes:
+    """A zip archive that unpacks to a hundred times its size, and to more than any document has."""
     data = io.BytesIO()
-    with (
-        zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as package,
-        package.open(inner, "w", force_zip64=True) as file,
-    ):
-        for _ in range(1024):
-            file.write(b"\0" * (1 << 20))
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as package:
+        for number in range(33):
+            package.writestr(f"part{number}", b"\0" * (8 << 20))
     return data.getvalue()
 
 

@@ -84,6 +84,9 @@ def _fetch(url: str, target: Path) -> None:
         if promised is not None and int(promised) != size:
             raise ValueError(f"it ended after {size} of {promised} bytes")
         draft.replace(target)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
     finally:
         draft.unlink(missing_ok=True)
     _prune(target)
