@@ -12,7 +12,6 @@ import hashlib
 import os
 import platform
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
@@ -227,14 +226,17 @@ def _install(packages: tuple[str, ...], scratch: Path, raw: Path) -> None:
     finish.write_text(_FINISH)
     command = [find_program("mmdebstrap"), "--variant=essential", "--format=null"]
     command += ['--aptopt=APT::Install-Recommends "0"', '--aptopt=Acquire::Languages "none"']
-    command += [
-        '--aptopt=APT::Sandbox::User "root"'
-    ]  # the folder is this user's alone, and apt's own user cannot enter it
+    # The folder is this user's alone: apt's own user could not enter it.
+    command += ['--aptopt=APT::Sandbox::User "root"']
     command += ["--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT)]
     command += [f"--include={','.join(packages)}", f'--customize-hook=sh {finish} "$1"', "", "/dev/null", "-"]
+    if os.geteuid() == 0:
+        # What it mounts and starts must end with it, even if it is killed.
+        alone = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        command = [find_program("unshare"), *alone, "--", *command]
     own_path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     done = subprocess.run(
-        bound_to_parent(command, signal.SIGTERM),
+        bound_to_parent(command),
         input=sources(),
         env=os.environ | {"RAW": str(raw), "SIZE": _DISK, "TMPDIR": str(scratch), "PATH": own_path},
         capture_output=True,
