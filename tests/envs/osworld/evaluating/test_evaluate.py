@@ -18,7 +18,7 @@ from manyhands.envs.osworld.evaluating import evaluate, missing
 from manyhands.envs.osworld.evaluating.evaluator import checks_of, evaluation_helpers
 from manyhands.envs.osworld.evaluating.families import GETTERS, LEFT_OUT, METRICS
 from manyhands.envs.osworld.ground import Ground, GuestControl
-from manyhands.errors import MissingExtra, UnknownName
+from manyhands.errors import ConfigError, MissingExtra, UnknownName
 
 NOBODY = cast("GuestControl", None)
 """These evaluators never ask the guest."""
@@ -180,6 +180,18 @@ def test_what_is_not_here_is_told_before_anything_is_done(tmp_path: Path) -> Non
     with pytest.raises(UnknownName, match="telepathy"):
         score({"func": "exact_match", "result": {"type": "telepathy"}, "postconfig": [{}]}, on)
     assert not touched
+
+
+def test_a_rule_that_nobody_knows_is_no_zero(tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text('{"a": 1}')
+    rules = {"expect": [{"key": ["a"], "method": "resembles", "ref": 1}]}
+    with pytest.raises(ConfigError, match="check_json: there is no rule with the method 'resembles'"):
+        score({"func": "check_json", "result": kept("f.json"), "expected": value(rules)}, ground(tmp_path))
+    with pytest.raises(ConfigError, match="magic"):
+        score(
+            {"func": "compare_table", "result": kept("f.json"), "options": {"rules": [{"type": "magic"}]}},
+            ground(tmp_path),
+        )
 
 
 def test_missing_names_each_thing_once_with_its_reason() -> None:

@@ -24,7 +24,7 @@ from manyhands.envs.osworld.evaluating.getters.rules import day_of, fill_in
 from manyhands.envs.osworld.evaluating.place import Place
 from manyhands.envs.osworld.ground import Ground
 from manyhands.envs.osworld.setting_up import fetching, set_up
-from manyhands.errors import EnvironmentFailed
+from manyhands.errors import EnvironmentFailed, InfrastructureError
 from manyhands.vms import Machine, MachineSettings, VMPoolManager
 
 Get = Callable[..., Any]
@@ -102,6 +102,17 @@ def test_the_desktop(get: Get, home: Path, tmp_path: Path) -> None:
     assert Path(wallpaper).read_bytes().startswith(b"\x89PNG")
     size = get("vm_window_size", app_class_name="lxterminal")
     assert size["width"] > 100
+
+
+def test_what_the_guest_does_not_have_is_none_and_a_silent_guest_is_an_error(
+    get: Get, ground: Ground, home: Path
+) -> None:
+    assert get("list_directory", path=str(home / "nowhere")) is None
+    assert get("vm_window_size", app_class_name="no-such-application") is None
+    ground.controller = Controller(Machine("gone", "127.0.0.1", 9))
+    for kind in ("list_directory", "vm_file", "accessibility_tree", "default_search_engine"):
+        with pytest.raises(InfrastructureError):
+            get(kind, path="/x", dest="x")
 
 
 def test_settings_of_applications(get: Get, home: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
+
 Score = Callable[..., float]
 Make = Callable[..., str]
 
@@ -114,7 +116,7 @@ def test_archives_of_any_kind(score: Score, zipped: Make, tarred: Make) -> None:
     assert score("compare_archive", zipped("f.zip", inside | {"other.txt": "?"}), gold, file_path="docs") == 1
     assert score("compare_archive", zipped("f.zip", inside | {"docs/a.txt": "?"}), gold, file_path="docs") == 0.5
     assert score("compare_archive", zipped("f.zip", inside), gold, file_path="nowhere") == 0
-    with pytest.raises(KeyError):
+    with pytest.raises(NotUnderstood):
         score("compare_archive", gold, gold, file_type="film")
 
 

@@ -17,6 +17,8 @@ from openpyxl.pivot.table import DataField, FieldItem, Location, PageField, Pivo
 from openpyxl.styles import Font, PatternFill
 from openpyxl.worksheet.datavalidation import DataValidation
 
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
+
 Score = Callable[..., float]
 Change = Callable[[Any], Any]
 ROWS: list[list[Any]] = [["Name", "Sum", "Day"], ["a", 1.5, dt.date(2024, 1, 2)], ["b", 2, None], [None, 3, None]]
@@ -146,7 +148,7 @@ def test_single_cells(score: Score, book: Callable[..., str]) -> None:
         "props": {"value": {"method": "approx:0.1", "ref": 1.45}},
     }
     assert score("compare_table", found, rules=[near]) == 1
-    with pytest.raises(ValueError, match="shoe"):
+    with pytest.raises(NotUnderstood, match="shoe"):
         cell("A1", shoe=1)
 
 
@@ -251,7 +253,7 @@ def test_validations(score: Score, book: Callable[..., str]) -> None:
 
 def test_an_unknown_rule_is_an_error_and_all_rules_count(score: Score, book: Callable[..., str]) -> None:
     found, gold = book("found.xlsx"), book("gold.xlsx")
-    with pytest.raises(KeyError, match="magic"):
+    with pytest.raises(NotUnderstood, match="magic"):
         score("compare_table", found, gold, rules=[{"type": "magic"}])
     wrong = {"type": "check_cell", "sheet_idx": 0, "coordinate": "A1", "props": {"value": {"method": "eq", "ref": "x"}}}
     assert score("compare_table", found, gold, rules=[*data(), wrong]) == 0

@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 
 from manyhands._plugins import require
 from manyhands.envs.osworld.evaluating.metrics.reading import check_package, open_package
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 if TYPE_CHECKING:
     from openpyxl.workbook import Workbook
@@ -98,12 +99,12 @@ def sheet_of(reference: int | str, result: Book, expected: Book | None) -> Sheet
 
     Raises:
         NoSheet: there is no such sheet, or no expected workbook.
-        ValueError: it is no reference.
+        NotUnderstood: it is no reference.
     """
     text = f"RI{reference}" if isinstance(reference, int) else reference
     side, kind, rest = text[:1], text[1:2], text[2:]
     if side not in {"R", "E"} or kind not in {"I", "N"}:
-        raise ValueError(f"{reference!r} is no reference to a sheet")
+        raise NotUnderstood(f"{reference!r} is no reference to a sheet")
     book = result if side == "R" else expected
     if book is None:
         raise NoSheet(text)
