@@ -225,16 +225,20 @@ class Controller:
     ) -> Reply:
         machine = self._machine
         host, _, port = (address or machine.address).rpartition(":")
-        for pause in (*_PAUSES, None):
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + limit  # of all tries together: a guest that hangs is not waited for three times
+        pauses = iter(_PAUSES)
+        while True:
+            left = deadline - clock()
             try:
-                return await ask_async(host, int(port), method, path, body, token=machine.token, timeout=limit)
+                return await ask_async(host, int(port), method, path, body, token=machine.token, timeout=left)
             except MachineFailed as error:
                 # A refused connection carried nothing; after any other failure the guest may have acted.
                 unsent = isinstance(error.__cause__, ConnectionRefusedError)
-                if pause is None or not (again or unsent):
+                pause = next(pauses, None)
+                if pause is None or not (again or unsent) or clock() + pause >= deadline:
                     raise
             await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
 
 
 def _size(reply: Any) -> tuple[int, int]:

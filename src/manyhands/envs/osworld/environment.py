@@ -300,6 +300,10 @@ class OSWorldEnvironment(Environment):
             said = said or special_in(_last_action(transcript))
             return {"success": float(said == "FAIL")} if evaluator.get("func") == "infeasible" else None
         self._ground.last_action = said or self._ground.last_action
+        if (
+            self._observer is not None and not self._ground.failed
+        ):  # what the last action began, a file being saved, may end
+            await self._observer.quiet(self.options.pause)
         await self._end_recording()
         return {"success": await evaluate(evaluator, self._ground)}
 
