@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROGRAMS := $(VENV)/.programs
+IMAGES := $(VENV)/.images
 SYSTEM := $(VENV)/.system
 # Programs of a desktop on this host, each with the Debian package that has it.
 DESKTOP := Xvfb=xvfb openbox=openbox dbus-daemon=dbus-daemon hsetroot=hsetroot tint2=tint2 thunar=thunar mousepad=mousepad \
@@ -41,7 +42,7 @@ $(PROGRAMS): Makefile | $(READY)
 	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
 	command -v chromium >/dev/null || missing="$$missing chromium"; \
 	for pair in $(DESKTOP); do command -v "$${pair%%=*}" >/dev/null || missing="$$missing $${pair##*=}"; done; \
-	ldconfig -p 2>/dev/null | grep -q libatspi.so.0 || missing="$$missing libatspi2.0-0"; \
+	test -x /usr/libexec/at-spi-bus-launcher || missing="$$missing at-spi2-core"; \
 	$(install)
 
 $(SYSTEM): Makefile | $(READY)
@@ -50,15 +51,23 @@ $(SYSTEM): Makefile | $(READY)
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
 	command -v openssl >/dev/null || missing="$$missing openssl"; \
 	command -v qemu-system-x86_64 >/dev/null || missing="$$missing qemu-system-x86"; \
+	command -v mmdebstrap >/dev/null || missing="$$missing mmdebstrap"; \
+	command -v ffmpeg >/dev/null || missing="$$missing ffmpeg"; \
 	command -v qemu-img >/dev/null || missing="$$missing qemu-utils"; \
 	PATH="$$PATH:/usr/sbin:/sbin" command -v mke2fs >/dev/null || missing="$$missing e2fsprogs"; \
-	apt-cache show linux-image-cloud-amd64 busybox-static >/dev/null 2>&1 || missing="$$missing util-linux"; \
+	apt-cache show linux-image-cloud-amd64 linux-image-amd64 busybox-static >/dev/null 2>&1 || missing="$$missing util-linux"; \
 	$(install)
+
+# A desktop to clone: its image, and its state after a boot. Nothing happens if both are there and nothing has changed.
+$(IMAGES): $(shell find src/manyhands/vms -name '*.py') Makefile | $(SYSTEM)
+	@echo "==> building the desktop that machines are cloned from (some minutes, the first time)"
+	@$(BIN)/manyhands vm build desktop --freeze || echo "there are no desktops of QEMU here; those of this host are used"
+	@touch $@
 
 demo: $(READY) $(PROGRAMS) ## Run a batch of tasks in parallel and look at it
 	@$(BIN)/manyhands demo
 
-test: $(READY) $(PROGRAMS) $(SYSTEM) ## Check format, lint and types, then run every test
+test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Check format, lint and types, then run every test
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
 	@MANYHANDS_REQUIRE_ALL=1 $(BIN)/python -m pytest
@@ -73,7 +82,7 @@ format: $(READY) ## Format the code and sort imports
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --quiet .
 
-bench: $(READY) $(PROGRAMS) $(SYSTEM) ## Measure against peers: one table, JSON and a plot in bench/out (takes minutes; run nothing else)
+bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Measure against peers: one table, JSON and a plot in bench/out (takes minutes; run nothing else)
 	@$(BIN)/python -m bench
 
 clean: ## Remove the environment and everything that was generated

@@ -21,7 +21,7 @@ from manyhands.vms.ledger import EffectKind, Ledger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["MEASUREMENTS"]
+__all__ = ["MEASUREMENTS", "proportional"]
 
 _OURS = "manyhands"
 _LOAD, _BOOT = "snapshot-load", "a boot per lease"
@@ -124,7 +124,7 @@ def _memory(size: int) -> Iterator[Run]:
             leases = [pool.allocate(timeout=_LIMIT) for _ in range(size)]
             for lease in leases:
                 assert lease.machine.execute("ls /").ok
-            used = sum(_proportional(int(lease.machine.details["pid"])) for lease in leases)
+            used = sum(proportional(int(lease.machine.details["pid"])) for lease in leases)
             for lease in leases:
                 lease.release()
             return used
@@ -132,7 +132,7 @@ def _memory(size: int) -> Iterator[Run]:
         yield run
 
 
-def _proportional(pid: int) -> float:
+def proportional(pid: int) -> float:
     found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) / 1000

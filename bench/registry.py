@@ -22,6 +22,7 @@ SUBJECTS = (
     "bench.aworld",
     "bench.remote",
     "bench.pool",
+    "bench.desktops",
     "bench.rollouts",
 )
 """In the order of the table. A new subject is a new module and a line here."""

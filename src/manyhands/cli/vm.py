@@ -22,6 +22,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     described = "tiny: a small Linux guest, for tests and sandboxes; desktop: a screen with applications, for OSWorld"
     build.add_argument("image", choices=["tiny", "desktop"], help=described)
     build.add_argument("--fresh", action="store_true", help="build it even if there is one of the same packages")
+    build.add_argument(
+        "--freeze", action="store_true", help="also boot it once and keep its state, as the first pool would"
+    )
     build.set_defaults(run=_build)
     commands.add_parser("list", help="list images and frozen machines").set_defaults(run=_list)
     remove = commands.add_parser("rm", help="remove an image and what was frozen from it")
@@ -39,7 +42,17 @@ def _build(options: argparse.Namespace) -> int:
     began = time.monotonic()
     image = {"tiny": build_tiny, "desktop": build_desktop}[options.image](fresh=options.fresh)
     print(f"{image.name}: {image.size / 1e6:.0f} MB in {image.folder} ({time.monotonic() - began:.1f} s)")
+    if options.freeze:
+        _freeze(image.name)
     return 0
+
+
+def _freeze(image: str) -> None:
+    from manyhands.vms import VMPoolManager
+
+    began = time.monotonic()
+    with VMPoolManager("qemu", 1, spares=0, name="freeze", path_to_vm=image):
+        print(f"{image}: frozen and ready to be cloned ({time.monotonic() - began:.1f} s)")
 
 
 def _list(_: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["newest", "sources", "unpack", "versions"]
+__all__ = ["candidates", "newest", "sources", "unpack", "versions"]
 
 _ORIGINS = {"Debian", "Ubuntu"}
 """Whose packages a machine is made of; what else a host has in its sources may need keys or logins."""
@@ -41,12 +41,18 @@ def versions(packages: Sequence[str]) -> str:
     Raises:
         UsageError: as `newest`.
     """
-    listed = _run(["apt-cache", "policy", *packages])
-    found = re.findall(r"^(\S+):\n(?:.*\n)*?\s+Candidate: (\S+)", listed, re.MULTILINE)
-    missing = set(packages) - {name for name, version in found if version != "(none)"}
+    found = candidates(packages)
+    missing = set(packages) - set(found)
     if missing:
         raise UsageError(f"apt knows no {', '.join(sorted(missing))}: run 'apt-get update' as root and try again")
-    return " ".join(f"{name}={version}" for name, version in sorted(found))
+    return " ".join(f"{name}={version}" for name, version in sorted(found.items()))
+
+
+def candidates(packages: Sequence[str]) -> dict[str, str]:
+    """Return which of these packages apt knows, and in which version it would download them; raises as `newest`."""
+    listed = _run(["apt-cache", "policy", *packages])
+    found = re.findall(r"^(\S+):\n(?:.*\n)*?\s+Candidate: (\S+)", listed, re.MULTILINE)
+    return {name: version for name, version in found if version != "(none)"}
 
 
 def sources() -> str:

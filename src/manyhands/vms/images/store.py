@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.errors import UsageError
@@ -14,9 +16,17 @@ from manyhands.vms.folders import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-__all__ = ["FrozenState", "Image", "frozen_states", "image_folder", "images", "only_builder", "remove_image"]
+__all__ = [
+    "FrozenState",
+    "Image",
+    "frozen_states",
+    "image_folder",
+    "images",
+    "only_builder",
+    "remove_image",
+    "scratch_folder",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,21 @@ def only_builder(name: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def scratch_folder(name: str) -> Iterator[Path]:
+    """Give a folder to build the image `name` in, which is removed; as is one that a killed builder left.
+
+    Only who has `only_builder` may ask for it.
+    """
+    home, prefix = cache_folder("images"), f".building-{name}-"
+    mounts = Path("/proc/self/mountinfo").read_text() if Path("/proc/self/mountinfo").exists() else ""
+    for left in home.glob(f"{prefix}*"):
+        if str(left) not in mounts:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=home, prefix=prefix) as folder:
+        yield Path(folder)
+
+
 def image_folder(name: str) -> Path:
     """Return where the image called `name` is or would be."""
     return cache_folder("images") / name
@@ -104,7 +129,8 @@ def remove_image(name: str) -> None:
     frozen = [state.folder for state in frozen_states() if state.image == name]
     if name not in known and not frozen:
         raise UsageError(f"there is no image {name!r}; there are: {', '.join(known) or 'none'}")
-    for folder in (*frozen, *([known[name]] if name in known else [])):
+    parts = [known[part] for part in (name, f"{name}-base") if part in known]
+    for folder in (*frozen, *parts):
         shutil.rmtree(folder)
 
 

@@ -9,17 +9,15 @@ import hashlib
 import platform
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from manyhands.errors import MachineFailed, UsageError
-from manyhands.vms.folders import cache_folder
 from manyhands.vms.guest import agent
 from manyhands.vms.images.cpio import write_archive
 from manyhands.vms.images.disks import make_disk
 from manyhands.vms.images.kernel import add_modules, only
 from manyhands.vms.images.packages import newest, unpack, versions
-from manyhands.vms.images.store import Image, image_folder, only_builder
+from manyhands.vms.images.store import Image, image_folder, only_builder, scratch_folder
 
 __all__ = ["build_tiny", "tiny_image"]
 
@@ -89,8 +87,8 @@ def build_tiny(*, fresh: bool = False) -> Image:
         present = Image.read(image_folder("tiny"))
         if present is not None and present.key == key and not fresh:
             return present
-        with tempfile.TemporaryDirectory(dir=cache_folder("images"), prefix=".building-") as scratch:
-            return _build(Path(scratch), packages, python, key)
+        with scratch_folder("tiny") as scratch:
+            return _build(scratch, packages, python, key)
 
 
 def _recipe() -> str:

@@ -41,7 +41,9 @@ def main(arguments: list[str] | None = None) -> None:
     start_session(options.folder, options.applications.split(","), options.application_seconds)
     inherited = options.fd is not None
     listener = socket.socket(fileno=options.fd) if inherited else socket.create_server((options.host, options.port))
-    with Server(listener, DesktopGuest(options.folder, clock), DesktopHandler) as server:
+    guest = DesktopGuest(options.folder, clock)
+    guest.rehearse()
+    with Server(listener, guest, DesktopHandler) as server:
         server.serve_forever(poll_interval=60)
 
 

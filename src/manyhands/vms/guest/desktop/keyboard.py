@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from ctypes import c_char_p, c_int, c_ubyte, c_uint, c_ulong
+from ctypes import c_int, c_ubyte, c_uint, c_ulong
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Keyboard:
         return ord(key) if ord(key) < 0x100 else _UNICODE + ord(key)
 
     def _number(self, name: str) -> int:
-        return int(self._display._x.XStringToKeysym(c_char_p(name.encode())))
+        return self._display.keysym(name)
 
     def _symbols(self, code: int) -> tuple[int, int]:
         """Return what a key gives without and with Shift."""

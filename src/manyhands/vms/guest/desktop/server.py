@@ -21,8 +21,10 @@ POST /run_bash_script                        `{"script", "timeout", "working_dir
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -32,9 +34,11 @@ from typing import Any, ClassVar
 
 from manyhands.vms.guest.agent import COMMAND_SECONDS, Answer, Guest, Handler, Refused, fields_of
 from manyhands.vms.guest.desktop import windows, x11
+from manyhands.vms.guest.desktop.accessible import NoAccessibility
 from manyhands.vms.guest.desktop.clock import order
 from manyhands.vms.guest.desktop.pictures import screenshot
 from manyhands.vms.guest.desktop.recording import Recorder
+from manyhands.vms.guest.desktop.tree import Observer
 from manyhands.vms.guest.desktop.wallpaper import Wallpaper
 from manyhands.vms.guest.desktop.warm import WarmPython
 
@@ -43,8 +47,6 @@ __all__ = ["DesktopGuest", "DesktopHandler"]
 _PYTHON = {"python", "python3"}
 _PYTHON_SECONDS = 30.0
 """What OSWorld's guest allows a program that is sent to /run_python."""
-_TREE_SECONDS = 30.0
-"""For the accessibility tree, which ends by itself before that unless an application hangs."""
 _TERMINAL_SECONDS = 5.0
 """For a terminal's text: the request is also how others ask whether anybody is there."""
 _SCRIPT_SECONDS = 100.0
@@ -64,18 +66,30 @@ class DesktopGuest(Guest):
         """Where to write what only root may do."""
         self.warm = WarmPython(folder)
         self.recorder = Recorder(folder)
+        self.observer = Observer()
 
     def freshen(self, now: float | None, entropy: bytes) -> None:
         if self._clock is not None:
             os.write(self._clock, order(now, entropy))
         random.seed()
 
+    def rehearse(self) -> None:
+        """Do once what holders will ask for, so that it is in memory when they do."""
+        screenshot(x11.connect())
+        with contextlib.suppress(NoAccessibility):  # a desktop without it is still of use
+            self.observer.tree()
+        self.python("import pyautogui; pyautogui.position()", COMMAND_SECONDS)
+
     def run(self, fields: dict[str, Any]) -> tuple[str, str, int]:
-        command = fields.get("command")
-        if isinstance(command, list) and len(command) == 3 and command[0] in _PYTHON and command[1] == "-c":
-            if not fields.get("shell") and self.warm.alive:
-                return self.python(str(command[2]), float(str(fields.get("timeout") or COMMAND_SECONDS)))
+        words = None if fields.get("shell") else _words(fields.get("command"))
+        if words is not None and len(words) == 3 and words[0] in _PYTHON and words[1] == "-c" and self.warm.alive:
+            return self.python(words[2], float(str(fields.get("timeout") or COMMAND_SECONDS)))
         return super().run(fields)
+
+    def start(self, fields: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
+        """As the agent does it; words that begin with `~/` are files of the user, as in OSWorld's guest."""
+        words = None if fields.get("shell") else _words(fields.get("command"))
+        return super().start(fields if words is None else fields | {"command": words}, output)
 
     def python(self, code: str, seconds: float) -> tuple[str, str, int]:
         """Run a Python program; raises as `run`."""
@@ -85,13 +99,14 @@ class DesktopGuest(Guest):
             raise Refused(500, f"Command timed out after {seconds:g} seconds") from None
         return output.decode(errors="replace"), errors.decode(errors="replace"), returncode
 
-    def tree(self, what: str, seconds: float) -> str:
-        """Return the accessibility tree or the terminal's text, asked for by a process that can be killed."""
-        code = f"from manyhands.vms.guest.desktop import tree; tree.main({what!r})"
-        output, errors, returncode = self.python(code, seconds)
-        if returncode:
-            raise Refused(500, (errors.strip().splitlines() or ["it ended without a word"])[-1])
-        return output
+
+def _words(command: Any) -> list[str] | None:
+    """Return a command that needs no shell as its words."""
+    if isinstance(command, str):
+        command = shlex.split(command)
+    if not isinstance(command, list):
+        return None
+    return [os.path.expanduser(str(word)) if str(word).startswith("~/") else str(word) for word in command]
 
 
 class DesktopHandler(Handler):
@@ -113,13 +128,13 @@ class DesktopHandler(Handler):
         return Answer("image/png", screenshot(x11.connect()))
 
     def accessibility(self, _: bytes) -> dict[str, Any]:
-        return {"AT": self.guest.tree("tree", _TREE_SECONDS)}
+        return {"AT": self.guest.observer.tree()}
 
     def terminal(self, _: bytes) -> dict[str, Any]:
         """Only a window in front whose class says so is asked: it is also how liveness is probed."""
         front, output = windows.active_window(x11.connect()), None
         if front is not None and "term" in front.kind.lower():
-            output = self.guest.tree("terminal", _TERMINAL_SECONDS) or None
+            output = self.guest.observer.terminal(_TERMINAL_SECONDS) or None
         return {"output": output, "status": "success"}
 
     def cursor_position(self, _: bytes) -> list[int]:

@@ -58,7 +58,7 @@ launcher_tooltip = 0
 """
 _KEPT = ("PATH", "PYTHONPATH", "MANYHANDS_RUN")
 """What a machine's programs have from those that started the machine: the last one is the mark of its owner."""
-_LAUNCHERS = ("thunar", "org.xfce.mousepad", "lxterminal", "galculator")
+_LAUNCHERS = ("thunar", "org.xfce.mousepad", "lxterminal", "galculator", "netsurf-gtk")
 
 
 class SessionFailed(Exception):

@@ -8,16 +8,17 @@ An element's tag is the role with hyphens, its text what it shows. Attributes: `
 from __future__ import annotations
 
 import re
-import sys
-import time
+import threading
 from typing import TYPE_CHECKING
+
+from manyhands.vms.guest.desktop.accessible import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.vms.guest.desktop.atspi import Accessible
+    from manyhands.vms.guest.desktop.accessible import Node
 
-__all__ = ["main", "terminal_text", "to_xml"]
+__all__ = ["Observer"]
 
 _DEPTH, _WIDTH, _NODES = 50, 1024, 5000
 """Limits of OSWorld's own guest."""
@@ -40,56 +41,83 @@ _DECLARED = "".join(f' xmlns:{prefix}="{_SPACE}{name}"' for prefix, name in _SPA
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\ufffc\ufffd]")
 """What XML cannot carry, and the stand-ins for objects inside texts."""
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+_IN_TEXT = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\n": "&#10;", "\t": "&#9;"})
 
 
-class _Budget:
-    """What is left of the limits."""
-
-    def __init__(self, seconds: float) -> None:
-        self.nodes, self.deadline = _NODES, time.monotonic() + seconds
-
-    def spend(self) -> bool:
-        """Take one node; return whether there was one."""
-        self.nodes -= 1
-        return self.nodes >= 0 and time.monotonic() < self.deadline
+_VALUES = {"CurrentValue": "value", "MinimumValue": "min", "MaximumValue": "max", "MinimumIncrement": "step"}
 
 
-def to_xml(root: Accessible, seconds: float = _SECONDS) -> str:
-    """Return the tree below `root`."""
-    return "".join(_element(root, 0, _Budget(seconds), ""))
+class Observer:
+    """Looks at the desktop for whoever asks; one look at a time.
+
+    Raises:
+        NoAccessibility: (both methods) there is no accessibility bus.
+    """
+
+    def __init__(self) -> None:
+        self._watcher = Watcher(_WIDTH, _DEPTH, _NODES)
+        self._lock = threading.Lock()  # protects the watcher
+
+    def tree(self, seconds: float = _SECONDS) -> str:
+        """Return what is on the screen and what could be, as XML."""
+        with self._lock:
+            root = self._watcher.desktop(seconds)
+            for application in root.children:
+                # Every part of a GTK program has this attribute and no other: no need to ask a thousand times.
+                if application.attributes.get("toolkit") == "gtk":
+                    for node in _walk(application, 1, [_NODES]):
+                        node.attributes = application.attributes
+            self._watcher.look(_walk(root, 0, [_NODES]))
+        return "".join(_element(root, 0, [_NODES]))
+
+    def terminal(self, seconds: float = _SECONDS) -> str | None:
+        """Return what the terminal shows that has the keyboard, or None if none has it."""
+        with self._lock:
+            for application in self._watcher.desktop(seconds).children:
+                for window in application.children:
+                    if "active" not in window.states:
+                        continue
+                    for node in _walk(window, 2, [_NODES]):
+                        if node.role == "terminal" and "focused" in node.states:
+                            self._watcher.look([node])
+                            return node.text[-_TEXT:].rstrip()
+        return None
 
 
-def _element(node: Accessible, depth: int, budget: _Budget, toolkit: str) -> Iterator[str]:
+def _walk(node: Node, depth: int, left: list[int]) -> Iterator[Node]:
+    """Give a node and those below it, within the limits; `left` counts down."""
+    left[0] -= 1
+    yield node
+    for child in node.children[:_WIDTH] if depth < _DEPTH else ():
+        if left[0] <= 0:
+            return
+        yield from _walk(child, depth + 1, left)
+
+
+def _element(node: Node, depth: int, left: list[int]) -> Iterator[str]:
+    left[0] -= 1
     tag = _name(node.role) or "unknown"
-    if tag == "application":
-        toolkit = node.toolkit
-    attributes = "".join(f' {name}="{_clean(value)}"' for name, value in _attributes(node, toolkit).items())
+    attributes = "".join(f' {name}="{_clean(value)}"' for name, value in _attributes(node).items())
     yield f"<{tag}{_DECLARED if depth == 0 else ''}{attributes}>"
-    yield _FORBIDDEN.sub("", node.text(_TEXT)).translate(_ESCAPES).replace("&#10;", "\n").replace("&#9;", "\t")
-    if depth < _DEPTH:
-        for child in node.children(_WIDTH):
-            if not budget.spend():
-                break
-            yield from _element(child, depth + 1, budget, toolkit)
+    yield _FORBIDDEN.sub("", node.text[:_TEXT]).translate(_IN_TEXT)
+    for child in node.children[:_WIDTH] if depth < _DEPTH else ():
+        if left[0] <= 0:
+            break
+        yield from _element(child, depth + 1, left)
     yield f"</{tag}>"
 
 
-def _attributes(node: Accessible, toolkit: str) -> dict[str, str]:
-    """Applications are asked only about what is on the screen; the rest they told at once, when the tree was begun."""
-    states = node.states
-    found = {"name": node.name, **{f"st:{state}": "true" for state in states}}
-    # Every part of a GTK program has this attribute and no other: no need to ask a thousand times.
-    told = {"toolkit": toolkit} if toolkit == "gtk" else node.attributes
-    found |= {f"attr:{key}": value for name, value in told.items() if (key := _name(name))}
-    for interface in ("image", "selection"):
+def _attributes(node: Node) -> dict[str, str]:
+    found = {"name": node.name, **{f"st:{state}": "true" for state in node.states}}
+    found |= {f"attr:{key}": value for name, value in node.attributes.items() if (key := _name(name))}
+    if node.place is not None:
+        x, y, width, height = node.place
+        found["cp:screencoord"], found["cp:size"] = f"({x}, {y})", f"({width}, {height})"
+    for interface in ("Image", "Selection"):
         if node.can(interface):
-            found[interface] = "true"
-    if "visible" not in states or "showing" not in states:
-        return found
-    if (place := node.place) is not None:
-        found["cp:screencoord"], found["cp:size"] = f"({place[0]}, {place[1]})", f"({place[2]}, {place[3]})"
-    found |= {f"val:{name}": str(number) for name, number in node.value.items()}
+            found[interface.lower()] = "true"
+    found |= {f"val:{key}": str(node.values[name]) for name, key in _VALUES.items() if name in node.values}
     for name, description, keys in node.actions:
         if key := _name(name):
             found[f"act:{key}_desc"], found[f"act:{key}_kb"] = description, keys
@@ -104,29 +132,3 @@ def _name(text: str) -> str:
 
 def _clean(text: str) -> str:
     return _FORBIDDEN.sub("", text).translate(_ESCAPES)
-
-
-def terminal_text(root: Accessible) -> str | None:
-    """Return what the terminal shows that has the keyboard, or None if none has it."""
-    for application in root.children(_WIDTH):
-        for window in application.children(_WIDTH):
-            if "active" in window.states and (found := _terminal_in(window, 0)) is not None:
-                return found.text(_TEXT).rstrip()
-    return None
-
-
-def _terminal_in(node: Accessible, depth: int) -> Accessible | None:
-    if node.role == "terminal":
-        return node if "focused" in node.states else None
-    for child in node.children(_WIDTH) if depth < _DEPTH else ():
-        if (found := _terminal_in(child, depth + 1)) is not None:
-            return found
-    return None
-
-
-def main(what: str) -> None:
-    """Write the tree (`tree`) or the terminal's text (`terminal`) to standard output."""
-    from manyhands.vms.guest.desktop.atspi import desktop
-
-    root = desktop()
-    sys.stdout.write(to_xml(root) if what == "tree" else terminal_text(root) or "")

@@ -7,10 +7,7 @@ import ctypes
 import os
 import threading
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_long, c_short, c_uint, c_ulong, c_ushort, c_void_p
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 __all__ = ["Cursor", "Display", "NoDisplay", "Picture", "connect"]
 
@@ -200,6 +197,10 @@ class Display:
         self.call("XQueryPointer", c_ulong(self.root), byref(root), byref(child), *places, byref(mask))
         return x.value, y.value
 
+    def keysym(self, name: str) -> int:
+        """Return the number of what a key gives, by its name in X."""
+        return int(self._x.XStringToKeysym(c_char_p(name.encode())))
+
     # --- windows ----------------------------------------------------------------------------------------------------
 
     def atom(self, name: str) -> int:
@@ -245,16 +246,6 @@ class Display:
         redirect_and_notify = 0x180000  # SubstructureRedirectMask | SubstructureNotifyMask
         self.call("XSendEvent", c_ulong(self.root), 0, c_long(redirect_and_notify), byref(event))
         self.flush()
-
-    def each_child(self, window: int) -> Iterator[int]:
-        """Give the windows inside a window, from the lowest to the uppermost."""
-        root, parent, children, count = c_ulong(), c_ulong(), POINTER(c_ulong)(), c_uint()
-        with self.lock:
-            self.call("XQueryTree", c_ulong(window), byref(root), byref(parent), byref(children), byref(count))
-            found = [children[i] for i in range(count.value)]
-            if children:
-                self._x.XFree(children)
-        yield from found
 
 
 _shared: dict[str, Display] = {}

@@ -1,0 +1,206 @@
+"""Machines with a screen: how fast one changes hands, what it costs while it waits."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Any
+
+from bench.measure import Contender, Measurement, Run, Target
+from bench.pool import proportional
+from manyhands import VMPoolManager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["MEASUREMENTS"]
+
+_OURS, _BOOT, _RUNNING, _IN_GUEST = "manyhands", "a boot per lease", "not paused", "in the guest"
+_LIMIT = 600.0
+_WATCHED_SECONDS = 10.0
+
+
+def _pool(size: int, spares: int, provider: Any = "qemu") -> VMPoolManager:
+    return VMPoolManager(provider, size, spares=spares, name="bench", path_to_vm="desktop")
+
+
+def _hand_over(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
+    """From one holder's release to the next one's first picture, while the next one waits in the queue."""
+
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        with _pool(1, spares, provider) as pool, ThreadPoolExecutor(1) as other:
+            yield lambda: statistics.median(_changes_hands(pool, other, spares) for _ in range(size))
+
+    return opened
+
+
+def _changes_hands(pool: VMPoolManager, other: ThreadPoolExecutor, spares: int) -> float:
+    pool.wait_until_free(1 + spares, _LIMIT)
+    lease = pool.allocate(timeout=_LIMIT)
+    lease.machine.screenshot()
+    waits = threading.Event()
+
+    def next_holder() -> float:
+        waits.set()
+        with pool.lease(timeout=_LIMIT) as machine:
+            assert machine.screenshot().startswith(b"\x89PNG")
+            return perf_counter()
+
+    answered = other.submit(next_holder)
+    waits.wait(_LIMIT)
+    while not pool.status().waiting:
+        sleep(0.005)
+    released = perf_counter()
+    lease.release()
+    return answered.result(_LIMIT) - released
+
+
+def _picture(path: str) -> Callable[[int], AbstractContextManager[Run]]:
+    """One picture of the screen, by the emulated display or by the guest."""
+
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        with _pool(1, 0) as pool, pool.lease(timeout=_LIMIT) as machine:
+
+            def run() -> float:
+                started = perf_counter()
+                for _ in range(size):
+                    picture = machine.request("GET", path, timeout=_LIMIT).body if path else machine.screenshot()
+                    assert picture.startswith(b"\x89PNG")
+                return (perf_counter() - started) / size * 1e3
+
+            yield run
+
+    return opened
+
+
+def _waiting(paused: bool) -> Callable[[int], AbstractContextManager[Run]]:
+    """Processor time of desktops whose holders think, in per cent of one core for each."""
+
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        def run() -> float:
+            with _pool(size, 0) as pool:
+                leases = [pool.allocate(timeout=_LIMIT) for _ in range(size)]
+                if paused:
+                    for lease in leases:
+                        lease.pause()
+                before = sum(_processor_seconds(int(lease.machine.details["pid"])) for lease in leases)
+                sleep(_WATCHED_SECONDS)
+                used = sum(_processor_seconds(int(lease.machine.details["pid"])) for lease in leases) - before
+                return used / _WATCHED_SECONDS / size * 100
+
+        yield run
+
+    return opened
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def _turns(size: int) -> Iterator[Run]:
+    """Pausing and going on, as a holder does it for each of its model's turns."""
+    with _pool(1, 0) as pool:
+        lease = pool.allocate(timeout=_LIMIT)
+
+        def run() -> float:
+            started = perf_counter()
+            for _ in range(size):
+                lease.pause()
+                lease.resume()
+            return (perf_counter() - started) / size * 1e3
+
+        yield run
+        lease.release()
+
+
+@contextmanager
+def _memory(size: int) -> Iterator[Run]:
+    """All desktops leased, each with something typed; shared pages are counted once."""
+    with _pool(size, 0) as pool:
+
+        def run() -> float:
+            leases = [pool.allocate(timeout=_LIMIT) for _ in range(size)]
+            for lease in leases:
+                assert lease.machine.execute(["python", "-c", "import pyautogui; pyautogui.typewrite('x')"]).ok
+            used = sum(proportional(int(lease.machine.details["pid"])) for lease in leases)
+            for lease in leases:
+                lease.release()
+            return used / size
+
+        yield run
+
+
+MEASUREMENTS = (
+    Measurement(
+        name="desktop_hand_over",
+        question="QEMU desktops: from a release to the next holder's first picture of the screen?",
+        unit="s",
+        size=5,
+        quick_size=1,
+        contenders=(
+            Contender(_OURS, _hand_over("qemu", 1), needs="qemu"),
+            Contender(_BOOT, _hand_over("bench.qemu_ways:BootEach", 0), needs="qemu"),
+        ),
+        targets=(Target("at most", 1.2), Target("at most", 0.1, times=_BOOT)),
+        warm_up=False,
+        most_rounds=1,
+    ),
+    Measurement(
+        name="desktop_picture",
+        question="One picture of a QEMU desktop's screen?",
+        unit="ms",
+        size=10,
+        quick_size=2,
+        contenders=(
+            Contender(_OURS, _picture(""), needs="qemu"),
+            Contender(_IN_GUEST, _picture("/screenshot"), needs="qemu"),
+        ),
+        targets=(Target("at most", 100.0),),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="desktop_waiting",
+        question="Processor time of a QEMU desktop whose holder's model thinks, in per cent of a core?",
+        unit="%",
+        size=2,
+        quick_size=1,
+        contenders=(
+            Contender("paused", _waiting(True), needs="qemu"),
+            Contender(_RUNNING, _waiting(False), needs="qemu"),
+        ),
+        targets=(Target("at most", 1.0),),
+        warm_up=False,
+        most_rounds=1,
+    ),
+    Measurement(
+        name="desktop_pause",
+        question="To pause a QEMU desktop and let it go on?",
+        unit="ms",
+        size=20,
+        quick_size=2,
+        contenders=(Contender(_OURS, _turns, needs="qemu"),),
+        targets=(Target("at most", 20.0),),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="desktop_memory",
+        question="Memory of a QEMU desktop, of four at once?",
+        unit="MB",
+        size=4,
+        quick_size=2,
+        contenders=(Contender(_OURS, _memory, needs="qemu"),),
+        targets=(Target("at most", 300.0),),
+        warm_up=False,
+        most_rounds=1,
+    ),
+)
