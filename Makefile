@@ -22,7 +22,7 @@ $(READY): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "manyhands needs Python 3.11 or later; $(PYTHON) is older. Try: make PYTHON=python3.11 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench,ray,spark,math,rag,web,rollout,parquet]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench,ray,spark,math,rag,web,osworld,rollout,parquet]'
 	@touch $(READY)
 
 # What is no Python package. The demo needs the sandbox of programs and the browser; tests and benchmarks also Java for Spark,

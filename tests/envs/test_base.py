@@ -132,7 +132,7 @@ def test_nothing_odd_becomes_an_integer(value: Any) -> None:
 
 def test_names_that_are_wrong_or_not_installed_are_two_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(ENVIRONMENTS.names()) >= {"math", "py", "rag", "web"}
-    with pytest.raises(UnknownName, match="math, py"):
+    with pytest.raises(UnknownName, match="math, osworld, py"):
         environment_class("maths")
     with pytest.raises(ConfigError, match="no environment"):
         environment_class("manyhands.tasks:Item")

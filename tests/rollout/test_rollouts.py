@@ -300,7 +300,7 @@ def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "osworld"}, "not in this version yet"),
+        ({"mode": "osworld", "observation_type": "smell"}, "must be one of 'screenshot'"),
         ({"mode": "maths"}, "math"),
         ({}, "--mode is missing"),
         ({"mode": "math", "num_rollouts": 0}, "at least 1"),

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manyhands.cli import agent_server, demo, pool, rollout, runs, vm
+from manyhands.cli import agent_server, demo, osworld, pool, rollout, runs, vm
 from manyhands.errors import Interrupted, ManyhandsError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = (demo, rollout, runs, agent_server, pool, vm)
+_COMMANDS = (demo, rollout, runs, agent_server, pool, vm, osworld)
 """Each has `add(subparsers)`, which sets `run`: a function of the parsed arguments that returns the exit status."""
 
 

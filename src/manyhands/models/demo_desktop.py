@@ -56,10 +56,10 @@ class _View:
                 inside.append(row)
         return inside
 
-    def find(self, role: str, name: str = "", window: str = "") -> Action | None:
+    def find(self, role: str, name: str = "", window: str = "", *, exact: bool = False) -> Action | None:
         """Return a click on the first such thing; None if it is not on the screen."""
         for row in self.inside(window) if window else self.rows:
-            if row.role == role and name in (row.name or row.text):
+            if row.role == role and (row.name == name if exact else name in row.name):
                 return _click(row.x, row.y)
         return None
 
@@ -116,7 +116,7 @@ def _prompt(view: _View) -> Action | None:
 
 
 def _key(sign: str) -> Any:
-    return lambda view: view.find("toggle-button", sign, window="galculator")
+    return lambda view: view.find("toggle-button", sign, window="galculator", exact=True)
 
 
 def _sum(a: str, sign: str, b: str) -> list[Any]:
@@ -157,7 +157,7 @@ def _in_folder(folder: str) -> list[Any]:
 
 
 def _cell(folder: str, name: str) -> Any:
-    return lambda view: view.find("table-cell", name, window=f"{folder} - Thunar")
+    return lambda view: view.find("table-cell", name, window=f"{folder} - Thunar", exact=True)
 
 
 def _rename(old: str, new: str) -> list[Any]:
@@ -200,7 +200,7 @@ _SETTINGS = {
     "show line numbers": ("View", "Line Numbers"),
     "wrap long lines": ("Document", "Word Wrap"),
     "show its toolbar": ("View", "Toolbar"),
-    "hide its status bar": ("View", "Statusbar"),
+    "show its status bar": ("View", "Statusbar"),
 }
 
 

@@ -102,7 +102,7 @@ def test_a_command_waits_for_a_server_that_is_being_restarted() -> None:
         port = probe.sockets[0].getsockname()[1]
         probe.close()
         await probe.wait_closed()
-        module._PAUSES = (0.5, 0.5)  # type: ignore[assignment] # undone by the fixture
+        module._PAUSES = (0.5, 0.5)  # undone by the fixture
         asked = asyncio.create_task(Controller(Machine("m", "127.0.0.1", port)).execute(["click"]))
         await asyncio.sleep(0.2)
         async with await asyncio.start_server(serve, "127.0.0.1", port):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from manyhands.envs.osworld.ground import Ground
 from manyhands.envs.osworld.observing import Observation, Observer
 from manyhands.envs.osworld.setting_up import lacking, set_up
 from manyhands.envs.tools import ToolFailed, ToolResult, tool
-from manyhands.errors import EnvironmentFailed, InfrastructureError
+from manyhands.errors import EnvironmentFailed, InfrastructureError, MachineFailed
 from manyhands.tasks.working import doing
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OSWorldEnvironment", "OSWorldOptions"]
 
+_log = logging.getLogger(__name__)
 _SETTLE_STILL = 1.0
 """Seconds of a quiet screen after which programs that were launched count as started."""
 _OPENING = {"launch", "open", "chrome_open_tabs"}
@@ -144,13 +146,20 @@ class OSWorldEnvironment(Environment):
             await self._observer.look()
             await self._ground.set_up(steps)
         if options.record:
-            await controller.start_recording()
-            self._recording = True
+            await self._start_recording(controller)
         seen = await self._observer.observe(await self._settled(steps))
         self._marks = seen.marks
         self.first_images = seen.images
         self.first_kept = () if seen.images else (seen.screenshot,)
         return "\n\n".join(part for part in (item.question, seen.text) if part)
+
+    async def _start_recording(self, controller: Controller) -> None:
+        """A film is nothing that a score depends on: a machine that cannot record is played without."""
+        try:
+            await controller.start_recording()
+            self._recording = True
+        except MachineFailed as error:
+            _log.warning("no recording of %s: %s", self.item.id if self.item else "", error)
 
     async def _settled(self, steps: Sequence[Mapping[str, Any]]) -> bytes | None:
         """Wait for what the set-up has started; return the screen."""
@@ -297,7 +306,10 @@ class OSWorldEnvironment(Environment):
     async def _end_recording(self) -> None:
         if self._recording and self._controller is not None:
             self._recording = False
-            self.files["recording.mp4"] = await self._controller.end_recording()
+            try:
+                self.files["recording.mp4"] = await self._controller.end_recording()
+            except MachineFailed as error:
+                _log.warning("the recording of %s is lost: %s", self.item.id if self.item else "", error)
 
     async def close(self) -> None:
         with contextlib.suppress(InfrastructureError):  # the machine may be what ended the attempt

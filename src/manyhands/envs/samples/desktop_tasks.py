@@ -50,7 +50,7 @@ _SETTINGS = (
     ("show line numbers", "view", "show-line-numbers", "true"),
     ("wrap long lines", "view", "word-wrap", "true"),
     ("show its toolbar", "window", "toolbar-visible", "true"),
-    ("hide its status bar", "window", "statusbar-visible", "false"),
+    ("show its status bar", "window", "statusbar-visible", "true"),
 )
 _LISTS = ("Pictures", "Music", "Videos", "Downloads")
 _SCRIPTS = ("run.sh", "backup.sh", "start.sh", "clean.sh")

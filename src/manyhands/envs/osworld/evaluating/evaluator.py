@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.bounded import CallFailed, Helpers
 from manyhands.envs.osworld.evaluating.families import GETTERS, INFEASIBLE, METRICS
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 from manyhands.envs.osworld.evaluating.place import PARSE_SECONDS, Place, far_side
+from manyhands.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -68,6 +70,7 @@ async def evaluate(evaluator: Mapping[str, Any], ground: Ground, *, helpers: Hel
     Raises:
         UnknownName: a getter or a metric does not exist here; `missing` tells beforehand.
         MissingExtra: a package is not installed; as above.
+        ConfigError: the evaluator has a rule that its metric does not know.
         InfrastructureError: the guest does not answer, or an expected file cannot be downloaded.
     """
     checks = checks_of(evaluator)
@@ -123,6 +126,8 @@ async def _one(check: Check, ground: Ground, helpers: Helpers) -> float:
         arguments = (check.metric, result, expected, dict(check.options))
         score = float(await helpers.call("score", *arguments, limit=PARSE_SECONDS))
     except CallFailed as error:
+        if error.kind == NotUnderstood.__name__:
+            raise ConfigError(f"the task's evaluator cannot be used: {check.metric}: {error}") from None
         _log.info("%s cannot be computed, which counts as 0: %s: %s", check.metric, error.kind, error)
         return 0.0
     return 0.0 if math.isnan(score) else min(max(score, 0.0), 1.0)

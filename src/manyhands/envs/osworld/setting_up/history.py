@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from manyhands.envs.osworld.evaluating.downloads import download
+from manyhands.envs.osworld.setting_up.fetching import fetch
 from manyhands.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ async def update_history(guest: Controller, folder: Path, history: Sequence[Mapp
     database = folder / "history.sqlite"
     known = await guest.file(found)
     if known is None:
-        await asyncio.to_thread(download, _EMPTY, database)
+        shutil.copyfile(await fetch(_EMPTY), database)
     else:
         database.write_bytes(known)
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from manyhands.envs.osworld.actions import BadAction, command_of, read_action
-from manyhands.envs.osworld.evaluating.downloads import download
+from manyhands.envs.osworld.setting_up.fetching import fetch
 from manyhands.errors import EnvironmentFailed, MachineFailed
 
 if TYPE_CHECKING:
@@ -74,9 +74,8 @@ def _guest(ground: Ground) -> Controller:
 async def _download(ground: Ground, files: Sequence[Mapping[str, str]]) -> None:
     """Fetch files to this host, once for all attempts, and put them into the guest, which may have no network."""
     for file in files:
-        fetched = ground.folder / "fetched"
-        await asyncio.to_thread(download, file["url"], fetched)
-        await _guest(ground).upload(file["path"], await asyncio.to_thread(fetched.read_bytes))
+        kept = await fetch(file["url"])
+        await _guest(ground).upload(file["path"], await asyncio.to_thread(kept.read_bytes))
 
 
 async def _upload_file(ground: Ground, files: Sequence[Mapping[str, str]]) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlparse
 from xml.etree import ElementTree as ET
 
+from manyhands.envs.osworld.evaluating.getters.guest import accessibility_tree
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -39,8 +41,8 @@ async def active_url_from_accessTree(place: Place, config: Mapping[str, Any]) ->
 
     The bar does not show how an address begins; the task says what to put there.
     """
-    tree = await place.ground.controller.accessibility_tree()
-    shown = await place.parse(f"{__name__}:address_bar", tree)
+    tree = await accessibility_tree(place, {})
+    shown = None if tree is None else await place.parse(f"{__name__}:address_bar", tree)
     if not shown:
         return None
     text = str(shown).strip()

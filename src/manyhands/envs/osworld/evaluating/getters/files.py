@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import TYPE_CHECKING, Any
 
-from manyhands.envs.osworld.evaluating.downloads import download
+from manyhands.envs.osworld.setting_up.fetching import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +60,7 @@ async def cloud_file(place: Place, config: Mapping[str, Any]) -> str | list[str 
     found: list[str | None] = []
     for number, (source, name) in enumerate(zip(sources, names, strict=False)):
         path = place.path(name)
-        await asyncio.to_thread(download, source, path)
+        await asyncio.to_thread(shutil.copyfile, await fetch(source), path)
         if number in gives:
             found.append(str(path))
     return _given(found)

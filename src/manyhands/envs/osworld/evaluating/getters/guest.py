@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from manyhands.errors import MachineFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
     from manyhands.envs.osworld.evaluating.place import Place
 
@@ -22,6 +24,7 @@ __all__ = [
     "vm_window_size",
 ]
 
+Answer = TypeVar("Answer")
 _VIDEO = (  # noqa: SIM905 - a table of words
     "3gp 3gpp 3gpp2 avi divx dv fli flv mp2t mp4 mp4v-es mpeg mpeg-system msvideo ogg quicktime vnd.divx vnd.mpegurl "
     "vnd.rn-realvideo webm x-anim x-avi x-flc x-fli x-flv x-m4v x-matroska x-mpeg x-mpeg-system x-mpeg2 x-ms-asf "
@@ -47,19 +50,33 @@ async def vm_command_error(place: Place, config: Mapping[str, Any]) -> str | Non
     return None if done.status == "error" else str(done.error)
 
 
+async def _unless_refused(place: Place, asking: Awaitable[Answer]) -> Answer | None:
+    """Return what the guest answers, None if it says no: there is no such folder, no such window.
+
+    Raises:
+        InfrastructureError: it says nothing.
+    """
+    try:
+        return await asking
+    except MachineFailed:
+        await place.ground.controller.platform()  # raises if nobody is there
+        return None
+
+
 async def vm_terminal_output(place: Place, config: Mapping[str, Any]) -> str | None:
-    """Return what the terminal shows."""
-    return await place.ground.controller.terminal()
+    """Return what the terminal shows, None if there is none."""
+    return await _unless_refused(place, place.ground.controller.terminal())
 
 
-async def accessibility_tree(place: Place, config: Mapping[str, Any]) -> str:
-    """Return the accessibility tree as XML."""
-    return await place.ground.controller.accessibility_tree()
+async def accessibility_tree(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Return the accessibility tree as XML, None if the guest cannot tell."""
+    return await _unless_refused(place, place.ground.controller.accessibility_tree())
 
 
-async def list_directory(place: Place, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree below a folder."""
-    return dict(await place.ground.controller.list_directory(config["path"]))
+async def list_directory(place: Place, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the tree below a folder, None if there is none."""
+    tree = await _unless_refused(place, place.ground.controller.list_directory(config["path"]))
+    return None if tree is None else dict(tree)
 
 
 async def vm_screen_size(place: Place, config: Mapping[str, Any]) -> dict[str, int]:
@@ -68,15 +85,16 @@ async def vm_screen_size(place: Place, config: Mapping[str, Any]) -> dict[str, i
     return {"width": width, "height": height}
 
 
-async def vm_window_size(place: Place, config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the size of an application's window."""
-    width, height = await place.ground.controller.window_size(config["app_class_name"])
-    return {"width": width, "height": height}
+async def vm_window_size(place: Place, config: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return the size of an application's window, None if it has none."""
+    size = await _unless_refused(place, place.ground.controller.window_size(config["app_class_name"]))
+    return None if size is None else {"width": size[0], "height": size[1]}
 
 
-async def vm_wallpaper(place: Place, config: Mapping[str, Any]) -> str:
-    """Return the path of a copy of the picture behind the desktop."""
-    return await place.keep(config["dest"], await place.ground.controller.wallpaper())
+async def vm_wallpaper(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Return the path of a copy of the picture behind the desktop, None if there is none."""
+    picture = await _unless_refused(place, place.ground.controller.wallpaper())
+    return None if picture is None else await place.keep(config["dest"], picture)
 
 
 async def default_video_player(place: Place, config: Mapping[str, Any]) -> str:

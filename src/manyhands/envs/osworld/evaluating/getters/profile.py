@@ -7,6 +7,7 @@ import posixpath
 from typing import TYPE_CHECKING, Any
 
 from manyhands.envs.osworld.evaluating.getters.applications import home_folder
+from manyhands.envs.osworld.evaluating.getters.guest import list_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -171,7 +172,7 @@ async def shortcuts_on_desktop(place: Place, config: Mapping[str, Any]) -> dict[
     """Return the contents of the desktop's shortcuts by name."""
     controller = place.ground.controller
     folder = await controller.desktop_path()
-    children = (await controller.list_directory(folder)).get("children", [])
+    children = (await list_directory(place, {"path": folder}) or {}).get("children", [])
     found = {}
     for name in (str(child["name"]) for child in children):
         if name.endswith(".desktop") and (data := await controller.file(posixpath.join(folder, name))) is not None:

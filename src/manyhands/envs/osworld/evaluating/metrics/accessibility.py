@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands._plugins import require
 from manyhands.envs.osworld.evaluating.metrics.fuzzy import ratio
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ def check_accessibility_tree(
     same, or where `exact` is false is scored by likeness.
 
     Raises:
-        ValueError: a rule has neither.
+        NotUnderstood: a rule has neither.
     """
     from lxml import etree
 
@@ -60,7 +61,7 @@ def _find(tree: Any, rule: Mapping[str, Any], namespaces: dict[str, str]) -> Any
         return tree.xpath(rule["xpath"], namespaces=namespaces)
     if "selectors" in rule:
         return CSSSelector(", ".join(rule["selectors"]), namespaces=namespaces)(tree)
-    raise ValueError("a rule about the accessibility tree needs xpath or selectors")
+    raise NotUnderstood("a rule about the accessibility tree needs xpath or selectors")
 
 
 def _likeness(text: str | None, rule: Mapping[str, Any]) -> float:

@@ -9,6 +9,7 @@ from urllib.parse import urlparse
 
 from manyhands._plugins import require
 from manyhands.envs.osworld.evaluating.metrics.browser import address_of
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,8 +64,8 @@ def is_cookie_deleted(result: Sequence[Sequence[Any]], rules: Mapping[str, Any],
     """Return whether no cookie belongs to one of the domains.
 
     Raises:
-        ValueError: there is no such rule.
+        NotUnderstood: there is no such rule.
     """
     if rules["type"] != "domains":
-        raise ValueError(f"there is no rule {rules['type']!r} about cookies")
+        raise NotUnderstood(f"there is no rule {rules['type']!r} about cookies")
     return not any(same_address(domain, cookie[1]) for domain in rules["domains"] for cookie in result)

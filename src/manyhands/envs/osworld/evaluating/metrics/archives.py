@@ -13,6 +13,7 @@ from typing import Any
 from manyhands._plugins import require
 from manyhands.envs.osworld.evaluating.metrics.reading import TooLarge, open_package
 from manyhands.envs.osworld.evaluating.metrics.text_files import line_ratio
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 __all__ = ["compare_archive", "compare_epub", "compare_zip_files"]
 
@@ -60,10 +61,12 @@ def compare_archive(
     """Return how alike the files of a folder of two archives are, on average; they must have the same names.
 
     Raises:
-        KeyError: files of this type cannot be compared.
+        NotUnderstood: files of this type cannot be compared.
     """
     from manyhands._plugins import load_dotted
 
+    if file_type not in _COMPARERS:
+        raise NotUnderstood(f"files of the type {file_type!r} in archives cannot be compared")
     if not result:
         return 0.0
     first, second = (_folder(_members(path), file_path) for path in (result, expected))

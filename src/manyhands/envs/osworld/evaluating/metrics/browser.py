@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse, urlunparse
 
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -60,7 +62,7 @@ def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, 
     """Return whether the bookmark bar has exactly the expected folders, the expected pages, or a folder with such pages.
 
     Raises:
-        ValueError: there is no such rule.
+        NotUnderstood: there is no such rule.
     """
     if not result:
         return False
@@ -70,7 +72,7 @@ def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, 
     if rules["type"] == "bookmark_bar_websites_urls":
         return _pages(bar) == set(rules["urls"])
     if rules["type"] != "liked_authors_websites_urls":
-        raise ValueError(f"there is no rule {rules['type']!r} about bookmarks")
+        raise NotUnderstood(f"there is no rule {rules['type']!r} about bookmarks")
     names = rules.get("names", ["Liked Authors"])
     folder = next((entry for entry in bar if entry["type"] == "folder" and entry["name"] in names), None)
     choices = [[page] if isinstance(page, str) else page for page in rules["urls"]]
@@ -85,10 +87,10 @@ def check_history_deleted(result: Sequence[Sequence[Any]], rules: Mapping[str, A
     """Return whether no address of the history has one of the keywords.
 
     Raises:
-        ValueError: there is no such rule.
+        NotUnderstood: there is no such rule.
     """
     if rules["type"] != "keywords":
-        raise ValueError(f"there is no rule {rules['type']!r} about the history")
+        raise NotUnderstood(f"there is no rule {rules['type']!r} about the history")
     return not any(keyword in visit[0] for keyword in rules["keywords"] for visit in result)
 
 
@@ -96,9 +98,11 @@ def is_shortcut_on_desktop(result: Mapping[str, str], rules: Mapping[str, Any], 
     """Return whether one of the desktop's shortcuts has the expected name, or command.
 
     Raises:
-        KeyError: there is no such rule.
+        NotUnderstood: there is no such rule.
     """
-    line = f"{ {'name': 'Name', 'exec': 'Exec'}[rules['type']] }={rules[rules['type']]}\n"
+    if rules["type"] not in {"name", "exec"}:
+        raise NotUnderstood(f"there is no rule {rules['type']!r} about shortcuts")
+    line = f"{rules['type'].capitalize()}={rules[rules['type']]}\n"
     return any(line in shortcut for shortcut in result.values())
 
 
@@ -106,14 +110,14 @@ def check_font_size(result: Mapping[str, Any], rules: Mapping[str, Any], **_: An
     """Return whether the browser's font size is the expected one, or within the expected bounds.
 
     Raises:
-        ValueError: there is no such rule.
+        NotUnderstood: there is no such rule.
     """
     size = result["default_font_size"]
     if rules["type"] == "value":
         return bool(size == rules["value"])
     if rules["type"] == "range":
         return bool(rules["min"] < size < rules["max"])
-    raise ValueError(f"there is no rule {rules['type']!r} about font sizes")
+    raise NotUnderstood(f"there is no rule {rules['type']!r} about font sizes")
 
 
 def is_added_to_steam_cart(result: Mapping[str, Any], rules: Mapping[str, Any], **_: Any) -> bool:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from manyhands.envs.osworld.evaluating.metrics.fuzzy import ratio
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,12 +46,12 @@ def literal_match(result: Any, expected: Any, *, type: str = "str", ignore_case:
     """Return whether two texts, or two lists of the same length entry by entry, read the same.
 
     Raises:
-        ValueError: the type is neither `str` nor `list`.
+        NotUnderstood: the type is neither `str` nor `list`.
     """
     if type == "str":
         return _read(result, ignore_case) == _read(expected, ignore_case)
     if type != "list":
-        raise ValueError(f"literal_match knows no type {type!r}")
+        raise NotUnderstood(f"literal_match knows no type {type!r}")
     if not (isinstance(result, list) and isinstance(expected, list)):
         return False
     return [_read(value, ignore_case) for value in result] == [_read(value, ignore_case) for value in expected]
@@ -78,10 +79,10 @@ def is_extension_installed(result: str, rules: Mapping[str, Any], **_: Any) -> b
     """Return whether an editor's list of extensions contains one, or does not, as the rule says.
 
     Raises:
-        ValueError: the rule is neither `contain` nor `not_contain`.
+        NotUnderstood: the rule is neither `contain` nor `not_contain`.
     """
     if rules["type"] not in {"contain", "not_contain"}:
-        raise ValueError(f"there is no rule {rules['type']!r}")
+        raise NotUnderstood(f"there is no rule {rules['type']!r}")
     return bool((rules["expected"] in result) == (rules["type"] == "contain"))
 
 

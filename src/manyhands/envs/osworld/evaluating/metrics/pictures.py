@@ -51,11 +51,11 @@ def open_picture(path: str) -> Image:
     """
     from PIL import Image as Pictures
 
-    picture = Pictures.open(path)
-    if picture.width * picture.height > _MOST_PIXELS:
-        raise ValueError(f"a picture of {picture.width} x {picture.height} pixels is too large")
-    picture.load()
-    return picture
+    with Pictures.open(path) as picture:
+        if picture.width * picture.height > _MOST_PIXELS:
+            raise ValueError(f"a picture of {picture.width} x {picture.height} pixels is too large")
+        picture.load()
+        return picture
 
 
 def _alike(first: Image, second: Image, threshold: float = 0.9) -> bool:

@@ -6,6 +6,8 @@ import operator
 import re
 from typing import TYPE_CHECKING, Any
 
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -22,7 +24,7 @@ def matches(value: Any, rule: Mapping[str, Any]) -> bool:
     `spreadsheet_range`, for cell ranges that must hold one range and be held by another.
 
     Raises:
-        ValueError: there is no such method.
+        NotUnderstood: there is no such method.
     """
     method, ref = str(rule["method"]), rule["ref"]
     if method in _COMPARISONS:
@@ -40,7 +42,7 @@ def matches(value: Any, rule: Mapping[str, Any]) -> bool:
         return bool(kind(value.strip("\"'").split(",")) == kind(ref))
     if method == "spreadsheet_range":
         return _between_ranges(value, *ref)
-    raise ValueError(f"there is no rule with the method {method!r}")
+    raise NotUnderstood(f"there is no rule with the method {method!r}")
 
 
 def _near(value: Any, ref: float, threshold: float) -> bool:

@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 
 from manyhands._plugins import require
 from manyhands.envs.osworld.evaluating.metrics.reading import check_package, open_package
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 if TYPE_CHECKING:
     from openpyxl.workbook import Workbook
@@ -44,17 +45,10 @@ class Book:
 
         return openpyxl.load_workbook(self.path)
 
-    @cached_property
-    def frames(self) -> Any:
-        """The workbook as pandas reads it: values, with the first row as names."""
-        import pandas as pd
-
-        return pd.ExcelFile(self.path, engine="openpyxl")
-
     @property
     def names(self) -> list[str]:
-        """The names of the sheets."""
-        return [str(name) for name in self.frames.sheet_names]
+        """The names of the sheets; a chart that has a sheet of its own is none of them."""
+        return [str(sheet.title) for sheet in self.workbook.worksheets]
 
     def cells(self, sheet: str) -> dict[str, Any]:
         """Return the stored values of a sheet by coordinate: numbers as floats, texts, errors as texts."""
@@ -82,14 +76,16 @@ class Sheet:
         return self.book.workbook[self.name]
 
     def frame(self) -> Any:
-        """Return the sheet as pandas reads it.
+        """Return the values of the sheet as pandas reads them, with the first row as names.
 
         Raises:
             NoSheet: there is none of this name.
         """
+        import pandas as pd
+
         if self.name not in self.book.names:
             raise NoSheet(self.name)
-        return self.book.frames.parse(self.name)
+        return pd.read_excel(self.book.path, sheet_name=self.name, engine="openpyxl")
 
     def value(self, coordinate: str) -> Any:
         """Return the stored value of a cell; None for an empty one, and where there is no such sheet."""
@@ -103,12 +99,12 @@ def sheet_of(reference: int | str, result: Book, expected: Book | None) -> Sheet
 
     Raises:
         NoSheet: there is no such sheet, or no expected workbook.
-        ValueError: it is no reference.
+        NotUnderstood: it is no reference.
     """
     text = f"RI{reference}" if isinstance(reference, int) else reference
     side, kind, rest = text[:1], text[1:2], text[2:]
     if side not in {"R", "E"} or kind not in {"I", "N"}:
-        raise ValueError(f"{reference!r} is no reference to a sheet")
+        raise NotUnderstood(f"{reference!r} is no reference to a sheet")
     book = result if side == "R" else expected
     if book is None:
         raise NoSheet(text)

@@ -11,6 +11,7 @@ from manyhands.envs.osworld.evaluating.metrics.tables.books import Book, NoSheet
 from manyhands.envs.osworld.evaluating.metrics.tables.features import charts, filters, lines, pivot_tables, sparklines
 from manyhands.envs.osworld.evaluating.metrics.tables.looks import look_of, looks
 from manyhands.envs.osworld.evaluating.metrics.value_rules import matches
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +30,12 @@ def compare_table(
     """Return whether a workbook meets every rule; most rules compare one of its sheets with one of the expected workbook.
 
     Raises:
-        KeyError: there is no rule of this type.
+        NotUnderstood: there is no rule of this type.
     """
     if result is None:
         return False
+    if unknown := sorted({rule["type"] for rule in rules} - set(_RULES)):
+        raise NotUnderstood(f"there is no rule {unknown[0]!r} about workbooks")
     books = Books(Book(result), None if expected is None else Book(expected))
     try:
         return all(_RULES[rule["type"]](books, rule) for rule in rules)
@@ -64,7 +67,11 @@ def _data(books: Books, rule: Mapping[str, Any]) -> bool:
     """Compare values as pandas does: numbers rounded, kinds of columns the same, empty cells equal, names of columns ignored."""
     first, second = books.pair(rule)
     digits = rule.get("precision", _DIGITS)
-    return bool(first.frame().round(digits).equals(second.frame().round(digits)))
+    return bool(_rounded(first.frame(), digits).equals(_rounded(second.frame(), digits)))
+
+
+def _rounded(frame: Any, digits: int) -> Any:
+    return frame.round(dict.fromkeys(frame.select_dtypes("float").columns, digits))
 
 
 def _printed(books: Books, rule: Mapping[str, Any]) -> bool:
@@ -119,7 +126,7 @@ def _text_matches(found: str, wanted: str, rule: Mapping[str, Any]) -> bool:
         return bool(ratio(found, wanted) * 100 >= rule.get("threshold", _LIKENESS))
     if kind == "exact_match":
         return found == wanted
-    raise ValueError(f"there is no rule {kind!r} about cells")
+    raise NotUnderstood(f"there is no rule {kind!r} about cells")
 
 
 def _same(of: Callable[[Sheet, Mapping[str, Any]], Any]) -> Callable[[Books, Mapping[str, Any]], bool]:

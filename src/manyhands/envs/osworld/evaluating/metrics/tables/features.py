@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.envs.osworld.evaluating.metrics.reading import open_package
 from manyhands.envs.osworld.evaluating.metrics.tables.books import NoSheet, Sheet, _part_of, _xml
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +63,7 @@ def _chart_prop(chart: Any, prop: str) -> Any:
     if prop == "anchor":
         anchor = chart.anchor
         return [anchor.editAs, anchor._from.col, anchor.to.row, anchor.to.col, anchor.to.row]
-    raise ValueError(f"charts have no property {prop!r}")
+    raise NotUnderstood(f"charts have no property {prop!r}")
 
 
 def _title(owner: Any) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -38,7 +40,7 @@ def look_of(prop: str, cell: Any, conditional: Any = None) -> Any:
     Fonts, number formats and links count only where the cell has a value.
 
     Raises:
-        ValueError: there is no such property.
+        NotUnderstood: there is no such property.
     """
     from openpyxl.cell.cell import MergedCell
 
@@ -52,7 +54,7 @@ def look_of(prop: str, cell: Any, conditional: Any = None) -> Any:
     if prop == "merge":
         return isinstance(cell, MergedCell)
     if prop not in {*_FONT, "font_color", "number_format", "hyperlink"}:
-        raise ValueError(f"cells have no look called {prop!r}")
+        raise NotUnderstood(f"cells have no look called {prop!r}")
     if cell.value is None:
         return None
     if prop in _FONT:

@@ -1,0 +1,82 @@
+"""Which tasks can be played and scored here, and what the others need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from manyhands.envs.osworld.evaluating import missing
+from manyhands.envs.osworld.setting_up import lacking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["Coverage", "Need", "TaskNeeds", "coverage_of", "needs_of"]
+
+_ACCOUNT = "a Google account"
+PROXY = "a proxy (the sites that the task visits refuse many addresses)"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNeeds:
+    """What one task needs and is not there."""
+
+    id: str
+    domain: str
+    missing: tuple[str, ...]
+    """Set-up steps, getters, metrics, packages."""
+    account: bool
+    proxy: bool
+
+    @property
+    def covered(self) -> bool:
+        """Whether it can be played and scored on a plain machine of the right image."""
+        return not (self.missing or self.account or self.proxy)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that is not there."""
+
+    what: str
+    tasks: int
+    """How many tasks need it."""
+    unlocks: int
+    """How many of them need nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is known about all tasks of a file."""
+
+    tasks: Sequence[TaskNeeds]
+
+    def needs(self) -> list[Need]:
+        """Return all that is not there, the most wanted first."""
+        wanted: Counter[str] = Counter()
+        alone: Counter[str] = Counter()
+        for task in self.tasks:
+            needed = [*task.missing, *([_ACCOUNT] if task.account else []), *([PROXY] if task.proxy else [])]
+            wanted.update(needed)
+            alone.update(needed if len(needed) == 1 else [])
+        return sorted((Need(what, count, alone[what]) for what, count in wanted.items()), key=_order)
+
+
+def _order(need: Need) -> tuple[int, int, str]:
+    return (-need.unlocks, -need.tasks, need.what)
+
+
+def coverage_of(tasks: Iterable[Mapping[str, Any]]) -> Coverage:
+    """Return what is known about tasks, as `read_tasks` returns them."""
+    return Coverage([needs_of(task) for task in tasks])
+
+
+def needs_of(task: Mapping[str, Any]) -> TaskNeeds:
+    """Return what a task needs and is not there."""
+    evaluator = task["evaluator"]
+    steps = [*(task.get("config") or []), *(evaluator.get("postconfig") or [])]
+    found = list(dict.fromkeys([*lacking(steps), *missing(evaluator)]))
+    plain = tuple(reason for reason in found if not reason.startswith(_ACCOUNT))
+    domain = str(task.get("domain") or task.get("snapshot") or "")
+    return TaskNeeds(str(task["id"]), domain, plain, len(plain) < len(found), bool(task.get("proxy")))

@@ -1,0 +1,124 @@
+"""`manyhands osworld check`: what is covered, what is missing, by exit status, table and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.cli import main
+from manyhands.envs.osworld.coverage import coverage_of
+from manyhands.envs.osworld.task_files import read_tasks
+from manyhands.errors import BadData, ConfigError
+
+RULE = {"type": "rule", "rules": {"expected": "x"}}
+PLAIN = {"func": "exact_match", "result": RULE, "expected": RULE}
+
+
+def task(name: str, evaluator: Mapping[str, Any] = PLAIN, **more: Any) -> dict[str, Any]:
+    return {"id": name, "instruction": "Do it.", "evaluator": dict(evaluator), **more}
+
+
+TASKS = {
+    "os": [
+        task("good", config=[{"type": "sleep", "parameters": {"seconds": 1}}]),
+        task("film", PLAIN | {"func": "compare_videos"}),
+    ],
+    "chrome": [
+        task("proxied", proxy=True),
+        task(
+            "drive",
+            PLAIN | {"result": {"type": "googledrive_file"}},
+            config=[{"type": "googledrive", "parameters": {}}],
+        ),
+        task("both", PLAIN | {"func": "compare_videos"}, proxy=True),
+        task("odd", PLAIN | {"postconfig": [{"type": "levitate", "parameters": {}}]}),
+    ],
+}
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Callable[..., Path]:
+    """Write an index with its folder of examples."""
+
+    def write(tasks: Mapping[str, list[dict[str, Any]]]) -> Path:
+        for domain, members in tasks.items():
+            folder = tmp_path / "examples" / domain
+            folder.mkdir(parents=True, exist_ok=True)
+            for one in members:
+                (folder / f"{one['id']}.json").write_text(json.dumps(one))
+        path = tmp_path / "all.json"
+        path.write_text(json.dumps({domain: [one["id"] for one in members] for domain, members in tasks.items()}))
+        return path
+
+    return write
+
+
+def test_each_task_is_in_one_column(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["osworld", "check", "--data", str(index(TASKS)), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["total"] == {"tasks": 6, "covered": 1, "proxy": 1, "account": 1, "missing": 3}
+    assert told["domains"]["os"] == {"tasks": 2, "covered": 1, "proxy": 0, "account": 0, "missing": 1}
+    needs = {need["what"]: (need["tasks"], need["unlocks"]) for need in told["needs"]}
+    assert sorted(needs.values()) == [(1, 1), (1, 1), (2, 1), (2, 1)]
+    assert needs["a Google account"] == (1, 1)
+    assert {one["id"]: one["covered"] for one in told["tasks"]} == {
+        "good": True,
+        "film": False,
+        "proxied": False,
+        "drive": False,
+        "both": False,
+        "odd": False,
+    }
+    assert "levitate" in next(one["missing"][0] for one in told["tasks"] if one["id"] == "odd")
+
+
+def test_the_table_names_what_is_missing(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["osworld", "check", "--data", str(index(TASKS))]) == 1
+    told = capsys.readouterr().out
+    for words in ("chrome", "metric compare_videos", "a Google account", "a proxy", "levitate", "unlocks"):
+        assert words in told
+
+
+def test_accounts_and_proxies_are_the_users_own_business(
+    index: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = {"os": [TASKS["os"][0]], "chrome": [TASKS["chrome"][0], TASKS["chrome"][1]]}
+    assert main(["osworld", "check", "--data", str(index(fine))]) == 0
+    assert main(["osworld", "check", "--data", str(index({"os": [TASKS["os"][0]]}))]) == 0
+    assert "what is not here" not in capsys.readouterr().out.rpartition("what can be set up")[2]
+
+
+def test_files_that_are_no_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["osworld", "check", "--data", str(tmp_path / "none.json")]) == 1
+    assert "there is no file" in capsys.readouterr().err
+    (tmp_path / "bad.json").write_text('{"os": ["gone"]}')
+    assert main(["osworld", "check", "--data", str(tmp_path / "bad.json")]) == 1
+    assert "gone.json" in capsys.readouterr().err
+
+
+def test_every_form_of_task_file(tmp_path: Path, index: Callable[..., Path]) -> None:
+    one = tmp_path / "one.json"
+    one.write_text(json.dumps(task("a")))
+    assert [found["id"] for found in read_tasks(one)] == ["a"]
+    one.write_text(json.dumps([task("a"), task("b")]))
+    assert [found["id"] for found in read_tasks(one)] == ["a", "b"]
+    one.write_text(json.dumps({"items": [task("a")]}))
+    assert [found["id"] for found in read_tasks(one)] == ["a"]
+    assert [(found["domain"], found["id"]) for found in read_tasks(index(TASKS))][:2] == [
+        ("os", "good"),
+        ("os", "film"),
+    ]
+    for broken in ("[", "[3]", '[{"id": "a"}]', '{"os": "x"}', '{"os": ["../../etc/passwd"]}', '{"..": ["x"]}'):
+        one.write_text(broken)
+        with pytest.raises(BadData):
+            read_tasks(one)
+    with pytest.raises(ConfigError):
+        read_tasks(tmp_path / "nowhere.json")
+
+
+def test_a_list_of_tasks_has_no_domains() -> None:
+    assert [found.domain for found in coverage_of([task("a"), task("b", snapshot="vlc")]).tasks] == ["", "vlc"]

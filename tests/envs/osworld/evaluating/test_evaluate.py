@@ -1,0 +1,368 @@
+"""How checks are joined, what FAIL means, and what hostile files cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from manyhands.bounded import Helpers
+from manyhands.envs.osworld.evaluating import evaluate, missing
+from manyhands.envs.osworld.evaluating.evaluator import checks_of, evaluation_helpers
+from manyhands.envs.osworld.evaluating.families import GETTERS, LEFT_OUT, METRICS
+from manyhands.envs.osworld.ground import Ground, GuestControl
+from manyhands.errors import ConfigError, MissingExtra, UnknownName
+
+NOBODY = cast("GuestControl", None)
+"""These evaluators never ask the guest."""
+
+
+def ground(folder: Path, last_action: str | Mapping[str, Any] | None = "DONE", **more: Any) -> Ground:
+    folder.mkdir(exist_ok=True)
+    return Ground(NOBODY, folder, last_action=last_action, **more)
+
+
+def score(evaluator: Mapping[str, Any], on: Ground) -> float:
+    return asyncio.run(asyncio.wait_for(evaluate(evaluator, on), 110))
+
+
+def value(of: Any) -> dict[str, Any]:
+    return {"type": "rule", "rules": of}
+
+
+def joined(conjunction: str | None, *likeness: float) -> dict[str, Any]:
+    """Return an evaluator whose checks give these scores, in hundredths."""
+    texts = [("a" * round(100 * one)).ljust(100, "b") for one in likeness]
+    evaluator: dict[str, Any] = {
+        "func": ["fuzzy_match"] * len(texts),
+        "result": [value(text) for text in texts],
+        "expected": [value({"expected": "a" * 100})] * len(texts),
+    }
+    return evaluator if conjunction is None else {**evaluator, "conj": conjunction}
+
+
+@pytest.mark.parametrize(
+    ("conjunction", "scores", "wanted"),
+    [
+        (None, [1, 1], 1),
+        (None, [1, 0.5], 0.75),
+        ("and", [1, 0, 1], 0),
+        ("and", [0.5, 0.5], 0.5),
+        ("or", [0, 0.5, 0.25], 0.5),
+        ("or", [0, 1, 0], 1),
+        ("or", [0, 0], 0),
+    ],
+)
+def test_checks_are_joined(tmp_path: Path, conjunction: str | None, scores: Sequence[float], wanted: float) -> None:
+    assert score(joined(conjunction, *scores), ground(tmp_path)) == pytest.approx(wanted)
+
+
+def test_and_or_stop_at_the_first_answer_that_decides(tmp_path: Path) -> None:
+    """A later check that would raise is not reached."""
+    on = ground(tmp_path)
+    gone = {"type": "vm_file", "path": "/x", "dest": "x"}  # there is no guest, so asking for it would raise
+    for conjunction, first in (("and", "no"), ("or", "yes")):
+        evaluator = {
+            "func": ["exact_match", "exact_match"],
+            "conj": conjunction,
+            "result": [value(first), gone],
+            "expected": [value({"expected": "yes"})] * 2,
+        }
+        assert score(evaluator, on) == (conjunction == "or")
+
+
+def test_a_single_check_with_options(tmp_path: Path) -> None:
+    evaluator = {
+        "func": "literal_match",
+        "result": value("Yes"),
+        "expected": value("yes"),
+        "options": {"ignore_case": True},
+    }
+    assert score(evaluator, ground(tmp_path)) == 1
+    assert score({**evaluator, "options": {}}, ground(tmp_path)) == 0
+
+
+def test_lists_may_be_short_and_have_holes() -> None:
+    evaluator = {
+        "func": ["one", "two", "three"],
+        "result": [value(1), value(2), value(3)],
+        "expected": [value(1), None, {}],
+        "options": [{"a": 1}, None],
+    }
+    checks = checks_of(evaluator)
+    assert [check.expected for check in checks] == [value(1), None, None]
+    assert [check.options for check in checks] == [{"a": 1}, {}, {}]
+    assert checks_of({"func": "infeasible"})[0].result is None
+
+
+def test_a_metric_without_expectation_is_called_without_one(tmp_path: Path) -> None:
+    line = "\n\n\n Time zone: UTC (UTC, +0000)"
+    assert score({"func": "is_utc_0", "result": value(line)}, ground(tmp_path)) == 1
+
+
+INFEASIBLE = {"func": "infeasible"}
+FEASIBLE = {"func": "exact_match", "result": value("x"), "expected": value({"expected": "x"})}
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "action", "wanted"),
+    [
+        (INFEASIBLE, "FAIL", 1),
+        (INFEASIBLE, {"action_type": "FAIL"}, 1),
+        (INFEASIBLE, "DONE", 0),
+        (INFEASIBLE, None, 0),
+        (INFEASIBLE, {"action_type": "CLICK"}, 0),
+        (FEASIBLE, "FAIL", 0),
+        (FEASIBLE, {"action_type": "FAIL"}, 0),
+        (FEASIBLE, "DONE", 1),
+        (FEASIBLE, "pyautogui.write('FAIL')", 1),
+    ],
+)
+def test_fail_solves_what_cannot_be_done_and_nothing_else(
+    tmp_path: Path, evaluator: Mapping[str, Any], action: Any, wanted: float
+) -> None:
+    assert score(evaluator, ground(tmp_path, action)) == wanted
+
+
+def test_steps_of_the_evaluator_are_run_first_whatever_the_agent_said(tmp_path: Path) -> None:
+    done: list[Any] = []
+
+    async def steps(given: Sequence[Mapping[str, Any]], on: Ground) -> None:
+        done.extend(given)
+        (on.folder / "out.txt").write_text("hello")
+
+    evaluator = {
+        "postconfig": [{"type": "sleep"}],
+        "func": "check_list",
+        "result": {"type": "cache_file", "path": "out.txt"},
+        "expected": value({"expect": ["hello"]}),
+    }
+    assert score(evaluator, ground(tmp_path, run_steps=steps)) == 1
+    assert score({"postconfig": [{"type": "a"}], "func": "infeasible"}, ground(tmp_path, "FAIL", run_steps=steps)) == 1
+    assert done == [{"type": "sleep"}, {"type": "a"}]
+
+
+def test_a_file_that_nobody_kept_gives_0_and_another_way_may_still_be_right(tmp_path: Path) -> None:
+    gone = {"type": "cache_file", "path": "nowhere"}
+    assert score({"func": "check_list", "result": gone, "expected": value({"expect": []})}, ground(tmp_path)) == 0
+    either = {
+        "func": ["check_list", "exact_match"],
+        "conj": "or",
+        "result": [gone, value("x")],
+        "expected": [value({}), value({"expected": "x"})],
+    }
+    assert score(either, ground(tmp_path)) == 1
+    assert score({**either, "conj": "and"}, ground(tmp_path)) == 0
+
+
+def test_a_kept_file_is_inside_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    evaluator = {"func": "check_list", "result": {"type": "cache_file", "path": "../secret"}, "expected": value({})}
+    assert score(evaluator, ground(tmp_path / "folder")) == 0
+
+
+def test_what_is_not_here_is_told_before_anything_is_done(tmp_path: Path) -> None:
+    touched: list[int] = []
+
+    async def steps(_: Sequence[Mapping[str, Any]], __: Ground) -> None:
+        touched.append(1)
+
+    on = ground(tmp_path, run_steps=steps)
+    with pytest.raises(UnknownName, match="compare_videos"):
+        score({"func": "compare_videos", "result": value(1), "postconfig": [{}]}, on)
+    with pytest.raises(UnknownName, match="telepathy"):
+        score({"func": "exact_match", "result": {"type": "telepathy"}, "postconfig": [{}]}, on)
+    assert not touched
+
+
+def test_a_rule_that_nobody_knows_is_no_zero(tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text('{"a": 1}')
+    rules = {"expect": [{"key": ["a"], "method": "resembles", "ref": 1}]}
+    with pytest.raises(ConfigError, match="check_json: there is no rule with the method 'resembles'"):
+        score({"func": "check_json", "result": kept("f.json"), "expected": value(rules)}, ground(tmp_path))
+    with pytest.raises(ConfigError, match="magic"):
+        score(
+            {"func": "compare_table", "result": kept("f.json"), "options": {"rules": [{"type": "magic"}]}},
+            ground(tmp_path),
+        )
+
+
+def test_missing_names_each_thing_once_with_its_reason() -> None:
+    assert missing(FEASIBLE) == missing(INFEASIBLE) == []
+    found = missing(
+        {
+            "func": ["compare_videos", "compare_videos", "telepathy"],
+            "result": [{"type": "googledrive_file"}, value(1), {"type": "crystal_ball"}],
+        }
+    )
+    assert found == [
+        f"metric compare_videos: {LEFT_OUT['compare_videos']}",
+        "a Google account (getter googledrive_file)",
+        "metric telepathy: nobody here knows it",
+        "getter crystal_ball: nobody here knows it",
+    ]
+
+
+def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> None:
+        raise MissingExtra(f"the OSWorld metric {name!r}", "osworld", "openpyxl")
+
+    monkeypatch.setattr(type(METRICS), "load", lambda _, name: load(name) if name == "compare_table" else None)
+    found = missing({"func": "compare_table", "result": value(1)})
+    assert found == ["pip install 'manyhands[osworld]' (metric compare_table needs openpyxl)"]
+
+
+def test_every_name_of_the_tables_is_there() -> None:
+    for family in (GETTERS, METRICS):
+        for name in family.members:
+            assert callable(family.load(name)), name
+    assert not set(LEFT_OUT) & {*GETTERS.members, *METRICS.members}
+
+
+def test_loading_the_tables_imports_nothing_heavy() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from manyhands.envs.osworld.evaluating import GETTERS, METRICS; "
+        "[family.load(name) for family in (GETTERS, METRICS) for name in family.members]; "
+        "print({'pandas', 'openpyxl', 'docx', 'pptx', 'lxml', 'PIL', 'numpy', 'pypdf', 'playwright', 'bs4'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "set()"
+
+
+# --- hostile files ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bomb() -> bytes:
+    """A zip archive that unpacks to a hundred times its size, and to more than any document has."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as package:
+        for number in range(33):
+            package.writestr(f"part{number}", b"\0" * (8 << 20))
+    return data.getvalue()
+
+
+LAUGHS = '<!DOCTYPE x [<!ENTITY a0 "ha">{}]><x>&a30;</x>'.format(
+    "".join(f'<!ENTITY a{number} "&a{number - 1};&a{number - 1};">' for number in range(1, 31))
+)
+HOSTILE = {
+    "empty": b"",
+    "garbage": os.urandom(4096),
+    "cut off": b"PK\x03\x04" + b"\0" * 100,
+    "xml": LAUGHS.encode(),
+    "pdf": b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 1 0 R>>endobj trailer<</Root 1 0 R>>",
+}
+SUFFIXES = {
+    "compare_table": "xlsx",
+    "compare_docx_files": "docx",
+    "compare_pptx_files": "pptx",
+    "compare_pdfs": "pdf",
+    "compare_images": "png",
+    "compare_zip_files": "zip",
+    "compare_archive": "tar.gz",
+    "compare_epub": "epub",
+    "check_presenter_console_disable": "xcu",
+}
+
+
+def kept(name: str) -> dict[str, Any]:
+    return {"type": "cache_file", "path": name}
+
+
+@pytest.mark.parametrize("metric", SUFFIXES)
+def test_files_that_make_no_sense_give_0(tmp_path: Path, metric: str) -> None:
+    on, suffix = ground(tmp_path), SUFFIXES[metric]
+    rules = {"options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]}}
+
+    async def all_of_them() -> list[float]:
+        async with evaluation_helpers() as helpers:
+            found = []
+            for kind, data in HOSTILE.items():
+                (tmp_path / f"{kind}.{suffix}").write_bytes(data)
+                side = kept(f"{kind}.{suffix}")
+                evaluator = {"func": metric, "result": side, **({} if suffix == "xcu" else {"expected": side}), **rules}
+                found.append(await asyncio.wait_for(evaluate(evaluator, on, helpers=helpers), 60))
+            return found
+
+    scores = asyncio.run(asyncio.wait_for(all_of_them(), 110))
+    assert set(scores) <= {0.0}
+
+
+@pytest.mark.parametrize("metric", ["compare_table", "compare_docx_files", "compare_pptx_files", "compare_zip_files"])
+def test_an_archive_that_explodes_is_not_unpacked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, bomb: bytes, metric: str
+) -> None:
+    name = f"b.{SUFFIXES[metric]}"
+    (tmp_path / name).write_bytes(bomb)
+    evaluator = {
+        "func": metric,
+        "result": kept(name),
+        "expected": kept(name),
+        "options": {"rules": [{"type": "sheet_name"}]},
+    }
+    with caplog.at_level(logging.INFO):
+        assert score(evaluator, ground(tmp_path)) == 0
+    assert "TooLarge" in caplog.text
+
+
+def test_a_metric_that_takes_all_memory_or_all_time_ends_with_its_helper(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from manyhands.envs.osworld.evaluating import evaluator as module
+
+    monkeypatch.setattr(module, "PARSE_SECONDS", 3.0)
+    (tmp_path / "slow").write_text("a" * 40)
+    slow = {"func": "check_list", "result": kept("slow"), "expected": value({"expect": ["(a+)+b"]})}
+    with caplog.at_level(logging.INFO):
+        assert score(slow, ground(tmp_path)) == 0
+    assert "was stopped after 3 s" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(module, "PARSE_SECONDS", 100.0)
+    greedy = {"func": "literal_match", "result": value("x"), "expected": value("x"), "options": {"type": "list"}}
+    helpers = Helpers("manyhands.envs.osworld.evaluating.far_side", most=1, memory=200 << 20)
+
+    async def both() -> tuple[float, float]:
+        try:
+            text = "x" * (80 << 20)
+            first = await evaluate({"func": "exact_match", "result": value(text)}, ground(tmp_path), helpers=helpers)
+            return first, await evaluate(greedy, ground(tmp_path), helpers=helpers)
+        finally:
+            await helpers.close()
+
+    assert asyncio.run(asyncio.wait_for(both(), 110)) == (0, 0)
+
+
+def test_the_event_loop_goes_on_while_a_metric_works(tmp_path: Path) -> None:
+    async def both() -> tuple[float, int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        (tmp_path / "f").write_text("x\n" * 50_000)
+        evaluator = {
+            "func": "check_list",
+            "result": kept("f"),
+            "expected": value({"expect": ["x"], "unexpect": ["y"] * 10}),
+        }
+        found = await evaluate(evaluator, ground(tmp_path))
+        ticking.cancel()
+        return found, ticks
+
+    found, ticks = asyncio.run(asyncio.wait_for(both(), 110))
+    assert found == 1
+    assert ticks > 3

@@ -1,0 +1,245 @@
+"""Getters that look at pages, with a real browser and a site on this host."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from manyhands.envs.osworld.evaluating import GETTERS, evaluate
+from manyhands.envs.osworld.evaluating.evaluator import evaluation_helpers
+from manyhands.envs.osworld.evaluating.place import Place
+from manyhands.envs.osworld.ground import Executed, Ground, GuestControl
+
+PAGE = """<html><head><title>Flights</title></head><body>
+<div class="date">Tue, Nov 17, 2026</div>
+<div class="route">SEA<span>to</span>NYC</div>
+<ul><li class="stop">One</li><li class="stop">Two</li></ul>
+<div class="card"><p>x</p><h3>First</h3></div><div class="card"><h3>Second</h3></div>
+<div class="crumb"><li class="catAllProducts"><span>Toys</span></li></div>
+<a class="chosen">Nike</a><a class="chosen">Women</a>
+<form><input value=" James "></form>
+<a id="next" href="/more">More</a>
+</body></html>"""
+MORE = "<html><head><title>More</title></head><body><a id='link' href='https://x.org/'>there</a></body></html>"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = (MORE if self.path.startswith("/more") else PAGE).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
+
+
+def start_browser(folder: Path, address: str) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a browser with a tab at an address; return it and where its DevTools are."""
+    program = shutil.which("chromium") or "google-chrome"
+    command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
+    command += ["--remote-debugging-port=0", f"--user-data-dir={folder}", address]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    told = folder / "DevToolsActivePort"
+    deadline = time.monotonic() + 45
+    while time.monotonic() < deadline and process.poll() is None:
+        if told.is_file() and told.read_text().strip():
+            return process, f"127.0.0.1:{told.read_text().splitlines()[0]}"
+        time.sleep(0.1)
+    end(process)
+    raise RuntimeError("the browser did not start")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def devtools(site: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    for turn in range(3):
+        try:
+            process, address = start_browser(
+                tmp_path_factory.mktemp("browser"), f"http://{site}/flights?from=SEA&to=NYC&tags=a,b"
+            )
+            break
+        except RuntimeError:
+            if turn == 2:
+                raise
+    yield address
+    end(process)
+
+
+class Guest:
+    """A guest whose browser is a real one; its accessibility tree shows only the address bar."""
+
+    def __init__(self, devtools: str, shown: str) -> None:
+        self.devtools, self.shown = devtools, shown
+
+    async def accessibility_tree(self) -> str:
+        text = self.shown.replace("&", "&amp;")
+        entry = f'<entry name="Address and search bar">{text}</entry>' if text else ""
+        return f'<desktop-frame><application name="Chromium">{entry}</application></desktop-frame>'
+
+    async def execute(self, command: Any, **_: Any) -> Executed:
+        raise AssertionError(f"nobody asked for {command}")
+
+
+@pytest.fixture
+def get(devtools: str, site: str, tmp_path: Path) -> Callable[..., Any]:
+    def call(
+        kind: str, *, shown: str = f"{site}/flights?from=SEA&to=NYC&tags=a,b", at: str = devtools, **config: Any
+    ) -> Any:
+        async def asking() -> Any:
+            ground = Ground(cast("GuestControl", Guest(at, shown)), tmp_path)
+            async with evaluation_helpers() as helpers:
+                return await GETTERS.load(kind)(Place(ground, tmp_path, helpers), {"goto_prefix": "http://", **config})
+
+        return asyncio.run(asyncio.wait_for(asking(), 110))
+
+    return call
+
+
+def test_addresses(get: Callable[..., Any], site: str) -> None:
+    assert get("active_url_from_accessTree") == f"http://{site}/flights?from=SEA&to=NYC&tags=a,b"
+    assert get("active_url_from_accessTree", shown="chrome://settings") == "chrome://settings"
+    assert get("active_url_from_accessTree", shown="www.a.org", goto_prefix="https://www.") == "https://www.a.org"
+    assert get("active_url_from_accessTree", shown="") is None
+    keys = ["from", "to", "nowhere"]
+    assert get("active_tab_url_parse", parse_keys=keys) == {"from": "SEA", "to": "NYC", "nowhere": ""}
+    assert get("active_tab_url_parse", parse_keys=["from"], replace={"from": "time"}) == {"time": "SEA"}
+    assert get("active_tab_url_parse", parse_keys=["tags"], split_list=True) == {"tags": ["a", "b"]}
+    part = {"partIndex": -1, "needDeleteId": True, "key": "what"}
+    assert get("url_dashPart", **part, returnType="json") == {"what": "flights"}
+    assert get("url_dashPart", **part, returnType="string") == "flights"
+    assert get("url_dashPart", **(part | {"partIndex": 9}), returnType="string") is None
+
+
+def test_tabs(get: Callable[..., Any], site: str) -> None:
+    assert get("open_tabs_info") == [{"title": "Flights", "url": f"http://{site}/flights?from=SEA&to=NYC&tags=a,b"}]
+    assert get("open_tabs_info", at="127.0.0.1:9") == []
+
+
+def test_texts_of_the_page_in_front(get: Callable[..., Any]) -> None:
+    found = get(
+        "active_tab_html_parse",
+        category="class",
+        class_singleObject={"date": "time", "nothing": "gone"},
+        class_multiObject={"stop": {"0": "first", "1": "second", "7": "none"}},
+        class_multiObject_child={"route": {"0": "start", "1": "end"}},
+        class_multiObject_only_child={"card": {"1": "second card"}},
+        class_multiObject_search_exist={"chosen": ["Nike", "Adidas", "is_other_exist"]},
+    )
+    assert found == {
+        "time": "Tue, Nov 17, 2026",
+        "gone": "",
+        "first": "One",
+        "second": "Two",
+        "none": "",
+        "start": "SEA",
+        "end": "NYC",
+        "second card": "Second",
+        "Nike": True,
+        "Adidas": False,
+        "is_other_exist": True,
+    }
+    assert get("active_tab_html_parse", category="xpath", xpathObject={"//h3": "head", "//h9": "gone"}) == {
+        "head": "First",
+        "gone": "",
+    }
+    assert get("active_tab_html_parse", category="label", labelObject={"Tue, Nov": "day"}) == {
+        "day": "Tue, Nov 17, 2026"
+    }
+    assert get("active_tab_html_parse", category="input", inputObject={"//form/input": "name"}) == {"name": "James"}
+    by_address = get(
+        "active_tab_html_parse",
+        category="class&url",
+        class_multiObject={"chosen": ["nike", "women"]},
+        class_multiObject_li={"crumb": ["Toys"]},
+        url_include_expected=["flights", "hotels"],
+        url_include_expected_multichoice={"SEA": "Seattle"},
+    )
+    assert by_address == {
+        "nike": True,
+        "women": True,
+        "toys": True,
+        "flights": True,
+        "hotels": False,
+        "seattle": True,
+        "is_other_exist": False,
+    }
+
+
+def test_a_page_that_is_not_open_has_no_texts(get: Callable[..., Any]) -> None:
+    config = {"category": "xpath", "xpathObject": {"//h3": "head"}}
+    assert get("active_tab_html_parse", shown="127.0.0.1:1/other", **config) == {}
+    assert get("active_tab_html_parse", shown="", **config) is None
+    assert get("active_tab_html_parse", at="127.0.0.1:9", **config) == {}
+
+
+def test_pages_loaded_for_the_evaluator(get: Callable[..., Any], site: str) -> None:
+    info = get("active_tab_info")
+    assert info["title"] == "Flights"
+    assert "SEA" in info["content"]
+    assert get("page_info", url=f"http://{site}/more")["title"] == "More"
+    assert get("page_info", url="http://x", at="127.0.0.1:9") is None
+    path = get("pdf_from_url", path=f"http://{site}/flights", dest="page.pdf")
+    assert Path(path).read_bytes().startswith(b"%PDF")
+    infos = [
+        {"action": "inner_text", "selector": "h3"},
+        {"action": "click_and_attribute", "selector": ["#next", "#link"], "attribute": "href"},
+        {"action": "attribute", "selector": "#next", "attribute": "href"},
+    ]
+    asked = {"url": f"http://{site}/flights", "infos": infos, "backups": ["b"]}
+    assert get("info_from_website", **asked) == ["First", "https://x.org/", "/more"]
+    assert get("info_from_website", **asked, at="127.0.0.1:9") == ["b"]
+    assert len(get("open_tabs_info")) == 1  # what was opened for this is closed again
+
+
+def test_an_evaluation_by_the_browser(devtools: str, site: str, tmp_path: Path) -> None:
+    evaluator = {
+        "func": ["is_expected_url_pattern_match", "check_direct_json_object", "is_expected_tabs"],
+        "result": [
+            {"type": "active_url_from_accessTree", "goto_prefix": "http://"},
+            {
+                "type": "active_tab_html_parse",
+                "goto_prefix": "http://",
+                "category": "class",
+                "class_singleObject": {"date": "time"},
+            },
+            {"type": "open_tabs_info"},
+        ],
+        "expected": [
+            {"type": "rule", "rules": {"expected": ["from=SEA"]}},
+            {"type": "rule", "rules": {"expected": {"time": "Tue, Nov 17, 2026"}}},
+            {"type": "rule", "rules": {"type": "url", "urls": [f"http://{site}/flights?from=SEA&to=NYC&tags=a,b"]}},
+        ],
+    }
+    ground = Ground(cast("GuestControl", Guest(devtools, f"{site}/flights?from=SEA&to=NYC&tags=a,b")), tmp_path)
+    assert asyncio.run(asyncio.wait_for(evaluate(evaluator, ground), 110)) == 1

@@ -1,0 +1,175 @@
+"""Rollouts at desktops: the sample tasks, OSWorld's own files, what is left out, what is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands import BadData, RolloutConfig, UsageError, run_parallel_rollout
+from manyhands.cli import main
+from manyhands.envs.osworld.environment import OSWorldEnvironment
+from manyhands.envs.samples import sample_options, sample_path
+from manyhands.envs.samples.desktop_tasks import desktop_tasks
+from manyhands.rollout.benchmark import read_benchmark
+from manyhands.rollout.preparing import prepare
+from manyhands.store import Journal, pictures_of
+
+MACHINES = [
+    "--provider-name",
+    "process",
+    "--vm-option",
+    "desktop=true",
+    "--screen-width",
+    "1280",
+    "--screen-height",
+    "800",
+]
+
+
+def command(tmp_path: Path, *more: str) -> list[str]:
+    data = ["--data", str(sample_path("osworld")), "--output-dir", str(tmp_path), "--run-name", "run"]
+    return ["rollout", "--mode", "osworld", "--model", "demo", *data, *MACHINES, *more]
+
+
+def scores(path: Path) -> dict[str, float | None]:
+    with Journal(path / "journal.sqlite", read_only=True) as journal:
+        for _, play in journal.results():
+            assert not play.error, play.error
+        return {play.task: play.score for _, play in journal.results()}
+
+
+def test_the_file_of_samples_is_what_makes_it_says() -> None:
+    tasks = [json.loads(line) for line in sample_path("osworld").read_text().splitlines()]
+    assert tasks == desktop_tasks()
+    assert len(tasks) == 60
+    assert len({task["id"].partition("-")[2] for task in tasks}) == 15
+    assert len({task["instruction"] for task in tasks}) == 60
+    benchmark = read_benchmark(sample_path("osworld"), lacking=OSWorldEnvironment().lacking)
+    assert (benchmark.size, dict(benchmark.left_out)) == (60, {})
+
+
+def test_rollouts_share_desktops_and_play_by_the_accessibility_tree(tmp_path: Path) -> None:
+    chosen = ["01-note", "03-compute", "05-impossible", "07-setting"]
+    flags = [flag for task in chosen for flag in ("--task-id", task)]
+    pool = ["--num-rollouts", "3", "--num-vms", "2", "--use-vm-pool", "--observation-type", "a11y_tree"]
+    assert main(command(tmp_path, *flags, *pool)) == 0
+    assert scores(tmp_path / "run") == dict.fromkeys(chosen, 1.0)
+    assert main(["export", str(tmp_path / "run"), "--format", "osworld", "--output", str(tmp_path / "out")]) == 0
+    home = tmp_path / "out/computer_13/a11y_tree/demo"
+    assert json.loads((home / "args.json").read_text())["action_space"] == "computer_13"
+    note = home / "editor/01-note"
+    steps = [json.loads(line) for line in (note / "traj.jsonl").read_text().splitlines()]
+    assert steps[-1]["action"] == {"action_type": "DONE"}
+    assert [step["done"] for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert all((note / step["screenshot_file"]).read_bytes().startswith(b"\x89PNG") for step in steps)
+    assert (note / "result.txt").read_text() == "1.0\n"
+    impossible = (home / "os/05-impossible/traj.jsonl").read_text()
+    assert json.loads(impossible)["action"] == {"action_type": "FAIL"}
+    listed = json.loads((tmp_path / "out/summary/results.json").read_text())
+    assert {entry["task_id"] for entry in listed} == set(chosen)
+
+
+def test_rollouts_with_a_desktop_each_play_by_screenshots_and_are_filmed(tmp_path: Path) -> None:
+    flags = [flag for task in ("01-note", "09-executable") for flag in ("--task-id", task)]
+    assert main(command(tmp_path, *flags, "--num-rollouts", "2", "--action-space", "pyautogui", "--record")) == 0
+    assert scores(tmp_path / "run") == {"01-note": 1.0, "09-executable": 1.0}
+    folder = pictures_of(tmp_path / "run", "09-executable", 1)
+    assert len(list(folder.glob("step_*.png"))) >= 4
+    assert len(list(folder.glob("recording_*.mp4"))) == 1
+    assert main(["export", str(tmp_path / "run"), "--format", "osworld", "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out/pyautogui/screenshot/demo/terminal/09-executable/recording.mp4").stat().st_size > 0
+
+
+# --- task files -----------------------------------------------------------------------------------------------------------------
+
+
+def task(name: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "instruction": f"Do {name}.", "config": [], "evaluator": {"func": "infeasible"}, **more}
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """OSWorld's layout: an index beside its folder of examples; one task needs an account."""
+    login = {"type": "login", "parameters": {"settings_file": "x", "platform": "googledrive"}}
+    for domain, one in (("os", task("a")), ("os", task("b")), ("chrome", task("c", config=[login]))):
+        file = tmp_path / "examples" / domain / f"{one['id']}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(one, indent=2))
+    path = tmp_path / "test_all.json"
+    path.write_text(json.dumps({"os": ["b", "a"], "chrome": ["c"]}, indent=2))
+    return path
+
+
+def test_an_index_is_read_with_its_examples(index: Path) -> None:
+    for spaces in (2, None):
+        index.write_text(json.dumps(json.loads(index.read_text()), indent=spaces))
+        items = list(read_benchmark(index))
+        assert [(item.id, item.metadata["domain"]) for item in items] == [("b", "os"), ("a", "os"), ("c", "chrome")]
+        assert items[0].question == "Do b."
+    index.write_text('{"os": ["a",\n "b"]}')
+    assert read_benchmark(index, task_ids=["a"]).size == 1
+    index.write_text(json.dumps({"os": ["a", "gone", "../os/b"]}))
+    with pytest.raises(BadData, match="gone") as caught:
+        read_benchmark(index)
+    assert len(caught.value.problems) == 2
+
+
+def test_single_tasks_lists_and_lines_are_read(tmp_path: Path) -> None:
+    forms = {
+        "one.json": json.dumps(task("a"), indent=2),
+        "line.json": json.dumps(task("a")),
+        "list.json": json.dumps([task("a")]),
+        "items.json": json.dumps({"items": [task("a")]}),
+        "lines.jsonl": json.dumps(task("a")) + "\n",
+    }
+    for name, text in forms.items():
+        (tmp_path / name).write_text(text)
+        assert [item.id for item in read_benchmark(tmp_path / name)] == ["a"], name
+
+
+def test_tasks_that_cannot_be_played_are_named_before_the_run(index: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"mode": "osworld", "data": index, "model": "demo", "provider_name": "process"}
+    settings |= {"output_dir": tmp_path / "out", "run_name": "run"}
+    with pytest.raises(UsageError, match=r"c: needs a Google account[^\n]*\nUse --skip-unsupported"):
+        run_parallel_rollout(RolloutConfig(**settings))
+    assert not (tmp_path / "out").exists()
+    prepared = prepare(RolloutConfig(**settings, skip_unsupported=True))
+    assert [item.id for item in prepared.benchmark] == ["b", "a"]
+    assert prepared.benchmark.size == 2
+    with pytest.raises(UsageError, match="that can be played here"):
+        prepare(RolloutConfig(**settings, skip_unsupported=True, task_id=["c"]))
+
+
+def test_what_is_left_out_is_said(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["rollout", "--mode", "osworld", "--data", str(index), "--model", "demo", "--output-dir", str(tmp_path)]
+    assert main([*arguments, *MACHINES, "--skip-unsupported", "--dry-run"]) == 0
+    told = capsys.readouterr()
+    assert "c is left out: it needs a Google account" in told.err
+    assert "2 tasks" in told.out
+
+
+def test_flags_reach_the_environment(index: Path) -> None:
+    flags: dict[str, Any] = {
+        "action_space": "pyautogui",
+        "observation_type": "som",
+        "pause": 0.5,
+        "record": True,
+        "client_password": "x",
+    }
+    config = RolloutConfig(mode="osworld", data=index, model="demo", task_id=["a"], screen_width=800, **flags)
+    options = OSWorldEnvironment(prepare(config).play.options).options
+    assert {name: getattr(options, name) for name in flags} == flags
+    assert (options.screen_width, options.screen_height) == (800, 1080)
+    mistakes: list[dict[str, Any]] = [{"observation_type": "smell"}, {"action_space": "legs"}]
+    for wrong in mistakes:
+        with pytest.raises(UsageError, match="must be one of"):
+            prepare(RolloutConfig(mode="osworld", data=index, model="demo", task_id=["a"], **wrong))
+    web = RolloutConfig(mode="web", data=index, model="demo", task_id=["a"], env_option=_texts(sample_options("web")))
+    assert not {"screen_width", "pause"} & set(prepare(web).play.options)
+
+
+def _texts(options: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items()}

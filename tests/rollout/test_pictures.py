@@ -1,0 +1,159 @@
+"""Pictures in rollouts: the model is sent the last ones, the run keeps all of them as files, the journal has their names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from manyhands import Environment, RolloutConfig, ToolResult, run_parallel_rollout, tool
+from manyhands.cli import main
+from manyhands.messages.pictures import developed
+from manyhands.store import Journal
+from manyhands.tasks import Item
+from manyhands.testing import OpenAIServer, Script
+
+HERE = "tests.rollout.test_pictures"
+
+
+def png(name: str) -> bytes:
+    """A file that is taken for a picture; nobody here looks at it."""
+    return b"\x89PNG\r\n\x1a\n" + name.encode() * 100
+
+
+class Painter(Environment):
+    """Shows a picture at first and after every stroke, and ends by itself."""
+
+    name = "painter"
+    metric = "strokes"
+    one_at_a_time = True
+    pictures_shown = 2
+
+    async def open(self, item: Item, machine: Any = None) -> str:
+        self.strokes = 0
+        self.first_images = (png("blank"),)
+        return await super().open(item, machine)
+
+    @tool
+    async def stroke(self, colour: Annotated[str, "which"]) -> ToolResult:
+        """Draw a line."""
+        self.strokes += 1
+        return ToolResult("drawn", images=(png(colour),), kept=(png("palette"),))
+
+    @tool
+    async def sign(self) -> ToolResult:
+        """Finish the picture."""
+        return ToolResult("signed", ends="signed")
+
+    async def score(self, item: Item, answer: str, transcript: Any = ()) -> dict[str, float]:
+        return {"strokes": self.strokes / 10}
+
+    async def close(self) -> None:
+        self.files["film.mp4"] = b"film"
+        await super().close()
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"tool": name, "arguments": arguments}
+
+
+SCRIPT = [
+    call("stroke", colour="red"),
+    {"tools": [call("stroke", colour="blue"), call("stroke", colour="green")]},
+    {"tools": [call("sign")], "content": "There it is."},
+    "never said",
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dict[str, Any]]]:
+    """A run of one rollout, and what its model was sent."""
+    data = tmp_path / "tasks.jsonl"
+    data.write_text(json.dumps({"id": "a/../b", "question": "Paint."}) + "\n")
+    with OpenAIServer(Script(default=SCRIPT), keep_requests=True) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        config = RolloutConfig(
+            env=f"{HERE}:Painter", data=data, model="m", engine="inline", output_dir=tmp_path, run_name="run"
+        )
+        summary = run_parallel_rollout(config)
+        assert summary.mean == pytest.approx(0.3)
+        return tmp_path / "run", list(server.seen.bodies)
+
+
+def shown(request: dict[str, Any]) -> list[bytes]:
+    parts = [
+        part for message in request["messages"] if isinstance(message["content"], list) for part in message["content"]
+    ]
+    urls = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+    return [base64.b64decode(url.removeprefix("data:image/png;base64,")) for url in urls]
+
+
+def test_the_model_is_sent_the_last_pictures_in_the_form_it_knows(run: tuple[Path, list[dict[str, Any]]]) -> None:
+    _, requests = run
+    assert [shown(request) for request in requests] == [
+        [png("blank")],
+        [png("blank"), png("red")],
+        [png("blue"), png("green")],
+    ]
+    for request in requests:
+        for message in request["messages"]:
+            assert not {"pictures", "kept"} & set(message)
+            assert message["role"] != "tool" or isinstance(message["content"], str)
+    roles = [message["role"] for message in requests[-1]["messages"]]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool", "tool", "user"]
+
+
+def test_pictures_are_files_and_the_journal_has_their_names(
+    run: tuple[Path, list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = run
+    files = sorted(file for file in (path / "pictures").rglob("*") if file.is_file())
+    assert {file.parent.relative_to(path / "pictures").as_posix() for file in files} == {"a_.._b/1"}
+    contents = {
+        file.name.split("_")[0] + file.name.split("_")[1]: file.read_bytes() for file in files if file.suffix == ".png"
+    }
+    assert contents["step0"] == png("blank")
+    assert sorted(file.read_bytes() for file in files) == sorted(
+        [png("blank"), png("red"), png("blue"), png("green"), png("palette"), b"film"]
+    )
+    with Journal(path / "journal.sqlite", read_only=True) as journal:
+        [(number, play)] = list(journal.results())
+        assert (play.ending, play.answer) == ("signed", "There it is.")
+        text = json.dumps(journal.trajectory(number))
+    assert "base64" not in text
+    named = {name for message in json.loads(text)["messages"] for name in message.get("pictures", [])}
+    assert len(named) == 4
+    assert named <= {file.name for file in files}
+    database = sqlite3.connect(path / "journal.sqlite")
+    assert "files" not in [row[1] for row in database.execute("PRAGMA table_info(plays)")]
+    database.close()
+    assert main(["show", str(path), "a/../b"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told.replace("\n", "") for name in named)
+
+
+def test_exports_have_the_pictures(run: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    path, _ = run
+    assert main(["export", str(path), "--format", "openai-chat", "--output", str(tmp_path / "chat.jsonl")]) == 0
+    [line] = (tmp_path / "chat.jsonl").read_text().splitlines()
+    assert shown(json.loads(line)) == [png("blank"), png("red"), png("blue"), png("green")]
+    assert main(["export", str(path), "--format", "osworld", "--output", str(tmp_path / "layout")]) == 0
+    folder = tmp_path / "layout/default/a_.._b"
+    steps = [json.loads(line) for line in (folder / "traj.jsonl").read_text().splitlines()]
+    assert [step["step_num"] for step in steps] == [1, 2, 3, 4]
+    assert [(folder / step["screenshot_file"]).read_bytes() for step in steps[:3]] == [
+        png("red"),
+        png("blue"),
+        png("green"),
+    ]
+    assert steps[0]["action_timestamp"] < steps[1]["action_timestamp"]
+
+
+def test_conversations_without_pictures_stay_as_they_are() -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "tool", "content": "b", "tool_call_id": "1"}]
+    assert developed(messages, lambda name: b"") == messages
