@@ -27,7 +27,7 @@ INLINE = RunConfig(engine_name="inline")
 class Meeting(AgentBase):
     """Replies only when all the others are there too."""
 
-    everybody = threading.Barrier(3, timeout=10)
+    everybody = threading.Barrier(3, timeout=60)
 
     def reply(self, x: Any = None) -> Msg:
         self.everybody.wait()
@@ -55,7 +55,7 @@ class Fine(AgentBase):
 
 
 def ask(agent: ParallelizableAgent, text: str = "hi") -> Any:
-    return asyncio.run(asyncio.wait_for(agent.reply(Msg(name="user", content=text)), 20))
+    return asyncio.run(asyncio.wait_for(agent.reply(Msg(name="user", content=text)), 60))
 
 
 def test_sync_sub_agents_reply_at_the_same_time() -> None:

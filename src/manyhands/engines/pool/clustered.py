@@ -35,8 +35,8 @@ __all__ = ["ClusterRuntime"]
 _logger = logging.getLogger("manyhands")
 START_TIMEOUT = 120.0
 """Seconds to wait for the first worker where `start_timeout` is not given: twenty times what a local Ray or Spark takes."""
-_SHORTAGE_AFTER = 10.0
-"""Seconds after which workers that have no place yet are worth a warning."""
+_SHORTAGE_AFTER = 20.0
+"""Seconds after which workers that have no place yet are worth a warning: longer than a busy machine takes to start them."""
 _LOOK = 0.25
 """Seconds between two looks at which stations are over; joined ones are noticed at once, by their connection."""
 _FAILED_STARTS = 3

@@ -123,7 +123,7 @@ class PooledRuntime(RuntimeEngine):
     def expect(self, calls: int) -> None:
         """Start the first workers, so that they load what they need while the caller still prepares its calls."""
         with self._changed:
-            if self._closing or self._thread is not None:
+            if calls < 1 or self._closing or self._thread is not None:
                 return
             self._foreseen = calls
             self._start_thread()
