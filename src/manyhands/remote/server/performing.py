@@ -147,7 +147,7 @@ class Player:
                     self._step(following)
                     following = self._then(following)
                 else:
-                    following.runs = asyncio.Task(self._play(following), loop=loop, name=following.name)
+                    asyncio.Task(self._play(following), loop=loop, name=following.name)  # kept by its first step
                     following = None
 
     def _step(self, call: Call) -> None:
@@ -163,6 +163,9 @@ class Player:
             fail(call, error)
 
     async def _play(self, call: Call) -> None:
+        # Set here, not where the task is made: a task that is cancelled before its first step never takes one, and its
+        # caller would never be answered. Whoever cancels earlier than this is seen below.
+        call.runs = asyncio.current_task()
         try:
             if call.cancelled is not None:
                 raise call.cancelled
