@@ -21,6 +21,7 @@ from manyhands.rpc.handshake import ClientSide
 from manyhands.rpc.loop import run
 from manyhands.rpc.patience import Patience
 from tests.remote.crew import Worker
+from tests.remote.stalls import Stalls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -217,7 +218,10 @@ def test_nothing_is_left_behind_by_a_program(how: str, eventually: Any) -> None:
 
 
 def test_a_program_ends_within_three_tenths_of_a_second() -> None:
-    """From its last line to its end, with agents in three processes, calls under way and a kept result; the best of five."""
+    """From its last line to its end, with agents in three processes, calls under way and a kept result.
+
+    The best of five, less what the machine stood still.
+    """
     program = """
         import time
         from tests.remote.crew import Worker
@@ -228,13 +232,15 @@ def test_a_program_ends_within_three_tenths_of_a_second() -> None:
         assert all(agent.seen().result(30) == 0 for agent in [*agents, own])
         print(time.monotonic(), flush=True)
     """
-    times: list[float] = []
-    while not times or (min(times) >= 0.3 and len(times) < 5):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)], check=True, capture_output=True, text=True, timeout=60
-        )
-        times.append(time.monotonic() - float(done.stdout))
-    assert min(times) < 0.3, times
+    beyond: list[float] = []
+    while not beyond or (min(beyond) >= 0 and len(beyond) < 5):
+        with Stalls() as stalls:
+            done = subprocess.run(
+                [sys.executable, "-c", textwrap.dedent(program)], check=True, capture_output=True, text=True, timeout=60
+            )
+            took = time.monotonic() - float(done.stdout)
+        beyond.append(took - 0.3 - stalls.seconds)
+    assert min(beyond) < 0, beyond
 
 
 def test_an_idle_link_costs_nothing_and_a_lost_one_is_replaced(own_server: RpcAgentServerLauncher) -> None:
