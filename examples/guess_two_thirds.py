@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import resource
 import time
 
@@ -34,6 +35,10 @@ class Guesser(AgentBase):
         """Name a number, having heard the last winning one."""
         return await self.model(last_winner)
 
+    async def process(self) -> tuple[int, float]:
+        """Return the process that the agent lives in, and the most gigabytes that it ever had."""
+        return os.getpid(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
 
 def play(count: int, rounds: int, seconds: float) -> None:
     started = time.perf_counter()
@@ -52,7 +57,8 @@ def play(count: int, rounds: int, seconds: float) -> None:
         )
     print(f"{rounds} rounds of {count:,} agents in {time.perf_counter() - started:.2f} s")
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"memory of this process: {usage:.2f} GB")
+    servers = dict(answer.result() for answer in [agent.process() for agent in agents[:100]])
+    print(f"memory: {usage:.2f} GB of this process, {sum(servers.values()):.2f} GB of its {len(servers)} servers")
 
 
 if __name__ == "__main__":

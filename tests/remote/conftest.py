@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 
 from manyhands import RpcAgentServerLauncher
 from tests.remote.crew import Worker
+from tests.remote.stalls import Stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,30 +58,6 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.01)
 
     return wait
-
-
-class Stalls:
-    """How long this machine kept its programs waiting: what sleeps of 10 ms took beyond 20 ms, summed up."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def _watch(self) -> None:
-        then = time.monotonic()
-        while not self._over.wait(0.01):
-            now = time.monotonic()
-            self.seconds += max(0.0, now - then - 0.02)
-            then = now
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
 
 
 @pytest.fixture

@@ -84,6 +84,11 @@ class Worker(AgentBase):
             raise
         return self.name
 
+    async def hog(self, seconds: float, path: str) -> None:
+        """Keep the event loop from everyone, as an async method must not."""
+        Path(path).touch()
+        time.sleep(seconds)
+
     async def slow_note(self, thing: Any) -> int:
         await asyncio.sleep(0.02)
         self.log.append(thing)

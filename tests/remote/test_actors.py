@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from manyhands import CallCancelled, CallTimedOut
+from manyhands import AgentStopped, CallCancelled, CallTimedOut, RpcAgentServerLauncher
 from tests.remote.crew import Worker
 
 
@@ -128,3 +128,18 @@ def test_timers_of_the_server_keep_time(worker: Any) -> None:
     for n, result in enumerate(results):
         result.result(10)
         assert time.perf_counter() - started >= 0.05 * n
+
+
+def test_a_call_that_is_cancelled_before_its_first_step_is_answered(
+    server: RpcAgentServerLauncher, mark: Path, eventually: Any
+) -> None:
+    """While something blocks the event loop of the server, a call comes and its agent is stopped: one turn for both."""
+    where = {"host": server.host, "port": server.port}
+    agent, other = remote(**where), remote(**where)
+    assert agent.add(1) == other.add(1) == 2
+    other.hog(1.5, str(mark))
+    eventually(mark.exists)
+    waiting = agent.nap(60)
+    eventually(lambda: agent._link.control("info").result(10)["calls_under_way"] >= 2)
+    assert agent.stop().result(20)
+    assert isinstance(waiting.exception(20), AgentStopped)

@@ -21,6 +21,7 @@ from manyhands.rpc.handshake import ClientSide
 from manyhands.rpc.loop import run
 from manyhands.rpc.patience import Patience
 from tests.remote.crew import Worker
+from tests.remote.stalls import Stalls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +89,7 @@ def test_a_server_that_is_killed_stopped_or_frozen(own_server: RpcAgentServerLau
     own_server.shutdown()
     own_server.launch()
     second = remote(host=own_server.host, port=own_server.port)
+    assert second.add(1) == 2
     waiting = second.nap(60)
     own_server.shutdown()
     assert lose(waiting) < SOON
@@ -211,8 +213,34 @@ def test_nothing_is_left_behind_by_a_program(how: str, eventually: Any) -> None:
         assert child.stderr.read() == ""
     assert status == {"normal": 0, "thread": 0, "raise": 3, "interrupt": 4, "killed": -9}[how]
     if how in ("normal", "interrupt"):
-        assert ended - float(said) < 1.0, "no hang at the end (0.3 s on a quiet machine)"
+        assert ended - float(said) < 3.0, "no hang at the end"
     eventually(lambda: all(gone(pid) for pid in pids))
+
+
+def test_a_program_ends_within_three_tenths_of_a_second() -> None:
+    """From its last line to its end, with agents in three processes, calls under way and a kept result.
+
+    The best of five, less what the machine stood still.
+    """
+    program = """
+        import time
+        from tests.remote.crew import Worker
+        agents = [Worker(f"w{i}", to_dist=True) for i in range(4)]
+        own = Worker("own", to_dist={"own_process": True})
+        kept = own.make(2 << 20)
+        running = [agents[0].sleep(60), agents[1].nap(60)]
+        assert all(agent.seen().result(30) == 0 for agent in [*agents, own])
+        print(time.monotonic(), flush=True)
+    """
+    beyond: list[float] = []
+    while not beyond or (min(beyond) >= 0 and len(beyond) < 5):
+        with Stalls() as stalls:
+            done = subprocess.run(
+                [sys.executable, "-c", textwrap.dedent(program)], check=True, capture_output=True, text=True, timeout=60
+            )
+            took = time.monotonic() - float(done.stdout)
+        beyond.append(took - 0.3 - stalls.seconds)
+    assert min(beyond) < 0, beyond
 
 
 def test_an_idle_link_costs_nothing_and_a_lost_one_is_replaced(own_server: RpcAgentServerLauncher) -> None:

@@ -45,7 +45,7 @@ class Machine:
         self.server = subprocess.Popen(
             [
                 *("ip", "netns", "exec", self.name, sys.executable, "-m", "manyhands.cli", "agent-server"),
-                *("--host", f"{SUBNET}.2", "--port", "23456", "--lease", "30"),
+                *("--host", f"{SUBNET}.2", "--port", "23456", "--lease", "5"),
             ],
             stdout=subprocess.PIPE,
             text=True,
@@ -86,6 +86,12 @@ def test_a_cut_link_is_known_within_two_seconds_and_the_machine_can_come_back(ma
 
     agent = remote()
     assert agent.add(1) == 2
+    counted = [agent.note(n) for n in range(50)]
+    machine.cut()
+    counted += [agent.note(n) for n in range(50, 100)]
+    time.sleep(0.2)
+    machine.mend()
+    assert [result.result(10) for result in counted] == list(range(1, 101)), "a short cut costs nothing, twice nothing"
     child: Any = Worker("near", to_dist=True)  # type: ignore[call-arg]
     assert agent.echo(child.nap(0.1)).result(10) == "near", "a child cannot be reached from there: through the caller"
     assert child.echo(agent.nap(0.1)).result(10) == "far", "the far server can be reached from the child"
@@ -106,3 +112,7 @@ def test_a_cut_link_is_known_within_two_seconds_and_the_machine_can_come_back(ma
     deadline = time.monotonic() + 10
     while remote().add(1).exception(5) is not None:
         assert time.monotonic() < deadline, "a new agent on the machine that came back"
+    newest = remote()
+    while newest._link.control("info").result(10)["clients"] > 1:
+        assert time.monotonic() < deadline + 30, "what the lost client had is freed after the lease"
+        time.sleep(0.1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from manyhands import LimitExceeded, Limits, ProtocolError, RemoteStream, RpcAgentServerLauncher
+from manyhands import LimitExceeded, Limits, ProtocolError, RemoteStream, RpcAgentServerLauncher, ServerLost
 from manyhands.remote.conversation import Conversation
 from manyhands.remote.faults import decode_error
 from manyhands.remote.values import encode_argument
@@ -207,7 +207,7 @@ def test_handshakes_have_a_rate_and_real_clients_get_through(launch: Any) -> Non
             hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
             try:
                 stream, _ = await connect(server.address, "agents", load_token(), None, hello, 5.0)
-            except LimitExceeded:
+            except (LimitExceeded, ServerLost):  # gRPC does not always tell why, where the refusal overtakes a message
                 refused += 1
             else:
                 await stream.close()

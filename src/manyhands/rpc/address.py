@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any, NamedTuple
 
 from manyhands.errors import ConfigError
@@ -48,6 +47,8 @@ class Address(NamedTuple):
         """Whether only programs of this machine can reach it."""
         if self.path or self.host in _LOOPBACK_NAMES:
             return True
+        import ipaddress  # not at the top: every child server loads this module, none of them needs that one
+
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

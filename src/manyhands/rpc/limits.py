@@ -43,7 +43,7 @@ class Limits:
     agents: int = 20_000_000
     """Agents at a time."""
     handshakes: int = 64
-    """Peers at a time that have not yet proved who they are."""
+    """Peers at a time that have not yet proved who they are; one more takes the place of the oldest."""
     handshakes_per_second: int = 500
     """Peers that begin to prove who they are; those beyond it are asked to try again. A scanner of ports makes thousands, a
     thousand clients that all come back after a failure are through in two seconds."""

@@ -103,7 +103,8 @@ class RpcServer:
         self._address, self._services, self._token, self._tls = address, services, token, tls
         self._limits = limits or Limits()
         self._server: grpc.aio.Server | None = None
-        self._shaking = 0
+        self._shaking: dict[asyncio.Timeout, None] = {}
+        """The time limits of peers that have not yet proved themselves, the oldest first."""
         self._pace = Pace(self._limits.handshakes_per_second, time.monotonic())
         self._refusals = 0
         self._last_line = 0.0
@@ -151,16 +152,21 @@ class RpcServer:
             await self._serve(service, stream, admitted, context)
 
     async def _admit(self, stream: ServerStream) -> tuple[Service, Any]:
-        if self._shaking >= self._limits.handshakes or not self._pace.allows(time.monotonic()):
-            raise LimitExceeded("too many peers are shaking hands; try again")
-        self._shaking += 1
-        try:
-            async with asyncio.timeout(_HANDSHAKE_SECONDS):
+        if not self._pace.allows(time.monotonic()):
+            raise LimitExceeded("too many peers begin to shake hands; try again")
+        if len(self._shaking) >= self._limits.handshakes:
+            # Whoever has said nothing for longest goes: peers that open streams and wait do not keep others out.
+            oldest = next(iter(self._shaking))
+            del self._shaking[oldest]
+            oldest.reschedule(asyncio.get_running_loop().time())
+        async with asyncio.timeout(_HANDSHAKE_SECONDS) as limit:
+            self._shaking[limit] = None
+            try:
                 side = ServerSide(self._token)
                 await stream.write(side.challenge(await stream.read()))
                 hello = side.admit(await stream.read())
-        finally:
-            self._shaking -= 1
+            finally:
+                self._shaking.pop(limit, None)
         service = self._services.get(side.service)
         if service is None:
             raise ProtocolError(f"there is no service {side.service[:40]!r} here")

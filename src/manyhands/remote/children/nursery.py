@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["Child", "child_link", "close_nursery", "own_child_link"]
 
 _PACKAGE = __name__.partition(".")[0]
+_NOT_THERE = frozenset({f"{_PACKAGE}.__main__", __name__})
+"""Modules that the warm parent does not load although its owner has: few servers have children of their own, and what this
+one needs to start processes takes as long to load as a server to fork."""
 _START = 30.0
 """Seconds that a child may take to listen; it needs 0.05 on an idle machine."""
 _LEASE = 10.0
@@ -70,6 +73,11 @@ class Child:
         """Let go of the leash, which ends the process and all that it started."""
         with contextlib.suppress(OSError):
             self._leash.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the process, and be done with the leash: the I/O loop will not look at it any more."""
+        self.end()
+        self._leash.close()
 
 
 class _Nursery:
@@ -138,9 +146,7 @@ class _Nursery:
         self._folder = Path(tempfile.mkdtemp(prefix="manyhands-"))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * zygote.LONGEST)
-        loaded = sorted(
-            name for name in sys.modules if name.startswith(f"{_PACKAGE}.") and name != f"{_PACKAGE}.__main__"
-        )
+        loaded = sorted(name for name in sys.modules if name.startswith(f"{_PACKAGE}.") and name not in _NOT_THERE)
         with theirs:
             self._zygote = subprocess.Popen(
                 [sys.executable, "-m", "manyhands.remote.children.zygote", str(theirs.fileno()), *loaded],
@@ -154,7 +160,7 @@ class _Nursery:
         """End every child and the warm parent."""
         with self._lock:
             for child in self._children:
-                child.end()
+                child.close()
             self._children.clear()
             self._shared.clear()
             if self._control is not None:

@@ -121,7 +121,8 @@ class Connection:
                     if isinstance(error, LimitExceeded):
                         raise
                     raise ServerLost(self._place.advice(str(error), first=self._instance is None)) from None
-                await patience.spend(asyncio.sleep(_RETRY))
+                await asyncio.sleep(_RETRY)
+                patience.left -= _RETRY
                 continue
             return welcome
 

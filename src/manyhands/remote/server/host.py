@@ -142,7 +142,9 @@ class Host:
         if session.load > session.most_load:
             session.tell(number, ERROR, encode_error(_too_much(session.load)))
             return
-        call = Call(session, number, target, name, *self._restored(args, kwargs), credit)
+        if self._attachments:
+            args, kwargs = self._restored(args, kwargs)
+        call = Call(session, number, target, name, args, kwargs, credit)
         session.active[number] = call
         session.last_call = number
         call.size = session.share + (self._weight(call) if self._attachments else 0)
@@ -156,8 +158,6 @@ class Host:
 
     def _restored(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         attachments = self._attachments
-        if not attachments:
-            return args, kwargs
         return (
             tuple([restore(value, attachments) for value in args]),
             {key: restore(value, attachments) for key, value in kwargs.items()} if kwargs else None,
@@ -167,7 +167,11 @@ class Host:
         return sum(map(size_of, call.args)) + (sum(map(size_of, call.kwargs.values())) if call.kwargs else 0)
 
     def _await_arguments(self, call: Call) -> None:
-        if any(map(is_reference, call.args)) or (call.kwargs and any(map(is_reference, call.kwargs.values()))):
+        for value in call.args:
+            if type(value) is tuple and is_reference(value):
+                self._references.await_arguments(call, self._attachments)
+                return
+        if call.kwargs and any(map(is_reference, call.kwargs.values())):
             self._references.await_arguments(call, self._attachments)
 
     def _absent(self, session: Session, number: int, agent: Any, rest: tuple[Any, ...]) -> None:
@@ -214,7 +218,9 @@ class Host:
         agent = self.residents.admit(session, number)
         if agent.failed is not None:
             return
-        call = Call(session, 0, agent, CONSTRUCT, *self._restored(args, kwargs))
+        if self._attachments:
+            args, kwargs = self._restored(args, kwargs)
+        call = Call(session, 0, agent, CONSTRUCT, args, kwargs)
         call.credit = (session.classes[cls], how)
         self._await_arguments(call)
         if self._references.early:

@@ -1,16 +1,14 @@
 """An event loop for crowds: timers that are due in the same millisecond share one entry in the loop's heap.
 
-With a hundred thousand agents that all wait for a model, most of what an event loop does is ordering timers and making
-handles. Here a timer is an element of a list, one entry per millisecond is ordered, and the steps of tasks, of which there
-are more than of anything else, have handles that are no more than a prepared call. A timer fires up to a millisecond later
-than asked, which is what the system's clock allows anyway.
+With a hundred thousand agents that all wait for a model, most of what an event loop does is ordering timers. Here a timer
+is an element of a list, and one entry per millisecond is ordered. A timer fires up to a millisecond later than asked,
+which is what the system's clock allows anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextvars import Context, copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,31 +48,12 @@ class _Timer:
         return self._when
 
 
-class _Step:
-    """The handle of a task's step. Nobody cancels it, as nobody but the task sees it, and a task handles its own errors."""
-
-    __slots__ = ("_run",)
-    _cancelled = False
-
-    def __init__(self, run: Callable[[], Any]) -> None:
-        self._run = run
-
-
 class CrowdLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop with shared timers and light handles."""
+    """asyncio's own loop with shared timers."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ticks: dict[int, list[_Timer]] = {}
-
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> Any:
-        if context is not None and type(getattr(callback, "__self__", None)) is asyncio.Task:
-            step = _Step(partial(context.run, callback, *args))
-            self._ready.append(step)  # type: ignore[attr-defined]
-            return step
-        return super().call_soon(callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None

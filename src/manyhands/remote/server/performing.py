@@ -66,13 +66,20 @@ def fail(call: Call, error: BaseException) -> None:
     call.session.tell(call, ERROR, encode_error(error))
 
 
-def _arguments(call: Call, policy: Policy) -> tuple[list[Any], dict[str, Any]]:
-    decode = policy.decode
-    args = [value if type(value) in PLAIN else decode(value) for value in call.args]
-    return args, {key: decode(value) for key, value in call.kwargs.items()} if call.kwargs else {}
+def _arguments(call: Call, policy: Policy) -> tuple[Any, dict[str, Any]]:
+    args = call.args
+    for value in args:
+        if type(value) not in PLAIN:
+            args = [policy.decode(value) for value in args]
+            break
+    return args, {key: policy.decode(value) for key, value in call.kwargs.items()} if call.kwargs else _NOTHING
 
 
-def _stream(call: Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+_NOTHING: dict[str, Any] = {}
+"""The keyword arguments of most calls; what is called gets a copy of its own."""
+
+
+def _stream(call: Call, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
     credit = credit_of(call)
     with contextlib.closing(function(*args, **kwargs)) as items:
         while credit.take():
@@ -140,7 +147,7 @@ class Player:
                     self._step(following)
                     following = self._then(following)
                 else:
-                    following.runs = asyncio.Task(self._play(following), loop=loop, name=following.name)
+                    asyncio.Task(self._play(following), loop=loop, name=following.name)  # kept by its first step
                     following = None
 
     def _step(self, call: Call) -> None:
@@ -156,6 +163,9 @@ class Player:
             fail(call, error)
 
     async def _play(self, call: Call) -> None:
+        # Set here, not where the task is made: a task that is cancelled before its first step never takes one, and its
+        # caller would never be answered. Whoever cancels earlier than this is seen below.
+        call.runs = asyncio.current_task()
         try:
             if call.cancelled is not None:
                 raise call.cancelled
