@@ -175,8 +175,8 @@ def test_what_is_not_here_is_told_before_anything_is_done(tmp_path: Path) -> Non
         touched.append(1)
 
     on = ground(tmp_path, run_steps=steps)
-    with pytest.raises(UnknownName, match="compare_videos"):
-        score({"func": "compare_videos", "result": value(1), "postconfig": [{}]}, on)
+    with pytest.raises(UnknownName, match="compare_image_text"):
+        score({"func": "compare_image_text", "result": value(1), "postconfig": [{}]}, on)
     with pytest.raises(UnknownName, match="telepathy"):
         score({"func": "exact_match", "result": {"type": "telepathy"}, "postconfig": [{}]}, on)
     assert not touched
@@ -198,12 +198,12 @@ def test_missing_names_each_thing_once_with_its_reason() -> None:
     assert missing(FEASIBLE) == missing(INFEASIBLE) == []
     found = missing(
         {
-            "func": ["compare_videos", "compare_videos", "telepathy"],
+            "func": ["compare_image_text", "compare_image_text", "telepathy"],
             "result": [{"type": "googledrive_file"}, value(1), {"type": "crystal_ball"}],
         }
     )
     assert found == [
-        f"metric compare_videos: {LEFT_OUT['compare_videos']}",
+        f"metric compare_image_text: {LEFT_OUT['compare_image_text']}",
         "a Google account (getter googledrive_file)",
         "metric telepathy: nobody here knows it",
         "getter crystal_ball: nobody here knows it",
