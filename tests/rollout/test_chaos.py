@@ -60,6 +60,7 @@ class Chaos:
             self.victims.append(pid)
 
 
+@pytest.mark.timeout(300)  # a lease of a killed worker lasts half a minute, a guest that hangs is found after a quarter
 def test_chaos_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANYHANDS_CACHE", str(tmp_path / "cache"))
     data = tmp_path / "tasks.jsonl"
