@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from manyhands import RolloutConfig, RunBusy, run_parallel_rollout
+from manyhands import ConfigError, RolloutConfig, RunBusy, run_parallel_rollout
 from manyhands.cli import main
 from manyhands.envs.samples import sample_path
 from manyhands.rollout.config import HIDDEN, is_secret
@@ -82,6 +82,23 @@ def test_secrets_are_not_written_down(data: Path, tmp_path: Path, monkeypatch: p
     assert (shown["client_password"], shown["vm_option"]) == (HIDDEN, {"access_key": HIDDEN, "region": "moon"})
     config.client_password = "another"
     assert prepare(config).path == folder, "a new password makes no new run"
+
+
+def test_a_cluster_that_is_there(data: Path) -> None:
+    chosen: dict[str, Any] = {"env": TINY, "data": data, "model": "demo"}
+    assert RolloutConfig(**chosen).own_address == "127.0.0.1"
+    ray = RolloutConfig(**chosen, engine="ray", engine_address="127.0.0.1:6379")
+    engine = prepare(ray).engine
+    assert (engine.in_local, engine.engine_options, ray.own_address) == (
+        False,
+        {"address": "127.0.0.1:6379"},
+        "127.0.0.1",
+    )
+    spark = RolloutConfig(**chosen, engine="spark", engine_address="spark://10.0.0.1:7077", host="10.0.0.2")
+    assert (spark.engine_options, spark.own_address) == ({"master": "spark://10.0.0.1:7077"}, "10.0.0.2")
+    assert prepare(RolloutConfig(**chosen)).path == prepare(spark).path, "where it is played makes no new run"
+    with pytest.raises(ConfigError, match="--engine-address is for ray and spark"):
+        RolloutConfig(**chosen, engine_address="127.0.0.1:1")
 
 
 def test_rescoring_waits_for_nobody_and_disturbs_nobody(

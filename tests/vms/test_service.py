@@ -45,6 +45,16 @@ def test_a_pool_travels_as_a_client(client: PoolClient) -> None:
     assert client.status().size == 2
 
 
+def test_a_machine_is_paused_from_afar(client: PoolClient) -> None:
+    lease = client.allocate(timeout=20)
+    lease.pause()
+    lease.resume()
+    assert lease.machine.execute(["echo", "on"]).output == "on\n"
+    lease.release()
+    with pytest.raises(LeaseLost):
+        lease.pause()
+
+
 def test_a_pool_that_is_not_served_does_not_travel() -> None:
     with pytest.raises(UsageError, match="serve"):
         pickle.dumps(VMPoolManager("process", 1))

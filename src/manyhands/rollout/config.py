@@ -15,6 +15,10 @@ __all__ = ["HIDDEN", "RolloutConfig", "flag_of", "is_secret"]
 
 HIDDEN = "(hidden)"
 _SECRET = re.compile(r"(^|[_-])(api)?(key|token|secret|password|passwd|credentials?)$")
+_ADDRESSES = {"ray": "address", "spark": "master"}
+"""What the engines that have clusters call the address of one."""
+_WAY_OUT = ("192.0.2.1", 9)
+"""An address for documentation: nobody is there, but the way to it leads out of this machine."""
 _MODES = ("osworld", "math", "py", "rag", "web")
 
 
@@ -43,6 +47,15 @@ class RolloutConfig:
     attempts: int = _set(1, "what to play", "attempts at each task, for pass@k", least=1)
     num_rollouts: int = _set(5, "how", "rollouts at the same time (N)", least=1)
     engine: str = _set("local", "how", "where they run: local, ray, spark, inline")
+    engine_address: str | None = _set(
+        None,
+        "how",
+        "ray, spark: the cluster, as host:6379 or spark://host:7077 (default: one is started here)",
+        metavar="ADDRESS",
+    )
+    host: str | None = _set(
+        None, "how", "where workers reach this host: its pool, its machines (default: by the way to the cluster)"
+    )
     workers: int | None = _set(None, "how", "worker processes (default: one for each core, no more than N)", least=1)
     isolate: bool = _set(False, "how", "give every rollout a process of its own")
     timeout: float | None = _set(
@@ -105,7 +118,6 @@ class RolloutConfig:
         {}, "machines (osworld)", "an option of the provider; may be given several times", metavar="NAME=VALUE"
     )
     region: str | None = _set(None, "machines (osworld)", "of the cloud")
-    host: str = _set("127.0.0.1", "machines (osworld)", "where workers reach this host, its pool and its machines")
     action_space: str = _set("computer_13", "machines (osworld)", "computer_13 or pyautogui")
     observation_type: str = _set(
         "screenshot",
@@ -137,6 +149,8 @@ class RolloutConfig:
             setattr(self, spec.name, value)
         if self.timeout is not None and self.timeout <= 0:
             raise ConfigError(f"--timeout must be a number of seconds above 0, not {self.timeout:g}")
+        if self.engine_address is not None and self.engine not in _ADDRESSES:
+            raise ConfigError(f"--engine-address is for {' and '.join(_ADDRESSES)}, not for --engine {self.engine}")
         if self.run_name is not None and (not self.run_name or "/" in self.run_name or self.run_name.startswith(".")):
             raise ConfigError(f"--run-name must be a plain name, not {self.run_name!r}")
 
@@ -154,6 +168,22 @@ class RolloutConfig:
                 close = difflib.get_close_matches(name, known, n=1)
                 raise ConfigError(f"there is no setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
         return cls(**given)
+
+    @property
+    def own_address(self) -> str:
+        """Where workers reach this host: as it was given, or as the cluster sees it; without one there is only this host."""
+        if self.host is not None or self.engine_address is None:
+            return self.host or "127.0.0.1"
+        from manyhands.engines.pool.reaching import local_address_towards
+
+        host, _, port = self.engine_address.rpartition("://")[2].partition(":")
+        known = (host, int(port)) if port.isdigit() else _WAY_OUT
+        return local_address_towards(known)
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """What the engine is told about the cluster."""
+        return {} if self.engine_address is None else {_ADDRESSES[self.engine]: self.engine_address}
 
     def shown(self) -> dict[str, Any]:
         """Return the settings as plain values, without what must not be written down."""

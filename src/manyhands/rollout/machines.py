@@ -50,7 +50,7 @@ def machine_settings(config: RolloutConfig, ports: tuple[int, ...] = ()) -> Mach
         cores=config.vm_cores,
         screen=(config.screen_width, config.screen_height),
         forwards=ports,
-        host=config.host,
+        host=config.own_address,
         region=config.region,
         options={name: _value(text) for name, text in config.vm_option.items()},
     )
@@ -122,7 +122,7 @@ class SessionPool:
         self._own = pool.start(wait_for=0)
         secret = secrets.token_urlsafe(32)
         try:
-            server = pool.serve(config.host, token=Token(secret))
+            server = pool.serve(config.own_address, token=Token(secret))
         except BaseException:
             pool.stop()
             raise

@@ -62,7 +62,12 @@ class Prepared:
         """How the engine is set up."""
         workers, concurrency = _share(self.config)
         return RunConfig(
-            engine_name=self.config.engine, worker_num=workers, concurrency=concurrency, job_name=self.path.name
+            engine_name=self.config.engine,
+            worker_num=workers,
+            concurrency=concurrency,
+            job_name=self.path.name,
+            in_local=self.config.engine_address is None,
+            engine_options=self.config.engine_options,
         )
 
 

@@ -179,7 +179,7 @@ class Session:
             return
         from manyhands.models.gate.server import GateServer
 
-        with GateServer(self._config.num_rollouts, self._config.host) as gate:
+        with GateServer(self._config.num_rollouts, self._config.own_address) as gate:
             self._pressure = gate.pressure
             model, judge = (replace(one, gate=gate.place) for one in (settings.model, settings.judge))
             yield replace(settings, model=model, judge=judge)

@@ -12,6 +12,7 @@ __all__ = ["cache_folder", "find_program"]
 
 _PACKAGES = {
     "dbus-daemon": "dbus-daemon",
+    "debugfs": "e2fsprogs",
     "mke2fs": "e2fsprogs",
     "mmdebstrap": "mmdebstrap",
     "openbox": "openbox",

@@ -28,7 +28,10 @@ _GUEST_SECONDS = 120.0
 _TRAVEL = 10.0
 """Seconds beyond the work itself in which an answer has to arrive."""
 _LOOK_SECONDS = 30.0
-"""For a screenshot or an accessibility tree: a large tree takes a guest under emulation some ten."""
+"""For a screenshot, a wallpaper or a list of files."""
+_TREE_SECONDS = 75.0
+"""For an accessibility tree: the applications are asked thousands of questions, which takes an emulated guest on a busy host half
+a minute."""
 _FILE_SECONDS = 120.0
 """For moving a file: a recording or a document has tens of megabytes."""
 _DOWNLOAD_SECONDS = 300.0
@@ -79,7 +82,7 @@ class Controller:
 
     async def accessibility_tree(self) -> str:
         """Return the accessibility tree as XML."""
-        return str((await self._read_json("GET", "/accessibility", limit=_LOOK_SECONDS))["AT"])
+        return str((await self._read_json("GET", "/accessibility", limit=_TREE_SECONDS))["AT"])
 
     async def terminal(self) -> str | None:
         """Return what the terminal shows; None if there is none."""
@@ -225,16 +228,20 @@ class Controller:
     ) -> Reply:
         machine = self._machine
         host, _, port = (address or machine.address).rpartition(":")
-        for pause in (*_PAUSES, None):
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + limit  # of all tries together: a guest that hangs is not waited for three times
+        pauses = iter(_PAUSES)
+        while True:
+            left = deadline - clock()
             try:
-                return await ask_async(host, int(port), method, path, body, token=machine.token, timeout=limit)
+                return await ask_async(host, int(port), method, path, body, token=machine.token, timeout=left)
             except MachineFailed as error:
                 # A refused connection carried nothing; after any other failure the guest may have acted.
                 unsent = isinstance(error.__cause__, ConnectionRefusedError)
-                if pause is None or not (again or unsent):
+                pause = next(pauses, None)
+                if pause is None or not (again or unsent) or clock() + pause >= deadline:
                     raise
             await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
 
 
 def _size(reply: Any) -> tuple[int, int]:

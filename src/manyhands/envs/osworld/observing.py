@@ -53,7 +53,7 @@ class Observer:
         """Wait until the screen has stopped changing, at most `limit` seconds, and return it.
 
         Args:
-            limit: seconds, the looking not counted.
+            limit: seconds.
             still: for how long it must have stayed the same.
             reaction: for how long a change is waited for, where there is none yet.
         """

@@ -1,7 +1,8 @@
 """The desktop: a machine with a screen and applications, from Debian packages, in a minute or two.
 
 mmdebstrap installs the packages from this machine's own sources into a folder, a shell script that runs at its end makes the
-folder a file system image, all as root or in a namespace where that needs no rights. There is no systemd: a short script
+folder a file system image, all as root or in a namespace where that needs no rights. Our code is written into a copy of that
+image. There is no systemd: a short script
 mounts what is needed and starts our server, which brings up the desktop.
 """
 
@@ -18,7 +19,7 @@ from manyhands._processes import bound_to_parent
 from manyhands.errors import MachineFailed, UsageError
 from manyhands.vms.folders import find_program
 from manyhands.vms.images.cpio import write_archive
-from manyhands.vms.images.disks import make_disk
+from manyhands.vms.images.disks import add_to_disk, make_disk
 from manyhands.vms.images.guest_files import guest_digest, write_guest_files
 from manyhands.vms.images.kernel import add_modules, only
 from manyhands.vms.images.packages import candidates, newest, sources, unpack, versions
@@ -71,6 +72,8 @@ _MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio-rng", "ext4", "crc
 _ARGUMENTS = (
     "quiet panic=-1 console=ttyS0 mitigations=off nokaslr tsc=nowatchdog no_timer_check vt.global_cursor_default=0"
 )
+_BASE = "desktop-base"
+"""The packages without what is ours, kept so that a change of our code is built in seconds."""
 _DISK = "3G"
 """Room for what tasks write; empty blocks take no space."""
 _MEMORY_MIB = 1024
@@ -130,13 +133,13 @@ _FINISH = """set -eu
 root="$1"
 chroot "$root" useradd --create-home --shell /bin/bash --groups sudo user
 echo 'user:password' | chroot "$root" chpasswd
-cp -R "$OWN"/. "$root"/
-chmod 755 "$root/opt/manyhands/init"
 ln -sf python3 "$root/usr/bin/python"
 echo /opt/manyhands/lib > "$root/usr/lib/python3/dist-packages/manyhands.pth"
 echo 'nameserver 10.0.2.3' > "$root/etc/resolv.conf"
-chroot "$root" python3 -m compileall -q /opt/manyhands/lib
-rm -rf "$root"/var/cache/* "$root"/var/lib/apt/lists/* "$root"/var/log/*
+echo desktop > "$root/etc/hostname"
+echo '127.0.0.1 localhost desktop' > "$root/etc/hosts"
+chroot "$root" fc-cache
+rm -rf "$root"/var/cache/apt "$root"/var/cache/debconf "$root"/var/lib/apt/lists/* "$root"/var/log/*
 unshare --mount sh -c 'for mounted in proc sys dev run; do umount -R -l "$1/$mounted" 2> /dev/null || true; done
 exec mke2fs -q -t ext4 -O ^has_journal -E lazy_itable_init=1 -d "$1" "$RAW" "$SIZE"' sh "$root"
 """
@@ -159,18 +162,22 @@ def build_desktop(*, fresh: bool = False) -> Image:
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise UsageError(f"the desktop is for x86-64 Linux hosts, not {platform.system()} on {platform.machine()}")
-    for program in ("mmdebstrap", "mke2fs", "qemu-img"):
+    for program in ("mmdebstrap", "mke2fs", "debugfs", "qemu-img"):
         find_program(program)
     kernel = newest("linux-image-amd64", r"linux-image-\d.*-amd64")
-    chosen = (*_PACKAGES, *candidates(_WISHED))
-    known = versions((kernel, "busybox-static", *chosen))
-    key = f"{_recipe()}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
+    packages = (*_PACKAGES, *candidates(_WISHED))
+    known = versions((kernel, "busybox-static", *packages))
+    base_key = hashlib.sha256(f"{known} {_LEFT_OUT} {_MODULES} {_FIRST_INIT} {_FINISH}".encode()).hexdigest()[:16]
+    key = f"{_recipe()}-{base_key}"
     with only_builder("desktop"):
         present = Image.read(image_folder("desktop"))
         if present is not None and present.key == key and not fresh:
             return present
         with scratch_folder("desktop") as scratch:
-            return _build(scratch, kernel, chosen, key)
+            base = Image.read(image_folder(_BASE))
+            if base is None or base.key != base_key or fresh:
+                base = _build_base(scratch, kernel, packages, base_key)
+            return _build(scratch, base, key)
 
 
 def _recipe() -> str:
@@ -178,52 +185,60 @@ def _recipe() -> str:
     return hashlib.sha256(Path(__file__).read_bytes() + guest_digest().encode()).hexdigest()[:16]
 
 
-def _build(scratch: Path, kernel: str, packages: tuple[str, ...], key: str) -> Image:
-    packed, first, own, result = (scratch / name for name in ("packed", "first", "own", "image"))
-    for folder in (packed, first, own, result):
+def _build_base(scratch: Path, kernel: str, packages: tuple[str, ...], key: str) -> Image:
+    """Install the packages: all that takes long, and that does not change with our code."""
+    packed, first, result = (scratch / name for name in ("packed", "first", "base"))
+    for folder in (packed, first, result):
         folder.mkdir(mode=0o755)
-    _write_own(own)
-    _install(packages, scratch, own)
+    _install(packages, scratch, result / "raw")
     unpack((kernel, "busybox-static"), packed, scratch / "downloads")
     _make_first(packed, first)
     with (result / "initrd").open("wb") as archive:
         write_archive(first, archive)
     shutil.copy(only(packed / "boot", "vmlinuz-*"), result / "kernel")
+    return Image(_BASE, result, key, result / "kernel", result / "initrd", result / "raw").publish(scratch)
+
+
+def _build(scratch: Path, base: Image, key: str) -> Image:
+    """Add what is ours."""
+    own, result = scratch / "own", scratch / "image"
+    for folder in (own, result):
+        folder.mkdir(mode=0o755)
+    assert base.disk is not None
+    assert base.kernel is not None
+    assert base.initrd is not None
+    write_guest_files(own / "opt/manyhands/lib")
+    for name, text in {"opt/manyhands/init": _INIT, "etc/X11/manyhands.conf": _XORG}.items():
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text(text)
+    (own / "opt/manyhands/init").chmod(0o755)
+    add_to_disk(base.disk, scratch / "raw", own)
     make_disk(scratch / "raw", result / "disk.qcow2", _DISK)
+    for path in (base.kernel, base.initrd):
+        shutil.copy(path, result / path.name)
     files = (result / "kernel", result / "initrd", result / "disk.qcow2")
     image = Image("desktop", result, key, *files, arguments=_ARGUMENTS, memory_mib=_MEMORY_MIB, graphics=True)
     return image.publish(scratch)
 
 
-def _write_own(own: Path) -> None:
-    """Lay out what is ours in the new system."""
-    write_guest_files(own / "opt/manyhands/lib")
-    for name, text in {
-        "opt/manyhands/init": _INIT,
-        "etc/X11/manyhands.conf": _XORG,
-        "etc/hostname": "desktop\n",
-        "etc/hosts": "127.0.0.1 localhost desktop\n",
-    }.items():
-        (own / name).parent.mkdir(parents=True, exist_ok=True)
-        (own / name).write_text(text)
-
-
-def _install(packages: tuple[str, ...], scratch: Path, own: Path) -> None:
+def _install(packages: tuple[str, ...], scratch: Path, raw: Path) -> None:
     finish = scratch / "finish.sh"
     finish.write_text(_FINISH)
     command = [find_program("mmdebstrap"), "--variant=essential", "--format=null"]
     command += ['--aptopt=APT::Install-Recommends "0"', '--aptopt=Acquire::Languages "none"']
-    command += [
-        '--aptopt=APT::Sandbox::User "root"'
-    ]  # the folder is this user's alone, and apt's own user cannot enter it
+    # The folder is this user's alone: apt's own user could not enter it.
+    command += ['--aptopt=APT::Sandbox::User "root"']
     command += ["--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT)]
     command += [f"--include={','.join(packages)}", f'--customize-hook=sh {finish} "$1"', "", "/dev/null", "-"]
+    if os.geteuid() == 0:
+        # What it mounts and starts must end with it, even if it is killed.
+        alone = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        command = [find_program("unshare"), *alone, "--", *command]
     own_path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     done = subprocess.run(
         bound_to_parent(command),
         input=sources(),
-        env=os.environ
-        | {"OWN": str(own), "RAW": str(scratch / "raw"), "SIZE": _DISK, "TMPDIR": str(scratch), "PATH": own_path},
+        env=os.environ | {"RAW": str(raw), "SIZE": _DISK, "TMPDIR": str(scratch), "PATH": own_path},
         capture_output=True,
         text=True,
         timeout=_BUILD_SECONDS,

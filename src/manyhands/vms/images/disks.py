@@ -11,7 +11,7 @@ from manyhands.vms.folders import find_program
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["make_disk"]
+__all__ = ["add_to_disk", "make_disk"]
 
 _SECONDS = 300.0
 """For a file system of some hundred megabytes to be written, on a slow disk."""
@@ -29,8 +29,31 @@ def make_disk(raw: Path, disk: Path, size: str) -> None:
     _run(["qemu-img", "convert", "-O", "qcow2", str(raw), str(disk)])
 
 
-def _run(command: list[str]) -> None:
+def add_to_disk(base: Path, raw: Path, folder: Path) -> None:
+    """Write a copy of the file system image `base` to `raw`, with everything below `folder` added.
+
+    Raises:
+        UsageError: a program is missing.
+        MachineFailed: it failed.
+    """
+    _run(["cp", "--sparse=always", "--reflink=auto", str(base), str(raw)])
+    orders, inside = [], "/"
+    for path in sorted(folder.rglob("*")):
+        inside = f"/{path.relative_to(folder)}"
+        if path.is_dir():
+            orders.append(f'mkdir "{inside}"')
+        else:
+            orders += [f'rm "{inside}"', f'write "{path}" "{inside}"']
+            orders += [f'sif "{inside}" {field} 0' for field in ("uid", "gid")]
+            orders.append(f'sif "{inside}" mode 0{path.stat().st_mode:o}')
+    _run(["debugfs", "-w", "-f", "-", str(raw)], "\n".join([*orders, ""]))
+    _run(["debugfs", "-R", f'stat "{inside}"', str(raw)], wanted="Inode:")
+
+
+def _run(command: list[str], orders: str | None = None, wanted: str = "") -> None:
     program = find_program(command[0])
-    done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=_SECONDS, check=False)
-    if done.returncode:
+    done = subprocess.run(
+        [program, *command[1:]], input=orders, capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    if done.returncode or wanted not in done.stdout:
         raise MachineFailed(f"{' '.join(command)} failed: {done.stderr.strip()[-500:]}")

@@ -129,7 +129,8 @@ def remove_image(name: str) -> None:
     frozen = [state.folder for state in frozen_states() if state.image == name]
     if name not in known and not frozen:
         raise UsageError(f"there is no image {name!r}; there are: {', '.join(known) or 'none'}")
-    for folder in (*frozen, *([known[name]] if name in known else [])):
+    parts = [known[part] for part in (name, f"{name}-base") if part in known]
+    for folder in (*frozen, *parts):
         shutil.rmtree(folder)
 
 

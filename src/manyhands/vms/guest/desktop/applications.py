@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["APPLICATIONS", "Application", "open_all"]
 
-_POLL = 0.05
-_ASKED = 20
-"""How often a window is asked to go to its place: for a second. Some take it for that of their frame, and never get there."""
+_POLL, _SLOWER, _SLOWEST = 0.05, 1.2, 1.0
+"""Seconds between looks at the windows, and how they grow: looking takes the emulated processor from those who start."""
+_ASKED = 8
+"""How often a window is asked to go to its place. Some take it for that of their frame, and never get there."""
 _MOVE_AND_RESIZE = 0x1F0A
 """For _NET_MOVERESIZE_WINDOW: x, y, width and height are given, by an application, and the left upper corner stays."""
 
@@ -56,6 +57,7 @@ def open_all(display: Display, names: Sequence[str], home: str, seconds: float) 
             subprocess.Popen([program], cwd=home, stdin=subprocess.DEVNULL, start_new_session=True)
             missing[program] = application
     asked: dict[int, int] = {}
+    pause = _POLL
     while missing and time.monotonic() < deadline:
         for window in windows(display):
             program = next((name for name in missing if name in window.kind.lower()), None)
@@ -64,7 +66,8 @@ def open_all(display: Display, names: Sequence[str], home: str, seconds: float) 
             asked[window.id] = asked.get(window.id, 0) + 1
             if _settle(display, window, missing[program].place) or asked[window.id] > _ASKED:
                 del missing[program]
-        time.sleep(_POLL)
+        time.sleep(pause)
+        pause = min(pause * _SLOWER, _SLOWEST)
 
 
 def _settle(display: Display, window: Window, place: tuple[float, float, float, float]) -> bool:
