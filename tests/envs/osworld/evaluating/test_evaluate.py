@@ -226,6 +226,32 @@ def test_every_name_of_the_tables_is_there() -> None:
     assert not set(LEFT_OUT) & {*GETTERS.members, *METRICS.members}
 
 
+WITHOUT = """
+import sys
+for name in "openpyxl pandas docx pptx PIL lxml cssselect bs4 pypdf tldextract yaml rapidfuzz playwright numpy".split():
+    sys.modules[name] = None
+from manyhands.envs.osworld.evaluating import GETTERS, METRICS, missing
+rule = {"type": "rule", "rules": {}}
+for name, member in METRICS.members.items():
+    found = missing({"func": name, "result": rule})
+    assert bool(found) == (member.extra is not None), (name, found)
+    assert all(one.startswith("pip install 'manyhands[osworld]' (metric") for one in found), found
+for name, member in GETTERS.members.items():
+    found = missing({"func": "exact_match", "result": {"type": name}})
+    assert bool(found) == (member.extra is not None), (name, found)
+from manyhands.envs.osworld.evaluating.metrics.fuzzy import ratio
+assert ratio("abcd", "abcx") == 0.75
+"""
+"""A program for an interpreter in which nothing of the extra is installed."""
+
+
+def test_without_the_extra_the_core_works_and_the_rest_is_named() -> None:
+    import subprocess
+    import sys
+
+    subprocess.run([sys.executable, "-c", WITHOUT], check=True, timeout=60)
+
+
 def test_loading_the_tables_imports_nothing_heavy() -> None:
     import subprocess
     import sys
