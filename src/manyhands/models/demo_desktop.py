@@ -125,7 +125,7 @@ def _sum(a: str, sign: str, b: str) -> list[Any]:
 
 def _name_box(view: _View) -> Action | None:
     """Click into the name in the dialog that saves; in a picture, only look once more, for it has the keyboard by itself."""
-    return view.find("text", window="Save As") if view.rows else {"action_type": "MOVE_TO", "x": 5, "y": 5}
+    return view.find("text", window="File Chooser") if view.rows else {"action_type": "MOVE_TO", "x": 5, "y": 5}
 
 
 def _note(text: str, name: str) -> list[Any]:

@@ -1,0 +1,86 @@
+"""A run during which a machine is killed, a guest hangs and a worker is killed: every rollout has its result."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from manyhands import RolloutConfig, run_parallel_rollout
+from manyhands.rollout.tally import Tally
+from manyhands.store import Journal
+from manyhands.testing import OpenAIServer, Script
+from manyhands.testing.scripts import alive, wait_until
+from manyhands.vms.ownership import marked_processes
+
+TASKS = int(os.environ.get("MANYHANDS_CHAOS_TASKS", "20"))
+MACHINES, ROLLOUTS = 3, 5
+
+
+class Chaos:
+    """Does one bad thing after the other, each when some more results are there."""
+
+    def __init__(self, cache: Path, live: Path) -> None:
+        self._cache, self._live = cache, live
+        self._plan = [self._kill_a_machine, self._stop_a_guest, self._kill_a_worker]
+        self.victims: list[int] = []
+        self.machines: set[int] = set()
+
+    def __call__(self, tally: Tally) -> None:
+        seen = set(self._machines())
+        self.machines |= seen
+        step = len(self.victims)
+        if seen and step < len(self._plan) and tally.done >= (step + 1) * TASKS // 5:
+            self._plan[step]()
+
+    def _machines(self) -> dict[int, str]:
+        runs = self._cache / "runs/rollout"
+        return marked_processes(path.name for path in runs.iterdir()) if runs.is_dir() else {}
+
+    def _kill_a_machine(self) -> None:
+        self._hit(next(iter(self._machines())), signal.SIGKILL)
+
+    def _stop_a_guest(self) -> None:
+        self._hit(next(iter(self._machines())), signal.SIGSTOP)
+
+    def _kill_a_worker(self) -> None:
+        playing = [int(board.stem.rpartition("-")[2]) for board in self._live.glob("*.json")]
+        if playing:
+            self._hit(playing[0], signal.SIGKILL)
+
+    def _hit(self, pid: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            self.victims.append(pid)
+
+
+@pytest.mark.timeout(300)  # a lease of a killed worker lasts half a minute, a guest that hangs is found after a quarter
+def test_chaos_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANYHANDS_CACHE", str(tmp_path / "cache"))
+    data = tmp_path / "tasks.jsonl"
+    data.write_text("".join(json.dumps({"id": f"t{i}", "question": "?", "answer": "42"}) + "\n" for i in range(TASKS)))
+    chosen: dict[str, Any] = {"env": "tests.rollout.test_machines:Room", "data": data, "provider_name": "process"}
+    chosen |= {"use_vm_pool": True, "num_vms": MACHINES, "num_rollouts": ROLLOUTS, "workers": 2}
+    chaos = Chaos(tmp_path / "cache", tmp_path / "results/run/live")
+    with OpenAIServer(Script(default=[{"tool": "look"}, {"tool": "look"}, "42"], latency=0.2)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        config = RolloutConfig(**chosen, output_dir=tmp_path / "results", run_name="run")
+        summary = run_parallel_rollout(config, chaos)
+        if summary.owed:  # a rollout that was hit three times in one session is played by the next
+            summary = run_parallel_rollout(config, chaos)
+    assert len(chaos.victims) == 3
+    assert (summary.done, summary.owed, summary.statuses["completed"]) == (TASKS, 0, TASKS)
+    with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
+        assert len({play.task for _, play in journal.results()}) == TASKS
+        broken = [play.kind for _, play in journal.results("decides = 0")]
+    assert set(broken) <= {"machine", "worker"}
+    wait_until(lambda: not any(map(alive, [*chaos.machines, *chaos.victims])))
+    assert not any((tmp_path / "cache/runs/rollout").iterdir())
+    assert not [child for child in psutil.Process().children() if child.status() == psutil.STATUS_STOPPED]
