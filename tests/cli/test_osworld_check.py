@@ -25,7 +25,7 @@ def task(name: str, evaluator: Mapping[str, Any] = PLAIN, **more: Any) -> dict[s
 TASKS = {
     "os": [
         task("good", config=[{"type": "sleep", "parameters": {"seconds": 1}}]),
-        task("film", PLAIN | {"func": "compare_videos"}),
+        task("film", PLAIN | {"func": "compare_image_text"}),
     ],
     "chrome": [
         task("proxied", proxy=True),
@@ -34,7 +34,7 @@ TASKS = {
             PLAIN | {"result": {"type": "googledrive_file"}},
             config=[{"type": "googledrive", "parameters": {}}],
         ),
-        task("both", PLAIN | {"func": "compare_videos"}, proxy=True),
+        task("both", PLAIN | {"func": "compare_image_text"}, proxy=True),
         task("odd", PLAIN | {"postconfig": [{"type": "levitate", "parameters": {}}]}),
     ],
 }
@@ -79,7 +79,7 @@ def test_each_task_is_in_one_column(index: Callable[..., Path], capsys: pytest.C
 def test_the_table_names_what_is_missing(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["osworld", "check", "--data", str(index(TASKS))]) == 1
     told = capsys.readouterr().out
-    for words in ("chrome", "metric compare_videos", "a Google account", "a proxy", "levitate", "unlocks"):
+    for words in ("chrome", "metric compare_image_text", "a Google account", "a proxy", "levitate", "unlocks"):
         assert words in told
 
 

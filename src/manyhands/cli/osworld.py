@@ -49,7 +49,7 @@ def _counts(tasks: list[TaskNeeds]) -> dict[str, int]:
         "tasks": len(tasks),
         "covered": sum(task.covered for task in tasks),
         "proxy": sum(task.proxy and not task.missing and not task.account for task in tasks),
-        "account": sum(task.account and not task.missing for task in tasks),
+        "account": sum(bool(task.account) and not task.missing for task in tasks),
         "missing": sum(bool(task.missing) for task in tasks),
     }
 

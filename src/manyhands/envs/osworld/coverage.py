@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from manyhands.envs.osworld.evaluating import missing
+from manyhands.envs.osworld.evaluating.families import ACCOUNTS
 from manyhands.envs.osworld.setting_up import lacking
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Coverage", "Need", "TaskNeeds", "coverage_of", "needs_of"]
 
-_ACCOUNT = "a Google account"
+_ACCOUNTS = tuple(set(ACCOUNTS.values()))
 PROXY = "a proxy (the sites that the task visits refuse many addresses)"
 
 
@@ -26,7 +27,8 @@ class TaskNeeds:
     domain: str
     missing: tuple[str, ...]
     """Set-up steps, getters, metrics, packages."""
-    account: bool
+    account: str
+    """The account that it needs, empty if none."""
     proxy: bool
 
     @property
@@ -57,7 +59,7 @@ class Coverage:
         wanted: Counter[str] = Counter()
         alone: Counter[str] = Counter()
         for task in self.tasks:
-            needed = [*task.missing, *([_ACCOUNT] if task.account else []), *([PROXY] if task.proxy else [])]
+            needed = [*task.missing, *([task.account] if task.account else []), *([PROXY] if task.proxy else [])]
             wanted.update(needed)
             alone.update(needed if len(needed) == 1 else [])
         return sorted((Need(what, count, alone[what]) for what, count in wanted.items()), key=_order)
@@ -77,6 +79,7 @@ def needs_of(task: Mapping[str, Any]) -> TaskNeeds:
     evaluator = task["evaluator"]
     steps = [*(task.get("config") or []), *(evaluator.get("postconfig") or [])]
     found = list(dict.fromkeys([*lacking(steps), *missing(evaluator)]))
-    plain = tuple(reason for reason in found if not reason.startswith(_ACCOUNT))
+    plain = tuple(reason for reason in found if not reason.startswith(_ACCOUNTS))
+    account = next((one for one in _ACCOUNTS for reason in found if reason.startswith(one)), "")
     domain = str(task.get("domain") or task.get("snapshot") or "")
-    return TaskNeeds(str(task["id"]), domain, plain, len(plain) < len(found), bool(task.get("proxy")))
+    return TaskNeeds(str(task["id"]), domain, plain, account, bool(task.get("proxy")))

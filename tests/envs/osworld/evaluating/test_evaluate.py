@@ -175,8 +175,8 @@ def test_what_is_not_here_is_told_before_anything_is_done(tmp_path: Path) -> Non
         touched.append(1)
 
     on = ground(tmp_path, run_steps=steps)
-    with pytest.raises(UnknownName, match="compare_videos"):
-        score({"func": "compare_videos", "result": value(1), "postconfig": [{}]}, on)
+    with pytest.raises(UnknownName, match="compare_image_text"):
+        score({"func": "compare_image_text", "result": value(1), "postconfig": [{}]}, on)
     with pytest.raises(UnknownName, match="telepathy"):
         score({"func": "exact_match", "result": {"type": "telepathy"}, "postconfig": [{}]}, on)
     assert not touched
@@ -198,12 +198,12 @@ def test_missing_names_each_thing_once_with_its_reason() -> None:
     assert missing(FEASIBLE) == missing(INFEASIBLE) == []
     found = missing(
         {
-            "func": ["compare_videos", "compare_videos", "telepathy"],
+            "func": ["compare_image_text", "compare_image_text", "telepathy"],
             "result": [{"type": "googledrive_file"}, value(1), {"type": "crystal_ball"}],
         }
     )
     assert found == [
-        f"metric compare_videos: {LEFT_OUT['compare_videos']}",
+        f"metric compare_image_text: {LEFT_OUT['compare_image_text']}",
         "a Google account (getter googledrive_file)",
         "metric telepathy: nobody here knows it",
         "getter crystal_ball: nobody here knows it",
@@ -224,6 +224,32 @@ def test_every_name_of_the_tables_is_there() -> None:
         for name in family.members:
             assert callable(family.load(name)), name
     assert not set(LEFT_OUT) & {*GETTERS.members, *METRICS.members}
+
+
+WITHOUT = """
+import sys
+for name in "openpyxl pandas docx pptx PIL lxml cssselect bs4 pypdf tldextract yaml rapidfuzz playwright numpy".split():
+    sys.modules[name] = None
+from manyhands.envs.osworld.evaluating import GETTERS, METRICS, missing
+rule = {"type": "rule", "rules": {}}
+for name, member in METRICS.members.items():
+    found = missing({"func": name, "result": rule})
+    assert bool(found) == (member.extra is not None), (name, found)
+    assert all(one.startswith("pip install 'manyhands[osworld]' (metric") for one in found), found
+for name, member in GETTERS.members.items():
+    found = missing({"func": "exact_match", "result": {"type": name}})
+    assert bool(found) == (member.extra is not None), (name, found)
+from manyhands.envs.osworld.evaluating.metrics.fuzzy import ratio
+assert ratio("abcd", "abcx") == 0.75
+"""
+"""A program for an interpreter in which nothing of the extra is installed."""
+
+
+def test_without_the_extra_the_core_works_and_the_rest_is_named() -> None:
+    import subprocess
+    import sys
+
+    subprocess.run([sys.executable, "-c", WITHOUT], check=True, timeout=60)
 
 
 def test_loading_the_tables_imports_nothing_heavy() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz import fuzz
 
@@ -20,11 +20,13 @@ def by_table(first: str, second: str) -> int:
     return table[-1][-1]
 
 
+@settings(deadline=None)
 @given(words, words)
 def test_the_common_subsequence_is_the_longest(first: str, second: str) -> None:
     assert common_length(first, second) == by_table(first, second)
 
 
+@settings(deadline=None)
 @given(words, words)
 def test_the_ratio_is_that_of_published_scores(first: str, second: str) -> None:
     own = 1.0 if not first and not second else 2 * common_length(first, second) / (len(first) + len(second))

@@ -110,7 +110,7 @@ def test_what_the_guest_does_not_have_is_none_and_a_silent_guest_is_an_error(
     assert get("list_directory", path=str(home / "nowhere")) is None
     assert get("vm_window_size", app_class_name="no-such-application") is None
     ground.controller = Controller(Machine("gone", "127.0.0.1", 9))
-    for kind in ("list_directory", "vm_file", "accessibility_tree", "default_search_engine"):
+    for kind in ("list_directory", "vm_file"):
         with pytest.raises(InfrastructureError):
             get(kind, path="/x", dest="x")
 
@@ -125,6 +125,9 @@ def test_settings_of_applications(get: Get, home: Path) -> None:
     put(home, "OpenProject.txt", "/home/user/project")
     told = get("vscode_config", vscode_extension_command="Open", path=str(home / "OpenProject.txt"), dest="told.txt")
     assert Path(told).read_text() == "/home/user/project"
+
+
+def test_the_player_of_films(get: Get, home: Path) -> None:
     associations = "[Default Applications]\nvideo/mp4=vlc.desktop\nvideo/webm=vlc.desktop\nvideo/ogg=totem.desktop\n"
     put(home, ".config/mimeapps.list", associations)
     put(home, ".local/share/applications/vlc.desktop", "[Desktop Entry]\nType=Application\nName=VLC\nExec=true\n")

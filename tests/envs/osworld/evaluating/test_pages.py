@@ -169,6 +169,9 @@ def test_texts_of_the_page_in_front(get: Callable[..., Any]) -> None:
         "Adidas": False,
         "is_other_exist": True,
     }
+
+
+def test_texts_by_path_label_and_field(get: Callable[..., Any]) -> None:
     assert get("active_tab_html_parse", category="xpath", xpathObject={"//h3": "head", "//h9": "gone"}) == {
         "head": "First",
         "gone": "",
@@ -177,6 +180,9 @@ def test_texts_of_the_page_in_front(get: Callable[..., Any]) -> None:
         "day": "Tue, Nov 17, 2026"
     }
     assert get("active_tab_html_parse", category="input", inputObject={"//form/input": "name"}) == {"name": "James"}
+
+
+def test_words_of_the_page_or_its_address(get: Callable[..., Any]) -> None:
     by_address = get(
         "active_tab_html_parse",
         category="class&url",
@@ -203,14 +209,24 @@ def test_a_page_that_is_not_open_has_no_texts(get: Callable[..., Any]) -> None:
     assert get("active_tab_html_parse", at="127.0.0.1:9", **config) == {}
 
 
-def test_pages_loaded_for_the_evaluator(get: Callable[..., Any], site: str) -> None:
+def test_the_page_in_front_is_loaded_once_more(get: Callable[..., Any]) -> None:
     info = get("active_tab_info")
     assert info["title"] == "Flights"
     assert "SEA" in info["content"]
+    assert len(get("open_tabs_info")) == 1  # what was opened for this is closed again
+
+
+def test_other_pages(get: Callable[..., Any], site: str) -> None:
     assert get("page_info", url=f"http://{site}/more")["title"] == "More"
     assert get("page_info", url="http://x", at="127.0.0.1:9") is None
+
+
+def test_a_page_is_printed(get: Callable[..., Any], site: str) -> None:
     path = get("pdf_from_url", path=f"http://{site}/flights", dest="page.pdf")
     assert Path(path).read_bytes().startswith(b"%PDF")
+
+
+def test_what_pages_say(get: Callable[..., Any], site: str) -> None:
     infos = [
         {"action": "inner_text", "selector": "h3"},
         {"action": "click_and_attribute", "selector": ["#next", "#link"], "attribute": "href"},
@@ -219,7 +235,6 @@ def test_pages_loaded_for_the_evaluator(get: Callable[..., Any], site: str) -> N
     asked = {"url": f"http://{site}/flights", "infos": infos, "backups": ["b"]}
     assert get("info_from_website", **asked) == ["First", "https://x.org/", "/more"]
     assert get("info_from_website", **asked, at="127.0.0.1:9") == ["b"]
-    assert len(get("open_tabs_info")) == 1  # what was opened for this is closed again
 
 
 def test_an_evaluation_by_the_browser(devtools: str, site: str, tmp_path: Path) -> None:

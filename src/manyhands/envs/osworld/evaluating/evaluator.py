@@ -70,6 +70,7 @@ async def evaluate(evaluator: Mapping[str, Any], ground: Ground, *, helpers: Hel
     Raises:
         UnknownName: a getter or a metric does not exist here; `missing` tells beforehand.
         MissingExtra: a package is not installed; as above.
+        MissingProgram: a program is not installed; as above.
         ConfigError: the evaluator has a rule that its metric does not know.
         InfrastructureError: the guest does not answer, or an expected file cannot be downloaded.
     """

@@ -72,6 +72,7 @@ METRICS = Family(
                 "players": "check_global_key_play_pause check_one_instance_when_started_from_file check_play_and_exit "
                 "check_qt_bgcone check_qt_max_volume check_qt_minimal_view check_qt_slider_colours is_vlc_playing "
                 "is_vlc_recordings_folder",
+                "tags": "check_mp3_meta",
                 "mail": "check_thunderbird_filter check_thunderbird_folder check_thunderbird_prefs",
             },
         ),
@@ -87,6 +88,7 @@ METRICS = Family(
                 "compare_line_spacing compare_references compare_subscript_contains compare_unique_train_records "
                 "contains_page_break evaluate_colored_words_in_tables evaluate_strike_through_last_paragraph "
                 "fuzzy_place_math has_page_numbers_in_footers is_first_line_centered",
+                "films": "compare_videos",
                 "pages": "compare_htmls",
                 "pdf": "check_pdf_pages compare_pdf_images compare_pdfs",
                 "pictures": "check_brightness_decrease_and_structure_sim check_contrast_increase_and_structure_sim "
@@ -97,6 +99,7 @@ METRICS = Family(
                 "slides.comparing": "compare_pptx_files",
                 "slides.properties": "check_image_stretch_and_center check_page_number_colors "
                 "check_slide_orientation_Portrait check_transition evaluate_presentation_fill_to_rgb_distance",
+                "sounds": "compare_audios",
                 "tables.comparing": "compare_conference_city_in_order compare_table",
             },
             EXTRA,
@@ -108,11 +111,8 @@ METRICS = Family(
 ACCOUNTS = {"googledrive_file": "a Google account"}
 """Getters that need an account which no host has by itself."""
 LEFT_OUT = {
-    "check_mp3_meta": "reads tags of MP3 files, for which the usual library is under the GPL",
     "check_python_file_by_test_suite": "runs the agent's programs, games that need pygame, on this host",
-    "compare_audios": "compares sounds by librosa's features, which bring numba and LLVM along",
     "compare_image_text": "reads text in pictures with a neural network (easyocr, PyTorch)",
-    "compare_videos": "decodes films with OpenCV",
     "gotoRecreationPage_and_get_html_content": "finds its expectation by clicking through one public site as it was in 2024",
 }
 """Getters and metrics of OSWorld that are not here, and why."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.envs.osworld.evaluating.evaluator import checks_of
 from manyhands.envs.osworld.evaluating.families import ACCOUNTS, GETTERS, INFEASIBLE, LEFT_OUT, METRICS
-from manyhands.errors import MissingExtra, UnknownName
+from manyhands.errors import MissingExtra, MissingProgram, UnknownName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,7 @@ __all__ = ["missing"]
 
 
 def missing(evaluator: Mapping[str, Any]) -> list[str]:
-    """Return what of an evaluator is not there: getters, metrics, packages, accounts; each once. Empty if nothing is."""
+    """Return what of an evaluator is not there: getters, metrics, packages, programs, accounts; each once."""
     found: dict[str, None] = {}
     for check in checks_of(evaluator):
         if check.metric == INFEASIBLE:
@@ -37,6 +37,8 @@ def _lack(family: Family, kind: str, name: str) -> str:
         family.load(name)
     except MissingExtra as error:
         return f"pip install 'manyhands[{error.extra}]' ({kind} {name} needs {error.missing})"
+    except MissingProgram as error:
+        return f"{error.cure} ({kind} {name}: {error.problem})"
     except UnknownName:
         return f"{kind} {name}: {LEFT_OUT.get(name, 'nobody here knows it')}"
     return ""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from openpyxl.workbook import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
-__all__ = ["Book", "NoSheet", "Sheet", "sheet_of"]
+__all__ = ["Book", "NoSheet", "Sheet", "part_of", "sheet_of", "xml_of"]
 
 require("openpyxl", "pandas")
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
@@ -117,28 +117,29 @@ def sheet_of(reference: int | str, result: Book, expected: Book | None) -> Sheet
 
 def _stored_values(path: str, sheet: str) -> dict[str, Any]:
     with open_package(path) as package:
-        part = _part_of(package, sheet)
+        part = part_of(package, sheet)
         if part is None:
             return {}
         shared = []
         if "xl/sharedStrings.xml" in package.namelist():
-            root = _xml(package.read("xl/sharedStrings.xml"))
+            root = xml_of(package.read("xl/sharedStrings.xml"))
             shared = ["".join(text.text or "" for text in entry.iter(f"{_MAIN}t")) for entry in root.iter(f"{_MAIN}si")]
-        root = _xml(package.read(part))
+        root = xml_of(package.read(part))
     return {cell.get("r", ""): _stored(cell, shared) for cell in root.iter(f"{_MAIN}c")}
 
 
-def _part_of(package: Any, sheet: str) -> str | None:
+def part_of(package: Any, sheet: str) -> str | None:
     """Return which part of the package has a sheet."""
-    links = {link.get("Id"): link.get("Target", "") for link in _xml(package.read("xl/_rels/workbook.xml.rels"))}
-    for entry in _xml(package.read("xl/workbook.xml")).iter(f"{_MAIN}sheet"):
+    links = {link.get("Id"): link.get("Target", "") for link in xml_of(package.read("xl/_rels/workbook.xml.rels"))}
+    for entry in xml_of(package.read("xl/workbook.xml")).iter(f"{_MAIN}sheet"):
         if entry.get("name") == sheet:
             target = links.get(entry.get(_LINK), "")
             return target.lstrip("/") if target.startswith("/") else f"xl/{target}"
     return None
 
 
-def _xml(data: bytes) -> ET.Element:
+def xml_of(data: bytes) -> ET.Element:
+    """Return the XML of a part of a package."""
     return ET.fromstring(data)
 
 

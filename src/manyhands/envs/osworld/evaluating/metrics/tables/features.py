@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from manyhands.envs.osworld.evaluating.metrics.reading import open_package
-from manyhands.envs.osworld.evaluating.metrics.tables.books import NoSheet, Sheet, _part_of, _xml
+from manyhands.envs.osworld.evaluating.metrics.tables.books import NoSheet, Sheet, part_of, xml_of
 from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 if TYPE_CHECKING:
@@ -165,8 +165,8 @@ def _sorting(state: Any) -> Any:
 def sparklines(sheet: Sheet) -> dict[str, str]:
     """Return the small charts inside cells: the cells that they show, by place."""
     with open_package(sheet.book.path) as package:
-        part = _part_of(package, sheet.name)
+        part = part_of(package, sheet.name)
         if part is None:
             return {}
-        found = _xml(package.read(part)).iter(_SPARKLINE)
+        found = xml_of(package.read(part)).iter(_SPARKLINE)
     return {str(one.findtext(_PLACE)): re.sub(r"\s", "", one.findtext(_FORMULA) or "") for one in found}
