@@ -94,13 +94,13 @@ def picture(tally: Tally) -> Any:
     seen = tally.sighting
     facts = f"score [bold]{number(tally.mean)}[/]   under way {tally.under_way}   "
     facts += f"tokens {number(tally.prompt_tokens, ',')} in, {number(tally.completion_tokens, ',')} out"
-    if seen.may_be_in_flight:
-        facts += f"   {_requests(tally)}"
-    if tally.machines:
-        facts += f"   {_machines(tally)}"
     if tally.replays:
         facts += f"   played again {tally.replays}"
     parts: list[Any] = [head, Text.from_markup(facts)]
+    held = [_machines(tally)] if tally.machines else []
+    held += [_requests(tally)] if seen.may_be_in_flight else []
+    if held:
+        parts.append(Text("   ".join(held)))
     if tally.failures:
         kinds = "   ".join(f"{kind} {count}" for kind, count in tally.failures.most_common())
         parts.append(Text.from_markup(f"[red]failed[/] {kinds}"))
