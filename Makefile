@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROGRAMS := $(VENV)/.programs
+MACHINES := $(VENV)/.machines
 IMAGES := $(VENV)/.images
 SYSTEM := $(VENV)/.system
 # Programs of a desktop on this host, each with the Debian package that has it.
@@ -25,9 +26,9 @@ $(READY): pyproject.toml Makefile
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench,ray,spark,math,rag,web,osworld,rollout,parquet]'
 	@touch $(READY)
 
-# What is no Python package. The demo needs the sandbox of programs and the browser; tests and benchmarks also Java for Spark,
-# iproute2 for hosts in network namespaces, openssl for certificates, QEMU for machines, and apt's lists for the tiny guest
-# (asking for util-linux, which is there, updates them). Where there is no apt-get or no right to use it, what needs a
+# What is no Python package. The demo needs the sandbox of programs, the browser and a desktop; tests and benchmarks also Java
+# for Spark, iproute2 for hosts in network namespaces, openssl for certificates and ffmpeg for films. Machines are QEMU's, and
+# their images come from apt's lists (asking for util-linux, which is there, updates them). Where there is no apt-get or no right to use it, what needs a
 # program says so itself.
 install = if test -n "$$missing"; then \
 		echo "==> installing$$missing"; \
@@ -50,19 +51,22 @@ $(SYSTEM): Makefile | $(READY)
 	command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || missing="$$missing openjdk-17-jre-headless"; \
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
 	command -v openssl >/dev/null || missing="$$missing openssl"; \
-	command -v qemu-system-x86_64 >/dev/null || missing="$$missing qemu-system-x86"; \
-	command -v mmdebstrap >/dev/null || missing="$$missing mmdebstrap"; \
 	command -v ffmpeg >/dev/null || missing="$$missing ffmpeg"; \
+	$(install)
+
+$(MACHINES): Makefile | $(READY)
+	@missing=""; \
+	command -v qemu-system-x86_64 >/dev/null || missing="$$missing qemu-system-x86"; \
 	command -v qemu-img >/dev/null || missing="$$missing qemu-utils"; \
+	command -v mmdebstrap >/dev/null || missing="$$missing mmdebstrap"; \
 	PATH="$$PATH:/usr/sbin:/sbin" command -v mke2fs >/dev/null || missing="$$missing e2fsprogs"; \
 	apt-cache show linux-image-cloud-amd64 linux-image-amd64 busybox-static >/dev/null 2>&1 || missing="$$missing util-linux"; \
 	$(install)
 
 # A desktop to clone: its image, and its state after a boot. Nothing happens if both are there and nothing has changed.
-$(IMAGES): $(shell find src/manyhands/vms -name '*.py') Makefile | $(SYSTEM)
+$(IMAGES): $(shell find src/manyhands/vms -name '*.py') Makefile | $(MACHINES)
 	@echo "==> building the desktop that machines are cloned from (some minutes, the first time)"
-	@$(BIN)/manyhands vm build desktop --freeze || echo "there are no desktops of QEMU here; those of this host are used"
-	@touch $@
+	@if $(BIN)/manyhands vm build desktop --freeze; then touch $@; else echo "no QEMU desktop here; those of this host are used"; fi
 
 demo: $(READY) $(PROGRAMS) ## Run a batch of tasks in parallel and look at it
 	@$(BIN)/manyhands demo

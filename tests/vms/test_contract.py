@@ -12,6 +12,13 @@ class TestProcess(ProviderContract):
     provider = "process"
 
 
+class TestProcessDesktop(ProviderContract):
+    provider = "process"
+    settings: ClassVar[MachineSettings] = MachineSettings(
+        options={"desktop": True, "applications": ""}, screen=(640, 480)
+    )
+
+
 class TestQemu(ProviderContract):
     provider = "qemu"
     settings: ClassVar[MachineSettings] = MachineSettings(options={"offline": True})

@@ -142,10 +142,3 @@ def test_the_image_is_found_by_its_name_and_by_its_file() -> None:
 class TestContract(ProviderContract):
     provider = "qemu"
     settings: ClassVar[MachineSettings] = MachineSettings(path_to_vm="desktop")
-
-
-class TestProcessContract(ProviderContract):
-    provider = "process"
-    settings: ClassVar[MachineSettings] = MachineSettings(
-        options={"desktop": True, "applications": ""}, screen=(640, 480)
-    )

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
+_BOOT_SECONDS = 900.0
+"""For an image to boot once, on a host that is busy with other things as well; alone it takes a minute."""
+
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands."""
@@ -51,7 +54,7 @@ def _freeze(image: str) -> None:
     from manyhands.vms import VMPoolManager
 
     began = time.monotonic()
-    with VMPoolManager("qemu", 1, spares=0, name="freeze", path_to_vm=image):
+    with VMPoolManager("qemu", 1, spares=0, name="freeze", path_to_vm=image, boot_seconds=_BOOT_SECONDS):
         print(f"{image}: frozen and ready to be cloned ({time.monotonic() - began:.1f} s)")
 
 

@@ -6,6 +6,7 @@ here: method calls with plain arguments, and answers of any type.
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import struct
@@ -170,12 +171,7 @@ class _Reader:
 
     def value(self, signature: str) -> list[Any]:
         """Return the values of a signature."""
-        found, place = [], 0
-        while place < len(signature):
-            end = _end(signature, place)
-            found.append(self._one(signature[place:end]))
-            place = end
-        return found
+        return [self._one(kind) for kind in _kinds(signature)]
 
     def _align(self, size: int) -> None:
         self.at += -(self.at - self.base) % size
@@ -193,9 +189,7 @@ class _Reader:
             return value
         if first == "a":
             return self._array(kind[1:])
-        if first == "(":
-            return tuple(self.value(kind[1:-1]))
-        if first == "{":
+        if first in "({":
             return tuple(self.value(kind[1:-1]))
         length = self.data[self.at]  # a signature, or the signature of a variant
         begin, self.at = self.at + 1, self.at + 2 + length
@@ -210,6 +204,17 @@ class _Reader:
         while self.at < end:
             found.append(self._one(kind))
         return found
+
+
+@functools.cache
+def _kinds(signature: str) -> tuple[str, ...]:
+    """Return the types of a signature; the same few signatures come thousands of times."""
+    found, place = [], 0
+    while place < len(signature):
+        end = _end(signature, place)
+        found.append(signature[place:end])
+        place = end
+    return tuple(found)
 
 
 def _end(signature: str, begin: int) -> int:

@@ -7,6 +7,7 @@ An element's tag is the role with hyphens, its text what it shows. Attributes: `
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from typing import TYPE_CHECKING
@@ -99,8 +100,10 @@ def _element(node: Node, depth: int, left: list[int]) -> Iterator[str]:
     left[0] -= 1
     tag = _name(node.role) or "unknown"
     attributes = "".join(f' {name}="{_clean(value)}"' for name, value in _attributes(node).items())
-    yield f"<{tag}{_DECLARED if depth == 0 else ''}{attributes}>"
-    yield _FORBIDDEN.sub("", node.text[:_TEXT]).translate(_IN_TEXT)
+    states = "".join(f' st:{state}="true"' for state in node.states)
+    yield f"<{tag}{_DECLARED if depth == 0 else ''}{states}{attributes}>"
+    if node.text:
+        yield _FORBIDDEN.sub("", node.text[:_TEXT]).translate(_IN_TEXT)
     for child in node.children[:_WIDTH] if depth < _DEPTH else ():
         if left[0] <= 0:
             break
@@ -109,7 +112,7 @@ def _element(node: Node, depth: int, left: list[int]) -> Iterator[str]:
 
 
 def _attributes(node: Node) -> dict[str, str]:
-    found = {"name": node.name, **{f"st:{state}": "true" for state in node.states}}
+    found = {"name": node.name}
     found |= {f"attr:{key}": value for name, value in node.attributes.items() if (key := _name(name))}
     if node.place is not None:
         x, y, width, height = node.place
@@ -124,6 +127,7 @@ def _attributes(node: Node) -> dict[str, str]:
     return found
 
 
+@functools.lru_cache(maxsize=1024)
 def _name(text: str) -> str:
     """Return a text as a name that XML allows."""
     name = _NOT_IN_NAMES.sub("-", text.strip())
@@ -131,4 +135,6 @@ def _name(text: str) -> str:
 
 
 def _clean(text: str) -> str:
+    if text.isalnum():
+        return text
     return _FORBIDDEN.sub("", text).translate(_ESCAPES)
