@@ -49,6 +49,9 @@ class Painter(Environment):
         """Finish the picture."""
         return ToolResult("signed", ends="signed")
 
+    def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
+        return [("stroke", {"colour": text.removeprefix("paint ")})] if text.startswith("paint ") else []
+
     async def score(self, item: Item, answer: str, transcript: Any = ()) -> dict[str, float]:
         return {"strokes": self.strokes / 10}
 
@@ -62,7 +65,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 SCRIPT = [
-    call("stroke", colour="red"),
+    "paint red",
     {"tools": [call("stroke", colour="blue"), call("stroke", colour="green")]},
     {"tools": [call("sign")], "content": "There it is."},
     "never said",

@@ -134,6 +134,10 @@ class Environment:
         """Return what the agent may call."""
         return list(self._tools.values())
 
+    def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the tool calls, by name and arguments, that a message makes in its text, as models without tools do."""
+        return []
+
     async def open(self, item: Item, machine: Any = None) -> str:
         """Get ready for an item and return the first user message.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class PlayedEpisode:
         completion = await self._model.complete(self._album.developed(self.messages), self.tools)
         self.turns += 1
         self._count(completion.usage)
+        self._find_calls(completion.message)
         _name_calls(completion.message, self.turns)
         self.messages.append(completion.message)
         self._step("model", began, usage=completion.usage, finish_reason=completion.finish_reason)
@@ -92,6 +94,16 @@ class PlayedEpisode:
         facts = {"name": function["name"], "call": call["id"], "error": result.error, "extras": result.extras}
         self._step("tool", began, **facts, **({"moment": moment} if "pictures" in message or "kept" in message else {}))
         return message
+
+    def _find_calls(self, message: dict[str, Any]) -> None:
+        """Take what a message says for a tool call, if the environment does."""
+        text = message.get("content")
+        if isinstance(text, str) and not message.get("tool_calls"):
+            found = self._environment.calls_in(text)
+            functions = [{"name": name, "arguments": json.dumps(given)} for name, given in found]
+            if functions:
+                calls = enumerate(functions)
+                message["tool_calls"] = [{"id": f"said_{self.turns}_{n}", "function": one} for n, one in calls]
 
     def _count(self, usage: dict[str, int] | None) -> None:
         if usage is None or self.usage is None:

@@ -182,20 +182,23 @@ def _copy_files(source: Path, target: Path, trajectory: dict[str, Any]) -> None:
 
 
 def _osworld_steps(trajectory: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a line for each action; calls and their results belong together by their turn, for some endpoints repeat ids."""
     lines: list[dict[str, Any]] = []
-    replies = {m["tool_call_id"]: m for m in trajectory.get("messages", ()) if m.get("role") == "tool"}
-    steps = {step.get("call"): step for step in trajectory.get("steps", ())}
-    for message in trajectory.get("messages", ()):
+    steps = {(step.get("turn"), step.get("call")): step for step in trajectory.get("steps", ())}
+    turn = 0
+    messages = trajectory.get("messages", ())
+    for number, message in enumerate(messages):
         if message.get("role") != "assistant":
             continue
-        for call in message.get("tool_calls") or [None]:
-            reply = {} if call is None else replies.get(call["id"], {})
-            step = {} if call is None else steps.get(call["id"], {})
+        turn += 1
+        for place, call in enumerate(message.get("tool_calls") or [None], 1):
+            reply = messages[number + place] if call and number + place < len(messages) else {}
+            step = steps.get((turn, call["id"]), {}) if call else {}
             extras = step.get("extras") or {}
             line = {"step_num": len(lines) + 1, "action_timestamp": step.get("moment")}
-            line["action"] = None if call is None else extras.get("action", call["function"])
+            line["action"] = extras.get("action", call["function"]) if call else None
             line |= {"response": message.get("content"), "reward": 0, "done": call is None or bool(extras.get("done"))}
-            line["info"] = {} if call is None else {"result": reply.get("content")}
+            line["info"] = {"result": reply.get("content")} if call else {}
             line["screenshot_file"] = next(iter(pictures_in(reply)), None)
             lines.append(line)
     return lines

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from manyhands.envs.osworld.actions import BadAction, command_of, read_action, special_in
+from manyhands.envs.osworld.actions import BadAction, actions_in, command_of, read_action, special_in
 
 SCREEN = (1920, 1080)
 HEAD = "import pyautogui; import time; pyautogui.FAILSAFE = False"
@@ -109,6 +110,20 @@ def test_code_with_more_than_one_line_and_with_loops() -> None:
         assert (python, flag) == ("python", "-c")
         compile(sent, "sent", "exec")
         assert sent.startswith(f"{HEAD}\n")
+
+
+def test_actions_are_found_in_what_a_model_says() -> None:
+    click = {"action_type": "CLICK", "x": 1, "y": 2}
+    for text in (json.dumps(click), f"I click.\n```json\n{json.dumps(click)}\n```", f"```{json.dumps(click)}```"):
+        assert actions_in(text, "computer_13") == [click]
+    assert actions_in("First\n```python\npyautogui.click(1, 2)\n```\nthen\n```\nDONE\n```", "pyautogui") == [
+        {"command": "pyautogui.click(1, 2)"},
+        {"action_type": "DONE"},
+    ]
+    for space in ("computer_13", "pyautogui"):
+        assert actions_in(" FAIL ", space) == [{"action_type": "FAIL"}]
+        for plain in ("The answer is 42.", "", "I am DONE.", '{"a": 1}', "```python\nprint(1)\n```", "pyautogui"):
+            assert actions_in(plain, space) == []
 
 
 def test_marks_stand_for_coordinates() -> None:

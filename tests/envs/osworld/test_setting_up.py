@@ -189,26 +189,28 @@ def browser(tmp_path: Path) -> Iterator[str]:
     """The address of a real browser's DevTools."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     assert program is not None, "the tests need chromium"
-    command = [
-        program,
-        "--headless=new",
-        "--no-sandbox",
-        "--remote-debugging-port=0",
-        f"--user-data-dir={tmp_path / 'p'}",
-    ]
-    process = subprocess.Popen(
-        [*command, "about:blank"], stderr=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)}
-    )
+    for number in range(3):
+        process, address = _start_browser(program, tmp_path / f"home{number}")
+        try:
+            if address:
+                yield address
+                return
+        finally:
+            process.kill()
+            process.communicate(timeout=30)
+    raise AssertionError("chromium does not start")
+
+
+def _start_browser(program: str, home: Path) -> tuple[subprocess.Popen[str], str]:
+    """Return the process and where it listens; nowhere if it ended."""
+    command = [program, "--headless=new", "--no-sandbox", "--remote-debugging-port=0", f"--user-data-dir={home}"]
+    environment = {**os.environ, "HOME": str(home)}
+    process = subprocess.Popen([*command, "about:blank"], stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
-    try:
-        for line in process.stderr:
-            if found := re.search(r"ws://([\d.]+:\d+)/", line):
-                yield found[1]
-                break
-    finally:
-        process.kill()
-        process.wait(30)
-        process.stderr.close()
+    for line in process.stderr:
+        if found := re.search(r"ws://([\d.]+:\d+)/", line):
+            return process, found[1]
+    return process, ""
 
 
 def test_tabs_are_opened_and_closed(browser: str, site: str, ground: Ground) -> None:

@@ -18,10 +18,11 @@ from manyhands.envs.osworld.keyboard import is_key, typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["SPECIAL", "Action", "BadAction", "command_of", "read_action", "special_in"]
+__all__ = ["SPECIAL", "Action", "BadAction", "actions_in", "command_of", "read_action", "special_in"]
 
 SPECIAL = ("WAIT", "FAIL", "DONE")
 _PRELUDE = "import pyautogui; import time; pyautogui.FAILSAFE = False"
+_BLOCK = re.compile(r"```(?:\w*[ \t]*\n)?(.*?)```", re.DOTALL)
 _BUTTONS = ("left", "right", "middle")
 _DRAG_SECONDS = 1.0
 """As OSWorld drags; faster drags are taken for clicks by some programs."""
@@ -83,6 +84,25 @@ def special_in(said: Any) -> str:
             return ""
         word = str(parsed.get("action_type", "")) if isinstance(parsed, dict) else ""
     return word if word in SPECIAL else ""
+
+
+def actions_in(text: str, space: str) -> list[dict[str, Any]]:
+    """Return the actions that a message has in its text: a special word alone, or blocks of code, as OSWorld's prompts want."""
+    if word := special_in(text):
+        return [{"action_type": word}]
+    found: list[dict[str, Any]] = []
+    for block in _BLOCK.findall(text) or [text]:
+        if word := special_in(block):
+            found.append({"action_type": word})
+        elif space == "pyautogui" and block is not text and "pyautogui" in block:
+            found.append({"command": block.strip()})
+        elif space == "computer_13":
+            try:
+                said = json.loads(block)
+            except ValueError:
+                continue
+            found += [said] if isinstance(said, dict) and "action_type" in said else []
+    return found
 
 
 # --- computer_13 ----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,10 @@ _GUEST_SECONDS = 120.0
 _TRAVEL = 10.0
 """Seconds beyond the work itself in which an answer has to arrive."""
 _LOOK_SECONDS = 30.0
-"""For a screenshot or an accessibility tree: a large tree takes a guest under emulation some ten."""
+"""For a screenshot, a wallpaper or a list of files."""
+_TREE_SECONDS = 75.0
+"""For an accessibility tree: the applications are asked thousands of questions, which takes an emulated guest on a busy host half
+a minute."""
 _FILE_SECONDS = 120.0
 """For moving a file: a recording or a document has tens of megabytes."""
 _DOWNLOAD_SECONDS = 300.0
@@ -79,7 +82,7 @@ class Controller:
 
     async def accessibility_tree(self) -> str:
         """Return the accessibility tree as XML."""
-        return str((await self._read_json("GET", "/accessibility", limit=_LOOK_SECONDS))["AT"])
+        return str((await self._read_json("GET", "/accessibility", limit=_TREE_SECONDS))["AT"])
 
     async def terminal(self) -> str | None:
         """Return what the terminal shows; None if there is none."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from manyhands._plugins import require_extra
 from manyhands.envs.base import Environment
-from manyhands.envs.osworld.actions import Action, BadAction, command_of, read_action, special_in
+from manyhands.envs.osworld.actions import Action, BadAction, actions_in, command_of, read_action, special_in
 from manyhands.envs.osworld.controller import Controller
 from manyhands.envs.osworld.evaluating import evaluate, missing
 from manyhands.envs.osworld.ground import Ground
@@ -125,6 +125,10 @@ class OSWorldEnvironment(Environment):
         if evaluator is not None:
             found += [*missing(evaluator), *lacking(evaluator.get("postconfig") or [])]
         return list(dict.fromkeys(found))
+
+    def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
+        space = self.options.action_space
+        return [("computer" if space == "computer_13" else "pyautogui", said) for said in actions_in(text, space)]
 
     # --- an attempt -----------------------------------------------------------------------------------------------------
 
@@ -300,6 +304,10 @@ class OSWorldEnvironment(Environment):
             said = said or special_in(_last_action(transcript))
             return {"success": float(said == "FAIL")} if evaluator.get("func") == "infeasible" else None
         self._ground.last_action = said or self._ground.last_action
+        if (
+            self._observer is not None and not self._ground.failed
+        ):  # what the last action began, a file being saved, may end
+            await self._observer.quiet(self.options.pause)
         await self._end_recording()
         return {"success": await evaluate(evaluator, self._ground)}
 
