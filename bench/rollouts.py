@@ -9,16 +9,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pools import LIMIT
+from bench.processes import run_script
 from manyhands.store import Journal, Play, PlayStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["MEASUREMENTS"]
 
@@ -84,6 +85,17 @@ def _inspect(size: int) -> Iterator[Run]:
     yield from _play(str(python), "rollouts_inspect.py", size)
 
 
+def _without_http(value: str) -> Callable[[int], AbstractContextManager[Run]]:
+    """Rollouts that ask no model, in a process of its own; report one value of it."""
+
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        with tempfile.TemporaryDirectory() as folder:
+            yield lambda: float(json.loads(run_script("rollouts_without_http.py", size, folder))[value])
+
+    return opened
+
+
 def _plays(size: int) -> list[Play]:
     body = os.urandom(1000)
     return [Play(str(n), 1, PlayStatus.COMPLETED, score=1.0, answer="42", trajectory=body) for n in range(size)]
@@ -136,6 +148,28 @@ MEASUREMENTS = (
         targets=(Target("at least", 0.7), Target("at least", 1.0, times="inspect_ai")),
         warm_up=False,
         most_rounds=3,
+    ),
+    Measurement(
+        name="rollout-overhead",
+        question=f"How much CPU does a rollout of {_TURNS} turns take beyond its requests?",
+        unit="ms",
+        size=4_000,
+        quick_size=1_000,
+        contenders=(Contender("manyhands", _without_http("cpu_ms")),),
+        targets=(Target("at most", 2.0),),
+        warm_up=False,
+        most_rounds=3,
+    ),
+    Measurement(
+        name="rollout-memory",
+        question="How much do driver and workers grow together while 100,000 tasks are played?",
+        unit="MB",
+        size=100_000,
+        quick_size=4_000,
+        contenders=(Contender("manyhands", _without_http("growth_mb")),),
+        targets=(Target("at most", 100.0),),
+        warm_up=False,
+        most_rounds=1,
     ),
     Measurement(
         name="journal",

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from manyhands.cli.display import clock, line, picture
 from manyhands.rollout.board import Sighting
+from manyhands.rollout.machines import MachinesSeen
 from manyhands.rollout.tally import Tally
 from manyhands.store import Play, PlayStatus
 
@@ -18,6 +19,7 @@ def tally() -> Tally:
     made.count(Play("b", 1, PlayStatus.INFRASTRUCTURE, kind="endpoint"))
     made.count(Play("c", 1, PlayStatus.INFRASTRUCTURE, kind="worker", decides=False))
     made.sighting = Sighting(3, 8, [("d", "retrying", 2.0, 45.0, 60.0), ("e", "waiting for machine", 5.0, None, 1.0)])
+    made.machines = MachinesSeen(in_use=2, resetting=1, booting=0, total=3, waiting=1)
     return made
 
 
@@ -29,6 +31,7 @@ def test_the_live_picture_says_what_goes_on() -> None:
         "1/10",
         "0.500",
         "requests 3 / 8",
+        "machines 2 in use, 1 resetting / 3",
         "retrying in 0:45",
         "waiting for machine",
         "endpoint 1",
@@ -40,7 +43,14 @@ def test_the_live_picture_says_what_goes_on() -> None:
 
 def test_a_line_says_it_where_there_is_no_terminal() -> None:
     said = line(tally())
-    for words in ("1 of 10 done", "2 under way (2 waiting)", "score 0.500", "1 endpoint"):
+    for words in (
+        "1 of 10 done",
+        "2 under way (2 waiting)",
+        "score 0.500",
+        "1 endpoint",
+        "requests 3 / 8",
+        "resetting / 3",
+    ):
         assert words in said, said
 
 

@@ -67,6 +67,7 @@ def line(tally: Tally) -> str:
         f"score {number(tally.mean)}",
         *(f"{count} {kind}" for kind, count in tally.failures.items()),
         *([_machines(tally)] if tally.machines else []),
+        *([_requests(tally)] if tally.sighting.may_be_in_flight else []),
         f"{clock(tally.seconds)} elapsed",
     ]
     if tally.seconds_left:
@@ -93,13 +94,13 @@ def picture(tally: Tally) -> Any:
     seen = tally.sighting
     facts = f"score [bold]{number(tally.mean)}[/]   under way {tally.under_way}   "
     facts += f"tokens {number(tally.prompt_tokens, ',')} in, {number(tally.completion_tokens, ',')} out"
-    if seen.may_be_in_flight:
-        facts += f"   requests {seen.in_flight} / {seen.may_be_in_flight}"
-    if tally.machines:
-        facts += f"   {_machines(tally)}"
     if tally.replays:
         facts += f"   played again {tally.replays}"
     parts: list[Any] = [head, Text.from_markup(facts)]
+    held = [_machines(tally)] if tally.machines else []
+    held += [_requests(tally)] if seen.may_be_in_flight else []
+    if held:
+        parts.append(Text("   ".join(held)))
     if tally.failures:
         kinds = "   ".join(f"{kind} {count}" for kind, count in tally.failures.most_common())
         parts.append(Text.from_markup(f"[red]failed[/] {kinds}"))
@@ -118,6 +119,10 @@ def _slowest(tally: Tally) -> Any:
         colour = "yellow" if _is_wait(what) else "cyan"
         table.add_row(label, f"[{colour}]{doing}[/]", clock(since), clock(worked))
     return table
+
+
+def _requests(tally: Tally) -> str:
+    return f"requests {tally.sighting.in_flight} / {tally.sighting.may_be_in_flight}"
 
 
 def _machines(tally: Tally) -> str:

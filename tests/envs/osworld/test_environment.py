@@ -147,6 +147,10 @@ def test_what_tasks_lack_is_said_without_a_machine() -> None:
     assert "Google account" in told[0]
     assert "no_such_metric" in told[1]
     assert "dance" in told[2]
+    malformed: list[dict[str, Any]] = [{"config": "x"}, {"config": [5]}, {"evaluator": 5}, {"evaluator": {}}]
+    for metadata in malformed:
+        [reason] = environment.lacking(Item("c", "x", None, metadata))
+        assert "OSWorld's form" in reason
 
 
 def test_options_are_checked_and_a_machine_is_needed() -> None:

@@ -17,6 +17,7 @@ from manyhands.envs.base import Environment
 from manyhands.envs.osworld.actions import Action, BadAction, actions_in, command_of, read_action, special_in
 from manyhands.envs.osworld.controller import Controller
 from manyhands.envs.osworld.evaluating import evaluate, missing
+from manyhands.envs.osworld.evaluating.evaluator import evaluation_helpers
 from manyhands.envs.osworld.ground import Ground
 from manyhands.envs.osworld.observing import Observation, Observer
 from manyhands.envs.osworld.setting_up import lacking, set_up
@@ -121,9 +122,12 @@ class OSWorldEnvironment(Environment):
 
     def lacking(self, item: Item) -> list[str]:
         evaluator = item.metadata.get("evaluator")
-        found = lacking(item.metadata.get("config") or [])
-        if evaluator is not None:
-            found += [*missing(evaluator), *lacking(evaluator.get("postconfig") or [])]
+        try:
+            found = lacking(item.metadata.get("config") or [])
+            if evaluator is not None:
+                found += [*missing(evaluator), *lacking(evaluator.get("postconfig") or [])]
+        except (AttributeError, KeyError, TypeError) as error:
+            return [f"a `config` and an `evaluator` of OSWorld's form ({type(error).__name__}: {error})"]
         return list(dict.fromkeys(found))
 
     def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -309,7 +313,8 @@ class OSWorldEnvironment(Environment):
         ):  # what the last action began, a file being saved, may end
             await self._observer.quiet(self.options.pause)
         await self._end_recording()
-        return {"success": await evaluate(evaluator, self._ground)}
+        helpers = await self.shared.get("osworld evaluators", evaluation_helpers)
+        return {"success": await evaluate(evaluator, self._ground, helpers=helpers)}
 
     async def _end_recording(self) -> None:
         if self._recording and self._controller is not None:

@@ -29,7 +29,7 @@ def is_key(name: str) -> bool:
 def typing(text: str) -> list[str]:
     """Return the statements that type a text.
 
-    On the keyboard layouts of OSWorld's images pyautogui types ">" for "<" (OSWorld's issue 257), so that key is pressed as
+    On the keyboard layouts of OSWorld's images pyautogui types ">" for "<", so that key is pressed as
     the shifted comma that it is.
     """
     statements: list[str] = []

@@ -106,7 +106,7 @@ ip route add default via 10.0.2.2
 while true; do
     python3 -m manyhands.vms.guest.desktop --user user --folder /home/user \\
         --x-server "Xorg -ac -noreset -nolisten tcp -novtswitch -logfile /tmp/Xorg.log -config manyhands.conf vt1" \\
-        --application-seconds 240
+        --application-seconds 200 --one-by-one
     sleep 1
 done
 """

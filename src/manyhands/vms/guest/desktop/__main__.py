@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     every = ",".join(application.name for application in APPLICATIONS)
     parser.add_argument("--applications", default=every, help="which are open at first")
     parser.add_argument("--application-seconds", type=float, default=30.0, help="for their windows to appear")
+    parser.add_argument("--one-by-one", action="store_true", help="open them one after the other")
     options = parser.parse_args(arguments)
     width, _, height = options.screen.partition("x")
     os.makedirs(options.folder, exist_ok=True)
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.update(home)
     os.environ["DISPLAY"] = start_display(options.x_server.format(width=width, height=height).split())
     clock = split(options.user) if options.user else None
-    start_session(options.folder, options.applications.split(","), options.application_seconds)
+    start_session(options.folder, options.applications.split(","), options.application_seconds, options.one_by_one)
     inherited = options.fd is not None
     listener = socket.socket(fileno=options.fd) if inherited else socket.create_server((options.host, options.port))
     guest = DesktopGuest(options.folder, clock)

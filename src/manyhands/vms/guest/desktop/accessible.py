@@ -22,7 +22,8 @@ _PROPERTIES = "org.freedesktop.DBus.Properties"
 _REGISTRY = (f"{_ATSPI}Registry", "/org/a11y/atspi/accessible/root")
 _CACHE = "/org/a11y/atspi/cache"
 _NOBODY = "/org/a11y/atspi/null"
-_BUS_SECONDS = 10.0
+_BUS_SECONDS = 25.0
+"""For the bus and its registry to start when they are asked for the first time, under emulation."""
 _RARE = "window:shade"
 """An event that hardly happens. Applications have caches only while somebody is registered for some event."""
 _FILLING = (0.0, 0.05, 0.2, 0.5)

@@ -44,20 +44,34 @@ APPLICATIONS = (
 """One of each kind, so that every one is warm: under emulation a program's first window takes up to 15 seconds."""
 
 
-def open_all(display: Display, names: Sequence[str], home: str, seconds: float) -> None:
+def open_all(display: Display, names: Sequence[str], home: str, seconds: float, one_by_one: bool) -> None:
     """Start applications, wait for their windows and put them where they belong.
 
     One that is not installed, or shows no window within `seconds`, is left out: a desktop without it is still of use.
+
+    Args:
+        display: Where.
+        names: Which of APPLICATIONS.
+        home: The folder that they start in.
+        seconds: For all of them together, or for each if they start one by one.
+        one_by_one: For a slow machine: programs that start at the same time there keep each other waiting for longer than
+            they wait for the message bus.
     """
-    deadline = time.monotonic() + seconds
     missing: dict[str, Application] = {}
     for application in APPLICATIONS:
         program = next((name for name in application.programs if shutil.which(name)), None)
         if application.name in names and program is not None:
             subprocess.Popen([program], cwd=home, stdin=subprocess.DEVNULL, start_new_session=True)
             missing[program] = application
+            if one_by_one:
+                _place_all(display, missing, seconds)
+                missing.clear()
+    _place_all(display, missing, seconds)
+
+
+def _place_all(display: Display, missing: dict[str, Application], seconds: float) -> None:
+    deadline, pause = time.monotonic() + seconds, _POLL
     asked: dict[int, int] = {}
-    pause = _POLL
     while missing and time.monotonic() < deadline:
         for window in windows(display):
             program = next((name for name in missing if name in window.kind.lower()), None)

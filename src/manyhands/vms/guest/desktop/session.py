@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -11,7 +12,9 @@ import time
 from typing import TYPE_CHECKING
 
 from manyhands.vms.guest.desktop import x11
+from manyhands.vms.guest.desktop.accessible import NoAccessibility
 from manyhands.vms.guest.desktop.applications import open_all
+from manyhands.vms.guest.desktop.tree import Observer
 from manyhands.vms.guest.desktop.wallpaper import Wallpaper
 
 if TYPE_CHECKING:
@@ -120,7 +123,7 @@ def start_display(command: Sequence[str]) -> str:
     return f":{number}"
 
 
-def start_session(home: str, applications: Sequence[str], application_seconds: float) -> None:
+def start_session(home: str, applications: Sequence[str], application_seconds: float, one_by_one: bool) -> None:
     """Bring up the desktop on the display in DISPLAY; afterwards `os.environ` is that of its programs.
 
     Raises:
@@ -137,7 +140,9 @@ def start_session(home: str, applications: Sequence[str], application_seconds: f
     _wait_for_manager(display)
     Wallpaper(display, home).show_default()
     _start_panel(home)
-    open_all(display, applications, home, application_seconds)
+    with contextlib.suppress(NoAccessibility):
+        Observer().tree()  # who is asked first starts the registry: that shall not be an application, which gives up early
+    open_all(display, applications, home, application_seconds, one_by_one)
 
 
 def _start(program: str, home: str, *arguments: str) -> None:
