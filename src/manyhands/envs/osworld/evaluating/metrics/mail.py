@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check_thunderbird_filter", "check_thunderbird_folder", "check_thunderbird_prefs"]
 
-_PREFERENCE = re.compile(r'^user_pref\("(?P<key>(?:[^"]|\\")+)", (?P<value>.+)\);$')
-_CONDITION = re.compile(r"""\b(?:AND|OR) \([\w ]+,[\w ']+,(?:"(?:[^"]|\\")+"|[^)]+)\)|\bALL\b""")
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_PREFERENCE = re.compile(rf"user_pref\((?P<key>{_QUOTED}),\s*(?P<value>.+)\);")
+_CONDITION = re.compile(rf"\b(?:AND|OR) \([^,()]+,[^,()]+,(?:{_QUOTED}|[^)]+)\)|\bALL\b")
 _FILTER_FIELDS = ("name", "enabled", "type", "action", "actionValue", "condition")
 _DELETED = re.compile(r"X-Mozilla-Status: 000[89]")
 _MESSAGE = "FROM - "
@@ -28,8 +29,9 @@ def check_thunderbird_prefs(result: str | None, rules: Mapping[str, Any], **_: A
     expected, unexpected = rules.get("expect", {}), rules.get("unexpect", {})
     met = dict.fromkeys(expected, False)
     for line in text_of(result).splitlines():
-        found = _PREFERENCE.match(line.strip())
-        if found is None or ((key := found["key"]) not in expected and key not in unexpected):
+        found = _PREFERENCE.fullmatch(line.strip())
+        key = None if found is None else found["key"][1:-1]
+        if found is None or (key not in expected and key not in unexpected):
             continue
         value = json.loads(found["value"])
         if key in expected:
