@@ -114,8 +114,10 @@ class Watcher:
         self._bus: Bus | None = None
         self._known: set[str] = set()
 
-    def desktop(self, seconds: float) -> Node:
+    def desktop(self, seconds: float, among: str = "") -> Node:
         """Return the root with all applications and what they have: names, roles, states.
+
+        With `among`, only applications whose names are part of that text, as the class of a window.
 
         Raises:
             NoAccessibility: there is no accessibility bus.
@@ -126,6 +128,8 @@ class Watcher:
         (listed,) = self._ask([root.call("Accessible", "GetChildren")])
         programs = [Node(Reference(*each)) for each in (listed[0] if listed else ())]
         self._describe(programs)
+        if among:
+            programs = [node for node in programs if node.name and node.name.lower() in among.lower()]
         caches = self._caches(programs)
         asked = (_PROPERTIES, "Get", "ss", f"{_ATSPI}Application", "ToolkitName")
         toolkits = self._ask([node.call(*asked) for node in programs])
@@ -172,7 +176,7 @@ class Watcher:
             open_ones = [i for i in open_ones if not found[i] and programs[i].reference.program not in self._known]
             if not open_ones:
                 break
-        self._known = {program.reference.program for program in programs}
+        self._known |= {program.reference.program for program in programs}
         return found
 
     def _describe(self, nodes: Sequence[Node]) -> None:

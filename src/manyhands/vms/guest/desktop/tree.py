@@ -72,10 +72,10 @@ class Observer:
             self._watcher.look(_walk(root, 0, [_NODES]))
         return "".join(_element(root, 0, [_NODES]))
 
-    def terminal(self, seconds: float = _SECONDS) -> str | None:
-        """Return what the terminal shows that has the keyboard, or None if none has it."""
+    def terminal(self, kind: str, seconds: float = _SECONDS) -> str | None:
+        """Return what the terminal shows that has the keyboard, in a window of that class; None if none has it."""
         with self._lock:
-            for application in self._watcher.desktop(seconds).children:
+            for application in self._watcher.desktop(seconds, kind).children:
                 for window in application.children:
                     if "active" not in window.states:
                         continue
