@@ -20,6 +20,9 @@ import pytest
 
 from manyhands.testing.scripts import alive, wait_until
 
+pytestmark = pytest.mark.timeout(
+    300
+)  # each test starts the command up to five times, which takes long on a busy machine
 TASKS = int(os.environ.get("MANYHANDS_KILL_TASKS", "100"))
 ENGINE = os.environ.get("MANYHANDS_KILL_ENGINE", "local")
 PATIENCE = max(60, TASKS)
