@@ -68,7 +68,7 @@ $(IMAGES): $(shell find src/manyhands/vms -name '*.py') Makefile | $(MACHINES)
 	@echo "==> building the desktop that machines are cloned from (some minutes, the first time)"
 	@if $(BIN)/manyhands vm build desktop --freeze; then touch $@; else echo "no QEMU desktop here; those of this host are used"; fi
 
-demo: $(READY) $(PROGRAMS) ## Run a batch of tasks in parallel and look at it
+demo: $(READY) $(PROGRAMS) $(IMAGES) ## Run tasks, benchmarks and desktops in parallel and look at them
 	@$(BIN)/manyhands demo
 
 test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Check format, lint and types, then run every test

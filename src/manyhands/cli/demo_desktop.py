@@ -29,7 +29,7 @@ def show_desktops(console: Console) -> None:
     """
     console.print(
         f"\n[bold]Desktops[/]: {_ROLLOUTS} rollouts share {_MACHINES} machines and play {_TASKS} sample tasks of the mode "
-        "`osworld`, by the accessibility tree.\nThe first time an image is built from Debian packages and a machine is frozen."
+        "`osworld`, by the accessibility tree."
     )
     for provider, settings in (
         ("qemu", {"path_to_vm": Path("desktop")}),
