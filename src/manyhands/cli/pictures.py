@@ -27,7 +27,7 @@ def thumbnail(png: bytes, columns: int = 64) -> Text:
 
     with Image.open(io.BytesIO(png)) as picture:
         rows = max(1, round(picture.height / picture.width * columns / 2))
-        small = picture.convert("RGB").resize((columns, rows * 2), Image.Resampling.LANCZOS)
+        small = picture.convert("RGB").resize((columns, rows * 2), Image.Resampling.BOX)
     pixels = small.tobytes()
 
     def colour(column: int, row: int) -> Color:
