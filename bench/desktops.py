@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pool import proportional
-from manyhands import VMPoolManager
+from manyhands import RolloutConfig, VMPoolManager, run_parallel_rollout
+from manyhands.envs.samples import sample_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +125,36 @@ def _turns(size: int) -> Iterator[Run]:
         lease.release()
 
 
+def _utilisation(provider: str) -> Callable[[int], AbstractContextManager[Run]]:
+    """Sample tasks at two desktops, three rollouts at a time: which part of the machines' time rollouts had them."""
+
+    @contextmanager
+    def opened(size: int) -> Iterator[Run]:
+        def run() -> float:
+            with tempfile.TemporaryDirectory() as folder:
+                config = RolloutConfig(
+                    mode="osworld",
+                    data=sample_path("osworld"),
+                    limit=size,
+                    model="demo",
+                    observation_type="a11y_tree",
+                    num_rollouts=3,
+                    num_vms=2,
+                    use_vm_pool=True,
+                    provider_name=provider,
+                    path_to_vm=Path("desktop"),
+                    output_dir=Path(folder),
+                )
+                summary = run_parallel_rollout(config)
+                assert summary.done == size
+                assert summary.machines is not None
+                return summary.machines["utilisation"] * 100
+
+        yield run
+
+    return opened
+
+
 @contextmanager
 def _memory(size: int) -> Iterator[Run]:
     """All desktops leased, each with something typed; shared pages are counted once."""
@@ -152,6 +184,19 @@ MEASUREMENTS = (
             Contender(_BOOT, _hand_over("bench.qemu_ways:BootEach", 0), needs="qemu"),
         ),
         targets=(Target("at most", 1.2), Target("at most", 0.1, times=_BOOT)),
+        warm_up=False,
+        most_rounds=1,
+    ),
+    Measurement(
+        name="desktop_utilisation",
+        question="Which part of two QEMU desktops' time do rollouts have them, from the first to the last of their tasks?",
+        unit="%",
+        size=12,
+        quick_size=3,
+        contenders=(
+            Contender(_OURS, _utilisation("qemu"), needs="qemu"),
+            Contender(_BOOT, _utilisation("bench.qemu_ways:BootEach"), needs="qemu"),
+        ),
         warm_up=False,
         most_rounds=1,
     ),
