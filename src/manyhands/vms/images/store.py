@@ -78,7 +78,7 @@ class Image:
         self.write()
         final = image_folder(self.name)
         if final.exists():
-            final.rename(scratch / "old")
+            final.rename(scratch / f"older-{self.name}")
         self.folder.rename(final)
         built = Image.read(final)
         assert built is not None
