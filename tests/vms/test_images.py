@@ -83,17 +83,20 @@ def test_what_a_killed_builder_left_is_removed() -> None:
 
 
 def test_an_image_is_published_listed_and_removed() -> None:
-    with scratch_folder("some-image") as scratch:
-        folder = scratch / "made"
-        folder.mkdir()
-        (folder / "disk").write_bytes(b"disk")
-        Image("some-image", folder, "key", disk=folder / "disk", memory_mib=77, graphics=True).publish(scratch)
+    for _ in range(2):  # the second time in the place of the first
+        with scratch_folder("some-image") as scratch:
+            for name in ("some-image", "some-image-base"):
+                folder = scratch / name
+                folder.mkdir()
+                (folder / "disk").write_bytes(b"disk")
+                Image(name, folder, "key", disk=folder / "disk", memory_mib=77, graphics=True).publish(scratch)
     found = Image.read(image_folder("some-image"))
     assert found is not None
     assert (found.key, found.memory_mib, found.graphics, found.kernel) == ("key", 77, True, None)
     assert "some-image" in {image.name for image in images()}
     remove_image("some-image")
     assert Image.read(image_folder("some-image")) is None
+    assert Image.read(image_folder("some-image-base")) is None
 
 
 def test_a_pixmap_becomes_a_picture() -> None:

@@ -23,7 +23,7 @@ from manyhands.vms.images.disks import add_to_disk, make_disk
 from manyhands.vms.images.guest_files import guest_digest, write_guest_files
 from manyhands.vms.images.kernel import add_modules, only
 from manyhands.vms.images.packages import candidates, newest, sources, unpack, versions
-from manyhands.vms.images.store import Image, image_folder, only_builder, scratch_folder
+from manyhands.vms.images.store import Image, image_folder, one_build, only_builder, scratch_folder
 
 __all__ = ["build_desktop", "desktop_image"]
 
@@ -171,7 +171,7 @@ def build_desktop(*, fresh: bool = False) -> Image:
     key = f"{_recipe()}-{base_key}"
     with only_builder("desktop"):
         present = Image.read(image_folder("desktop"))
-        if present is not None and present.key == key and not fresh:
+        if present is not None and present.key.startswith(key) and not fresh:
             return present
         with scratch_folder("desktop") as scratch:
             base = Image.read(image_folder(_BASE))
@@ -217,7 +217,9 @@ def _build(scratch: Path, base: Image, key: str) -> Image:
     for path in (base.kernel, base.initrd):
         shutil.copy(path, result / path.name)
     files = (result / "kernel", result / "initrd", result / "disk.qcow2")
-    image = Image("desktop", result, key, *files, arguments=_ARGUMENTS, memory_mib=_MEMORY_MIB, graphics=True)
+    image = Image(
+        "desktop", result, one_build(key), *files, arguments=_ARGUMENTS, memory_mib=_MEMORY_MIB, graphics=True
+    )
     return image.publish(scratch)
 
 

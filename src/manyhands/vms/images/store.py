@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ class Image:
     name: str
     folder: Path
     key: str
-    """What it was built from, as a digest: two images with the same key are the same."""
+    """What it was built from, as digests, and which build it is: two images with the same key are the same."""
     kernel: Path | None = None
     initrd: Path | None = None
     disk: Path | None = None
@@ -78,11 +79,16 @@ class Image:
         self.write()
         final = image_folder(self.name)
         if final.exists():
-            final.rename(scratch / "old")
+            final.rename(scratch / f"older-{self.name}")
         self.folder.rename(final)
         built = Image.read(final)
         assert built is not None
         return built
+
+
+def one_build(key: str) -> str:
+    """Return the key of one build: two of the same recipe have other blocks, and what was frozen fits only one of them."""
+    return f"{key}-{os.urandom(4).hex()}"
 
 
 @contextmanager
