@@ -3,6 +3,7 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LIGHT := $(VENV)/.light
 READY := $(VENV)/.ready
 PROGRAMS := $(VENV)/.programs
 MACHINES := $(VENV)/.machines
@@ -12,19 +13,27 @@ SYSTEM := $(VENV)/.system
 DESKTOP := Xvfb=xvfb openbox=openbox dbus-daemon=dbus-daemon hsetroot=hsetroot tint2=tint2 thunar=thunar mousepad=mousepad \
 	lxterminal=lxterminal galculator=galculator
 
+pip := $(BIN)/python -m pip install --quiet --disable-pip-version-check -e
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-$(READY): pyproject.toml Makefile
+# The demo needs no Ray and no Spark, which are most of the weight of all the others.
+$(LIGHT): pyproject.toml Makefile
 	@echo "==> setting up $(VENV) (only the first time, or when pyproject.toml changed)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "manyhands needs Python 3.11 or later; $(PYTHON) is older. Try: make PYTHON=python3.11 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench,ray,spark,math,rag,web,osworld,rollout,parquet]'
-	@touch $(READY)
+	@$(pip) '.[math,rag,web,osworld,rollout,qemu]'
+	@touch $@
+
+$(READY): $(LIGHT)
+	@echo "==> adding Ray, Spark and what checks, tests and benchmarks need"
+	@$(pip) '.[dev,bench,ray,spark,math,rag,web,osworld,rollout,parquet]'
+	@touch $@
 
 # What is no Python package. The demo needs the sandbox of programs, the browser and a desktop; tests and benchmarks also Java
 # for Spark, iproute2 for hosts in network namespaces, openssl for certificates and ffmpeg for films. Machines are QEMU's, and
@@ -38,7 +47,7 @@ install = if test -n "$$missing"; then \
 	fi; \
 	touch $@
 
-$(PROGRAMS): Makefile | $(READY)
+$(PROGRAMS): Makefile | $(LIGHT)
 	@missing=""; \
 	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
 	command -v chromium >/dev/null || missing="$$missing chromium"; \
@@ -46,7 +55,7 @@ $(PROGRAMS): Makefile | $(READY)
 	test -x /usr/libexec/at-spi-bus-launcher || missing="$$missing at-spi2-core"; \
 	$(install)
 
-$(SYSTEM): Makefile | $(READY)
+$(SYSTEM): Makefile | $(LIGHT)
 	@missing=""; \
 	command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || missing="$$missing openjdk-17-jre-headless"; \
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
@@ -54,7 +63,7 @@ $(SYSTEM): Makefile | $(READY)
 	command -v ffmpeg >/dev/null || missing="$$missing ffmpeg"; \
 	$(install)
 
-$(MACHINES): Makefile | $(READY)
+$(MACHINES): Makefile | $(LIGHT)
 	@missing=""; \
 	command -v qemu-system-x86_64 >/dev/null || missing="$$missing qemu-system-x86"; \
 	command -v qemu-img >/dev/null || missing="$$missing qemu-utils"; \
@@ -68,7 +77,7 @@ $(IMAGES): $(shell find src/manyhands/vms -name '*.py') Makefile | $(MACHINES)
 	@echo "==> building the desktop that machines are cloned from (some minutes, the first time)"
 	@if $(BIN)/manyhands vm build desktop --freeze; then touch $@; else echo "no QEMU desktop here; those of this host are used"; fi
 
-demo: $(READY) $(PROGRAMS) $(IMAGES) ## Run tasks, benchmarks and desktops in parallel and look at them
+demo: $(LIGHT) $(PROGRAMS) $(IMAGES) ## Run tasks, benchmarks and desktops in parallel and look at them
 	@$(BIN)/manyhands demo
 
 test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Check format, lint and types, then run every test
