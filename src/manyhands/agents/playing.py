@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from manyhands.models import Completion
 
@@ -48,6 +48,15 @@ class Episode(Protocol):
             ContextFull: the conversation is too long for the model.
             InfrastructureError: the endpoint is down; let it pass, it ends the rollout.
         """
+
+    async def take(self, thinking: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        """Wait for a message that the agent comes to without `complete`, count the turn, append the message and return it.
+
+        What an agent that asks models by itself has used is unknown from then on.
+        """
+
+    async def observation(self) -> dict[str, Any]:
+        """Return what there is to see, as the environment has it and not in words; empty if it has nothing of the kind."""
 
     async def answer_calls(self, calls: Sequence[dict[str, Any]]) -> None:
         """Perform every tool call of a turn, independent ones at the same time, and append their results in order."""

@@ -152,6 +152,14 @@ class Environment:
         self.item, self.machine = item, machine
         return item.question
 
+    async def observation(self) -> dict[str, Any]:
+        """Return what there is to see now, raw, for agents that look by themselves; empty if there is nothing of the kind.
+
+        Raises:
+            InfrastructureError: the environment itself broke.
+        """
+        return {}
+
     async def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
         """Run a tool and return what the agent is told.
 

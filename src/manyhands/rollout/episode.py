@@ -11,7 +11,7 @@ from manyhands.rollout.pictures import Album, stamp
 from manyhands.tasks.working import doing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from manyhands.envs import Environment
     from manyhands.models import Completion, Model
@@ -32,9 +32,11 @@ class PlayedEpisode:
         self.max_turns = max_turns
         self.max_retries = max_retries
         self.turns = 0
+        self.requests = 0
+        """Turns for which the model was asked here."""
         self.tool_calls = 0
         self.usage: dict[str, int] | None = {"prompt_tokens": 0, "completion_tokens": 0}
-        """None as soon as the endpoint once did not say."""
+        """None as soon as the endpoint once did not say, or the agent asked somebody else."""
         self.steps: list[dict[str, Any]] = []
         self.ended = ""
         self._album = Album(environment.pictures_shown)
@@ -47,12 +49,28 @@ class PlayedEpisode:
         began = time.monotonic()
         completion = await self._model.complete(self._album.developed(self.messages), self.tools)
         self.turns += 1
+        self.requests += 1
         self._count(completion.usage)
         self._find_calls(completion.message)
         _name_calls(completion.message, self.turns)
         self.messages.append(completion.message)
         self._step("model", began, usage=completion.usage, finish_reason=completion.finish_reason)
         return completion
+
+    async def take(self, thinking: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        """Wait for a message of the agent's own and append it."""
+        self.usage = None
+        began = time.monotonic()
+        message = await thinking
+        self.turns += 1
+        _name_calls(message, self.turns)
+        self.messages.append(message)
+        self._step("agent", began)
+        return message
+
+    async def observation(self) -> dict[str, Any]:
+        """Return what the environment has to see."""
+        return await self._environment.observation()
 
     async def answer_calls(self, calls: Sequence[dict[str, Any]]) -> None:
         """Perform the calls of a turn; the environment decides whether they may overlap."""

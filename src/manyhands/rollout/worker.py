@@ -13,6 +13,7 @@ from manyhands._plugins import load_dotted
 from manyhands._processes import here
 from manyhands.agents.chat import ChatAgent
 from manyhands.agents.playing import Played
+from manyhands.agents.predicting import PredictingAgent
 from manyhands.agents.replying import answer_of, ask, replies_async, require_agent
 from manyhands.errors import (
     EndpointDown,
@@ -127,7 +128,7 @@ class RolloutWorker:
             episode.question = await environment.open(item, held.machine if held else None)
             episode.instructions = environment.instructions
             clock.doing("playing")
-            played = await _let_play(_agent(self.settings), episode)
+            played = await _let_play(_agent(self.settings, environment), episode)
         play.answer, play.ending = played.answer, played.ending
         clock.doing("scoring")
         await _score(station, environment, item, play, episode)
@@ -167,8 +168,8 @@ def clock_ran_out(clock: WorkClock, limit: float | None) -> bool:
     return limit is not None and clock.worked >= limit
 
 
-def _agent(settings: PlaySettings) -> Any:
-    """Return a new agent.
+def _agent(settings: PlaySettings, environment: Environment) -> Any:
+    """Return a new agent for an environment that is open.
 
     Raises:
         UsageError: what `--agent` names is no agent.
@@ -179,12 +180,33 @@ def _agent(settings: PlaySettings) -> Any:
         found = load_dotted(settings.agent)
     except ModuleNotFoundError as error:
         raise UsageError(f"--agent: {error}") from error
+    if hasattr(found, "predict") and not hasattr(found, "play"):
+        if not isinstance(found, type):
+            raise UsageError(f"--agent {settings.agent}: name the class; every rollout needs an agent of its own")
+        return PredictingAgent(found, _known(settings, environment), getattr(environment.machine, "host", None))
     if isinstance(found, type):
         names = inspect.signature(found).parameters
         found = found(**{name: value for name, value in {"name": "agent"}.items() if name in names})
     if not hasattr(found, "play"):
         require_agent(found, "--agent")
     return found
+
+
+def _known(settings: PlaySettings, environment: Environment) -> dict[str, Any]:
+    """Return what the constructors of agents for OSWorld's runner are given; what is not set is left to their defaults."""
+    options, model = environment.options, settings.model
+    names = ("action_space", "observation_type", "client_password", "screen_width", "screen_height")
+    known = {name: getattr(options, name, None) for name in names}
+    width, height = known["screen_width"], known["screen_height"]
+    known |= {
+        "platform": "ubuntu",
+        "model": model.name,
+        "max_tokens": model.max_tokens,
+        "temperature": model.temperature,
+    }
+    known |= {"max_steps": settings.max_turns, "max_trajectory_length": getattr(options, "screenshots", None)}
+    known |= {"screen_size": (width, height) if width and height else None}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 async def _let_play(agent: Any, episode: PlayedEpisode) -> Played:
@@ -241,7 +263,7 @@ def _blame(play: Play, error: BaseException) -> None:
 
 
 def _note(play: Play, episode: PlayedEpisode) -> None:
-    play.turns, play.tool_calls, play.requests = episode.turns, episode.tool_calls, episode.turns
+    play.turns, play.tool_calls, play.requests = episode.turns, episode.tool_calls, episode.requests
     usage = episode.usage
     play.prompt_tokens = None if usage is None else usage["prompt_tokens"]
     play.completion_tokens = None if usage is None else usage["completion_tokens"]

@@ -137,6 +137,24 @@ def test_what_the_set_up_starts_is_on_the_first_picture(desktop: Machine) -> Non
     attempt(desktop, do, item, observation_type="a11y_tree", terminal=True)
 
 
+@pytest.mark.parametrize("kind", ["screenshot", "a11y_tree"])
+def test_what_is_seen_can_be_had_raw(desktop: Machine, kind: str) -> None:
+    async def do(environment: OSWorldEnvironment, _: str) -> None:
+        first = await environment.observation()
+        assert first["instruction"] == "Write it."
+        assert picture(first["screenshot"]).size == (1280, 800)
+        assert first["terminal"] is None
+        if kind == "screenshot":
+            assert first["accessibility_tree"] is None
+        else:
+            assert "<application" in first["accessibility_tree"]
+        acted = await environment.call("computer", {"action_type": "MOVE_TO", "x": 5, "y": 5})
+        assert (await environment.observation())["screenshot"] == (acted.images or acted.kept)[0]
+
+    attempt(desktop, do, observation_type=kind)
+    assert asyncio.run(OSWorldEnvironment().observation()) == {}
+
+
 def test_what_tasks_lack_is_said_without_a_machine() -> None:
     environment = OSWorldEnvironment()
     assert environment.lacking(ITEM) == []

@@ -97,6 +97,8 @@ class OSWorldEnvironment(Environment):
         self._tools = {name: one for name, one in self._tools.items() if name in _TOOLS[chosen.action_space]}
         self._screen = (chosen.screen_width, chosen.screen_height)
         self._marks: tuple[tuple[int, int], ...] = ()
+        self._seen: Observation | None = None
+        """What was seen last; None while an action is under way, and if it was stopped."""
         self._ended = ""
         self._recording = False
         self._folder: Path | None = None
@@ -155,7 +157,7 @@ class OSWorldEnvironment(Environment):
             await self._ground.set_up(steps)
         if options.record:
             await self._start_recording(controller)
-        seen = await self._observer.observe(await self._settled(steps))
+        self._seen = seen = await self._observer.observe(await self._settled(steps))
         self._marks = seen.marks
         self.first_images = seen.images
         self.first_kept = () if seen.images else (seen.screenshot,)
@@ -176,6 +178,14 @@ class OSWorldEnvironment(Environment):
             return None
         limit = self.options.settle
         return await self._observer.quiet(limit, still=_SETTLE_STILL, reaction=limit)
+
+    async def observation(self) -> dict[str, Any]:
+        """Return what OSWorld's own agents are shown: the screen, the tree as XML, the terminal, the instruction."""
+        if self._observer is None or self.item is None:
+            return {}
+        self._seen = seen = self._seen or await self._observer.observe()
+        told = {"screenshot": seen.screenshot, "accessibility_tree": seen.tree, "terminal": seen.terminal}
+        return {**told, "instruction": self.item.question}
 
     @tool
     async def computer(
@@ -260,12 +270,14 @@ class OSWorldEnvironment(Environment):
             raise ToolFailed(f"this is no valid action, and nothing was done: {error}") from None
         self._ground.last_action = action.special or action.said
         self._ended = _ENDS.get(action.special, "")
+        self._seen = None
         trouble = await self._perform(action)
         if self._ended:
             seen = Observation(await self._controller.screenshot())
         else:
             seen = await self._observer.observe(await self._observer.quiet(self.options.pause))
             self._marks = seen.marks
+        self._seen = seen
         return self._told(action, seen, trouble)
 
     async def _perform(self, action: Action) -> str:

@@ -33,6 +33,10 @@ class Observation:
     """What the agent is shown."""
     marks: tuple[tuple[int, int], ...] = ()
     """The middles of numbered marks."""
+    tree: str | None = None
+    """The accessibility tree as XML, if it is shown in any form."""
+    terminal: str | None = None
+    """What the terminal has on its screen, if that is shown and there is one."""
 
 
 class Observer:
@@ -82,20 +86,22 @@ class Observer:
         parts: list[str] = []
         images: tuple[bytes, ...] = (picture,) if self._kind in {"screenshot", "screenshot_a11y_tree"} else ()
         marks: tuple[tuple[int, int], ...] = ()
+        tree = terminal = None
         if self._kind != "screenshot":
-            seen = await self._widgets()
+            tree = await self._controller.accessibility_tree()
+            seen = self._widgets(tree)
             parts.append(as_table(seen, numbered=self._kind == "som"))
             if self._kind == "som":
                 from manyhands.envs.osworld.marks import draw_marks
 
                 images = (await asyncio.to_thread(draw_marks, picture, seen),)
                 marks = tuple(widget.middle for widget in seen)
-        if self._terminal and (shown := await self._controller.terminal()):
-            parts.append(f"The terminal shows:\n{shown}")
-        return Observation(picture, "\n\n".join(parts), images, marks)
+        if self._terminal and (terminal := await self._controller.terminal()):
+            parts.append(f"The terminal shows:\n{terminal}")
+        return Observation(picture, "\n\n".join(parts), images, marks, tree, terminal)
 
-    async def _widgets(self) -> list[Widget]:
+    def _widgets(self, tree: str) -> list[Widget]:
         try:
-            return widgets(await self._controller.accessibility_tree(), self._screen)
+            return widgets(tree, self._screen)
         except ValueError as error:
             raise EnvironmentFailed(str(error)) from error
