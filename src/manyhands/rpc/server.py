@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,6 +32,10 @@ _HANDSHAKE_SECONDS = 5.0
 """A peer that has not proved itself by then is dropped; a real one needs two round trips."""
 _REFUSAL_DELAY = 0.3
 """Seconds before a wrong proof is refused, which makes guessing slow and costs an honest mistake nothing."""
+_PORT_SECONDS = 1.0
+"""For a server that ended by itself to let go of what it has."""
+_PORT_PAUSE = 0.05
+"""Seconds between two tries to listen again."""
 _LOG_EVERY = 1.0
 """Seconds between log lines about refusals: a flood of them is one line with a count."""
 
@@ -103,6 +108,8 @@ class RpcServer:
         self._address, self._services, self._token, self._tls = address, services, token, tls
         self._limits = limits or Limits()
         self._server: grpc.aio.Server | None = None
+        """None unless it listens."""
+        self._rising: asyncio.Task[None] | None = None
         self._shaking: dict[asyncio.Timeout, None] = {}
         """The time limits of peers that have not yet proved themselves, the oldest first."""
         self._pace = Pace(self._limits.handshakes_per_second, time.monotonic())
@@ -111,6 +118,19 @@ class RpcServer:
 
     async def start(self) -> int:
         """Begin to listen; return the port, which the system chose if it was given as 0."""
+        port = await self._listen()
+        self._address = self._address._replace(port=port)
+        return port
+
+    async def stop(self, grace: float) -> None:
+        """Stop listening and end every stream, after `grace` seconds at most."""
+        server, self._server = self._server, None
+        if self._rising is not None:
+            self._rising.cancel()
+        if server is not None:
+            await server.stop(grace)
+
+    async def _listen(self) -> int:
         server = grpc.aio.server(options=_OPTIONS)
         handler: Any = grpc.stream_stream_rpc_method_handler(self._open)
         service, method = METHOD[1:].split("/")
@@ -125,15 +145,28 @@ class RpcServer:
             raise ConfigError(
                 f"cannot listen at {self._address}: the address is in use or not of this machine"
             ) from error
+        before = asyncio.all_tasks()
         await server.start()
+        for task in asyncio.all_tasks() - before:
+            task.add_done_callback(lambda ended: self._accepted_its_last(server, ended))
         self._server = server
         return port
 
-    async def stop(self, grace: float) -> None:
-        """Stop listening and end every stream, after `grace` seconds at most."""
-        if self._server is not None:
-            await self._server.stop(grace)
-            self._server = None
+    def _accepted_its_last(self, server: grpc.aio.Server, ended: asyncio.Task[Any]) -> None:
+        """Take the place of a server that ended by itself: gRPC's does when anybody sends a path that is no UTF-8."""
+        if self._server is server and not ended.cancelled() and isinstance(ended.exception(), UnicodeError):
+            _log.warning("somebody sent a request that gRPC cannot read (%s); listening again", ended.exception())
+            self._rising = asyncio.create_task(self._listen_again(server))
+
+    async def _listen_again(self, server: grpc.aio.Server) -> None:
+        """Listen at the same port as before; clients that were connected come back and go on where they were."""
+        with contextlib.suppress(UnicodeError, TimeoutError):
+            await asyncio.wait_for(server.stop(None), _PORT_SECONDS)
+        while self._server is server:
+            try:
+                await self._listen()
+            except ConfigError:  # the system has not let go of the port yet
+                await asyncio.sleep(_PORT_PAUSE)
 
     async def _open(self, _: Any, context: Any) -> None:
         stream = ServerStream(context)
