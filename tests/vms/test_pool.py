@@ -295,7 +295,7 @@ def check_killed_pool(provider: str) -> None:
     machines = {pid for pid, owner in marked_processes([run.name]).items() if owner}
     assert len(machines) >= 2
     with pool_of(1, name="killed"):
-        assert set(marked_processes([run.name])) == machines, "a living pool's machines are not touched"
+        assert machines <= set(marked_processes([run.name])), "a living pool's machines are not touched"
     process.kill()
     process.communicate(timeout=20)
     assert dead_runs("killed") == [run]
