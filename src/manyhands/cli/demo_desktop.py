@@ -14,10 +14,9 @@ __all__ = ["show_desktops"]
 
 _FOLDER = Path("results") / "demo"
 _RUN = "desktops"
-_TASKS, _ROLLOUTS, _MACHINES = 6, 3, 2
-"""Two tasks for each rollout that plays at the same time: every machine changes hands at least twice."""
-_SHOWN = ("03-compute", "04-rename")
-"""Whose last pictures are drawn: the others end with a text that is too small to see."""
+_TASKS = ("02-list", "03-compute", "05-impossible")
+"""Some of the samples, those that are played in half a minute where machines are emulated."""
+_ROLLOUTS, _MACHINES = 3, 2
 _WIDTH = 60
 """Columns of a picture; two of them fit a wide terminal side by side."""
 
@@ -28,7 +27,7 @@ def show_desktops(console: Console) -> None:
     Machines are virtual ones of QEMU; where those cannot be had it is said, and processes of this host take their place.
     """
     console.print(
-        f"\n[bold]Desktops[/]: {_ROLLOUTS} rollouts share {_MACHINES} machines and play {_TASKS} sample tasks of the mode "
+        f"\n[bold]Desktops[/]: {_ROLLOUTS} rollouts share {_MACHINES} machines and play {len(_TASKS)} sample tasks of the mode "
         "`osworld`, by the accessibility tree."
     )
     for provider, settings in (
@@ -55,7 +54,7 @@ def _play(provider: str, settings: dict[str, Any]) -> Any:
         RolloutConfig(
             mode="osworld",
             data=sample_path("osworld"),
-            limit=_TASKS,
+            task_id=list(_TASKS),
             model="demo",
             num_rollouts=_ROLLOUTS,
             num_vms=_MACHINES,
@@ -84,8 +83,7 @@ def _show(console: Console, provider: str, summary: Any) -> None:
     for play in plays:
         table.add_row(asked[play.task], number(play.score), str(play.tool_calls), f"{play.seconds:.1f} s")
     console.print(table)
-    last = {play.task: pictures[-1] for play in plays if (pictures := _pictures(run, play))}
-    _show_pictures(console, [last[task] for task in _SHOWN if task in last])
+    _show_pictures(console, [pictures[-1] for play in plays if (pictures := _pictures(run, play))])
     console.print(f"A picture of every step: {run / 'pictures'}", highlight=False)
 
 
