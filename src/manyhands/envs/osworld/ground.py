@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from manyhands.errors import EnvironmentFailed
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
@@ -84,7 +86,7 @@ class GuestControl(Protocol):
 
 
 async def _no_steps(steps: Sequence[Mapping[str, Any]], ground: Ground) -> None:
-    raise NotImplementedError("this ground was made without a way to run set-up steps")
+    raise EnvironmentFailed("this ground was made without a way to run set-up steps")
 
 
 @dataclass(slots=True)
