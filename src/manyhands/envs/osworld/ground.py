@@ -86,7 +86,7 @@ class GuestControl(Protocol):
 
 
 async def _no_steps(steps: Sequence[Mapping[str, Any]], ground: Ground) -> None:
-    raise EnvironmentFailed("this ground was made without a way to run set-up steps")
+    raise EnvironmentFailed(f"{len(steps)} set-up steps for {ground.folder}, which was made without a way to run any")
 
 
 @dataclass(slots=True)
