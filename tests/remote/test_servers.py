@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -145,3 +146,11 @@ def test_a_module_without_agents_is_a_mistake() -> None:
         )
         assert done.returncode == 1
         assert module in done.stderr
+
+
+def test_a_program_with_agents_elsewhere_can_fork() -> None:
+    """gRPC's own handling of forks crashed some children before they ran anything, among them those of Ray."""
+    agent: Any = Worker("far", to_dist=True)  # type: ignore[call-arg]
+    assert agent.add(1) == 2
+    children = [subprocess.Popen(["true"], preexec_fn=os.getpid) for _ in range(60)]
+    assert [child.wait(10) for child in children] == [0] * 60

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -18,7 +16,9 @@ def remote(name: str) -> Any:
     return Worker(name, to_dist=True)  # type: ignore[call-arg]
 
 
-def play_on(engine: str, server: RpcAgentServerLauncher) -> None:
+@pytest.mark.timeout(300)  # a cluster's processes start slowly where much else runs
+@pytest.mark.parametrize("engine", ["inline", "local", "ray", "spark"])
+def test_remote_agents_are_agents_of_tasks(engine: str, server: RpcAgentServerLauncher) -> None:
     """Alone, on a child and on an independent server, and as the sub-agents of another; one of them fails."""
     child = remote("child")
     independent: Any = Worker("independent", to_dist={"host": server.host, "port": server.port})  # type: ignore[call-arg]
@@ -39,29 +39,6 @@ def play_on(engine: str, server: RpcAgentServerLauncher) -> None:
     assert "AgentStopped" in responses["stopped"].msg
     assert child.add(1) == 2, "a task that used an agent does not end it"
     assert independent.add(1) == 2
-
-
-@pytest.mark.parametrize("engine", ["inline", "local"])
-def test_remote_agents_are_agents_of_tasks(engine: str, server: RpcAgentServerLauncher) -> None:
-    play_on(engine, server)
-
-
-PROGRAM = """
-from manyhands import RpcAgentServerLauncher
-from tests.remote.test_tasks import play_on
-with RpcAgentServerLauncher() as server:
-    play_on({engine!r}, server)
-print("all is well")
-"""
-
-
-@pytest.mark.timeout(400)  # Ray gives up by itself if its node is slow to start, and is then tried again
-@pytest.mark.parametrize("engine", ["ray", "spark"])
-def test_remote_agents_are_agents_of_tasks_on_clusters(engine: str) -> None:
-    """In a program of its own: Ray cannot be relied on to start in a process that has started much else before."""
-    program = PROGRAM.format(engine=engine)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=350)
-    assert done.stdout.endswith("all is well\n"), done.stdout + done.stderr
 
 
 def test_the_error_of_a_remote_agent_is_the_tasks() -> None:

@@ -53,7 +53,8 @@ class Manifest:
 
     def tidy(self, under_way: Iterable[Call]) -> None:
         """Forget the code not used for longest, where there is much: a program may make a new function for every task."""
-        if len(self._code_sent) <= _CODE_KEPT:
+        excess = len(self._code_sent) - _CODE_KEPT
+        if excess <= 0:
             return
         needed: set[str] = set()
         for _, target in self._targets.values():
@@ -63,7 +64,7 @@ class Manifest:
             if type(call.argument) is Parcel:
                 needed.update(call.argument.code)
         idle = (digest for digest in self._code_sent if digest not in needed and not digest.startswith(MODULES))
-        self.forget_code(list(islice(idle, _CODE_KEPT // 2)))
+        self.forget_code(list(islice(idle, excess + _CODE_KEPT // 2)))
 
     def work(self, calls: Iterable[tuple[int, Call]]) -> Work:
         """Return the frame that gives the receiver `calls`, each under the number it is paired with."""
