@@ -34,7 +34,8 @@ class ErrorInfo:
     """The name of the exception's class, with its module unless it is a builtin or one of manyhands."""
     message: str
     traceback: str = ""
-    """The far side's traceback from the first line of the user's code on, or empty where there is none."""
+    """The far side's traceback from the first line of the user's code on, or, where that is not Python, the line that called it;
+    empty where nothing was raised."""
     retryable: bool = False
     """Whether another attempt may end differently."""
 
