@@ -10,10 +10,10 @@ from manyhands.vms.states import FINAL, LIVE, MachineState
 if TYPE_CHECKING:
     from manyhands.vms.client import PoolClient
     from manyhands.vms.face import Lease
-    from manyhands.vms.keeper import PoolStatus
     from manyhands.vms.machine import CommandResult, Machine
     from manyhands.vms.pool import VMPoolManager
     from manyhands.vms.providers import MachineSettings, Provider
+    from manyhands.vms.status import PoolStatus
 
 __all__ = [
     "FINAL",
@@ -35,7 +35,7 @@ _HOMES = {
     "Machine": "machine",
     "MachineSettings": "providers",
     "PoolClient": "client",
-    "PoolStatus": "keeper",
+    "PoolStatus": "status",
     "Provider": "providers",
     "VMPoolManager": "pool",
 }
