@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["bound_to_parent", "describe_exit", "die_with_parent", "end_own_group", "here", "kill_group"]
+__all__ = ["bound_to_parent", "describe_exit", "die_with_parent", "end_own_group", "here", "kill_group", "program"]
 
 _BIND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"  # PR_SET_PDEATHSIG, SIGKILL
 """What `setpriv --pdeathsig` does, for systems without it; it takes some 15 ms more."""
+_PROGRAM_CHARACTERS = 80
+"""Of what a program calls itself: as much as a line of a table has room for."""
 
 
 def die_with_parent() -> None:
@@ -60,6 +62,12 @@ def describe_exit(status: int | None) -> str:
 def here() -> str:
     """Return the name of this place, `host:pid`."""
     return f"{os.uname().nodename}:{os.getpid()}"
+
+
+def program() -> str:
+    """Return what `manyhands.init` was told of this program, `project/name` or one of the two; empty if nothing."""
+    given = (os.environ.get(variable) for variable in ("MANYHANDS_PROJECT", "MANYHANDS_NAME"))
+    return "/".join(part for part in given if part)[:_PROGRAM_CHARACTERS]
 
 
 def bound_to_parent(command: Sequence[str]) -> list[str]:

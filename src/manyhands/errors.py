@@ -34,7 +34,7 @@
         ├── PoolFailed                machines break over and over; the pool gave up
         ├── PoolStopped               the pool is being drained or has ended
         ├── ProtocolError             the peer does not speak our protocol, or breaks it
-        ├── ServerLost                an agent server died, was stopped or cannot be reached (also a ConnectionError)
+        ├── ServerLost                a server of agents or of a pool is gone or cannot be reached (also a ConnectionError)
         ├── EnvironmentFailed         what an environment is built on (a browser, a helper process, ...) broke
         ├── StoreFailed               results cannot be kept: the disk is full, the file is damaged
         └── WorkerLost                the worker died and took the attempt with it
@@ -305,7 +305,7 @@ class ProtocolError(InfrastructureError):
 
 
 class ServerLost(InfrastructureError, ConnectionError):
-    """An agent server died, was stopped or cannot be reached; what was asked of it may or may not have happened."""
+    """A server of agents or of a pool died, was stopped or cannot be reached; what was asked of it may have happened or not."""
 
 
 class EndpointDown(InfrastructureError):
@@ -328,9 +328,13 @@ class WorkerLost(InfrastructureError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended the run. `responses` has one entry for every task that was accepted, by id, in input order."""
+    """Ctrl-C ended the run. `responses` has one entry for every task that was accepted, by id, in input order.
+
+    It is empty where responses are handed out one by one: all of them have been, those of the cancelled tasks too.
+    """
 
     def __init__(self, responses: Mapping[str, Any]) -> None:
         self.responses = dict(responses)
         done = sum(1 for response in self.responses.values() if getattr(response, "success", False))
-        super().__init__(f"interrupted: {done} of {len(self.responses)} tasks had succeeded; the others are cancelled")
+        counted = f"{done} of {len(self.responses)} tasks had succeeded; the others are cancelled"
+        super().__init__(f"interrupted: {counted if self.responses else 'what was under way is cancelled'}")

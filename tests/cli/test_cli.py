@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -23,6 +24,13 @@ def test_help_is_everywhere() -> None:
             [sys.executable, "-m", "manyhands", *arguments], capture_output=True, text=True, check=True
         )
         assert "usage: manyhands" in done.stdout
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"manyhands {version('manyhands')}\n"
 
 
 def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,20 @@ def test_a_pool_must_be_named(capsys: pytest.CaptureFixture[str], monkeypatch: p
     monkeypatch.delenv("MANYHANDS_POOL", raising=False)
     assert main(["pool", "status"]) == 1
     assert "--pool HOST:PORT" in capsys.readouterr().err
+
+
+def test_a_pool_is_never_served_without_the_tls_that_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ca.pem").write_text("an authority")
+    served = ["pool", "serve", "--provider-name", "process", "--num-vms", "1", "--name", "half-tls"]
+    assert main([*served, "--tls-ca", str(tmp_path / "ca.pem")]) == 1
+    assert "a TLS server needs a certificate" in capsys.readouterr().err
+
+
+def test_a_pool_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pool", "status", "--pool", "127.0.0.1:1"]) == 1
+    assert "no pool answers at 127.0.0.1:1; start one there with: manyhands pool serve" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(600)  # the first time the image is built, and a machine without KVM takes long to boot it

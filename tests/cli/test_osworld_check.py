@@ -106,18 +106,41 @@ def test_every_form_of_task_file(tmp_path: Path, index: Callable[..., Path]) -> 
     assert [found["id"] for found in read_tasks(one)] == ["a"]
     one.write_text(json.dumps([task("a"), task("b")]))
     assert [found["id"] for found in read_tasks(one)] == ["a", "b"]
+    one.write_text(f"{json.dumps(task('a'))}\n\n{json.dumps(task('b'))}\n")
+    assert [found["id"] for found in read_tasks(one)] == ["a", "b"]
     one.write_text(json.dumps({"items": [task("a")]}))
     assert [found["id"] for found in read_tasks(one)] == ["a"]
     assert [(found["domain"], found["id"]) for found in read_tasks(index(TASKS))][:2] == [
         ("os", "good"),
         ("os", "film"),
     ]
-    for broken in ("[", "[3]", '[{"id": "a"}]', '{"os": "x"}', '{"os": ["../../etc/passwd"]}', '{"..": ["x"]}'):
+    in_lines = f"{json.dumps(task('a'))}\nno JSON"
+    for broken in (
+        in_lines,
+        "[",
+        "[3]",
+        '[{"id": "a"}]',
+        '{"os": "x"}',
+        '{"os": ["../../etc/passwd"]}',
+        '{"..": ["x"]}',
+    ):
         one.write_text(broken)
         with pytest.raises(BadData):
             read_tasks(one)
     with pytest.raises(ConfigError):
         read_tasks(tmp_path / "nowhere.json")
+
+
+def test_an_evaluator_of_another_form_is_named() -> None:
+    [found] = coverage_of([task("a", {"result": RULE})]).tasks
+    assert "OSWorld's form (KeyError: 'func')" in found.missing[0]
+
+
+def test_what_to_install_is_shown_as_it_is(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["osworld", "check", "--data", str(index({"[os]": [task("a", PLAIN | {"func": "[/strange]"})]}))]) == 1
+    shown = capsys.readouterr().out
+    assert "[os]" in shown
+    assert "metric [/strange]" in shown
 
 
 def test_a_list_of_tasks_has_no_domains() -> None:

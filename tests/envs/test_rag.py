@@ -13,12 +13,13 @@ import pytest
 
 from manyhands.envs import open_environment
 from manyhands.envs.rag.citing import citation, cited
-from manyhands.envs.rag.index import cache_folder, open_index
+from manyhands.envs.rag.index import open_index
 from manyhands.envs.rag.knowledge import Document, passages, read_documents
 from manyhands.envs.samples import sample_options, sample_path
 from manyhands.errors import ConfigError, EnvironmentFailed
 from manyhands.tasks import Item
 from manyhands.testing import OpenAIServer
+from manyhands.vms.folders import cache_folder
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -67,10 +68,11 @@ def test_ids_that_stand_twice_are_told_apart(tmp_path: Path) -> None:
         ("kb.jsonl", '{"text": "a"}\n{"title": "b"}', "line 2 has no text"),
         ("kb.json", "3", "list of documents"),
         ("kb.json", "[3]", "entry 1 has no text"),
+        ("kb.jsonl", '{"text": "\udcff"}', "no text in UTF-8"),
     ],
 )
 def test_a_bad_entry_is_named(tmp_path: Path, name: str, text: str, told: str) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigError, match=told):
         list(read_documents(tmp_path / name))
 
@@ -114,12 +116,12 @@ def _open(path: str) -> int:
 def test_an_index_is_built_once_for_the_same_contents_also_by_many_processes(tmp_path: Path) -> None:
     kb = tmp_path / "kb.jsonl"
     kb.write_text("\n".join(json.dumps({"id": str(i), "text": f"text {i} {tmp_path}"}) for i in range(500)))
-    before = set((cache_folder() / "indexes").glob("*")) if cache_folder().exists() else set()
+    before = set(cache_folder("indexes").glob("*"))
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         assert pool.map(_open, [str(kb)] * 6) == [500] * 6
     kb.rename(tmp_path / "moved.jsonl")
     _open(str(tmp_path / "moved.jsonl"))
-    new = [path for path in set((cache_folder() / "indexes").glob("*")) - before if path.is_dir()]
+    new = [path for path in set(cache_folder("indexes").glob("*")) - before if path.is_dir()]
     assert len(new) == 1
     (tmp_path / "moved.jsonl").write_text(json.dumps({"text": f"other {tmp_path}"}))
     assert _open(str(tmp_path / "moved.jsonl")) == 1
@@ -203,7 +205,7 @@ def test_embeddings_find_by_meaning_what_words_do_not(tmp_path: Path, monkeypatc
         assert run(search(None)) == []
         assert run(search("letters")) == ["listen.txt"]
         assert run(search("letters")) == ["listen.txt"]
-    vectors = list((cache_folder() / "indexes").glob("*-letters.npy"))
+    vectors = list(cache_folder("indexes").glob("*-letters.npy"))
     assert len(vectors) == 1, "the passages were embedded once"
     monkeypatch.setattr("manyhands.envs.rag.embedding._TRIES", 0)
     with pytest.raises(EnvironmentFailed, match="embeddings"):

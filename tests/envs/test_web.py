@@ -352,8 +352,11 @@ def test_a_search_service_is_asked_with_the_key(server: str, name: str, monkeypa
 
 def test_what_is_missing_is_told_before_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SERPER_API_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="SERPER_API_KEY"):
         run(open_environment("web", {"search": "serper"}).check())
+    (tmp_path / ".env").write_text("SERPER_API_KEY=k\n")
+    run(open_environment("web", {"search": "serper"}).check())
     with pytest.raises(ConfigError, match="--kb"):
         run(open_environment("web", {"search": "local"}).check())
     with pytest.raises(ConfigError, match="no folder"):

@@ -233,9 +233,9 @@ def test_settings_are_checked() -> None:
 
 
 def test_init_may_be_called_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MANYHANDS_RUN", "")
+    monkeypatch.setenv("MANYHANDS_NAME", "")
     manyhands.init()
-    manyhands.init(name="run", logging="WARNING")
-    assert os.environ["MANYHANDS_RUN"] == "run"
+    manyhands.init(name="monday", logging="WARNING")
+    assert os.environ["MANYHANDS_NAME"] == "monday"
     with pytest.raises(ConfigError, match="16"):
         manyhands.init(token="short")

@@ -93,6 +93,18 @@ def test_what_a_server_cannot_take_is_refused_there(server: RpcAgentServerLaunch
     assert at(server, Holder).reply(1).exception(10) is not None, "it has no reply method"
 
 
+def test_clients_are_known_by_the_names_that_they_give_themselves(
+    own_server: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MANYHANDS_PROJECT", "papers")
+    monkeypatch.setenv("MANYHANDS_NAME", "[/monday]")  # not what a table takes for a colour
+    agent = at(own_server)
+    assert agent.add(1) == 2
+    [listed] = json.loads(command("agent-server", "list", "--port", str(own_server.port)))["list"]
+    assert listed["client"].startswith("papers/[/monday] ")
+    assert "papers/[/monday]" in command("agents", "--port", str(own_server.port))
+
+
 def test_the_command_line() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "manyhands.cli", "agent-server", "--port", "0", "--module", "tests.remote.crew"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import threading
@@ -281,6 +282,37 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
     assert "used before, in line 1" in str(caught.value)
 
 
+def test_one_task_is_played_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    worker = RolloutWorker(RolloutConfig(mode="math", model="demo"))
+    play = worker.run(Item("1", "Compute 2/3 + 1/6.", "5/6"))
+    assert (play.status, play.score, play.ending) == (PlayStatus.COMPLETED, 1.0, "answered")
+    assert worker.run(Item("2", "Compute 1/2 + 1/3.", "1")).score == 0.0
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="needs a machine"):
+        RolloutWorker(RolloutConfig(mode="py", sandbox="vm", model="demo"))
+    with pytest.raises(UsageError, match="no metric called 'maths'"):
+        RolloutWorker(RolloutConfig(mode="math", metric="maths", model="demo"))
+
+
+def test_rollouts_are_played_from_within_an_event_loop(tmp_path: Path) -> None:
+    data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
+
+    async def cell_of_a_notebook() -> tuple[int, float | None]:
+        summary = run_parallel_rollout(config(tmp_path, data=data, model="demo"))
+        play = RolloutWorker(RolloutConfig(mode="math", model="demo")).run(Item("1", "Compute 1/2 + 1/3.", "5/6"))
+        return summary.owed, play.score
+
+    assert asyncio.run(cell_of_a_notebook()) == (0, 1.0)
+
+
+@pytest.mark.parametrize("content", ['{"id": "ü", "question": "q"}'.encode("latin-1"), gzip.compress(b"{}" * 99)[:-9]])
+def test_a_file_that_is_no_text_is_told_in_a_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "d").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"--data: .* cannot be read as JSON"):
+        read_benchmark(tmp_path / "d")
+
+
 def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "q"})
     settings = tmp_path / "c.yaml"
@@ -295,6 +327,9 @@ def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pyt
     settings.write_text("num_rolouts: 3\n")
     assert main(["rollout", "--config", str(settings)]) == 1
     assert "did you mean 'num_rollouts'" in capsys.readouterr().err
+    settings.write_text("5: 3\n")
+    assert main(["rollout", "--config", str(settings)]) == 1
+    assert "one `key: value` for each setting" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -307,6 +342,11 @@ def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pyt
         ({"mode": "math", "num_rollouts": "many"}, "whole number"),
         ({"mode": "math", "run_name": "../x"}, "plain name"),
         ({"mode": "math", "model": "gpt"}, "--model demo"),
+        (
+            {"mode": "math", "model": "demo", "engine": "rya"},
+            "no engine called 'rya'; there are: inline, local, ray, spark",
+        ),
+        ({"mode": "math", "model": "demo", "agent": "careful"}, "not of the form 'package.module:Name'"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(

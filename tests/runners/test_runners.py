@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -106,6 +106,11 @@ def test_a_message_is_handed_over_as_it_is() -> None:
 def test_what_cannot_be_run_is_refused_before_anything_starts(tasks: list[Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Runners.sync_run_task(tasks, ONE)
+
+
+def test_what_a_generator_yields_must_be_tasks() -> None:
+    with pytest.raises(UsageError, match="expected a Task, got 'just text'"):
+        Runners.sync_run_task(iter(cast("list[Task]", ["just text"])), ONE)
 
 
 def test_wrong_configurations_are_refused() -> None:

@@ -16,6 +16,7 @@ from manyhands import (
     ConfigError,
     LeaseLost,
     LeaseTimeout,
+    MachineSettings,
     PoolClient,
     ServerLost,
     UsageError,
@@ -53,6 +54,20 @@ def test_a_machine_is_paused_from_afar(client: PoolClient) -> None:
     lease.release()
     with pytest.raises(LeaseLost):
         lease.pause()
+
+
+def test_a_holder_is_shown_by_the_name_of_its_program(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANYHANDS_NAME", "monday")
+    with client.lease(timeout=20) as machine:
+        holders = {row.id: row.holder for row in client.status().machines}
+        assert holders[machine.id].startswith("monday ")
+
+
+def test_settings_of_machines_are_checked() -> None:
+    with pytest.raises(ConfigError, match=r"no setting 'core' of machines; there are: .*cores"):
+        VMPoolManager("process", 1, core=2)
+    with pytest.raises(ConfigError, match="leave `settings` out"):
+        VMPoolManager("process", 1, settings=MachineSettings(), cores=2)
 
 
 def test_a_pool_that_is_not_served_does_not_travel() -> None:

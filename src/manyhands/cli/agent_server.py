@@ -8,13 +8,13 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from manyhands.cli.tls_options import add_tls_options, tls_conf
 from manyhands.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
     from manyhands.remote.client.link import Link
-    from manyhands.rpc import TlsConf
 
 __all__ = ["add"]
 
@@ -44,11 +44,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="localhost", help="default: localhost, which only this machine reaches")
-    parser.add_argument("--port", type=int, default=12345)
-    parser.add_argument("--tls-cert", help="PEM file: the certificate to show")
-    parser.add_argument("--tls-key", help="PEM file: its key")
-    parser.add_argument("--tls-ca", help="PEM file: the authority that the other side's certificate must be from")
-    parser.add_argument("--tls-server-name", help="the name in the server's certificate, where it is not the host's")
+    parser.add_argument("--port", type=int, default=12345, help="(default: 12345)")
+    add_tls_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -63,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         options.port,
         classes,
         accept_code=options.accept_code or not classes,
-        tls=_tls(options),
+        tls=tls_conf(options),
         lease=options.lease,
     )
     what = f"runs {', '.join(sorted(cls.__name__ for cls in classes))}" if classes else "runs whatever is sent"
@@ -93,23 +90,11 @@ def _agent_classes(name: str) -> list[type]:
     return found
 
 
-def _tls(options: argparse.Namespace) -> TlsConf | None:
-    from manyhands.rpc import TlsConf
-
-    given = {
-        "ca": options.tls_ca,
-        "cert": options.tls_cert,
-        "key": options.tls_key,
-        "server_name": options.tls_server_name,
-    }
-    return TlsConf(**given) if any(given.values()) else None
-
-
 def _link(options: argparse.Namespace) -> Link:
     from manyhands.remote.client.links import link_to
     from manyhands.rpc import Address
 
-    return link_to(Address.of(options.host, options.port), _tls(options))
+    return link_to(Address.of(options.host, options.port), tls_conf(options))
 
 
 def _ask(options: argparse.Namespace) -> int:
@@ -123,12 +108,14 @@ def _ask(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Show a server's agents as a table."""
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from manyhands.cli.tables import console
+
     report: dict[str, Any] = _link(options).control("list", options.limit).result(_PATIENCE)
-    console = Console()
-    console.print(
+    out = console()
+    out.print(
         f"{report['place']}: {report['agents']:,} agents of {report['clients']} client(s), "
         f"{report['calls_under_way']:,} calls under way, {report['calls_served']:,} served, "
         f"{report['memory_bytes'] / 2**20:,.0f} MiB, up {report['uptime']:,.0f} s"
@@ -138,6 +125,6 @@ def show(options: argparse.Namespace) -> int:
     for column in columns:
         table.add_column(column, justify="right" if column in ("queue", "served") else "left")
     for agent in report["list"]:
-        table.add_row(*(str(agent[column]) for column in columns))
-    console.print(table)
+        table.add_row(*(escape(str(agent[column])) for column in columns))
+    out.print(table)
     return 0

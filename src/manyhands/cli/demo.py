@@ -1,4 +1,4 @@
-"""`manyhands demo`: a batch of tasks in parallel, some of which go wrong in every way there is."""
+"""`manyhands demo`, and its first part: a batch of tasks in parallel, some of which go wrong in every way there is."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def trouble(kind: str) -> str:
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser("demo", help="run a batch of tasks in parallel and look at it")
+    parser = subparsers.add_parser("demo", help="run tasks, benchmarks and desktops in parallel and look at them")
     parser.add_argument("--tasks", type=int, default=200, help="how many tasks (default: 200)")
     parser.add_argument("--workers", type=int, default=None, help="how many worker processes (default: one per core)")
     parser.add_argument(
@@ -137,6 +137,7 @@ def _table(responses: dict[str, TaskResponse], seconds: float) -> Any:
 
 
 def _troubles(responses: dict[str, TaskResponse]) -> Any:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="what went wrong", title_justify="left")
@@ -144,7 +145,7 @@ def _troubles(responses: dict[str, TaskResponse]) -> Any:
         table.add_column(heading)
     for response in responses.values():
         if not response.success:
-            table.add_row(response.id, f"[{_COLOURS[response.status]}]{response.status}[/]", response.msg)
+            table.add_row(response.id, f"[{_COLOURS[response.status]}]{response.status}[/]", escape(response.msg))
     return table
 
 

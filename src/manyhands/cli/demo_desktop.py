@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ def show_desktops(console: Console) -> None:
 
     Machines are virtual ones of QEMU; where those cannot be had it is said, and processes of this host take their place.
     """
+    from rich.markup import escape
+
     console.print(
         f"\n[bold]Desktops[/]: {_ROLLOUTS} rollouts share {_MACHINES} machines and play {len(_TASKS)} sample tasks of the mode "
         "`osworld`, by the accessibility tree."
@@ -37,9 +40,9 @@ def show_desktops(console: Console) -> None:
         try:
             summary = _play(provider, settings)
         except UsageError as problem:
-            console.print(f"no {provider} machines here: {problem}", highlight=False)
+            console.print(f"no {provider} machines here: {escape(str(problem))}", highlight=False)
         except ManyhandsError as problem:
-            console.print(f"[red]desktops on {provider} machines:[/] {problem}", highlight=False)
+            console.print(f"[red]desktops on {provider} machines:[/] {escape(str(problem))}", highlight=False)
         else:
             _show(console, provider, summary)
             return
@@ -71,6 +74,8 @@ def _play(provider: str, settings: dict[str, Any]) -> Any:
 
 
 def _show(console: Console, provider: str, summary: Any) -> None:
+    from rich.markup import escape
+
     from manyhands.cli.tables import number, plain_table
     from manyhands.store import Journal
 
@@ -81,7 +86,7 @@ def _show(console: Console, provider: str, summary: Any) -> None:
     table = plain_table("", "task", "score", "actions", "time")
     table.title = f"{summary.done} tasks at {_MACHINES} {provider} machines in {summary.seconds:.0f} s"
     for play in plays:
-        table.add_row(asked[play.task], number(play.score), str(play.tool_calls), f"{play.seconds:.1f} s")
+        table.add_row(escape(asked[play.task]), number(play.score), str(play.tool_calls), f"{play.seconds:.1f} s")
     console.print(table)
     _show_pictures(console, [pictures[-1] for play in plays if (pictures := _pictures(run, play))])
     console.print(f"A picture of every step: {run / 'pictures'}", highlight=False)
@@ -94,12 +99,12 @@ def _pictures(run: Path, play: Any) -> list[Path]:
 
 
 def _show_pictures(console: Console, files: list[Path]) -> None:
-    """Draw pictures where there are colours to draw with."""
+    """Draw pictures where there are colours to draw with, and Pillow to read them."""
     from rich.columns import Columns
 
     from manyhands.cli.pictures import thumbnail
 
-    if console.color_system in {"truecolor", "256"}:
+    if console.color_system in {"truecolor", "256"} and importlib.util.find_spec("PIL") is not None:
         console.print(
             Columns([thumbnail(file.read_bytes(), min(_WIDTH, console.width - 1)) for file in files], padding=(1, 1))
         )

@@ -1,4 +1,4 @@
-"""The second half of `manyhands demo`: the sample tasks of every environment, played by the policy that is no LLM."""
+"""The second part of `manyhands demo`: the sample tasks of every environment, played by the policy that is no LLM."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def show_samples(console: Console) -> None:
             )
     console.print(table)
     for sentence in missing:
-        console.print(sentence, highlight=False)
+        console.print(sentence, highlight=False, markup=False)
     console.print(
         "The same with a model: manyhands rollout --mode math --data tasks.jsonl --model ...; docs/rollouts.md"
     )

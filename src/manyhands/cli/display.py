@@ -78,6 +78,7 @@ def line(tally: Tally) -> str:
 def picture(tally: Tally) -> Any:
     """Return a run at this moment for a terminal."""
     from rich.console import Group
+    from rich.markup import escape
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -85,7 +86,7 @@ def picture(tally: Tally) -> Any:
     head = Table.grid(padding=(0, 1))
     left = "" if tally.seconds_left is None else f"{clock(tally.seconds_left)} left"
     head.add_row(
-        f"[bold]{tally.run}[/]",
+        f"[bold]{escape(tally.run)}[/]",
         ProgressBar(total=tally.total, completed=tally.done, width=40),
         f"{tally.done}/{tally.total}",
         f"{clock(tally.seconds)} elapsed",
@@ -103,7 +104,7 @@ def picture(tally: Tally) -> Any:
         parts.append(Text("   ".join(held)))
     if tally.failures:
         kinds = "   ".join(f"{kind} {count}" for kind, count in tally.failures.most_common())
-        parts.append(Text.from_markup(f"[red]failed[/] {kinds}"))
+        parts.append(Text.from_markup(f"[red]failed[/] {escape(kinds)}"))
     if seen.rollouts:
         parts.append(_slowest(tally))
     if tally.note:
@@ -112,12 +113,14 @@ def picture(tally: Tally) -> Any:
 
 
 def _slowest(tally: Tally) -> Any:
+    from rich.markup import escape
+
     table = plain_table("", "slowest", "doing", "for", "work")
     table.title = None
     for label, what, since, until, worked in tally.sighting.rollouts[:_SLOWEST]:
         doing = f"{what} in {clock(until)}" if until is not None else what
         colour = "yellow" if _is_wait(what) else "cyan"
-        table.add_row(label, f"[{colour}]{doing}[/]", clock(since), clock(worked))
+        table.add_row(escape(label), f"[{colour}]{escape(doing)}[/]", clock(since), clock(worked))
     return table
 
 

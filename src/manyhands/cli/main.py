@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="manyhands", description="Run agents in parallel, from one laptop to a cluster."
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:
         command.add(subparsers)
@@ -32,10 +34,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # where `--agent module:Class` and the like are, as with `python -m`
     try:
-        return int(options.run(options))
-    except ManyhandsError as error:
-        print(f"manyhands: {error}", file=sys.stderr)
-        return 1
+        status = int(options.run(options))
+        sys.stdout.flush()
     except (Interrupted, KeyboardInterrupt) as interruption:
-        print(f"manyhands: {interruption or 'interrupted'}", file=sys.stderr)
-        return 130
+        return _told(str(interruption) or "interrupted", 130)
+    except ManyhandsError as error:
+        return _told(str(error), 1)
+    except BrokenPipeError:  # whoever read the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        return 1
+    except (
+        OSError
+    ) as error:  # what the machine refuses: a full disk, a folder that may not be written, a wait that ended
+        return _told(str(error) or type(error).__name__, 1)
+    return status
+
+
+def _told(problem: str, status: int) -> int:
+    print(f"manyhands: {problem}", file=sys.stderr)
+    return status
+
+
+class _Version(argparse.Action):
+    """Shows the version, which is looked up only then: that takes longer than to read the command line."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"manyhands {version('manyhands')}")
+        parser.exit()

@@ -71,6 +71,8 @@ def _as_json(coverage: Coverage) -> dict[str, Any]:
 
 
 def _show(coverage: Coverage) -> None:
+    from rich.markup import escape
+
     from manyhands.cli.tables import console, plain_table
 
     table = plain_table(
@@ -85,7 +87,7 @@ def _show(coverage: Coverage) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for domain, tasks in _by_domain(coverage).items():
-        table.add_row(domain or "-", *(str(count) for count in _counts(tasks).values()))
+        table.add_row(escape(domain) or "-", *(str(count) for count in _counts(tasks).values()))
     table.add_section()
     table.add_row("all", *(str(count) for count in _counts(list(coverage.tasks)).values()))
     shown = console()
@@ -95,6 +97,6 @@ def _show(coverage: Coverage) -> None:
         return
     table = plain_table("what is not here", "tasks", "unlocks", "what")
     for need in needs:
-        table.add_row(str(need.tasks), str(need.unlocks), need.what)
+        table.add_row(str(need.tasks), str(need.unlocks), escape(need.what))
     shown.print(table)
     shown.print("tasks: how many need it; unlocks: how many need nothing else.")

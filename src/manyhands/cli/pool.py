@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from manyhands.cli.machine_options import add_machine_options, machine_settings
+from manyhands.cli.tls_options import add_tls_options, tls_conf
 from manyhands.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     serve.add_argument("--name", default="default", help="pools of one name clear up after each other")
     serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
     serve.add_argument("--port", type=int, default=0, help="where to listen (default: any free port)")
-    for part in ("ca", "cert", "key"):
-        serve.add_argument(f"--tls-{part}", metavar="FILE", help="a PEM file, to serve with TLS")
     add_machine_options(serve)
+    add_tls_options(serve)
     serve.set_defaults(run=_serve)
     for name, run, help_text in (
         ("status", _status, "show the table of machines"),
@@ -50,21 +50,19 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     ):
         command = commands.add_parser(name, help=help_text)
         command.add_argument("--pool", metavar="HOST:PORT", help="where it is served (default: MANYHANDS_POOL)")
-        command.add_argument("--tls-ca", metavar="FILE", help="a PEM file, for a pool that is served with TLS")
         if name == "retire":
             command.add_argument("machine", help="its id in the table")
+        add_tls_options(command)
         command.set_defaults(run=run)
 
 
 def _serve(options: argparse.Namespace) -> int:
     import logging
 
-    from manyhands.rpc import TlsConf
     from manyhands.vms import VMPoolManager
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("qemu").setLevel(logging.ERROR)
-    tls = TlsConf(ca=options.tls_ca, cert=options.tls_cert, key=options.tls_key) if options.tls_cert else None
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
@@ -77,7 +75,7 @@ def _serve(options: argparse.Namespace) -> int:
     )
     pool.start(wait_for=0)
     try:
-        server = pool.serve(options.host, options.port, tls=tls)
+        server = pool.serve(options.host, options.port, tls=tls_conf(options))
         print(f"pool {options.name} is served at {server.address}", flush=True)
         print(f"look at it: manyhands pool status --pool {server.address}", flush=True)
         while not ended.wait(_TICK) and not pool.failure:
@@ -94,20 +92,19 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _client(options: argparse.Namespace) -> PoolClient:
-    from manyhands.rpc import TlsConf
     from manyhands.vms import PoolClient
 
     address = options.pool or os.environ.get("MANYHANDS_POOL")
     if not address:
         raise ConfigError("say where the pool is: --pool HOST:PORT, as `manyhands pool serve` printed it")
-    return PoolClient(address, tls=TlsConf(ca=options.tls_ca) if options.tls_ca else None)
+    return PoolClient(address, tls=tls_conf(options))
 
 
 def _status(options: argparse.Namespace) -> int:
-    from rich.console import Console
+    from manyhands.cli.tables import console
 
     with _client(options) as client:
-        Console().print(_table(client.status()))
+        console().print(_table(client.status()))
     return 0
 
 
@@ -126,17 +123,25 @@ def _retire(options: argparse.Namespace) -> int:
 
 
 def _table(status: PoolStatus) -> Any:
+    from rich.markup import escape
     from rich.table import Table
 
     trouble = f", gave up: {status.failure}" if status.failure else ", draining" if status.draining else ""
     title = (
         f"{status.pool}: {status.provider}, {status.size} machines and {status.spares} spares, {status.waiting} waiting"
     )
-    table = Table(title=title + trouble, title_justify="left")
+    table = Table(title=escape(title + trouble), title_justify="left")
     for heading in ("machine", "state", "for", "holder", "uses", "address", "why"):
         table.add_column(heading, justify="right" if heading in {"for", "uses"} else "left")
     for row in status.machines:
         colour = _COLOURS[row.state]
-        seconds = f"{row.seconds:.0f} s"
-        table.add_row(row.id, f"[{colour}]{row.state}[/]", seconds, row.holder, str(row.uses), row.address, row.reason)
+        table.add_row(
+            row.id,
+            f"[{colour}]{row.state}[/]",
+            f"{row.seconds:.0f} s",
+            escape(row.holder),
+            str(row.uses),
+            row.address,
+            escape(row.reason),
+        )
     return table

@@ -64,16 +64,22 @@ def _play(prepared: Prepared, *, as_json: bool, command: str) -> int:
     out = console(stderr=True)
     with Session(prepared) as session:
         if not session.owed:
-            out.print(f"Nothing left to do: all {session.tally.total} rollouts of {prepared.path} have their results.")
+            out.print(
+                f"Nothing left to do: all {session.tally.total} rollouts of {prepared.path} have their results.",
+                markup=False,
+            )
         elif session.resumed:
-            out.print(f"Continuing {prepared.path}: {session.tally.done} of {session.tally.total} rollouts are done.")
+            out.print(
+                f"Continuing {prepared.path}: {session.tally.done} of {session.tally.total} rollouts are done.",
+                markup=False,
+            )
         try:
             with open_display(session):
                 summary = session.play()
         except (Interrupted, KeyboardInterrupt):
             out.print(
                 f"Stopped: {session.tally.done} of {session.tally.total} rollouts are done and kept. To continue:\n  {command}",
-                highlight=False,
+                markup=False,
                 soft_wrap=True,
             )
             return 130
@@ -159,9 +165,8 @@ def _config(given: argparse.Namespace) -> RolloutConfig:
     from manyhands.rollout.reading import read_settings
 
     names = [spec.name for spec in dataclasses.fields(RolloutConfig)]
-    settings = {
-        name.replace("-", "_"): value for name, value in (read_settings(given.config) if given.config else {}).items()
-    }
+    written = read_settings(given.config) if given.config else {}
+    settings = {name.replace("-", "_"): value for name, value in written.items()}
     settings |= {name: os.environ[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in os.environ}
     settings |= {name: getattr(given, name) for name in names if getattr(given, name) is not None}
     return RolloutConfig.from_settings(settings)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyhands.cli.tables import COLOURS, console, number, plain_table, summary_table
 from manyhands.errors import ConfigError, UsageError
+from manyhands.store import PlayStatus
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +33,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     _run_argument(show)
     show.add_argument("task", nargs="?", help="the id of a task: show its rollout")
     show.add_argument("--attempt", type=int, default=1, help="which attempt at it (default: 1)")
-    show.add_argument("--status", help="only results with this status: completed, failed, timed out, infrastructure")
+    show.add_argument("--status", choices=list(map(str, PlayStatus)), help="only results with this status")
     show.add_argument("--limit", type=int, default=_SHOWN, help=f"how many results to list (default: {_SHOWN})")
     show.set_defaults(run=_show)
 
@@ -84,6 +85,8 @@ def _attempts(journal: Journal) -> int:
 
 
 def _runs(options: argparse.Namespace) -> int:
+    from rich.markup import escape
+
     from manyhands.store import Journal, find_runs, summarise
 
     found = find_runs(options.output_dir)
@@ -96,7 +99,7 @@ def _runs(options: argparse.Namespace) -> int:
         with Journal(path / "journal.sqlite", read_only=True) as journal:
             summary = summarise(journal, _attempts(journal))
         table.add_row(
-            path.name,
+            escape(path.name),
             f"{summary.rollouts - summary.owed}/{summary.rollouts}",
             number(summary.mean),
             str(sum(summary.failures.values())),
@@ -114,7 +117,8 @@ def _show(options: argparse.Namespace) -> int:
         if options.task is not None:
             return _show_rollout(journal, options.task, options.attempt)
         out = console()
-        out.print(summary_table(options.path.name, summarise(journal, _attempts(journal))))
+        summary = summarise(journal, _attempts(journal))
+        out.print(summary_table(options.path.name, summary))
         chosen = ("decides = 1", []) if options.status is None else ("decides = 1 AND status = ?", [options.status])
         table = plain_table("", "task", "status", "score", "turns", "work", "answer or error")
         table.title = None
@@ -123,6 +127,9 @@ def _show(options: argparse.Namespace) -> int:
                 break
             table.add_row(*_row(play))
         out.print(table)
+        there = summary.done if options.status is None else summary.statuses[options.status]
+        if there > options.limit:
+            out.print(f"{there - options.limit} more; all of them with --limit {there}")
     return 0
 
 
@@ -192,23 +199,27 @@ def _rescore(options: argparse.Namespace) -> int:
     with RunDirectory(_folder(options.path)) as directory:
         directory.hold()
         count = rescore(directory.journal, options.metric, judge)
-        means = summarise(directory.journal, _attempts(directory.journal)).means
-        directory.finish()
-    print(f"{options.metric}: {number(means.get(options.metric))} over {count} answers; nothing was played again")
+        summary = summarise(directory.journal, _attempts(directory.journal))
+        directory.finish(summary)
+    print(
+        f"{options.metric}: {number(summary.means.get(options.metric))} over {count} answers; nothing was played again"
+    )
     return 0
 
 
 def _compare(options: argparse.Namespace) -> int:
+    from rich.markup import escape
+
     from manyhands.store.comparing import compare
 
     with _journal(options.a) as a, _journal(options.b) as b:
         found = compare(_scores(a, options.metric), _scores(b, options.metric))
     if found is None:
-        raise UsageError("the two runs have no task in common")
+        raise UsageError("the two runs have no task in common that was scored in both")
     if options.json:
         print(json.dumps({name: getattr(found, name) for name in found.__slots__}))
         return 0
-    table = plain_table("", "", options.a.name, options.b.name, "difference")
+    table = plain_table("", "", escape(options.a.name), escape(options.b.name), "difference")
     table.title = None
     spread = "" if found.interval is None else f" (95 %: {found.interval[0]:+.3f} to {found.interval[1]:+.3f})"
     table.add_row(
@@ -219,16 +230,30 @@ def _compare(options: argparse.Namespace) -> int:
     )
     for word, colour, changed in (("better", "green", found.better), ("worse", "red", found.worse)):
         for task, before, after in changed[:_SHOWN]:
-            table.add_row(f"[{colour}]{word}[/] {task}", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
+            table.add_row(
+                f"[{colour}]{word}[/] {escape(task)}", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}"
+            )
     console().print(table)
     print(f"{len(found.better)} better, {len(found.worse)} worse; only in one run: {found.only_a} and {found.only_b}")
     return 0
 
 
 def _scores(journal: Journal, metric: str | None) -> dict[str, float]:
-    """Return the mean score of each task; what failed is 0."""
+    """Return the mean score of each task; what failed is 0, and what was played and could not be scored is left out.
+
+    Raises:
+        UsageError: the run has no scores by `metric`.
+    """
     sums: dict[str, list[float]] = {}
+    known: set[str] = set()
     for _, play in journal.results():
-        value: Any = play.score if metric is None else play.scores.get(metric)
-        sums.setdefault(play.task, []).append(value or 0.0)
+        known |= play.scores.keys()
+        value = play.score if metric is None else play.scores.get(metric)
+        if value is not None or play.status is not PlayStatus.COMPLETED:
+            sums.setdefault(play.task, []).append(value or 0.0)
+    if metric is not None and metric not in known:
+        raise UsageError(
+            f"{journal.folder} has no scores by {metric!r}; it has: {', '.join(sorted(known)) or 'none'}. "
+            f"Add them: manyhands rescore {journal.folder} --metric {metric}"
+        )
     return {task: sum(values) / len(values) for task, values in sums.items()}

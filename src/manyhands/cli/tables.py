@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from manyhands.store import Summary
 
-__all__ = ["COLOURS", "console", "number", "summary_table"]
+__all__ = ["COLOURS", "console", "number", "plain_table", "summary_table"]
 
 COLOURS = {
     PlayStatus.COMPLETED: "green",
@@ -47,7 +47,9 @@ def plain_table(title: str, *headings: str) -> Table:
 
 def summary_table(name: str, summary: Summary) -> Any:
     """Return the statistics of a run as a table."""
-    table = plain_table(name, "", "")
+    from rich.markup import escape
+
+    table = plain_table(escape(name), "", "")
     table.show_header = False
     table.add_row("rollouts", f"{summary.done} of {summary.rollouts}" + _attempts(summary))
     for status, count in summary.statuses.items():
@@ -60,9 +62,9 @@ def summary_table(name: str, summary: Summary) -> Any:
     for k, value in summary.pass_at.items():
         table.add_row(f"  pass@{k}", f"{value:.3f}")
     for metric, value in summary.means.items():
-        table.add_row(f"  {metric}", f"{value:.3f}")
+        table.add_row(f"  {escape(metric)}", f"{value:.3f}")
     for kind, count in summary.failures.items():
-        table.add_row(f"failed: {kind}", str(count))
+        table.add_row(f"failed: {escape(kind)}", str(count))
     table.add_row("tokens in / out", f"{number(summary.prompt_tokens, ',')} / {number(summary.completion_tokens, ',')}")
     table.add_row("cost", number(summary.cost, ",.4f"))
     if summary.machines is not None:

@@ -59,19 +59,20 @@ def _freeze(image: str) -> None:
 
 
 def _list(_: argparse.Namespace) -> int:
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from manyhands.cli.tables import console
     from manyhands.vms.images import frozen_states, images
 
     table = Table(title="images and what is frozen from them", title_justify="left")
     for heading in ("image", "kind", "size", "where"):
         table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
     for image in images():
-        table.add_row(image.name, "image", f"{image.size / 1e6:.0f} MB", str(image.folder))
+        table.add_row(image.name, "image", f"{image.size / 1e6:.0f} MB", escape(str(image.folder)))
     for state in frozen_states():
-        table.add_row(state.image, "frozen machine", f"{state.size / 1e6:.0f} MB", str(state.folder))
-    Console().print(table)
+        table.add_row(escape(state.image), "frozen machine", f"{state.size / 1e6:.0f} MB", escape(str(state.folder)))
+    console().print(table)
     return 0
 
 

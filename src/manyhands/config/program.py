@@ -25,14 +25,15 @@ def init(
     Args:
         token: the secret that this program and its agent servers share (`MANYHANDS_TOKEN`); without it programs of one
             user on one machine share a file that only they can read.
-        project: what this program belongs to (`MANYHANDS_PROJECT`), shown where there are many.
-        name: the name of this run (`MANYHANDS_RUN`).
+        project: what this program belongs to (`MANYHANDS_PROJECT`). It is shown, with the name, where a program is one of
+            many: as a client of agent servers (`manyhands agents`) and as a holder of machines (`manyhands pool status`).
+        name: the name of this run of it (`MANYHANDS_NAME`).
         logging: the level of messages that manyhands logs, as `logging.INFO` or `"INFO"`.
 
     Raises:
         ConfigError: a setting is of the wrong type, or the token is too short to be a secret.
     """
-    for variable, value in (("MANYHANDS_TOKEN", token), ("MANYHANDS_PROJECT", project), ("MANYHANDS_RUN", name)):
+    for variable, value in (("MANYHANDS_TOKEN", token), ("MANYHANDS_PROJECT", project), ("MANYHANDS_NAME", name)):
         if value is not None:
             _require_text(variable, value)
             os.environ[variable] = value

@@ -53,7 +53,7 @@ class RunConfig:
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     """What only one engine understands; docs/engines.md lists the keys of each."""
     job_name: str = "manyhands"
-    """How the run is called where the engine shows names: process titles, Ray's and Spark's dashboards."""
+    """How the run is called where names are shown: in the display of progress, on Ray's and Spark's dashboards."""
 
     def __init__(self, **settings: Any) -> None:
         known = {f.name: f for f in fields(self)}

@@ -13,6 +13,7 @@ from manyhands.errors import ConfigError, ContextFull, EndpointDown, EndpointRef
 from manyhands.models.base import Completion, Model, ModelSettings
 from manyhands.models.limiter import Limiter
 from manyhands.models.patience import Patience
+from manyhands.models.secrets import NO_KEY
 from manyhands.models.streaming import assemble
 from manyhands.tasks.working import doing, waiting
 
@@ -41,10 +42,7 @@ class OpenAIChat(Model):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
         if not settings.api_key:
-            raise ConfigError(
-                "no key for the model's endpoint: set OPENAI_API_KEY (any text will do for an endpoint that needs none), "
-                "put it into a file .env, or use `--model demo`, which is no LLM and needs no endpoint"
-            )
+            raise ConfigError(NO_KEY)
         self._client = openai.AsyncOpenAI(
             api_key=settings.api_key,
             base_url=settings.base_url,

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["endpoint_from_environment", "read_env_file"]
+__all__ = ["NO_KEY", "endpoint_from_environment", "read_env_file"]
+
+NO_KEY = (
+    "no key for the model's endpoint: set OPENAI_API_KEY (any text will do for an endpoint that needs none), put it into a file "
+    ".env, or use `--model demo`, a hand-written policy that is no LLM and needs no endpoint"
+)
+"""What to say to those who have none."""
 
 
 def read_env_file(path: Path) -> dict[str, str]:

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import re
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -65,7 +66,7 @@ def read_benchmark(
         skip: leave such tasks out, instead of refusing them.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: there is no such file, or it cannot be read.
         BadData: some lines cannot be tasks; each is named with its number and the reason.
         UsageError: no task is left, a chosen id is not in the file, or a task cannot be played.
     """
@@ -124,6 +125,18 @@ def _items(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int, I
 
 
 def _entries(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
+    """Yield what stands in a file, with its number.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no text.
+    """
+    try:
+        yield from _read(path, problems)
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise ConfigError(f"--data: {path} cannot be read as JSON, in UTF-8, gzipped or not: {error}") from error
+
+
+def _read(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
     with _open(path) as file:
         first = next((line for line in file if line.strip()), "")
         whole = _is_one_document(first)

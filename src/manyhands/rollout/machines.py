@@ -177,9 +177,7 @@ def _found(address: str) -> tuple[PoolClient, PoolStatus]:
         status = client.status()
     except (ServerLost, TimeoutError) as error:
         client.close()
-        raise ConfigError(
-            f"no pool answers at {address}: {error}. Start one with: manyhands pool serve --host HOST --port PORT"
-        ) from error
+        raise ConfigError(str(error) or f"the pool at {address} takes too long to answer") from error
     if status.failure:
         client.close()
         raise PoolFailed(status.failure)

@@ -8,29 +8,33 @@ import json
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from manyhands._ids import new_id
 from manyhands._plugins import load_dotted
 from manyhands.config import RunConfig
 from manyhands.config.run_config import usable_cores
+from manyhands.engines import open_engine
 from manyhands.envs import ENVIRONMENTS, Environment, Shared, environment_class
 from manyhands.errors import ConfigError
 from manyhands.metrics import METRICS
 from manyhands.models import ModelSettings
 from manyhands.models.base import MODELS
-from manyhands.models.secrets import endpoint_from_environment
+from manyhands.models.secrets import NO_KEY, endpoint_from_environment
 from manyhands.rollout.benchmark import Benchmark, read_benchmark
 from manyhands.rollout.config import is_secret
-from manyhands.rollout.machines import DEFAULT_PROVIDER, machine_settings
+from manyhands.rollout.holding import PoolPlace
+from manyhands.rollout.looping import run_to_the_end
+from manyhands.rollout.machines import DEFAULT_PROVIDER, lease_limit, machine_settings
 from manyhands.rollout.reading import read_settings
 from manyhands.rollout.station import PlaySettings
 
 if TYPE_CHECKING:
     from manyhands.rollout.config import RolloutConfig
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "play_settings", "prepare"]
 
 _FLAGS = ("kb", "sandbox", "headless")
 """Settings of the run that are options of some environments."""
@@ -79,9 +83,7 @@ def prepare(config: RolloutConfig) -> Prepared:
     """
     if config.data is None:
         raise ConfigError("--data is missing: the file with the tasks")
-    _check_own(config)
-    environment = _environment(config)
-    options = _options(config, environment)
+    environment, options = _world(config)
     benchmark = read_benchmark(
         config.data,
         limit=config.limit,
@@ -89,8 +91,6 @@ def prepare(config: RolloutConfig) -> Prepared:
         lacking=environment(options).lacking,
         skip=config.skip_unsupported,
     )
-    if config.metric and ":" not in config.metric and config.metric != environment.metric:
-        METRICS.load(config.metric)
     needs_machine = environment(options).needs_machine
     machines = _machines(config, environment) if needs_machine else None
     if not needs_machine and (config.use_vm_pool or config.pool_address):
@@ -98,11 +98,51 @@ def prepare(config: RolloutConfig) -> Prepared:
             f"the environment {environment.name!r} needs no machine: leave out --use-vm-pool, --pool-address"
         )
     identity = _identity(config, benchmark, options, machines)
-    model = _model(config, config.model)
     name = config.run_name or f"{config.mode or environment.name}-{_slug(config.model)}-{identity[:10]}"
     path = config.output_dir / name
-    play = PlaySettings(
-        run=f"{path.resolve()}:{os.getpid()}",
+    play = _play(config, options, f"{path.resolve()}:{os.getpid()}", live=str(path.resolve() / "live"))
+    _check(environment, options)
+    ports = environment.machine_ports
+    prepared = Prepared(config, benchmark, play, path, identity, _prices(config), needs_machine, ports)
+    open_engine(prepared.engine).close()  # constructing one starts nothing, and refuses what is not there
+    return prepared
+
+
+def play_settings(config: RolloutConfig) -> PlaySettings:
+    """Return what playing single tasks needs; of a configuration only that counts. Machines are those at `pool_address`.
+
+    Raises:
+        UsageError: something is wrong with it; the message says what to change.
+    """
+    environment, options = _world(config)
+    play = _play(config, options, new_id("alone"))
+    if environment(options).needs_machine and not config.pool_address:
+        raise ConfigError(f"the environment {environment.name!r} needs a machine: say where a pool is, pool_address=")
+    if config.pool_address:
+        limit = lease_limit(config.timeout)
+        play = replace(play, machines=PoolPlace(address=config.pool_address, limit=limit, pause=config.pause_machines))
+    _check(environment, options)
+    return play
+
+
+def _world(config: RolloutConfig) -> tuple[type[Environment], dict[str, Any]]:
+    """Return the environment and its options, having checked all that a user may have written or misspelt.
+
+    Raises:
+        UsageError: something is not there.
+    """
+    _check_own(config)
+    environment = _environment(config)
+    options = _options(config, environment)
+    if config.metric and ":" not in config.metric and config.metric != environment.metric:
+        METRICS.load(config.metric)
+    return environment, options
+
+
+def _play(config: RolloutConfig, options: dict[str, Any], run: str, live: str | None = None) -> PlaySettings:
+    model = _model(config, config.model)
+    return PlaySettings(
+        run=run,
         environment=config.env or config.mode,
         options=options,
         model=model,
@@ -112,11 +152,9 @@ def prepare(config: RolloutConfig) -> Prepared:
         max_turns=config.max_turns,
         max_retries=config.max_retries,
         timeout=config.timeout,
-        live=str(path.resolve() / "live"),
+        live=live,
         driver=os.getpid(),
     )
-    _check(environment, options)
-    return Prepared(config, benchmark, play, path, identity, _prices(config), needs_machine, environment.machine_ports)
 
 
 def _machines(config: RolloutConfig, environment: type[Environment]) -> list[str | None]:
@@ -143,7 +181,7 @@ def _check_own(config: RolloutConfig) -> None:
     """
     for name in ("env", "agent", "metric"):
         location = getattr(config, name)
-        if location and ":" in location:
+        if location and (":" in location or name == "agent"):  # the others may be names of what is here
             try:
                 load_dotted(location)
             except ModuleNotFoundError as error:
@@ -188,16 +226,13 @@ def _check(environment: type[Environment], options: dict[str, Any]) -> None:
             finally:
                 await probe.close()
 
-    asyncio.run(check())
+    run_to_the_end(check())
 
 
 def _model(config: RolloutConfig, name: str) -> ModelSettings:
     url, key = endpoint_from_environment(Path.cwd())
     if name not in MODELS.names() and not key:
-        raise ConfigError(
-            "no key for the model's endpoint: set OPENAI_API_KEY (any text will do for an endpoint that needs none), put it "
-            "into a file .env, or use `--model demo`, a hand-written policy that is no LLM and needs no endpoint"
-        )
+        raise ConfigError(NO_KEY)
     return ModelSettings(
         name=name,
         base_url=url,

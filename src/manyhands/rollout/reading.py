@@ -31,7 +31,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             settings = _yaml(text)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(settings, dict):
+    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
         raise ConfigError(f"{path} must have one `key: value` for each setting")
     return settings
 

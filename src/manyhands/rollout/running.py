@@ -147,8 +147,7 @@ class Session:
             finally:
                 self._note_session(number, force=True)
         summary = self.summary()
-        self.directory.finish()
-        self.directory.write("summary.json", {"run": self.prepared.path.name, **summary.as_json()})
+        self.directory.finish(summary)
         return summary
 
     @contextlib.contextmanager
@@ -292,8 +291,7 @@ class Session:
             self.directory.journal.record(plays)
             for play in plays:
                 self.tally.count(play)
-        self.directory.finish()
-        self.directory.write("summary.json", {"run": self.prepared.path.name, **self.summary().as_json()})
+        self.directory.finish(self.summary())
 
     def _say(self, note: str) -> None:
         """Tell whoever watches what is being done besides playing."""

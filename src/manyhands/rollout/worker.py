@@ -28,7 +28,9 @@ from manyhands.errors import (
     UsageError,
 )
 from manyhands.rollout.clock import WorkClock
+from manyhands.rollout.config import RolloutConfig
 from manyhands.rollout.episode import PlayedEpisode
+from manyhands.rollout.looping import run_to_the_end
 from manyhands.rollout.station import PlaySettings, Station, station_for
 from manyhands.store import Play, PlayStatus
 from manyhands.store.records import pack_trajectory
@@ -53,15 +55,26 @@ _SCORE_LIMIT = 600.0
 class RolloutWorker:
     """Builds an agent and an environment for one task, lets the one play in the other, scores, and cleans up.
 
+    `RolloutWorker(RolloutConfig(mode="math", model="demo")).run(Item("1", "Compute 2/3 + 1/6.", "5/6"))` plays a task by
+    itself: without a file of tasks, and without a directory that keeps the result. An environment that needs a machine
+    leases it from the pool at `pool_address`.
+
     `run` and `play` always return a `Play`: whatever goes wrong is in it, told apart by whose fault it was.
+
+    Raises:
+        UsageError: the configuration cannot work here; the message says what to change.
     """
 
-    def __init__(self, settings: PlaySettings) -> None:
+    def __init__(self, settings: RolloutConfig | PlaySettings) -> None:
+        if isinstance(settings, RolloutConfig):
+            from manyhands.rollout.preparing import play_settings  # not at the top: workers are given what it finds out
+
+            settings = play_settings(settings)
         self.settings = settings
 
     def run(self, item: Item, attempt: int = 1) -> Play:
-        """Play a task from code that has no event loop."""
-        return asyncio.run(self.play(item, attempt))
+        """Play a task and wait for its end; a notebook may call it, too, although it has an event loop."""
+        return run_to_the_end(self.play(item, attempt))
 
     async def play(self, item: Item, attempt: int = 1) -> Play:
         """Play a task once."""

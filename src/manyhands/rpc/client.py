@@ -65,7 +65,7 @@ class ClientStream:
             raise error_of(error.code(), error.details(), self._address) from None
         except asyncio.CancelledError:
             if self._call.cancelled() and not _being_cancelled():
-                raise ServerLost(f"agent server {self._address}: the connection was closed") from None
+                raise ServerLost(f"server {self._address}: the connection was closed") from None
             raise
         if message is grpc.aio.EOF:
             raise error_of(await self._call.code(), await self._call.details(), self._address)
@@ -88,7 +88,7 @@ class ClientStream:
             async with asyncio.timeout(_STATUS_SECONDS):
                 return error_of(await self._call.code(), await self._call.details(), self._address)
         except TimeoutError:
-            return ServerLost(f"agent server {self._address}: the connection is closed")
+            return ServerLost(f"server {self._address}: the connection is closed")
 
     async def close(self) -> None:
         """End the stream and its connection."""
@@ -121,7 +121,7 @@ async def connect(
         return stream, await patience.spend(_shake_hands(stream, ClientSide(token, service), hello))
     except TimeoutError:
         await _abandon(stream)
-        raise ServerLost(f"no agent server answers at {address} within {given:.1f} s") from None
+        raise ServerLost(f"no server answers at {address} within {given:.1f} s") from None
     except BaseException:
         await _abandon(stream)
         raise

@@ -38,4 +38,4 @@ ERRORS: dict[grpc.StatusCode, type[ManyhandsError]] = {
 
 def error_of(code: grpc.StatusCode, details: str | None, address: Address) -> ManyhandsError:
     """Return the error that stands for a status of the server at `address`."""
-    return ERRORS[code](f"agent server {address}: {details or code.name.lower().replace('_', ' ')}")
+    return ERRORS[code](f"server {address}: {details or code.name.lower().replace('_', ' ')}")

@@ -83,7 +83,7 @@ class Preparer:
     def _pack_agent(self, task: Task) -> tuple[Any, Parcel, bool]:
         agent = task.agent
         require_agent(agent, f"task {task.id!r}")
-        target = self._packer.pack(Reply(agent), f"task {task.id!r}", "Reply")
+        target = self._packer.pack(Reply(agent), f"task {task.id!r}", "task")
         packed = (agent, target, replies_async(agent))
         self._agents[id(agent)] = packed
         if len(self._agents) > _AGENTS_KEPT:

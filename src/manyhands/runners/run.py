@@ -125,7 +125,7 @@ class Run:
 
     def _prepared(self, task: Task) -> Owed | None:
         """Return what is owed for a task, or None with its response waiting if it will not be run."""
-        if self._chain is None and (piece := self._packed.pop(task.id, None)) is not None:
+        if self._packed and self._chain is None and (piece := self._packed.pop(task.id, None)) is not None:
             return piece
         try:
             require_task(task)

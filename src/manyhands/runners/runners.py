@@ -141,13 +141,13 @@ def _in_order(task: Any) -> tuple[Any, list[str]]:
 
 def _noting(tasks: Iterable[Task], order: list[str]) -> Iterator[Task]:
     for task in tasks:
-        order.append(task.id)
+        order.append(getattr(task, "id", ""))  # what is no task is refused when it is fed
         yield task
 
 
 async def _noting_async(tasks: AsyncIterable[Task], order: list[str]) -> AsyncIterator[Task]:
     async for task in tasks:
-        order.append(task.id)
+        order.append(getattr(task, "id", ""))  # what is no task is refused when it is fed
         yield task
 
 

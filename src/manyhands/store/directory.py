@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from manyhands.store.summary import Summary
+
 __all__ = ["RunDirectory", "find_runs", "pictures_of", "plain_name", "result_line"]
 
 _JOURNAL = "journal.sqlite"
@@ -120,9 +122,10 @@ class RunDirectory:
         with self._guarded():
             _replace(self.path / name, [json.dumps(content, indent=2, ensure_ascii=False) + "\n"])
 
-    def finish(self) -> None:
-        """Make results.jsonl exactly what the journal has: rollouts that were played again have one line."""
+    def finish(self, summary: Summary) -> None:
+        """Make results.jsonl exactly what the journal has (rollouts that were played again have one line), and summary.json."""
         self._rewrite_results()
+        self.write("summary.json", {"run": self.path.name, **summary.as_json()})
 
     def close(self) -> None:
         """Let go of everything; idempotent."""

@@ -134,7 +134,7 @@ class Journal:
             )
 
     def begin_session(self) -> int:
-        """Note that somebody started to play; return the number for `end_session`."""
+        """Note that somebody started to play; return the number for `note_session`."""
         with self._transaction("note the start"):
             cursor = self._db.execute(
                 "INSERT INTO sessions (started, seconds, results) VALUES (?, 0, 0)", [time.time()]

@@ -5,29 +5,34 @@ Names are loaded when they are first used: the endpoint is also a program that n
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from manyhands._lazy import names_from
 
 if TYPE_CHECKING:
     from manyhands.testing.engine_contract import EngineContract, IsolationContract
     from manyhands.testing.environment_contract import EnvironmentContract
     from manyhands.testing.openai_script import Fault, Script
     from manyhands.testing.openai_server import OpenAIServer
+    from manyhands.testing.provider_contract import ProviderContract
 
-_HOME = {
-    "EngineContract": "engine_contract",
-    "EnvironmentContract": "environment_contract",
-    "Fault": "openai_script",
-    "IsolationContract": "engine_contract",
-    "OpenAIServer": "openai_server",
-    "Script": "openai_script",
-}
+__all__ = [
+    "EngineContract",
+    "EnvironmentContract",
+    "Fault",
+    "IsolationContract",
+    "OpenAIServer",
+    "ProviderContract",
+    "Script",
+]
 
-__all__ = ["EngineContract", "EnvironmentContract", "Fault", "IsolationContract", "OpenAIServer", "Script"]
-
-
-def __getattr__(name: str) -> Any:
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module 'manyhands.testing' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"manyhands.testing.{module}"), name)
+__getattr__ = names_from(
+    __name__,
+    {
+        "engine_contract": ("EngineContract", "IsolationContract"),
+        "environment_contract": ("EnvironmentContract",),
+        "openai_script": ("Fault", "Script"),
+        "openai_server": ("OpenAIServer",),
+        "provider_contract": ("ProviderContract",),
+    },
+)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from manyhands._processes import die_with_parent
+from manyhands.errors import ConfigError
 from manyhands.testing.openai_script import Fault, Script, tokens
 
 if TYPE_CHECKING:
@@ -295,10 +296,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.die_with_parent:
         die_with_parent()
-    script = Script.from_json(options.script.read_text()) if options.script else Script()
-    if options.latency is not None:
-        script.latency = options.latency
-    asyncio.run(_serve_until_told(OpenAIServer(script, port=options.port)))
+    try:
+        script = Script.from_json(options.script.read_text()) if options.script else Script()
+        if options.latency is not None:
+            script.latency = options.latency
+        asyncio.run(_serve_until_told(OpenAIServer(script, port=options.port)))
+    except (ConfigError, OSError, OverflowError) as error:  # no such file, no script, a port that is taken or none
+        parser.error(str(error))
     return 0
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from manyhands._lazy import names_from
 from manyhands.vms.states import FINAL, LIVE, MachineState
 
 if TYPE_CHECKING:
@@ -29,22 +29,15 @@ __all__ = [
     "VMPoolManager",
 ]
 
-_HOMES = {
-    "CommandResult": "machine",
-    "Lease": "face",
-    "Machine": "machine",
-    "MachineSettings": "providers",
-    "PoolClient": "client",
-    "PoolStatus": "status",
-    "Provider": "providers",
-    "VMPoolManager": "pool",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what is used: a worker that only talks to a machine needs neither gRPC nor providers."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'manyhands.vms' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"manyhands.vms.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_from(
+    __name__,
+    {
+        "client": ("PoolClient",),
+        "face": ("Lease",),
+        "machine": ("CommandResult", "Machine"),
+        "pool": ("VMPoolManager",),
+        "providers": ("MachineSettings", "Provider"),
+        "status": ("PoolStatus",),
+    },
+)
+"""Loads what is used: a worker that only talks to a machine needs neither gRPC nor providers."""

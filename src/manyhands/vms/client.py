@@ -147,10 +147,17 @@ class PoolClient(PoolFace):
             self._dialling = asyncio.Lock()
         async with self._dialling:
             if self._line is None or self._line.broken:
-                token = self._given or load_token()
-                stream, _ = await connect(self.address, SERVICE, token, self._tls, {}, _CONNECT_SECONDS)
-                self._line = _Line(stream)
+                self._line = _Line(await self._dial(self._given or load_token()))
             return self._line
+
+    async def _dial(self, token: Token) -> ClientStream:
+        try:
+            stream, _ = await connect(self.address, SERVICE, token, self._tls, {}, _CONNECT_SECONDS)
+        except ServerLost as error:
+            host, port, _ = self.address
+            cure = f"start one there with: manyhands pool serve --host {host} --port {port}"
+            raise ServerLost(f"no pool answers at {self.address}; {cure} ({error})") from None
+        return stream
 
 
 def _rebuild(address: str, tls: TlsConf | None, reconnect: float) -> PoolClient:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from manyhands._clock import monotonic
 from manyhands._ids import new_id
-from manyhands._processes import here
+from manyhands._processes import here, program
 from manyhands.errors import LeaseLost, LeaseTimeout, ManyhandsError, PoolStopped
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class PoolFace(ABC):
 
         Args:
             timeout: Seconds to wait for a machine; None waits as long as it takes.
-            holder: Who is shown in the table of machines; by default `host:pid`.
+            holder: Who is shown in the table of machines; by default `host:pid`, after what `manyhands.init` was told.
             duration: Seconds until a holder that went silent loses the machine.
             limit: Seconds after which the machine is taken back even from a holder whose heart beats: one that hangs.
             heartbeat: Whether heartbeats are sent by themselves; else call `Lease.renew`.
@@ -319,7 +319,7 @@ class PoolFace(ABC):
     # --- crossing threads ---------------------------------------------------------------------------------------------
 
     def _request(self, holder: str | None, duration: float, limit: float | None) -> LeaseRequest:
-        return LeaseRequest(new_id("request"), holder or here(), duration, limit)
+        return LeaseRequest(new_id("request"), holder or f"{program()} {here()}".strip(), duration, limit)
 
     def _take(self, request: LeaseRequest, timeout: float | None, heartbeat: bool) -> Lease:
         request = request._replace(id=new_id("request"))

@@ -405,9 +405,9 @@ class Keeper:
 
     def _expire(self) -> None:
         for lease in self.ledger.expire():
-            _log.warning(
-                "%s was silent for %.1f s: machine %s is taken back", lease.holder, lease.duration, lease.machine_id
-            )
+            over = lease.deadline == lease.limit
+            reason = "has held it for as long as it may" if over else f"was silent for {lease.duration:.1f} s"
+            _log.warning("machine %s is taken back: %s %s", lease.machine_id, lease.holder, reason)
         self._settle()
 
     def _answer(self, request_id: str, answer: Grant | Exception) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import threading
 import time
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
-from manyhands.errors import LeaseTimeout, PoolFailed, PoolStopped, UsageError
+from manyhands.errors import ConfigError, LeaseTimeout, PoolFailed, PoolStopped, UsageError
 from manyhands.vms.face import PoolFace
 from manyhands.vms.keeper import Keeper
 from manyhands.vms.ledger import Ledger
@@ -59,11 +60,11 @@ class VMPoolManager(PoolFace):
         patience: int | None = None,
         resets_at_once: int | None = None,
         settings: MachineSettings | None = None,
-        **fields: Any,
+        **machine: Any,
     ) -> None:
         super().__init__()
         self._provider = provider_class(provider)
-        self._settings = settings or MachineSettings(**fields)
+        self._settings = _settings(settings, machine)
         spares = self._provider.default_spares if spares is None else spares
         patience = size + spares + 2 if patience is None else patience
         # Tokens of a later pool are larger, so that a holder of this one is refused by its machines, too.
@@ -256,3 +257,17 @@ class VMPoolManager(PoolFace):
 
     async def _retire(self, machine_id: str) -> None:
         self._open().retire(machine_id)
+
+
+def _settings(given: MachineSettings | None, named: dict[str, Any]) -> MachineSettings:
+    """Return what machines are like, from a record or from keywords.
+
+    Raises:
+        ConfigError: a keyword is no field of `MachineSettings`, or both are given.
+    """
+    known = [field.name for field in fields(MachineSettings)]
+    if unknown := [name for name in named if name not in known]:
+        raise ConfigError(f"there is no setting {unknown[0]!r} of machines; there are: {', '.join(known)}")
+    if given is not None and named:
+        raise ConfigError(f"give {', '.join(named)} as fields of `settings`, or leave `settings` out")
+    return given or MachineSettings(**named)

@@ -13,7 +13,7 @@ from manyhands.envs.osworld.setting_up import lacking
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Coverage", "Need", "TaskNeeds", "coverage_of", "needs_of"]
+__all__ = ["Coverage", "Need", "TaskNeeds", "coverage_of", "lacks", "needs_of"]
 
 _ACCOUNTS = tuple(set(ACCOUNTS.values()))
 PROXY = "a proxy (the sites that the task visits refuse many addresses)"
@@ -74,11 +74,21 @@ def coverage_of(tasks: Iterable[Mapping[str, Any]]) -> Coverage:
     return Coverage([needs_of(task) for task in tasks])
 
 
+def lacks(task: Mapping[str, Any]) -> list[str]:
+    """Return which of a task's set-up steps, getters, metrics, packages, programs and accounts are not there; each once."""
+    evaluator = task.get("evaluator")
+    try:
+        found = lacking(task.get("config") or [])
+        if evaluator is not None:
+            found += [*missing(evaluator), *lacking(evaluator.get("postconfig") or [])]
+    except (AttributeError, KeyError, TypeError) as error:
+        return [f"a `config` and an `evaluator` of OSWorld's form ({type(error).__name__}: {error})"]
+    return list(dict.fromkeys(found))
+
+
 def needs_of(task: Mapping[str, Any]) -> TaskNeeds:
     """Return what a task needs and is not there."""
-    evaluator = task["evaluator"]
-    steps = [*(task.get("config") or []), *(evaluator.get("postconfig") or [])]
-    found = list(dict.fromkeys([*lacking(steps), *missing(evaluator)]))
+    found = lacks(task)
     plain = tuple(reason for reason in found if not reason.startswith(_ACCOUNTS))
     account = next((one for one in _ACCOUNTS for reason in found if reason.startswith(one)), "")
     domain = str(task.get("domain") or task.get("snapshot") or "")

@@ -16,11 +16,12 @@ from manyhands._plugins import require_extra
 from manyhands.envs.base import Environment
 from manyhands.envs.osworld.actions import Action, BadAction, actions_in, command_of, read_action, special_in
 from manyhands.envs.osworld.controller import Controller
-from manyhands.envs.osworld.evaluating import evaluate, missing
+from manyhands.envs.osworld.coverage import lacks
+from manyhands.envs.osworld.evaluating import evaluate
 from manyhands.envs.osworld.evaluating.evaluator import evaluation_helpers
 from manyhands.envs.osworld.ground import Ground
 from manyhands.envs.osworld.observing import Observation, Observer
-from manyhands.envs.osworld.setting_up import lacking, set_up
+from manyhands.envs.osworld.setting_up import set_up
 from manyhands.envs.tools import ToolFailed, ToolResult, tool
 from manyhands.errors import EnvironmentFailed, InfrastructureError, MachineFailed
 from manyhands.tasks.working import doing
@@ -123,14 +124,7 @@ class OSWorldEnvironment(Environment):
             require_extra("the observation type 'som'", extra="osworld", package="PIL")
 
     def lacking(self, item: Item) -> list[str]:
-        evaluator = item.metadata.get("evaluator")
-        try:
-            found = lacking(item.metadata.get("config") or [])
-            if evaluator is not None:
-                found += [*missing(evaluator), *lacking(evaluator.get("postconfig") or [])]
-        except (AttributeError, KeyError, TypeError) as error:
-            return [f"a `config` and an `evaluator` of OSWorld's form ({type(error).__name__}: {error})"]
-        return list(dict.fromkeys(found))
+        return lacks(item.metadata)
 
     def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
         space = self.options.action_space

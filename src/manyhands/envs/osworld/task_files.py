@@ -1,8 +1,9 @@
-"""OSWorld's task files: one task, a list of tasks, or the index `{domain: [id, ...]}` beside its folder of examples."""
+"""OSWorld's task files: one task, a list, one in each line, or the index `{domain: [id, ...]}` beside its folder of examples."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def _entries(source: Path) -> list[tuple[Any, str]]:
     """Return each task with an empty text, or nothing with the reason why it is not there."""
     document, problem = _document(source)
     if problem:
-        return [(None, problem)]
+        return _lines(source) or [(None, problem)]
     if isinstance(document, list):
         return [(task, "") for task in document]
     if isinstance(document, dict) and isinstance(document.get("items"), list):
@@ -52,6 +53,19 @@ def _entries(source: Path) -> list[tuple[Any, str]]:
     if isinstance(document, dict) and "evaluator" not in document and "instruction" not in document:
         return indexed_tasks(source, document)
     return [(document, "")]
+
+
+def _lines(source: Path) -> list[tuple[Any, str]]:
+    """Return the tasks of a file with one in each line, as `_entries`; nothing if its first line is no task."""
+    if not os.access(source, os.R_OK):
+        return []
+    entries: list[tuple[Any, str]] = []
+    for line in source.read_text(encoding="utf-8-sig", errors="replace").splitlines():
+        try:
+            entries.append((json.loads(line), ""))
+        except ValueError as error:
+            entries += [(None, f"no JSON: {error}")] if line.strip() else []
+    return entries if entries and isinstance(entries[0][0], dict) else []
 
 
 def is_index(document: Any) -> bool:

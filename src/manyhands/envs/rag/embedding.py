@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openai
 
-from manyhands.envs.rag.index import build_once, cache_folder
+from manyhands.envs.rag.index import build_once
 from manyhands.errors import ConfigError, EndpointRefused, EnvironmentFailed
 from manyhands.models.secrets import endpoint_from_environment
+from manyhands.vms.folders import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +96,7 @@ def open_vectors(index: Index, model: str) -> Vectors:
     """
     embedder = Embedder(model)
     name = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in model)
-    path = cache_folder() / "indexes" / f"{index.name}-{name}.npy"
+    path = cache_folder("indexes") / f"{index.name}-{name}.npy"
     try:
         build_once(path, lambda: _build(index, embedder, path))
     except BaseException:

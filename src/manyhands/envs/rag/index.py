@@ -16,6 +16,7 @@ import numpy as np
 
 from manyhands.envs.rag.knowledge import Document, digest, passages, read_documents
 from manyhands.errors import EnvironmentFailed
+from manyhands.vms.folders import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from manyhands.envs.rag.embedding import Vectors
 
-__all__ = ["Found", "Index", "build_once", "cache_folder", "open_index"]
+__all__ = ["Found", "Index", "build_once", "open_index"]
 
 _FORMAT = f"1-bm25s-{bm25s.__version__}"
 """Part of the name of an index: what another version wrote is built again."""
@@ -106,13 +107,6 @@ class Index:
         self._file.close()
 
 
-def cache_folder() -> Path:
-    """Return where indexes are kept: `MANYHANDS_CACHE`, else the user's cache folder."""
-    if own := os.environ.get("MANYHANDS_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "manyhands"
-
-
 def open_index(kb: Path) -> Index:
     """Return the index of a knowledge base, built now unless its contents were indexed before. Blocks.
 
@@ -120,7 +114,7 @@ def open_index(kb: Path) -> Index:
         ConfigError: there is no such knowledge base, or an entry of it is none.
         EnvironmentFailed: another process has been building the same index for an hour.
     """
-    folder = cache_folder() / "indexes" / f"{digest(kb)[:32]}-{_FORMAT}"
+    folder = cache_folder("indexes") / f"{digest(kb)[:32]}-{_FORMAT}"
     build_once(folder, lambda: _build(kb, folder))
     return Index(folder)
 
@@ -133,7 +127,6 @@ def build_once(place: Path, build: Callable[[], None]) -> None:
     """
     if place.exists():
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{place}.lock").open("w") as lock:  # protects the building, so that it is done once
         _acquire(lock)
         if not place.exists():

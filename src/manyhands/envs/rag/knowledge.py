@@ -51,9 +51,12 @@ def read_documents(kb: Path) -> Iterator[Document]:
         ConfigError: there is no such file or folder, or an entry is none; the message says where.
     """
     seen: dict[str, int] = {}
-    for document in _documents(kb):
-        times = seen[document.id] = seen.get(document.id, 0) + 1
-        yield document if times == 1 else document._replace(id=f"{document.id}~{times}")
+    try:
+        for document in _documents(kb):
+            times = seen[document.id] = seen.get(document.id, 0) + 1
+            yield document if times == 1 else document._replace(id=f"{document.id}~{times}")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the knowledge base {str(kb)!r} is no text in UTF-8: {error}") from error
 
 
 def passages(document: Document) -> Iterator[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from manyhands.envs.tools import ToolFailed
 from manyhands.errors import ConfigError
+from manyhands.models.secrets import read_env_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,7 +51,7 @@ class Backend:
     """How one service is asked: what it needs, the request, and where the results stand in its answer."""
 
     variable: str
-    """The environment variable that has the key, or for SearXNG the address of the server."""
+    """What has the key, or for SearXNG the address of the server: an environment variable, or a line of `.env`."""
     request: Callable[[str, str], dict[str, Any]]
     """From the variable's value and the query to the arguments of `httpx.AsyncClient.request`."""
     results: str
@@ -97,10 +99,10 @@ def remote_search(name: str) -> RemoteSearch:
     """Return the search by a service.
 
     Raises:
-        ConfigError: its key or address is not in the environment.
+        ConfigError: its key or address is neither in the environment nor in the file `.env` of this folder.
     """
     backend = BACKENDS[name]
-    secret = os.environ.get(backend.variable, "")
+    secret = os.environ.get(backend.variable) or read_env_file(Path.cwd() / ".env").get(backend.variable, "")
     if not secret:
         raise ConfigError(f"the search {name!r} needs {backend.variable} in the environment or in .env")
     return RemoteSearch(name, backend, secret)

@@ -10,6 +10,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+from manyhands._processes import program
 from manyhands.errors import AccessDenied, LimitExceeded, ManyhandsError, ProtocolError, ServerLost
 from manyhands.remote.conversation import Conversation
 from manyhands.remote.wire import BYE
@@ -111,7 +112,8 @@ class Connection:
     async def _reach(self, patience: Patience) -> dict[str, Any]:
         """Connect, trying again until the patience is over."""
         while True:
-            hello = {"session": self.session, "heard": self._conversation.heard, "again": self._instance is not None}
+            hello: dict[str, Any] = {"session": self.session, "program": program()}
+            hello |= {"heard": self._conversation.heard, "again": self._instance is not None}
             try:
                 self.stream, welcome = await connect(
                     self._place.address, "agents", self._token, self._tls, hello, patience

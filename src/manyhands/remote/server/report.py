@@ -58,7 +58,7 @@ def _agents(host: Host, limit: int) -> list[dict[str, Any]]:
                     "state": "failed" if agent.failed is not None else "busy" if agent.busy else "free",
                     "queue": len(agent.queue) if agent.queue else 0,
                     "served": agent.served,
-                    "client": session.peer,
+                    "client": f"{session.program} {session.peer}".strip(),
                 }
             )
     return listed

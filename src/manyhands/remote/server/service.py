@@ -35,6 +35,7 @@ class AgentService:
         if not isinstance(identity, str) or len(identity) != 32 or not isinstance(heard, int):
             raise ProtocolError("the hello of a client that is none")
         session, known = self._host.open_session(identity)
+        session.program = str(hello.get("program") or "")
         if again and not known:
             # Its lease ran out or this is another server: it must not believe that its agents are still here.
             self._host.end_session(session)

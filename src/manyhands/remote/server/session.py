@@ -84,6 +84,8 @@ class Session:
         """Calls that wait for a value which the client will push, by key."""
         self.served = 0
         self.peer = ""
+        self.program = ""
+        """What the client calls itself; may be empty."""
         self.lease: asyncio.TimerHandle | None = None
         """Runs while the client is not connected; frees everything when it ends."""
         self._conversation = Conversation(limits.frame_bytes)

@@ -54,7 +54,7 @@ class MachineSettings:
     boot_seconds: float = 300.0
     """How long a machine may take until it answers."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What only one provider knows; its page in docs/machines.md lists them."""
+    """What only one provider knows; docs/machines.md lists them."""
 
     def __post_init__(self) -> None:
         for name in ("memory_mib", "cores", "boot_seconds"):

@@ -1,0 +1,70 @@
+"""A benchmark in an environment of one's own, played by an agent of one's own that asks no model.
+
+The same from the command line, in this folder:
+
+    manyhands rollout --env own_environment:Guessing --agent own_environment:Bisector --data tasks.jsonl --model demo
+"""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+from manyhands import AgentBase, Environment, Played, RolloutConfig, ToolResult, run_parallel_rollout, tool
+
+
+class Guessing(Environment):
+    """Find a number from 1 to 100; the fewer guesses, the better."""
+
+    name = "guessing"
+    metric = "frugal"
+
+    async def open(self, item, machine=None):
+        self.guesses = 0
+        return await super().open(item, machine)
+
+    @tool
+    async def guess(self, number: Annotated[int, "from 1 to 100"]) -> ToolResult:
+        """Say a number and hear whether it is too small or too large."""
+        self.guesses += 1
+        if number == int(self.item.answer):
+            return ToolResult("right", ends="found")
+        return ToolResult("too small" if number < int(self.item.answer) else "too large")
+
+    async def score(self, item, answer, transcript=()):
+        return {"frugal": 1 / max(1, self.guesses)}
+
+
+class Bisector(AgentBase):
+    """Always guesses the middle of what is possible."""
+
+    async def play(self, episode):
+        low, high = 1, 100
+        while not episode.ended:
+            middle = (low + high) // 2
+            message = await episode.take(self.say(middle))
+            await episode.answer_calls(message["tool_calls"])
+            if episode.messages[-1]["content"] == "too small":
+                low = middle + 1
+            else:
+                high = middle - 1
+        return Played(str(middle), episode.ended)
+
+    async def say(self, number):
+        call = {"name": "guess", "arguments": json.dumps({"number": number})}
+        return {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": call}]}
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "tasks.jsonl"
+        tasks = [
+            {"id": f"find {number}", "question": "Which number is it?", "answer": number} for number in (50, 7, 99)
+        ]
+        data.write_text("".join(json.dumps(task) + "\n" for task in tasks))
+        names = {"env": "own_environment:Guessing", "agent": "own_environment:Bisector", "model": "demo"}
+        summary = run_parallel_rollout(RolloutConfig(data=data, output_dir=Path(folder), run_name="guesses", **names))
+        for line in (Path(folder) / "guesses" / "results.jsonl").read_text().splitlines():
+            result = json.loads(line)
+            print(f"{result['task']}: {result['tool_calls']} guesses, score {result['score']:.2f}")
+        print(f"{summary.done} of {summary.rollouts} rollouts done, mean score {summary.mean:.3f}")

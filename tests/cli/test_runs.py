@@ -1,0 +1,91 @@
+"""What a person sees of runs that were played, and what the commands say where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from manyhands.cli import main
+from manyhands.store import Play, PlayStatus, RunDirectory, StoredTask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def made_run(folder: Path, plays: Sequence[Play]) -> Path:
+    """Keep a run as if it had been played."""
+    with RunDirectory(folder) as directory:
+        directory.open({"mode": "math"}, "an identity")
+        bodies = {play.task: {"id": play.task, "question": "?", "answer": "4"} for play in plays}
+        directory.journal.add_tasks(StoredTask(task, "a digest", body) for task, body in bodies.items())
+        directory.journal.record(plays)
+    return folder
+
+
+def scored(task: str, score: float | None, **more: float) -> Play:
+    return Play(task, 1, PlayStatus.COMPLETED, score=score, scores={"math": score, **more}, answer="4")
+
+
+def failed(task: str) -> Play:
+    return Play(task, 1, PlayStatus.FAILED, kind="ValueError", error="ValueError: [/tmp/x] is no file")
+
+
+def test_comparing_leaves_out_what_could_not_be_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = made_run(tmp_path / "a", [scored("1", 1.0), scored("2", None), failed("3")])
+    b = made_run(tmp_path / "b", [scored("1", 0.0, f1=0.5), scored("2", 1.0), scored("3", 1.0)])
+    assert main(["compare", str(a), str(b), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["pairs"], found["mean_a"], found["mean_b"], found["only_b"]) == (2, 0.5, 0.5, 1)
+    assert main(["compare", str(b), str(a), "--metric", "f1"]) == 1
+    assert "has no scores by 'f1'; it has: math" in capsys.readouterr().err
+
+
+def test_a_new_metric_is_in_the_summary_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "run", [scored("1", 0.0), failed("2")])
+    assert main(["rescore", str(run), "--metric", "exact_match"]) == 0
+    assert "exact_match: 1.000 over 1 answers" in capsys.readouterr().out
+    assert json.loads((run / "summary.json").read_text())["means"] == {"exact_match": 1.0, "math": 0.0}
+
+
+def test_a_list_that_is_cut_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "run", [*(scored(str(number), 1.0) for number in range(30)), failed("last")])
+    assert main(["show", str(run)]) == 0
+    assert "11 more; all of them with --limit 31" in capsys.readouterr().out
+    assert main(["show", str(run), "--status", "failed"]) == 0
+    assert "more" not in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["show", str(run), "--status", "faild"])
+    assert "invalid choice: 'faild'" in capsys.readouterr().err
+
+
+def test_texts_of_others_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = made_run(tmp_path / "[red]a", [scored("[/b] 1", 0.0), failed("[bold]2")])
+    b = made_run(tmp_path / "b", [scored("[/b] 1", 1.0), failed("[bold]2")])
+    for arguments in (["show", str(a)], ["compare", str(a), str(b)], ["runs", "--output-dir", str(tmp_path)]):
+        assert main(arguments) == 0
+        assert "[red]a" in capsys.readouterr().out
+    assert main(["compare", str(a), str(b)]) == 0
+    assert "better [/b] 1" in capsys.readouterr().out
+
+
+def test_what_the_machine_refuses_is_told_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "run", [scored("1", 1.0)])
+    assert main(["export", str(run), "--output", str(run / "config.json" / "out.jsonl")]) == 1
+    assert capsys.readouterr().err.startswith("manyhands: [Errno ")
+
+
+def test_a_reader_who_has_gone_is_no_error_of_ours(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", [scored("1", 1.0)])
+    for arguments in (["show", str(run)], ["compare", str(run), str(run), "--json"]):
+        command = [sys.executable, "-m", "manyhands", *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            assert process.stderr.read() == ""
+        assert process.returncode == 1
