@@ -194,10 +194,23 @@ def _append(name: str, line: str) -> list[Step]:
     return [_editor(name), _press("ctrl", "end"), _type(f"\n{line}"), _press("ctrl", "s")]
 
 
+def _menu(menu: str, entry: str, letter: str) -> list[Step]:
+    """Choose from a menu of the editor, which is in front; by the keyboard, menus have their first letters."""
+
+    def opened(view: _View) -> Action | None:
+        return view.find("menu", menu, window="Mousepad") if view.rows else _press("alt", menu[0].lower())
+
+    def found(view: _View) -> Action | None:
+        return view.find("menu-item", entry) or view.find("check-menu-item", entry)
+
+    return [opened, _or_key(found, letter)]
+
+
 def _replace(name: str, old: str, new: str) -> list[Step]:
-    opened = [_editor(name), _press("ctrl", "h"), _field("Find and Replace")]
+    dialog = [*_menu("Search", "Find and Replace", "l"), _field("Find and Replace")]
     filled = [_press("ctrl", "a"), _type(old), _press("alt", "w"), _type(new)]
-    return [*opened, *filled, _press("alt", "a"), _press("alt", "r"), _press("escape"), _press("ctrl", "s")]
+    everywhere = [_press("alt", "a"), _press("alt", "r"), _press("escape")]
+    return [_editor(name), *dialog, *filled, *everywhere, _press("ctrl", "s")]
 
 
 def _in_folder(folder: str, then: Action) -> list[Step]:
@@ -246,19 +259,11 @@ _SETTINGS = {
     "show its toolbar": ("View", "Toolbar", "t"),
     "show its status bar": ("View", "Statusbar", "a"),
 }
-"""The menu, its entry, and the letter that is underlined there; in the name of a menu it is the first one."""
+"""The menu, its entry, and the letter that is underlined in it."""
 
 
 def _setting(what: str) -> list[Step]:
-    menu, entry, letter = _SETTINGS[what]
-
-    def opened(view: _View) -> Action | None:
-        return view.find("menu", menu, window="Mousepad") if view.rows else _press("alt", menu[0].lower())
-
-    def found(view: _View) -> Action | None:
-        return view.find("menu-item", entry) or view.find("check-menu-item", entry)
-
-    return [_editor(), opened, _or_key(found, letter)]
+    return [_editor(), *_menu(*_SETTINGS[what])]
 
 
 def _command(command: str) -> list[Step]:
