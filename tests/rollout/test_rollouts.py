@@ -20,6 +20,7 @@ from manyhands import (
     Msg,
     RolloutConfig,
     RolloutWorker,
+    UnknownName,
     UsageError,
     run_parallel_rollout,
     tool,
@@ -368,6 +369,15 @@ def test_the_policy_that_is_no_llm_solves_the_samples(mode: str, tmp_path: Path)
     )
     summary = run_parallel_rollout(chosen)
     assert (summary.mean, summary.owed, summary.failures) == (1.0, 0, {})
+
+
+def test_a_score_of_the_environments_own_may_decide(tmp_path: Path) -> None:
+    options = {name: str(value) for name, value in sample_options("rag").items()}
+    chosen: dict[str, Any] = {"env": None, "mode": "rag", "data": sample_path("rag"), "limit": 2, "env_option": options}
+    summary = run_parallel_rollout(config(tmp_path, model="demo", metric="citation", **chosen))
+    assert (summary.mean, summary.scored) == (1.0, 2)
+    with pytest.raises(UnknownName, match="no metric called 'citatoin'; there are: citation, contains"):
+        prepare(config(tmp_path, model="demo", metric="citatoin", **chosen))
 
 
 def test_documents_that_changed_make_another_run(tmp_path: Path) -> None:

@@ -111,6 +111,8 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(tasks: list[Any], 
 def test_what_a_generator_yields_must_be_tasks() -> None:
     with pytest.raises(UsageError, match="expected a Task, got 'just text'"):
         Runners.sync_run_task(iter(cast("list[Task]", ["just text"])), ONE)
+    with pytest.raises(UsageError, match="expected a Task or tasks, got 5"):
+        Runners.sync_run_task(cast("Task", 5), ONE)
 
 
 def test_wrong_configurations_are_refused() -> None:

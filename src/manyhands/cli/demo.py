@@ -96,12 +96,13 @@ def run(options: argparse.Namespace) -> int:
     worked = sum(response.time_cost for response in responses.values())
     console.print(
         f"\n[bold green]{worked:.0f} s of agents' time in {seconds:.1f} s: {worked / seconds:.0f} times as fast as one "
-        f"after the other.[/] Every task has its response.\nRead on: README.md, examples/, docs/engines.md"
+        "after the other.[/] Every task has its response."
     )
     if options.rollouts:
         show_samples(console)
     if options.desktops:
         show_desktops(console)
+    console.print("Read on: README.md, docs/, examples/")
     return 0
 
 

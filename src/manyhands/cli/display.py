@@ -118,10 +118,17 @@ def _slowest(tally: Tally) -> Any:
     table = plain_table("", "slowest", "doing", "for", "work")
     table.title = None
     for label, what, since, until, worked in tally.sighting.rollouts[:_SLOWEST]:
-        doing = f"{what} in {clock(until)}" if until is not None else what
+        doing = _doing(what, until)
         colour = "yellow" if _is_wait(what) else "cyan"
         table.add_row(escape(label), f"[{colour}]{escape(doing)}[/]", clock(since), clock(worked))
     return table
+
+
+def _doing(what: str, until: float | None) -> str:
+    """Return what a rollout does, with the time that a wait still takes where that is known."""
+    if until is None or round(until) == 0:
+        return what
+    return f"{what} in {clock(until)}" if what.startswith("retrying") else f"{what}, {clock(until)} at least"
 
 
 def _requests(tally: Tally) -> str:

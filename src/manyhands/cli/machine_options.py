@@ -25,8 +25,8 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--display", dest="headless", action="store_false", help="show a display, by VNC with qemu")
     group.add_argument("--memory", type=int, metavar="MIB", help="memory of each machine")
     group.add_argument("--cores", type=int, help="processors of each machine")
-    group.add_argument("--screen-width", type=int, default=1920)
-    group.add_argument("--screen-height", type=int, default=1080)
+    group.add_argument("--screen-width", type=int, metavar="PIXELS", default=1920, help="(default: 1920)")
+    group.add_argument("--screen-height", type=int, metavar="PIXELS", default=1080, help="(default: 1080)")
     group.add_argument(
         "--forward", type=int, action="append", default=[], metavar="PORT", help="a guest's port to reach"
     )

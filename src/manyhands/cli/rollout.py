@@ -157,7 +157,14 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         elif "list" in str(hints[spec.name]) or "dict" in str(hints[spec.name]):
             group.add_argument(flag_of(spec.name), action="append", metavar=spec.metadata.get("metavar"), **settings)
         else:
-            group.add_argument(flag_of(spec.name), metavar=spec.metadata.get("metavar", "X"), **settings)
+            group.add_argument(
+                flag_of(spec.name), metavar=spec.metadata.get("metavar", _metavar(hints[spec.name])), **settings
+            )
+
+
+def _metavar(hint: Any) -> str:
+    """Return how a value of this type is called in the help."""
+    return next((word for kind, word in (("int", "N"), ("float", "NUMBER")) if kind in str(hint)), "NAME")
 
 
 def _config(given: argparse.Namespace) -> RolloutConfig:

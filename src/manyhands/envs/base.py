@@ -53,6 +53,8 @@ class Environment:
     """The system message: what this world is and how to answer in it."""
     metric: ClassVar[str] = "exact_match"
     """What decides by default: a key of what `score` returns, or the name of a metric (`manyhands.metrics.METRICS`)."""
+    own_scores: ClassVar[tuple[str, ...]] = ()
+    """Other keys of what `score` returns that `--metric` may choose to decide by."""
     options_type: ClassVar[type[Any]] = NoOptions
     """A frozen dataclass; its fields are the options, with the annotations that `manyhands.envs.typed` understands."""
     machine_ports: ClassVar[tuple[int, ...]] = ()

@@ -39,5 +39,5 @@ def open_metric(name: str, *, ask: Ask | None = None) -> Metric:
     if not (isinstance(found, type) and issubclass(found, Metric)):
         raise ConfigError(f"{name!r} is no metric: it must be a subclass of manyhands.metrics.Metric")
     if found.needs_model and ask is None:
-        raise ConfigError(f"the metric {name!r} asks a model; say which")
+        raise ConfigError(f"the metric {name!r} asks a model; say which one (--judge-model)")
     return found(ask)

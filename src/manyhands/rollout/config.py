@@ -54,7 +54,10 @@ class RolloutConfig:
         metavar="ADDRESS",
     )
     host: str | None = _set(
-        None, "how", "where workers reach this host: its pool, its machines (default: by the way to the cluster)"
+        None,
+        "how",
+        "where workers reach this host: its pool, its machines (default: by the way to the cluster)",
+        metavar="ADDRESS",
     )
     workers: int | None = _set(None, "how", "worker processes (default: one for each core, no more than N)", least=1)
     isolate: bool = _set(False, "how", "give every rollout a process of its own")
@@ -137,7 +140,7 @@ class RolloutConfig:
     screen_height: int = _set(1080, "machines (osworld)", "in pixels", least=1)
     headless: bool = _set(False, "machines (osworld)", "without a window")
     snapshot_name: str | None = _set(None, "machines (osworld)", "the state that machines are reset to")
-    client_password: str = _set("password", "machines (osworld)", "of the machine's user")
+    client_password: str = _set("password", "machines (osworld)", "of the machine's user", metavar="TEXT")
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -231,8 +234,9 @@ def _converted(name: str, value: Any, hint: Any) -> Any:
         if isinstance(value, bool) or value is None:
             raise ValueError(value)
         return kind(value)
-    except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"{flag_of(name)} must be {_KINDS[kind]}, not {value!r}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        wrong = error.args[0] if kind is dict and isinstance(error, ValueError) else value
+        raise ConfigError(f"{flag_of(name)} must be {_KINDS[kind]}, not {wrong!r}") from None
 
 
 _KINDS = {

@@ -18,7 +18,7 @@ from manyhands.config import RunConfig
 from manyhands.config.run_config import usable_cores
 from manyhands.engines import open_engine
 from manyhands.envs import ENVIRONMENTS, Environment, Shared, environment_class
-from manyhands.errors import ConfigError
+from manyhands.errors import ConfigError, UnknownName
 from manyhands.metrics import METRICS
 from manyhands.models import ModelSettings
 from manyhands.models.base import MODELS
@@ -134,7 +134,10 @@ def _world(config: RolloutConfig) -> tuple[type[Environment], dict[str, Any]]:
     _check_own(config)
     environment = _environment(config)
     options = _options(config, environment)
-    if config.metric and ":" not in config.metric and config.metric != environment.metric:
+    own = {environment.metric, *environment.own_scores}
+    if config.metric and ":" not in config.metric and config.metric not in own:
+        if config.metric not in METRICS.names():
+            raise UnknownName("metric", config.metric, own.union(METRICS.names()))
         METRICS.load(config.metric)
     return environment, options
 

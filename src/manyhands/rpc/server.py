@@ -57,7 +57,7 @@ class ServerStream:
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        self.peer: str = context.peer()
+        self.peer = _peer_of(context)
 
     async def read(self) -> bytes:
         """Return the next message.
@@ -219,6 +219,11 @@ class RpcServer:
         self._refusals += 1
         now = time.monotonic()
         if now - self._last_line >= _LOG_EVERY:
-            _log.warning("refused %s: %s (%d since the last such line)", context.peer(), reason, self._refusals)
+            _log.warning("refused %s: %s (%d since the last such line)", _peer_of(context), reason, self._refusals)
             self._refusals, self._last_line = 0, now
         await context.abort(code, reason)
+
+
+def _peer_of(context: Any) -> str:
+    """Return who is at the other end, as `ipv6:[::1]:50051`; gRPC writes the brackets as addresses of the web have them."""
+    return str(context.peer()).replace("%5B", "[").replace("%5D", "]")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from manyhands.config import RunConfig
-from manyhands.errors import ConfigError, EngineFailed, Interrupted
+from manyhands.errors import ConfigError, EngineFailed, Interrupted, UsageError
 from manyhands.runners.fronts import iterate, stream
 from manyhands.tasks import Task, TaskResponse
 
@@ -130,11 +130,17 @@ def _config(run_conf: RunConfig | None) -> RunConfig:
 
 
 def _in_order(task: Any) -> tuple[Any, list[str]]:
-    """Return the tasks as an iterable and a list that has their ids, in input order, when they have all been drawn."""
+    """Return the tasks as an iterable and a list that has their ids, in input order, when they have all been drawn.
+
+    Raises:
+        UsageError: `task` is neither a task nor anything that could yield some.
+    """
     if isinstance(task, Task):
         return [task], [task.id]
     if isinstance(task, list | tuple):
         return task, [t.id for t in task if isinstance(t, Task)]
+    if not isinstance(task, Iterable | AsyncIterable):
+        raise UsageError(f"expected a Task or tasks, got {task!r}; write Task(input=..., agent=...)")
     order: list[str] = []
     return (_noting_async(task, order) if isinstance(task, AsyncIterable) else _noting(task, order)), order
 

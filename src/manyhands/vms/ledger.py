@@ -114,8 +114,9 @@ class Ledger:
     def __init__(
         self, size: int, spares: int = 0, *, clock: Clock = monotonic, patience: int = 3, first_token: int = 1
     ) -> None:
-        if size < 1 or spares < 0 or patience < 1:
-            raise ConfigError(f"a pool needs size >= 1, spares >= 0, patience >= 1, not {size}, {spares}, {patience}")
+        for name, number, least in (("size", size, 1), ("spares", spares, 0), ("patience", patience, 1)):
+            if number < least:
+                raise ConfigError(f"the {name} of a pool must be at least {least}, not {number}")
         self.size, self.spares, self.patience = size, spares, patience
         self.machines: dict[str, MachineRecord] = {}
         self.leases: dict[int, LeaseRecord] = {}

@@ -82,6 +82,7 @@ class RagEnvironment(Environment):
 
     name = "rag"
     metric = "f1"
+    own_scores = ("citation", "exact_match")
     options_type = RagOptions
     instructions = (
         "Answer the question from the knowledge base. Find documents with `search`, read them with `read`. "
