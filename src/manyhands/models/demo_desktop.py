@@ -21,10 +21,10 @@ __all__ = ["act_at_desktop"]
 _UNKNOWN = "I am a hand-written policy and do not know this kind of task."
 _PATIENCE = 8
 """How often it waits for something that is not on the screen before it gives up."""
-_WINDOWS = {"frame", "dialog", "file-chooser", "alert"}
+_DIALOGS = {"dialog", "file-chooser", "alert"}
+_WINDOWS = {"frame", *_DIALOGS}
 Action = dict[str, Any]
 _WAIT: Action = {"action_type": "WAIT"}
-_DONE: Action = {"action_type": "DONE"}
 _FAIL: Action = {"action_type": "FAIL"}
 
 
@@ -87,7 +87,7 @@ def act_at_desktop(question: str, messages: Sequence[dict[str, Any]], tools: set
     waits = len(_calls(messages)) - len(done)
     for pattern, plan in _PLANS:
         if found := re.search(pattern, question):
-            steps = [*plan(*found.groups()), _DONE]
+            steps = [*plan(*found.groups()), _done]
             step = steps[min(len(done), len(steps) - 1)]
             action = step(view) if callable(step) else step
             if action is None:
@@ -113,6 +113,12 @@ def _press(*keys: str) -> Action:
     if len(keys) == 1:
         return {"action_type": "PRESS", "key": keys[0]}
     return {"action_type": "HOTKEY", "keys": list(keys)}
+
+
+def _done(view: _View) -> Action | None:
+    """Be done, unless a dialog is still there: what it shall do has not happened yet."""
+    asks = any(row.role in _DIALOGS for row in view.rows) or (not view.rows and focused_field(view.picture) is not None)
+    return None if asks else {"action_type": "DONE"}
 
 
 def _at(role: str, window: str, colour: Callable[[int, int, int], bool]) -> Step:
@@ -186,8 +192,12 @@ def _note(text: str, name: str) -> list[Step]:
 
 
 def _saved(name: str) -> list[Step]:
-    path = _type(f"~/Documents/{name}")
-    return [_press("ctrl", "s"), _field("File Chooser"), _press("ctrl", "a"), path, _press("enter")]
+    """Save what the editor has just got; its title begins with a star then. What is pasted needs its time."""
+
+    def save(view: _View) -> Action | None:
+        return _press("ctrl", "s") if (view.find("frame", "*") if view.rows else view.changed) else None
+
+    return [save, *_named("File Chooser", f"~/Documents/{name}")]
 
 
 def _append(name: str, line: str) -> list[Step]:
