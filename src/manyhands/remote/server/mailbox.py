@@ -123,10 +123,12 @@ def overlapping(agent: Agent, mutex: threading.Lock) -> list[Call]:
     """
     if not agent.queue:
         return []
+    chosen: list[Call] = []
     with mutex:
-        chosen = [call for call in agent.queue if _may_overlap(agent, call)]
-        if chosen:
-            agent.queue = deque([call for call in agent.queue if call not in chosen])
+        others: deque[Call] = deque()
+        for call in agent.queue or ():
+            (chosen if _may_overlap(agent, call) else others).append(call)
+        agent.queue = others
     return chosen
 
 
