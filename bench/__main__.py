@@ -13,7 +13,7 @@ from bench.machine import describe
 from bench.measure import measure
 from bench.plot import draw
 from bench.registry import measurements
-from bench.report import Report, as_markdown, as_table, from_json, to_json
+from bench.report import Report, as_markdown, as_table, from_json, newest, to_json
 
 _OUT = Path(__file__).parent / "out"
 _DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -41,13 +41,13 @@ def main() -> int:
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
         rounds=rounds,
         quick=options.quick,
-        complete=not options.only,
         results=[],
     )
     for measurement in chosen:
         print(f"==> {measurement.name}: {measurement.question}", file=sys.stderr, flush=True)
         report.results.append(measure(measurement, rounds=rounds, quick=options.quick))
-    _write(report)
+        _keep(report)
+    _show(report)
     failed = any(reason.startswith("failed") for result in report.results for reason in result.absent.values())
     return 1 if failed else 0
 
@@ -59,7 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes and two rounds, to try it")
     parser.add_argument("--rounds", type=_whole, metavar="N", help="samples of each contender (default: 5)")
     parser.add_argument(
-        "--docs", action="store_true", help="measure nothing; put the last results into docs/benchmarks.md"
+        "--docs", action="store_true", help="measure nothing; put the newest result of each into docs/benchmarks.md"
     )
     return parser.parse_args()
 
@@ -70,9 +70,14 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _write(report: Report) -> None:
+def _keep(report: Report) -> None:
+    """Write what was measured so far: a run takes long, and may be cut off."""
     _OUT.mkdir(exist_ok=True)
-    (_OUT / "results.json").write_text(to_json(report))
+    for name in ("results", f"run-{report.taken.replace(':', '')}"):
+        (_OUT / f"{name}.json").write_text(to_json(report))
+
+
+def _show(report: Report) -> None:
     draw(report, _OUT / "results.png")
     console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
     console.print(as_table(report))
@@ -80,17 +85,15 @@ def _write(report: Report) -> None:
 
 
 def _write_document() -> int:
-    source = _OUT / "results.json"
-    if not source.exists():
-        return _refuse("there are no results yet; run 'make bench' first")
-    report = from_json(source.read_text())
-    if report.quick:
-        return _refuse("the last results are of a quick run; run 'make bench' first")
+    runs = [from_json(source.read_text()) for source in _OUT.glob("run-*.json")]
+    runs = [run for run in runs if not run.quick]
+    if not runs:
+        return _refuse("there are no results of full sizes yet; run 'make bench' first")
     before, begin, rest = _DOCUMENT.read_text().partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
         return _refuse(f"{_DOCUMENT} has no place for results: put '{_BEGIN}' and '{_END}' into it")
-    _DOCUMENT.write_text(f"{before}{begin}\n{as_markdown(report)}{end}{after}")
+    _DOCUMENT.write_text(f"{before}{begin}\n{as_markdown(newest(runs))}{end}{after}")
     print(f"written: {_DOCUMENT}")
     return 0
 

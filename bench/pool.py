@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bench.measure import Contender, Measurement, Run, Target
 from manyhands import VMPoolManager
 from manyhands._clock import ManualClock
+from manyhands._ids import new_id
 from manyhands.vms.face import LeaseRequest
 from manyhands.vms.ledger import EffectKind, Ledger
 
@@ -156,12 +157,13 @@ def _crowd(spread: float) -> Callable[[int], AbstractContextManager[Run]]:
 
 
 async def _queue_up(pool: VMPoolManager, size: int, spread: float) -> float:
+    crowd = new_id("crowd")
     released: deque[float] = deque()
     times: list[float] = []
     tokens: dict[int, int] = {}
 
     async def hold(number: int) -> None:
-        grant = await pool._acquire(LeaseRequest(f"crowd-{id(released)}-{number}", "crowd", 60.0, None))
+        grant = await pool._acquire(LeaseRequest(f"{crowd}-{number}", "crowd", 60.0, None))
         if released:
             times.append(perf_counter() - released.popleft())
         tokens[number] = grant.token

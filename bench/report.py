@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.machine import Machine
 from bench.measure import Result, Target, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from rich.console import RenderableType
 
     from bench.measure import Judgement
 
-__all__ = ["Report", "amount", "as_markdown", "as_table", "from_json", "marks", "to_json"]
+__all__ = ["Report", "amount", "as_markdown", "as_table", "from_json", "marks", "newest", "to_json"]
 
 _COLOURS = {Verdict.PASS: "green", Verdict.MISS: "bold red", Verdict.OPEN: "yellow"}
 
@@ -28,8 +30,6 @@ class Report:
     """When it began, as ISO 8601."""
     rounds: int
     quick: bool
-    complete: bool
-    """Whether everything that can be measured was."""
     results: list[Result]
 
 
@@ -95,26 +95,37 @@ def as_table(report: Report) -> RenderableType:
                 for text, verdict in beside
             )
             table.add_row("  " + contender, median, spread, verdicts)
-    return Group(table, _tally(report))
+    return Group(table, _tally([report]))
 
 
-def _tally(report: Report) -> str:
-    verdicts = [judgement.verdict for result in report.results for judgement in result.judgements()]
+def _tally(reports: Iterable[Report]) -> str:
+    verdicts = [j.verdict for report in reports for result in report.results for j in result.judgements()]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict)
 
 
-def as_markdown(report: Report) -> str:
-    """Return the same for a document."""
-    lines = [f"- {line}" for line in _caption(report)]
-    if not report.complete:
-        lines.append("- only the measurements below were taken in this run; what is missing was not measured")
-    for result in report.results:
-        lines += ["", f"**{result.name}**: {result.question}", "", "| contender | median | range | manyhands |"]
-        lines += ["|---|---:|---:|---|"]
-        for contender, median, spread, beside in _rows(result):
-            cell = "<br>".join(f"{text} **{verdict}**" if verdict else text for text, verdict in beside)
-            lines.append(f"| {contender} | {median} | {spread} | {cell} |")
-    return "\n".join([*lines, "", f"Targets: {_tally(report)}.", ""])
+def newest(reports: Iterable[Report]) -> list[Report]:
+    """Return the reports, the latest first, each without what a later one has measured again; those left empty are left out."""
+    kept, seen = [], set[str]()
+    for report in sorted(reports, key=lambda report: report.taken, reverse=True):
+        results = [result for result in report.results if result.name not in seen]
+        seen.update(result.name for result in results)
+        if results:
+            kept.append(replace(report, results=results))
+    return kept
+
+
+def as_markdown(reports: Sequence[Report]) -> str:
+    """Return the results of several runs for a document, each run with the state of the machine that it found."""
+    lines = [f"Targets: {_tally(reports)}."]
+    for report in reports:
+        lines += ["", *(f"- {line}" for line in _caption(report))]
+        for result in report.results:
+            lines += ["", f"**{result.name}**: {result.question}", "", "| contender | median | range | manyhands |"]
+            lines += ["|---|---:|---:|---|"]
+            for contender, median, spread, beside in _rows(result):
+                cell = "<br>".join(f"{text} **{verdict}**" if verdict else text for text, verdict in beside)
+                lines.append(f"| {contender} | {median} | {spread} | {cell} |")
+    return "\n".join([*lines, ""])
 
 
 def to_json(report: Report) -> str:
@@ -134,7 +145,6 @@ def from_json(text: str) -> Report:
         taken=document["taken"],
         rounds=document["rounds"],
         quick=document["quick"],
-        complete=document["complete"],
         results=[_result(written) for written in document["results"]],
     )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from manyhands._ids import new_id
@@ -15,25 +15,21 @@ if TYPE_CHECKING:
 
 __all__ = ["HalfSecondReset", "StillGuests"]
 
-_BODY = json.dumps({"holder": None, "marker": False, "status": "success", "output": "", "returncode": 0}).encode()
-_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(_BODY), _BODY)
+_LISTENER = Path(__file__).parent / "scripts" / "still_guest.py"
 
 
 class StillGuests(Provider):
-    """Every guest is the same listener on the pool's own loop, which answers yes to everything."""
+    """Every guest is the same listener, in a process of its own as real guests are, which answers yes to everything."""
 
     reset_seconds: ClassVar[float] = 0.0
 
     async def prepare(self) -> None:
-        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0, backlog=1024)
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._listener = await asyncio.create_subprocess_exec(
+            sys.executable, str(_LISTENER), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        assert self._listener.stdout is not None
+        self._port = int(await self._listener.stdout.readline())
         self._alive: set[str] = set()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError):  # whoever asked did not want to wait
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(_ANSWER)
-        writer.close()
 
     async def create(self, machine_id: str) -> Instance:
         instance = Instance(new_id(machine_id), "127.0.0.1", self._port)
@@ -51,8 +47,9 @@ class StillGuests(Provider):
         return sorted(self._alive) if self.run.id in runs else []
 
     async def close(self) -> None:
-        self._server.close()
-        await self._server.wait_closed()
+        assert self._listener.stdin is not None
+        self._listener.stdin.close()
+        await self._listener.wait()
 
 
 class HalfSecondReset(StillGuests):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from bench.machine import Machine
 from bench.measure import Contender, Measurement, Result, Run, Target, Verdict, measure
 from bench.plot import draw
 from bench.registry import measurements
-from bench.report import Report, amount, as_markdown, as_table, from_json, marks, to_json
+from bench.report import Report, amount, as_markdown, as_table, from_json, marks, newest, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ def of(*contenders: Contender, targets: tuple[Target, ...] = (), warm_up: bool =
 
 
 def report(*results: Result) -> Report:
-    return Report(MACHINE, "2026-01-01T00:00:00+00:00", 3, quick=False, complete=True, results=list(results))
+    return Report(MACHINE, "2026-01-01T00:00:00+00:00", 3, quick=False, results=list(results))
 
 
 def result(**changes: object) -> Result:
@@ -121,12 +122,23 @@ def test_a_target_stands_beside_the_contender_it_is_about() -> None:
 
 def test_markdown_shows_hits_and_misses_alike() -> None:
     made = result(targets=[Target("at least", 5, "theirs"), Target("at most", 20)], absent={"ray": "not installed"})
-    text = as_markdown(report(made))
+    text = as_markdown([report(made)])
     assert "- a CPU, 2 cores, 8 GB, Linux" in text
     assert "| ours | 12 tasks/s | 10 to 50 | target at most 20 tasks/s **pass** |" in text
     assert "| theirs | 3 tasks/s | 2 to 4 | 4 x, target at least 5 x **miss** |" in text
     assert "| ray | - | not installed |  |" in text
     assert "Targets: 1 pass, 1 miss, 0 not measured." in text
+
+
+def test_the_newest_result_of_each_measurement_is_shown_with_its_run() -> None:
+    early = replace(report(result(name="speed"), result(name="size")), taken="2026-01-01")
+    late = replace(report(result(name="speed")), taken="2026-01-02")
+    older = replace(report(result(name="size")), taken="2025-12-31")
+    kept = newest([older, early, late])
+    assert [(run.taken, [made.name for made in run.results]) for run in kept] == [
+        ("2026-01-02", ["speed"]),
+        ("2026-01-01", ["size"]),
+    ]
 
 
 def test_json_there_and_back_says_the_same() -> None:

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from manyhands.envs.samples.desktop_tasks import desktop_tasks
 from manyhands.models import ModelSettings, open_model
-from manyhands.models.demo_sight import largest_patch
+from manyhands.models.demo_sight import focused_field, largest_patch
 
 ROWS = """role\tname\ttext\tmiddle\tsize
 frame\tgalculator\t\t958, 619\t333x368
@@ -41,6 +41,18 @@ def ask(messages: list[dict[str, Any]], name: str = "computer") -> Any:
     return json.loads(calls[0]["function"]["arguments"]) if calls else message["content"]
 
 
+def shown(question: str, url: str) -> list[dict[str, Any]]:
+    content = [{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": url}}]
+    return [{"role": "user", "content": content}]
+
+
+def answered(arguments: str, seen: str) -> list[dict[str, Any]]:
+    """Return a call and its answer: a picture or a table."""
+    call = {"id": "1", "function": {"name": "computer", "arguments": arguments}}
+    content = [{"type": "image_url", "image_url": {"url": seen}}] if seen.startswith("data:") else seen
+    return [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": content}]
+
+
 def drawn(*patches: tuple[tuple[int, int, int, int], str]) -> str:
     picture = Image.new("RGB", (640, 400), "steelblue")
     for box, colour in patches:
@@ -54,35 +66,50 @@ def drawn(*patches: tuple[tuple[int, int, int, int], str]) -> str:
 def test_there_is_a_plan_for_every_sample(task: dict[str, Any]) -> None:
     first = ask([{"role": "system", "content": "s"}, {"role": "user", "content": f"{task['instruction']}\n\n{ROWS}"}])
     assert isinstance(first, dict), first
-    wanted = {"impossible": "FAIL", "append": "WAIT", "replace": "WAIT", "compute": "WAIT", "written": "WAIT"}
+    wanted = {"impossible": "FAIL", "append": "WAIT", "replace": "WAIT"}  # the file is not open
     assert first["action_type"] == wanted.get(task["id"].partition("-")[2], "CLICK")
 
 
+@pytest.mark.parametrize("task", desktop_tasks()[:15], ids=lambda task: str(task["id"]))
+def test_every_kind_of_sample_begins_with_a_window_found_in_the_picture(task: dict[str, Any]) -> None:
+    windows = {
+        "files": ((20, 60, 80, 90), "#3584e4"),
+        "editor": ((320, 20, 620, 180), "white"),
+        "terminal": ((20, 220, 300, 380), "black"),
+        "calculator": ((400, 220, 560, 380), "#f6f5f4"),
+    }
+    windows |= {"multi_apps": windows["calculator"]}
+    first = ask(shown(task["instruction"], drawn(*windows.values())))
+    if task["domain"] == "os":
+        assert first == {"action_type": "FAIL"}
+    else:
+        left, top, right, bottom = windows[task["domain"]][0]
+        assert first["action_type"] == "CLICK"
+        assert left < first["x"] < right
+        assert top < first["y"] < bottom
+
+
 def test_it_goes_on_with_its_plan_and_waits_for_what_is_not_there() -> None:
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": f"Compute 1 + 1 with the calculator and leave it.\n\n{ROWS}"}
-    ]
-    assert ask(messages) == {"action_type": "WAIT"}  # there is no key 1 on this picture
-    for _ in range(8):
-        call = {"id": "1", "function": {"name": "computer", "arguments": '{"action_type": "WAIT"}'}}
-        messages += [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": ROWS}]
-    assert ask(messages) == {"action_type": "FAIL"}
-    click = {"id": "1", "function": {"name": "computer", "arguments": '{"action_type": "CLICK", "x": 1, "y": 1}'}}
-    messages = [
-        *messages[:1],
-        {"role": "assistant", "content": None, "tool_calls": [click]},
-        {"role": "tool", "content": ROWS},
-    ]
-    assert ask(messages) == {"action_type": "CLICK", "x": 1023, "y": 775}
+    question = {"role": "user", "content": f"Compute 1 + 1 with the calculator and leave it.\n\n{ROWS}"}
+    click, escape, wait = '{"action_type": "CLICK"}', '{"action_type": "PRESS"}', '{"action_type": "WAIT"}'
+    begun = [question, *answered(click, ROWS), *answered(escape, ROWS)]
+    assert ask(begun) == {"action_type": "WAIT"}  # there is no key 1
+    assert ask([*begun, *answered(wait, ROWS) * 8]) == {"action_type": "FAIL"}
+    assert ask([*begun, *answered(click, ROWS)]) == {"action_type": "CLICK", "x": 1023, "y": 775}
+
+
+def test_it_presses_a_key_of_a_menu_when_it_sees_one() -> None:
+    closed, opened = drawn(), drawn(((100, 100, 200, 300), "white"))
+    question = "Change the settings of the text editor: show line numbers."
+    told = [*shown(question, closed), *answered("{}", closed), *answered("{}", closed)]
+    assert ask(told) == {"action_type": "WAIT"}
+    assert ask([*told, *answered('{"action_type": "WAIT"}', opened)]) == {"action_type": "PRESS", "key": "u"}
 
 
 def test_it_finds_the_terminal_in_a_picture_and_writes_python() -> None:
     patches = drawn(((0, 0, 300, 30), "black"), ((100, 100, 400, 300), "black"), ((420, 0, 630, 390), "white"))
-    content = [
-        {"type": "text", "text": "In the terminal, make the file run.sh in the folder Documents executable."},
-        {"type": "image_url", "image_url": {"url": patches}},
-    ]
-    command = ask([{"role": "user", "content": content}], "pyautogui")["command"]
+    question = "In the terminal, make the file run.sh in the folder Documents executable."
+    command = ask(shown(question, patches), "pyautogui")["command"]
     x, y = (int(part) for part in command.removeprefix("pyautogui.click(").removesuffix(")").split(", "))
     assert 100 < x < 400
     assert 100 < y < 300
@@ -91,6 +118,20 @@ def test_it_finds_the_terminal_in_a_picture_and_writes_python() -> None:
 def test_patches_of_no_picture_and_of_no_such_colour() -> None:
     assert largest_patch("", lambda *_: True) is None
     assert largest_patch(drawn(), lambda red, green, blue: red > 250) is None
+
+
+def test_the_field_that_has_the_keyboard_is_framed() -> None:
+    """A line that is chosen has the same colour; other fields have another frame."""
+    chosen, other = ((10, 100, 170, 130), "#3584e4"), ((200, 40, 400, 74), "#cdc7c2")
+    frame, inside, words = (
+        ((200, 100, 400, 134), "#3584e4"),
+        ((202, 102, 398, 132), "white"),
+        ((210, 110, 300, 124), "#3584e4"),
+    )
+    assert focused_field(drawn(chosen, other)) is None
+    assert focused_field(drawn(chosen, other, frame, inside)) == (300, 116)
+    assert focused_field(drawn(chosen, other, frame, inside, words)) == (300, 116)
+    assert focused_field("") is None
 
 
 def test_what_it_does_not_know_it_says() -> None:

@@ -130,6 +130,13 @@ def test_timers_of_the_server_keep_time(worker: Any) -> None:
         assert time.perf_counter() - started >= 0.05 * n
 
 
+def test_what_is_under_way_goes_on_while_a_crowd_begins(worker: Any) -> None:
+    assert worker.add(1) == 2, "the agent is made, so the calls begin in the order in which they are sent"
+    results = [worker.together(0) for _ in range(8_000)]
+    begun_meanwhile = [result.result(60) - begun for begun, result in enumerate(results, start=1)]
+    assert max(begun_meanwhile) <= 1_024, "a call of one turn sees no more than what begins in a few turns"
+
+
 def test_a_call_that_is_cancelled_before_its_first_step_is_answered(
     server: RpcAgentServerLauncher, mark: Path, eventually: Any
 ) -> None:

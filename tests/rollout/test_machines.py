@@ -29,8 +29,10 @@ from manyhands.cli.display import line
 from manyhands.envs.samples import sample_path
 from manyhands.errors import ConfigError, LeaseLost
 from manyhands.models import ModelSettings
+from manyhands.models.demo import DemoModel
 from manyhands.rollout.holding import MachineDesk, PoolPlace
 from manyhands.rollout.machines import lease_limit
+from manyhands.rollout.pausing import PausingModel
 from manyhands.rollout.station import PlaySettings
 from manyhands.rollout.tally import Tally
 from manyhands.store import Journal, PlayStatus
@@ -291,6 +293,27 @@ def test_machines_stand_still_while_the_model_thinks(
     assert seen[:2] == ["rest", "wake"], "it is free, then handed out"
     assert seen[2:6] == (["rest", "wake"] * 2 if pauses else seen[2:6])
     assert seen.count("wake") == (3 if pauses else 1)
+
+
+def test_a_rollout_that_is_stopped_while_it_pauses_lets_its_machine_go_on() -> None:
+    notes: list[str] = []
+
+    class SlowLease:
+        async def apause(self) -> None:
+            notes.append("pause")
+            await asyncio.sleep(100)
+
+        async def aresume(self) -> None:
+            notes.append("resume")
+
+    async def stop_it() -> None:
+        lease: Any = SlowLease()
+        async with asyncio.timeout(0.05):
+            await PausingModel(DemoModel(ModelSettings(name="demo")), lease).complete([], [])
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(stop_it())
+    assert notes == ["pause", "resume"]
 
 
 def start(tmp_path: Path, server: OpenAIServer, data: Path, *more: str) -> subprocess.Popen[str]:

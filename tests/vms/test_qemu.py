@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from manyhands import ConfigError, UsageError, VMPoolManager
 from manyhands.vms.images import frozen_states, images
 from manyhands.vms.providers.qemu import provider as qemu
+from manyhands.vms.providers.qemu.golden import _remove_drafts
 from manyhands.vms.providers.qemu.hardware import kvm_works
 
 
@@ -111,3 +113,13 @@ def test_a_disk_that_is_not_there_and_a_wrong_accelerator() -> None:
         VMPoolManager("qemu", 1, path_to_vm="/no/such.qcow2", name="wrong").start()
     with pytest.raises(ConfigError, match="'kvm' or 'tcg'"):
         VMPoolManager("qemu", 1, options={"accelerator": "xen"}, name="wrong").start()
+
+
+def test_half_made_states_are_removed_unless_somebody_makes_them(tmp_path: Path) -> None:
+    for name in (".left", ".being-made", "whole"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ram").touch()
+    with (tmp_path / ".being-made.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _remove_drafts(tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {".being-made", "whole"}

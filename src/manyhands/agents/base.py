@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABCMeta
 from typing import TYPE_CHECKING, Any
 
 from manyhands._ids import new_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from manyhands.agents.rpc_agent import RpcAgent
     from manyhands.rpc import TlsConf
 
@@ -20,9 +23,7 @@ class _AgentMeta(ABCMeta):
     def __call__(cls, *args: Any, to_dist: Any = None, **kwargs: Any) -> Any:
         if to_dist is None or to_dist is False:
             return super().__call__(*args, **kwargs)
-        from manyhands.agents.rpc_agent import construct
-
-        return construct(cls, args, kwargs, to_dist)
+        return _constructor(to_dist is True)(cls, args, kwargs, to_dist)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         """A proxy counts as an instance of the class of the agent that it stands for."""
@@ -30,6 +31,23 @@ class _AgentMeta(ABCMeta):
             return True
         agent_class = getattr(type(instance), "_manyhands_agent", None)
         return agent_class is not None and cls in agent_class.__mro__
+
+
+@functools.cache
+def _constructor(in_child: bool) -> Callable[..., RpcAgent]:
+    """Return `construct`, imported once: for a million agents the statement alone would take a second."""
+    if in_child:
+        _start_warm_parent()
+    from manyhands.agents.rpc_agent import construct
+
+    return construct
+
+
+def _start_warm_parent() -> None:
+    """Start the process that forks child servers, so that it starts while everything else is loaded here."""
+    from manyhands.remote.children.parent import start
+
+    start()
 
 
 class AgentBase(metaclass=_AgentMeta):
@@ -78,6 +96,8 @@ class AgentBase(metaclass=_AgentMeta):
             ConfigError: the settings contradict each other.
             Unserialisable: some part of its state cannot travel; the error names the part.
         """
+        if host is None and port is None:
+            _start_warm_parent()
         from manyhands.agents.rpc_agent import move
         from manyhands.remote import DistConf
 

@@ -1,9 +1,18 @@
 """Objects that live on other servers: message, reference, proxy; servers; child processes.
 
-`DistConf` and `concurrent` are light; everything else is loaded when the first agent goes away.
+Everything is loaded when it is first used.
 """
 
-from manyhands.remote.concurrency import concurrent
-from manyhands.remote.dist import DistConf
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands._lazy import names_from
+
+if TYPE_CHECKING:
+    from manyhands.remote.concurrency import concurrent
+    from manyhands.remote.dist import DistConf
 
 __all__ = ["DistConf", "concurrent"]
+
+__getattr__ = names_from(__name__, {"concurrency": ("concurrent",), "dist": ("DistConf",)})

@@ -72,7 +72,9 @@ def encode_result(thing: Any, what: str) -> Any:
     """
     kind = type(thing)
     if kind in PLAIN:
-        return thing if _short(thing) else ("p", pickle.dumps(thing, protocol=5))
+        if (kind is str or kind is bytes) and len(thing) >= ATTACH_BYTES:
+            return ("p", pickle.dumps(thing, protocol=5))
+        return thing
     if kind is Msg:
         content = thing.content
         if type(content) in PLAIN and not thing.metadata and _short(content):

@@ -24,8 +24,8 @@ class PausingModel(Model):
 
     async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
         """Ask; raises as the other model, and LeaseLost if the machine is gone."""
-        await self._lease.apause()
         try:
+            await self._lease.apause()  # inside: whoever is cancelled here may have paused the machine already
             return await self._model.complete(messages, tools)
         finally:
             await self._lease.aresume()

@@ -10,10 +10,10 @@ from manyhands.vms.states import FINAL, LIVE, MachineState
 if TYPE_CHECKING:
     from manyhands.vms.client import PoolClient
     from manyhands.vms.face import Lease
-    from manyhands.vms.keeper import PoolStatus
     from manyhands.vms.machine import CommandResult, Machine
     from manyhands.vms.pool import VMPoolManager
     from manyhands.vms.providers import MachineSettings, Provider
+    from manyhands.vms.status import PoolStatus
 
 __all__ = [
     "FINAL",
@@ -34,10 +34,10 @@ __getattr__ = names_from(
     {
         "client": ("PoolClient",),
         "face": ("Lease",),
-        "keeper": ("PoolStatus",),
         "machine": ("CommandResult", "Machine"),
         "pool": ("VMPoolManager",),
         "providers": ("MachineSettings", "Provider"),
+        "status": ("PoolStatus",),
     },
 )
 """Loads what is used: a worker that only talks to a machine needs neither gRPC nor providers."""

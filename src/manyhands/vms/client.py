@@ -19,7 +19,7 @@ from manyhands.vms.wire import SERVICE, decode, encode, error_from, grant_from, 
 if TYPE_CHECKING:
     from manyhands.rpc.tls import TlsConf
     from manyhands.vms.face import LeaseRequest
-    from manyhands.vms.keeper import Grant, PoolStatus
+    from manyhands.vms.status import Grant, PoolStatus
 
 __all__ = ["PoolClient"]
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from manyhands.vms.keeper import Grant, PoolStatus
     from manyhands.vms.machine import Machine
+    from manyhands.vms.status import Grant, PoolStatus
 
 __all__ = ["LEASE_SECONDS", "Lease", "Leasing", "PoolFace"]
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from manyhands._clock import monotonic
@@ -16,15 +15,15 @@ from manyhands.vms.hand_over import adopt, verify_clean
 from manyhands.vms.ledger import EffectKind, LeaseRecord, Trouble
 from manyhands.vms.ownership import dead_runs
 from manyhands.vms.states import FINAL, MachineState
+from manyhands.vms.status import Grant, MachineStatus, PoolStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from manyhands.vms.ledger import Effect, Ledger
-    from manyhands.vms.machine import Machine
     from manyhands.vms.providers.base import Instance, Provider
 
-__all__ = ["Grant", "Keeper", "MachineStatus", "PoolStatus"]
+__all__ = ["Keeper"]
 
 _log = logging.getLogger("manyhands.vms")
 
@@ -35,53 +34,6 @@ _WAY_SECONDS = 0.25
 hand-outs at once are through in a tenth of that."""
 _LOGS_KEPT = 50
 """Files of quarantined machines that are kept for one pool, the newest ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A machine for a holder, and how long until the next heartbeat must have come."""
-
-    token: int
-    machine: Machine
-    duration: float
-
-
-@dataclass(frozen=True, slots=True)
-class MachineStatus:
-    """One row of the table of machines."""
-
-    id: str
-    state: MachineState
-    seconds: float
-    """Since when it is in this state."""
-    holder: str
-    uses: int
-    address: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatus:
-    """What `manyhands pool status` shows."""
-
-    pool: str
-    provider: str
-    size: int
-    spares: int
-    waiting: int
-    draining: bool
-    failure: str | None
-    machines: tuple[MachineStatus, ...]
-    hand_overs: int = 0
-    """Leases whose holders got their machine."""
-    leased_seconds: float = 0.0
-    """How long machines were with holders, all together."""
-    seconds: float = 0.0
-    """Since the machines were asked for."""
-
-    def count(self, state: MachineState) -> int:
-        """Return how many machines are in a state."""
-        return sum(1 for machine in self.machines if machine.state is state)
 
 
 class Keeper:

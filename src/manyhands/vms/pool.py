@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from manyhands.rpc.tls import TlsConf
     from manyhands.rpc.token import Token
     from manyhands.vms.face import LeaseRequest
-    from manyhands.vms.keeper import Grant, PoolStatus
     from manyhands.vms.providers import Provider
     from manyhands.vms.service import PoolServer
+    from manyhands.vms.status import Grant, PoolStatus
 
 __all__ = ["VMPoolManager"]
 

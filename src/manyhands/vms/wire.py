@@ -15,9 +15,9 @@ from typing import Any
 
 from manyhands import errors
 from manyhands.errors import MachineFailed, ManyhandsError, ProtocolError
-from manyhands.vms.keeper import Grant, MachineStatus, PoolStatus
 from manyhands.vms.machine import Machine
 from manyhands.vms.states import MachineState
+from manyhands.vms.status import Grant, MachineStatus, PoolStatus
 
 __all__ = ["SERVICE", "decode", "encode", "error_from", "error_to", "grant_from", "status_from", "to_plain"]
 

@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.config.run_config import usable_cores
 from manyhands.errors import ServerLost
-from manyhands.remote.children import zygote
+from manyhands.remote.children import parent
 from manyhands.rpc.address import Address
 from manyhands.rpc.token import load_token
 
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Child", "child_link", "close_nursery", "own_child_link"]
 
-_PACKAGE = __name__.partition(".")[0]
-_NOT_THERE = frozenset({f"{_PACKAGE}.__main__", __name__})
-"""Modules that the warm parent does not load although its owner has: few servers have children of their own, and what this
-one needs to start processes takes as long to load as a server to fork."""
 _START = 30.0
 """Seconds that a child may take to listen; it needs 0.05 on an idle machine."""
 _LEASE = 10.0
@@ -81,13 +76,11 @@ class Child:
 
 
 class _Nursery:
-    """Starts the warm parent when the first child is wanted."""
+    """Has children forked by the warm parent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         """Protects everything here."""
-        self._zygote: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
         self._folder: Path | None = None
         self._children: list[Child] = []
         self._shared: list[Link] = []
@@ -114,14 +107,13 @@ class _Nursery:
             return link, self._children[-1]
 
     def _bear(self) -> Link:
-        if self._zygote is None or self._zygote.poll() is not None:
-            self._start()
+        control = parent.start().control
         # Loading gRPC takes as long as the warm parent needs to start; both happen at the same time.
         from manyhands.remote.client.link import Link
         from manyhands.remote.client.links import adopt
 
-        assert self._control is not None
-        assert self._folder is not None
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="manyhands-"))
         token = load_token()
         self._born += 1
         address = Address("", 0, str(self._folder / str(self._born)))
@@ -135,26 +127,12 @@ class _Nursery:
             "lease": _LEASE,
         }
         with theirs:
-            socket.send_fds(self._control, [json.dumps(settings).encode()], [theirs.fileno()])
+            socket.send_fds(control, [json.dumps(settings).encode()], [theirs.fileno()])
         child = Child(address, ours)
         self._children.append(child)
         link = Link(child, token, None)
         adopt(link)
         return link
-
-    def _start(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="manyhands-"))
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * zygote.LONGEST)
-        loaded = sorted(name for name in sys.modules if name.startswith(f"{_PACKAGE}.") and name not in _NOT_THERE)
-        with theirs:
-            self._zygote = subprocess.Popen(
-                [sys.executable, "-m", "manyhands.remote.children.zygote", str(theirs.fileno()), *loaded],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                process_group=0,
-            )
-        self._control = ours
 
     def close(self) -> None:
         """End every child and the warm parent."""
@@ -163,17 +141,10 @@ class _Nursery:
                 child.close()
             self._children.clear()
             self._shared.clear()
-            if self._control is not None:
-                self._control.close()
-            if self._zygote is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._zygote.wait(0.2)
-                if self._zygote.returncode is None:
-                    self._zygote.kill()
-                    self._zygote.wait()
+            parent.close()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
-            self._zygote = self._control = self._folder = None
+            self._folder = None
 
     def forget(self) -> None:
         """In a forked process: the children are the parent's."""

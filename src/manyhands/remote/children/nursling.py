@@ -15,14 +15,22 @@ from manyhands._processes import die_with_parent, end_own_group
 
 __all__ = ["GC_THRESHOLD", "live", "warm_up"]
 
-GC_THRESHOLD = (100_000, 20, 20)
+GC_THRESHOLD = (100_000, 50, 10)
 """A server makes and drops objects by the hundred thousand at a time; with Python's 700 half of its time would go into
-looking for cycles among them."""
+looking for cycles among them. Calls that wait make a young generation old that is gone in a second: with 50 of them, 5,000,000
+objects, it is looked at a second time only where it stays."""
+
+_NEEDED = (
+    "ctypes",  # by `die_with_parent`; loading it in every child would take a tenth of the child's start
+    "manyhands.remote.server.peers",
+    "manyhands.remote.server.policy",
+    "manyhands.remote.server.service",
+)
 
 
 def warm_up(modules: list[str]) -> None:
     """Import everything that a server needs, and what of this package its owner uses; none of it opens a connection."""
-    for name in ("manyhands.remote.server.peers", "manyhands.remote.server.service", *modules):
+    for name in (*_NEEDED, *modules):
         importlib.import_module(name)
 
 
@@ -38,6 +46,7 @@ def live(settings: dict[str, Any], leash: int) -> None:
     os.environ.update(settings["environ"])
     os.chdir(settings["cwd"])
     gc.set_threshold(*GC_THRESHOLD)
+    gc.enable()
     logging.basicConfig(level=settings["log_level"])
     connection = socket.socket(fileno=leash)
     try:

@@ -14,21 +14,21 @@ import signal
 import socket
 import sys
 
-__all__ = ["LONGEST", "main"]
+from manyhands.remote.children.parent import LONGEST
 
-LONGEST = 1 << 20
-"""Bytes of a request; most of it is `sys.path`."""
+__all__ = ["main"]
 
 
 def main(descriptor: int, modules: list[str]) -> None:
     """Fork servers as asked until the owner is gone."""
+    gc.disable()  # what is imported stays: there is nothing to find. A server enables it for itself
     from manyhands.remote.children import nursling
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps: nobody here waits for a child
     control = socket.socket(fileno=descriptor)
     nursling.warm_up(modules)
-    gc.freeze()  # what is imported stays; a collection in a child must not copy its pages
+    gc.freeze()  # a collection in a child must not copy the pages of what is imported
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, LONGEST, 1)
         if not data:

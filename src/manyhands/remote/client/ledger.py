@@ -36,7 +36,8 @@ class Ledger:
         self.window = Limits().window_bytes
         """What calls under way may weigh together; the server says it in welcome and holds its clients to it."""
         self.lock = threading.Lock()
-        """Protects the load, and that a result is pinned before it is settled."""
+        """Protects the load. Also held by whoever pins a result, from finding its call under way until the server will be told,
+        and taken by whoever settles a frame before it is acknowledged: what was pinned in time is still there."""
         self._room = threading.Condition(self.lock)
         """Notified when the load has fallen below the window."""
         self._load = 0
@@ -44,14 +45,16 @@ class Ledger:
 
     # --- callers --------------------------------------------------------------------------------------------------------
 
-    def send(self, number: int, result: Any, item: tuple[Any, ...], size: int, *, may_wait: bool) -> None:
+    def send(
+        self, number: int, result: Any, item: tuple[Any, ...], size: int, must_not_wait: Callable[[], bool]
+    ) -> None:
         """Enter a call and put it on its way; waits while the window is full, if the caller is one who may."""
         weight = size + CALL_BYTES
         result._size = weight
         self.pending[number] = result
         with self.lock:
             # One call may always be under way, however large it is.
-            while self._load and self._load + weight > self.window and may_wait and self.lost is None:
+            while self._load + weight > self.window and self._load and self.lost is None and not must_not_wait():
                 self._crowded = True
                 self._room.wait(1.0)
             self._load += weight
@@ -65,9 +68,9 @@ class Ledger:
 
     def forget(self, number: int) -> None:
         """Drop whatever still comes for a call."""
-        with self.lock:
-            dropped = self.pending.pop(number, None)
-            if dropped is not None:
+        dropped = self.pending.pop(number, None)
+        if dropped is not None:
+            with self.lock:
                 self._free(dropped._size)
 
     def pin(self, result: Result) -> Hold | None:
@@ -81,8 +84,7 @@ class Ledger:
 
     def is_pending(self, result: Any) -> bool:
         """Return whether the call of a result has not ended."""
-        with self.lock:
-            return self.pending.get(result._number) is result
+        return self.pending.get(result._number) is result
 
     def loss(self) -> ManyhandsError:
         """Return a fresh error that says why the server is lost."""
@@ -99,9 +101,15 @@ class Ledger:
         """
         wakes: dict[Any, list[Any]] = {}
         freed = 0
-        with self.lock:
-            for item in items:
+        for item in items:
+            if item[0] != RESULT or attachments:
                 freed += self._note(item, attachments, wakes)
+                continue
+            result = self.pending.pop(item[1], None)  # the common one, short
+            if result is not None:
+                result._settle(states.ENCODED, item[2], wakes)
+                freed += result._size
+        with self.lock:
             self._free(freed)
         _wake_loops(wakes)
 

@@ -124,7 +124,7 @@ class Link:
         result = Result(self, number)
         size = None if kwargs or timeout is not None else _plain(args)
         if size is not None:
-            ledger.send(number, result, (CALL, number, agent, method, args), size, may_wait=not self._on_loop())
+            ledger.send(number, result, (CALL, number, agent, method, args), size, self._on_loop)
         else:
             self._call_more(result, agent, method, args, kwargs, timeout)
         self._look_again()
@@ -148,7 +148,7 @@ class Link:
             item = (CALL, number, agent, method, argued.args)
         else:
             item = (CALL_MORE, number, agent, method, argued.args, argued.kwargs, 0, timeout)
-        self.ledger.send(number, result, item, argued.size, may_wait=not self._on_loop())
+        self.ledger.send(number, result, item, argued.size, self._on_loop)
         if timeout is not None:
             self._loop.call_soon_threadsafe(self._set_deadline, weakref.ref(result), timeout)
 
@@ -162,7 +162,7 @@ class Link:
         stream = RemoteStream(self, number, inbox, timeout)
         self._send_code(argued.code)
         item = (CALL_MORE, number, agent, method, argued.args, argued.kwargs, stream.CREDIT, None)
-        self.ledger.send(number, inbox, item, argued.size, may_wait=not self._on_loop())
+        self.ledger.send(number, inbox, item, argued.size, self._on_loop)
         self._look_again()
         return stream
 
@@ -198,7 +198,7 @@ class Link:
 
     def _look_again(self) -> None:
         """Settle what was added after the link was lost but before anybody could see that it was."""
-        if self.lost is not None:
+        if self.ledger.lost is not None:
             self._loop.call_soon_threadsafe(self.ledger.fail_all)
 
     def _on_loop(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import Context, copy_context
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,11 +59,14 @@ class CrowdLoop(asyncio.SelectorEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        return self._enter(monotonic() + delay, callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
+        return self._enter(when, callback, args, context)
+
+    def _enter(self, when: float, callback: Any, args: Any, context: Context | None) -> _Timer:
         timer = _Timer(when, callback, args, copy_context() if context is None else context)
         tick = int(when * _TICKS) + 1
         timers = self._ticks.get(tick)

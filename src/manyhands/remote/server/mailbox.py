@@ -22,6 +22,7 @@ class Call:
     __slots__ = (
         "agent",
         "args",
+        "begun",
         "cancelled",
         "credit",
         "error",
@@ -51,6 +52,8 @@ class Call:
         """Why it cannot start: the error of an argument, as it came."""
         self.runs: int | asyncio.Task[None] | None = None
         """The thread or task that carries it out, while it does."""
+        self.begun = False
+        """Whether its task has taken its first step."""
         self.cancelled: BaseException | None = None
         self.watchers: list[Callable[[str, Any], None]] | None = None
         """Who else wants its outcome."""
@@ -120,10 +123,12 @@ def overlapping(agent: Agent, mutex: threading.Lock) -> list[Call]:
     """
     if not agent.queue:
         return []
+    chosen: list[Call] = []
     with mutex:
-        chosen = [call for call in agent.queue if _may_overlap(agent, call)]
-        if chosen:
-            agent.queue = deque([call for call in agent.queue if call not in chosen])
+        others: deque[Call] = deque()
+        for call in agent.queue or ():
+            (chosen if _may_overlap(agent, call) else others).append(call)
+        agent.queue = others
     return chosen
 
 

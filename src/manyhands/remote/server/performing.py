@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from manyhands.remote.server.policy import Policy
 
 __all__ = ["Player", "credit_of", "fail", "perform_sync", "read_attribute"]
+
+_SLICE = 256
+"""Async calls that begin at a time, about a millisecond's work, before those under way have their turn again. A crowd that
+waits one second each is then as large as what can begin in a second, however many were asked: it stays in the processor's
+cache, and in little memory."""
 
 
 def perform_sync(call: Call, policy: Policy) -> None:
@@ -111,18 +117,23 @@ class Player:
         self._policy = policy
         self._then = then
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._starting = threading.Lock()
-        """Makes the loop start once."""
+        self._waiting: deque[Call] = deque()
+        """Calls that have not begun."""
+        self._called = False
+        """Whether `_begin` is about to look at them."""
+        self._submitting = threading.Lock()
+        """Protects `_loop`, so that it starts once, and `_called`."""
 
     def submit(self, calls: list[Call]) -> None:
         """Have calls carried out; from any thread."""
-        if self._loop is None:
-            with self._starting:
-                if self._loop is None:
-                    loop = CrowdLoop()
-                    threading.Thread(target=loop.run_forever, name="manyhands-agents", daemon=True).start()
-                    self._loop = loop
-        self._loop.call_soon_threadsafe(self._begin, calls)
+        self._waiting.extend(calls)
+        with self._submitting:
+            if self._loop is None:
+                self._loop = CrowdLoop()
+                threading.Thread(target=self._loop.run_forever, name="manyhands-agents", daemon=True).start()
+            called, self._called = self._called, True
+        if not called:
+            self._loop.call_soon_threadsafe(self._begin)
 
     def cancel(self, call: Call) -> None:
         """Cancel the task of a call, if it runs; from any thread."""
@@ -130,25 +141,35 @@ class Player:
             self._loop.call_soon_threadsafe(self._cancel, call)
 
     def _cancel(self, call: Call) -> None:
-        if isinstance(call.runs, asyncio.Task):
+        # A task that is cancelled before its first step never takes one, and its caller would never be answered. `_play` sees
+        # with its first step that the call is cancelled.
+        if isinstance(call.runs, asyncio.Task) and call.begun:
             call.runs.cancel()
 
-    def _begin(self, calls: list[Call]) -> None:
-        loop = self._loop
-        assert loop is not None
-        for call in calls:
-            following: Call | None = call
-            while following is not None:
-                if following.session.full and following.session.park(following):
-                    break
-                method = following.method
-                assert method is not None
-                if method.kind is Kind.PROMPT and following.cancelled is None:
-                    self._step(following)
-                    following = self._then(following)
-                else:
-                    asyncio.Task(self._play(following), loop=loop, name=following.name)  # kept by its first step
-                    following = None
+    def _begin(self) -> None:
+        """Begin with some of the calls that wait; with more of them after everything under way has had its turn."""
+        waiting = self._waiting
+        try:
+            for _ in range(min(len(waiting), _SLICE)):
+                self._start(waiting.popleft())
+        finally:
+            with self._submitting:
+                self._called = bool(waiting)
+                if self._called:
+                    assert self._loop is not None
+                    self._loop.call_soon(self._begin)
+
+    def _start(self, call: Call | None) -> None:
+        while call is not None:
+            if call.session.full and call.session.park(call):
+                return
+            method = call.method
+            assert method is not None
+            if method.kind is not Kind.PROMPT or call.cancelled is not None:
+                call.runs = asyncio.Task(self._play(call), loop=self._loop, name=call.name)
+                return
+            self._step(call)
+            call = self._then(call)
 
     def _step(self, call: Call) -> None:
         """Carry out an async method that never awaits: its coroutine ends with its first step."""
@@ -163,9 +184,7 @@ class Player:
             fail(call, error)
 
     async def _play(self, call: Call) -> None:
-        # Set here, not where the task is made: a task that is cancelled before its first step never takes one, and its
-        # caller would never be answered. Whoever cancels earlier than this is seen below.
-        call.runs = asyncio.current_task()
+        call.begun = True
         try:
             if call.cancelled is not None:
                 raise call.cancelled
@@ -183,9 +202,7 @@ class Player:
         except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
             fail(call, error)
         call.runs = None
-        following = self._then(call)
-        if following is not None:
-            self._begin([following])
+        self._start(self._then(call))
 
     async def _stream(self, call: Call, items: Any) -> None:
         credit = credit_of(call)

@@ -134,7 +134,8 @@ class Schedule:
                     fail(call, call.cancelled)
                 elif call.name == CONSTRUCT:
                     self._construct(call)
-                    self.stir(call.agent)
+                    if call.agent.queue:
+                        self.stir(call.agent)
                 elif call.name == FREE:
                     self._free(call.agent)
                 elif call.name.startswith("?"):

@@ -32,6 +32,10 @@ _HOLD_BYTES = MESSAGE_BYTES
 """Results from this size on stay here until they are asked for."""
 _FRAME_ITEMS = 4_000
 _FRAME_BYTES = 1 << 20
+_CROWD = 4_000
+_GATHER = 0.01
+"""While so many calls are under way, results are gathered for so many seconds after a frame that held all there were. A frame
+costs both sides some 0.2 ms whatever is in it; 4,000 calls, 20 µs each, are 80 ms of work."""
 _ACK_AFTER = 0.2
 """As in the client's link."""
 _COUNTED = 512
@@ -223,8 +227,11 @@ class Session:
             self._awake = False
             while (self._outgoing and not conversation.choked) or conversation.ack_due:
                 said = ([], []) if conversation.choked else self._take()
+                all_said = not self._outgoing
                 for message in conversation.say(*said):
                     await stream.write(message)
+                if all_said and len(self.active) >= _CROWD:
+                    await asyncio.sleep(_GATHER)
 
     @property
     def heard(self) -> int:

@@ -145,6 +145,7 @@ async def _make(
         if disk is not None:
             await asyncio.to_thread(layer, golden.folder / "disk", golden.folder / "overlay")
         await asyncio.to_thread(_remove_older, golden.folder.parent, image_name, hardware.image_key)
+        await asyncio.to_thread(_remove_drafts, golden.folder.parent)
     except BaseException:
         shutil.rmtree(draft.folder, ignore_errors=True)
         raise
@@ -179,6 +180,14 @@ def _remove_older(home: Path, image_name: str, image_key: str) -> None:
         with path.open() as file, contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def _remove_drafts(home: Path) -> None:
+    """Remove what makers that were killed have left: nobody else makes the same state again once its image has changed."""
+    for draft in home.glob(".*/"):
+        with (home / f"{draft.name}.lock").open("w") as lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def layer(base: Path, target: Path) -> None:
