@@ -35,7 +35,7 @@ class _AgentMeta(ABCMeta):
 
 @functools.cache
 def _constructor(in_child: bool) -> Callable[..., RpcAgent]:
-    """Return `construct`, imported once: for a million agents the statement alone would take a second."""
+    """Return `construct`, imported once and not once for each of a million agents."""
     if in_child:
         _start_warm_parent()
     from manyhands.agents.rpc_agent import construct

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from manyhands.errors import ConfigError
 from manyhands.rpc.address import Address
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from manyhands.remote.children.nursery import Child
     from manyhands.remote.client.link import Link
     from manyhands.rpc.tls import TlsConf
@@ -75,6 +78,13 @@ def place_of(conf: DistConf) -> tuple[Link, Child | None]:
         from manyhands.remote.client.links import link_to
 
         return link_to(Address.of(conf.host, conf.port), conf.tls), None
+    nursery = _nursery()
+    return nursery.own_child_link() if conf.own_process else (nursery.child_link(), None)
+
+
+@functools.cache
+def _nursery() -> ModuleType:
+    """Return the module, imported once and not once for each agent."""
     from manyhands.remote.children import nursery
 
-    return nursery.own_child_link() if conf.own_process else (nursery.child_link(), None)
+    return nursery

@@ -21,7 +21,7 @@ looking for cycles among them. Calls that wait make a young generation old that 
 objects, it is looked at a second time only where it stays."""
 
 _NEEDED = (
-    "ctypes",  # by `die_with_parent`; loading it in every child would take a tenth of the child's start
+    "ctypes",  # by `die_with_parent`, in every child
     "manyhands.remote.server.peers",
     "manyhands.remote.server.policy",
     "manyhands.remote.server.service",

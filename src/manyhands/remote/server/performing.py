@@ -28,8 +28,7 @@ __all__ = ["Player", "credit_of", "fail", "perform_sync", "read_attribute"]
 
 _SLICE = 256
 """Async calls that begin at a time, about a millisecond's work, before those under way have their turn again. A crowd that
-waits one second each is then as large as what can begin in a second, however many were asked: it stays in the processor's
-cache, and in little memory."""
+waits one second each then takes the memory of what can begin in a second, however many were asked."""
 
 
 def perform_sync(call: Call, policy: Policy) -> None:
