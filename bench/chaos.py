@@ -1,0 +1,209 @@
+"""Sample tasks at desktops while a machine is killed, a guest's server is stopped and a worker is killed: is every one scored?
+
+    python -m bench.chaos                                      # 60 tasks at QEMU desktops: many minutes where they are emulated
+    python -m bench.chaos --provider-name process --tasks 20   # at desktops of this host
+
+Nothing is compared and nothing is timed against a target: it either holds or it does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from manyhands import RolloutConfig, run_parallel_rollout
+from manyhands.envs.samples import sample_path
+from manyhands.errors import Interrupted, MachineFailed
+from manyhands.store import Journal
+from manyhands.testing.scripts import alive, wait_until
+from manyhands.vms.folders import cache_folder
+from manyhands.vms.guest_http import as_json, ask
+from manyhands.vms.ownership import marked_processes
+
+if TYPE_CHECKING:
+    from manyhands.rollout.tally import Tally
+    from manyhands.store import Summary
+
+__all__ = ["main"]
+
+_RUN = "chaos"
+_ROLLOUTS, _MACHINES = 5, 3
+_TASK_SECONDS = 1800.0
+"""Of work for one task, which takes a minute at an emulated desktop that shares its core."""
+_STATE_SECONDS = 3.0
+_STOP = "kill -STOP $PPID"
+"""The parent of a command's shell is the guest's server."""
+
+
+@dataclass(slots=True)
+class Strike:
+    """One bad thing, and what came of it."""
+
+    what: str
+    pid: int
+    at: float
+    done: int
+    gone: float | None = None
+    """When the process that was hit was no longer there."""
+
+    def __str__(self) -> str:
+        after = "still there" if self.gone is None else f"gone {self.gone - self.at:.0f} s later"
+        return f"{self.at:5.0f} s, {self.done} results: {self.what} (process {self.pid}, {after})"
+
+
+class Chaos:
+    """Strikes three times, each time when another tenth of the results is there."""
+
+    def __init__(self, tasks: int, live: Path) -> None:
+        self._tasks, self._live = tasks, live
+        self._plan = [self._kill_a_machine, self._stop_a_guest, self._kill_a_worker]
+        self.strikes: list[Strike] = []
+        self.runs: set[str] = set()
+        self.machines: set[int] = set()
+        self.workers: set[int] = set()
+
+    def __call__(self, tally: Tally) -> None:
+        """Look, and strike if it is time to; for `run_parallel_rollout`."""
+        here = f"rollout-{os.getpid()}-"
+        self.runs |= {path.name for path in cache_folder("runs", "rollout").iterdir() if path.name.startswith(here)}
+        machines = marked_processes(self.runs)
+        self.machines |= machines.keys()
+        self.workers |= set(self._playing())
+        for strike in self.strikes:
+            if strike.gone is None and not alive(strike.pid):
+                strike.gone = tally.seconds
+        number = len(self.strikes)
+        if number < len(self._plan) and tally.done >= (number + 1) * self._tasks // 10:
+            hit = self._plan[number](machines)
+            if hit is not None:
+                self.strikes.append(Strike(*hit, tally.seconds, tally.done))
+                print(f"{tally.seconds:5.0f} s, {tally.done} results: {hit[0]}", flush=True)
+
+    def _kill_a_machine(self, machines: dict[int, str]) -> tuple[str, int] | None:
+        for pid in machines:
+            if _leased_guest(pid) is not None:
+                os.kill(pid, signal.SIGKILL)
+                return f"machine {machines[pid]} is killed", pid
+        return None
+
+    def _stop_a_guest(self, machines: dict[int, str]) -> tuple[str, int] | None:
+        for pid in machines:
+            port = _leased_guest(pid)
+            if port is not None:
+                try:
+                    fields = as_json({"command": _STOP, "shell": True})
+                    ask("127.0.0.1", port, "POST", "/execute", fields, timeout=_STATE_SECONDS)
+                except MachineFailed:  # it cannot answer: it has stopped
+                    return f"the server in machine {machines[pid]} is stopped", pid
+        return None
+
+    def _kill_a_worker(self, _: dict[int, str]) -> tuple[str, int] | None:
+        for pid in self._playing():
+            if pid != os.getpid() and alive(pid):
+                os.kill(pid, signal.SIGKILL)
+                return "a worker is killed", pid
+        return None
+
+    def _playing(self) -> list[int]:
+        return [int(board.stem.rpartition("-")[2]) for board in self._live.glob("*.json")]
+
+
+def _leased_guest(pid: int) -> int | None:
+    """Return the port of the guest server of a machine that somebody holds."""
+    try:
+        listening = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return None
+    for port in (each.laddr.port for each in listening if each.status == psutil.CONN_LISTEN):
+        try:
+            state = ask("127.0.0.1", port, "GET", "/manyhands/state", timeout=_STATE_SECONDS).json()
+        except MachineFailed:  # another port, or a machine that is paused
+            continue
+        if isinstance(state, dict) and state.get("holder"):
+            return port
+    return None
+
+
+def _left(chaos: Chaos) -> list[str]:
+    """Return what should have ended and has not."""
+    found = [f"process {pid} of machine {name}" for pid, name in marked_processes(chaos.runs).items()]
+    found += [f"worker {pid}" for pid in chaos.workers - {os.getpid()} if alive(pid)]
+    found += [f"child {child.pid}: {' '.join(child.cmdline()[:3])}" for child in psutil.Process().children(True)]
+    folders = cache_folder("runs", "rollout").iterdir()
+    return found + [f"folder {path}" for path in folders if path.name in chaos.runs]
+
+
+def _told(path: Path, summary: Summary, chaos: Chaos) -> dict[str, Any]:
+    with Journal(path / "journal.sqlite", read_only=True) as journal:
+        plays = [play for _, play in journal.results()]
+        broken = Counter(play.kind for _, play in journal.results("decides = 0"))
+    return {
+        "results": len(plays),
+        "scored": sum(play.score is not None for play in plays),
+        "mean score": summary.mean,
+        "seconds": round(summary.seconds),
+        "plays that infrastructure ended": dict(broken),
+        "machines": summary.machines,
+        "machine processes": len(chaos.machines),
+        "worker processes": len(chaos.workers),
+        "left": _left(chaos),
+    }
+
+
+def main() -> int:
+    """Play, strike and tell; return 0 if every task was scored and nothing is left."""
+    parser = argparse.ArgumentParser(prog="python -m bench.chaos", description="Break things while rollouts play.")
+    parser.add_argument("--provider-name", default="qemu", choices=["qemu", "process"])
+    parser.add_argument("--tasks", type=int, default=60)
+    parser.add_argument("--engine", default="local")
+    parser.add_argument("--fresh", action="store_true", help="start anew instead of continuing a run that was stopped")
+    parser.add_argument("--output-dir", type=Path, default=Path("results"))
+    options = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    at_qemu = options.provider_name == "qemu"
+    machines: dict[str, Any] = {"path_to_vm": "desktop"} if at_qemu else {"vm_option": {"desktop": "true"}}
+    config = RolloutConfig(
+        mode="osworld",
+        data=sample_path("osworld"),
+        limit=options.tasks,
+        model="demo",
+        observation_type="a11y_tree",
+        engine=options.engine,
+        num_rollouts=_ROLLOUTS,
+        num_vms=_MACHINES,
+        use_vm_pool=True,
+        provider_name=options.provider_name,
+        timeout=_TASK_SECONDS,
+        output_dir=options.output_dir,
+        run_name=_RUN,
+        fresh=options.fresh,
+        **machines,
+    )
+    chaos = Chaos(options.tasks, options.output_dir / _RUN / "live")
+    try:
+        summary = run_parallel_rollout(config, chaos)
+    except Interrupted:
+        print("stopped; the same command continues")
+        return 130
+    with contextlib.suppress(TimeoutError):  # what is left then is told
+        wait_until(lambda: not _left(chaos))
+    told = _told(options.output_dir / _RUN, summary, chaos)
+    print("\n".join(map(str, chaos.strikes)))
+    print(json.dumps(told, indent=2))
+    whole = told["scored"] == options.tasks and summary.owed == 0
+    return 0 if whole and len(chaos.strikes) == 3 and not told["left"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
