@@ -87,7 +87,7 @@ def act_at_desktop(question: str, messages: Sequence[dict[str, Any]], tools: set
     waits = len(_calls(messages)) - len(done)
     for pattern, plan in _PLANS:
         if found := re.search(pattern, question):
-            steps = [*plan(*found.groups()), _done]
+            steps = [*plan(*found.groups()), _without_dialog({"action_type": "DONE"})]
             step = steps[min(len(done), len(steps) - 1)]
             action = step(view) if callable(step) else step
             if action is None:
@@ -115,10 +115,15 @@ def _press(*keys: str) -> Action:
     return {"action_type": "HOTKEY", "keys": list(keys)}
 
 
-def _done(view: _View) -> Action | None:
-    """Be done, unless a dialog is still there: what it shall do has not happened yet."""
-    asks = any(row.role in _DIALOGS for row in view.rows) or (not view.rows and focused_field(view.picture) is not None)
-    return None if asks else {"action_type": "DONE"}
+def _without_dialog(action: Action) -> Step:
+    """Do it when no dialog is there any more: in a picture, no text field has the keyboard."""
+
+    def step(view: _View) -> Action | None:
+        if view.rows:
+            return None if any(row.role in _DIALOGS for row in view.rows) else action
+        return action if focused_field(view.picture) is None else None
+
+    return step
 
 
 def _at(role: str, window: str, colour: Callable[[int, int, int], bool]) -> Step:
@@ -219,8 +224,12 @@ def _menu(menu: str, entry: str, letter: str) -> list[Step]:
 def _replace(name: str, old: str, new: str) -> list[Step]:
     dialog = [*_menu("Search", "Find and Replace", "l"), _field("Find and Replace")]
     filled = [_press("ctrl", "a"), _type(old), _press("alt", "w"), _type(new)]
-    everywhere = [_press("alt", "a"), _press("alt", "r"), _press("escape")]
-    return [_editor(name), *dialog, *filled, *everywhere, _press("ctrl", "s")]
+    everywhere = [_press("alt", "a"), _press("alt", "r")]
+    again = _press(
+        "alt", "w"
+    )  # is also a letter of "Wrap around"; a field with the keyboard shows when the dialog goes
+    closed = [again, again, _field("Find and Replace"), _press("escape")]
+    return [_editor(name), *dialog, *filled, *everywhere, *closed, _without_dialog(_press("ctrl", "s"))]
 
 
 def _in_folder(folder: str, then: Action) -> list[Step]:
