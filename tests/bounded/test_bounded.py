@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from manyhands.bounded import CallFailed, Helpers
+from manyhands.bounded import CallFailed, Helpers, Limits, Partner, PartnerLost
 from manyhands.errors import EnvironmentFailed
 
 
@@ -49,6 +49,18 @@ def test_a_helper_that_cannot_import_is_a_failure_with_the_reason() -> None:
 
     with pytest.raises(EnvironmentFailed, match="no_such_module"):
         run(play())
+
+
+def test_the_last_words_of_a_process_that_ends_before_it_is_asked_are_told() -> None:
+    async def play() -> None:
+        partner = await Partner.start(["sh", "-c", "echo last words; exit 3"], Limits())
+        await asyncio.to_thread(partner._process.wait, 10)
+        with pytest.raises(PartnerLost, match="3") as lost:
+            await partner.request({"code": ""}, 10)
+        assert lost.value.output == "last words\n"
+        await partner.close()
+
+    run(play())
 
 
 def test_a_cancelled_call_ends_its_process() -> None:

@@ -69,10 +69,8 @@ class Reply:
 class Partner:
     """Owns one process and its group; one request at a time. Whoever starts it closes it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], limits: Limits) -> None:
-        self._process, self._limits = process, limits
-        self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter
+    def __init__(self, process: subprocess.Popen[bytes], near: socket.socket, limits: Limits) -> None:
+        self._process, self._near, self._limits = process, near, limits
         self._cause: str | None = None
         """Why it was killed, if it was by us."""
 
@@ -86,6 +84,7 @@ class Partner:
             OSError: the program does not exist or cannot be started.
         """
         near, far = socket.socketpair()
+        near.setblocking(False)
         with far:
             try:
                 process = subprocess.Popen(
@@ -99,15 +98,7 @@ class Partner:
             except OSError:
                 near.close()
                 raise
-        partner = cls(process, limits)
-        try:
-            partner._reader, partner._writer = await asyncio.open_connection(sock=near)
-        except BaseException:
-            kill_group(process.pid)
-            process.wait(_EXIT_WAIT)
-            near.close()
-            raise
-        return partner
+        return cls(process, near, limits)
 
     async def request(self, payload: Mapping[str, Any], limit: float) -> Reply:
         """Send a request and wait for its reply.
@@ -126,8 +117,7 @@ class Partner:
         watch = asyncio.create_task(self._watch())
         try:
             async with asyncio.timeout(limit):
-                self._writer.write(json.dumps({**payload, "mark": mark}).encode() + b"\n")
-                await self._writer.drain()
+                await self._write(json.dumps({**payload, "mark": mark}).encode() + b"\n")
                 return await self._read(mark.encode(), said)
         except TimeoutError:
             await self.close()
@@ -141,9 +131,21 @@ class Partner:
         finally:
             watch.cancel()
 
+    async def _write(self, message: bytes) -> None:
+        """Send a message; to one who has ended nothing, as what it said before then tells why."""
+        with contextlib.suppress(ConnectionError):
+            await asyncio.get_running_loop().sock_sendall(self._near, message)
+
+    async def _receive(self) -> bytes:
+        """Return some of what it says; nothing after its end, also where it ended without reading all that it was sent."""
+        try:
+            return await asyncio.get_running_loop().sock_recv(self._near, _CHUNK)
+        except ConnectionError:
+            return b""
+
     async def _read(self, mark: bytes, said: bytearray) -> Reply:
         while (at := said.find(mark)) < 0 or not said.endswith(b"\n"):
-            chunk = await self._reader.read(_CHUNK)
+            chunk = await self._receive()
             if not chunk:
                 raise PartnerLost(self._cause or await self._ending(), _text(said))
             said += chunk
@@ -177,11 +179,11 @@ class Partner:
         """Kill the process and all that it started, and wait until it is gone; more calls do nothing."""
         if self._process.returncode is None:
             kill_group(self._process.pid)
-        self._writer.close()
         with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+            self._near.shutdown(socket.SHUT_RDWR)  # whoever waits for an answer sees its end
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, _EXIT_WAIT)
+        self._near.close()
 
 
 def _text(said: bytes | bytearray) -> str:
