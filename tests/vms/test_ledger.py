@@ -130,6 +130,13 @@ def test_a_limit_is_not_moved_by_heartbeats() -> None:
     assert book.ledger.renew(lease.token) == 6
 
 
+def test_a_limit_shorter_than_a_lease_holds_from_the_start() -> None:
+    book = Book(1)
+    lease = book.ask("a", duration=10.0, limit=5.0)
+    book.clock.advance(5)
+    assert book.ledger.expire() == [lease]
+
+
 def test_withdrawing_leaves_the_queue_or_gives_back() -> None:
     book = Book(1)
     book.ask("a")
@@ -187,6 +194,19 @@ def test_a_success_forgives() -> None:
     assert book.ledger.failure is None
 
 
+@pytest.mark.parametrize("trouble", [Trouble.RESET, Trouble.HAND_OUT, Trouble.HEALTH])
+def test_every_kind_of_trouble_is_forgiven_by_its_own_success(trouble: Trouble) -> None:
+    book = Book(1, patience=2)
+    for number in range(5):
+        lease = book.ask(f"r{number}")
+        book.ledger.release(lease.token)
+        book.settle()
+        machine = next(m.id for m in book.ledger.machines.values() if m.state in LIVE)
+        book.ledger.broke(machine, trouble, "once")
+        book.settle()
+    assert book.ledger.failure is None
+
+
 def test_draining_waits_for_holders_and_refuses_others() -> None:
     book = Book(2)
     lease = book.ask("a")
@@ -212,6 +232,41 @@ def test_a_retired_machine_is_replaced_when_its_holder_is_done() -> None:
     assert book.states() == ["stopped", "free"]
     with pytest.raises(UsageError, match="m1"):
         book.ledger.retire("m0")
+
+
+def test_a_machine_retired_while_it_is_reset_is_given_to_nobody() -> None:
+    book = Book(1)
+    lease = book.ask("a")
+    book.ledger.release(lease.token)
+    book.ledger.retire(lease.machine_id)
+    book.ledger.was_reset(lease.machine_id)
+    assert book.states() == ["stopped", "booting"]
+    assert book.ledger.ask("b", "h", 10) is None
+    book.settle()
+    assert [(lease.request_id, lease.machine_id) for lease in book.granted] == [("a", "m0"), ("b", "m1")]
+
+
+def test_the_book_remembers_a_bounded_past() -> None:
+    book = Book(1)
+    for number in range(100):
+        book.ledger.retire(f"m{number}")
+        book.settle()
+    assert len(book.ledger.machines) == 51
+    book.ask("held")
+    for number in range(10_001):
+        book.ledger.ask(f"r{number}", "h", 10)
+        book.ledger.withdraw(f"r{number}")
+    with pytest.raises(LeaseLost):
+        book.ledger.ask("r1", "h", 10)
+    assert book.ledger.ask("r0", "h", 10) is None, "nobody sends it again after ten thousand others: it is a new one"
+
+
+def test_leases_of_a_machine_are_counted() -> None:
+    book = Book(1)
+    for number in range(3):
+        book.ledger.release(book.ask(f"r{number}").token)
+        book.settle()
+    assert book.ledger.machines["m0"].uses == 3
 
 
 @pytest.mark.parametrize(("size", "spares", "patience"), [(0, 0, 3), (1, -1, 3), (1, 0, 0)])
