@@ -76,12 +76,55 @@ def test_retry_after_is_honoured_by_all_and_concurrency_falls() -> None:
         assert server.seen.most_in_flight == 4
 
 
+def test_nobody_asks_an_endpoint_that_told_another_to_wait() -> None:
+    async def run(server: OpenAIServer) -> float:
+        model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", most_requests=4))
+        began = time.monotonic()
+        try:
+            first = asyncio.create_task(model.complete(ASK, []))
+            while model.pressure()[1] == 4:  # until it has heard the refusal, which cuts the limit
+                await asyncio.sleep(0.005)
+            await model.complete(ASK, [])
+            waited = time.monotonic() - began
+            await first
+        finally:
+            await model.close()
+        return waited
+
+    with OpenAIServer(Script(faults=[Fault(429, last=1, retry_after=0.8)])) as server:
+        assert asyncio.run(run(server)) >= 0.8
+        assert server.seen.requests == 3
+
+
+def test_an_error_that_names_a_time_is_followed_by_silence_until_then() -> None:
+    with OpenAIServer(Script(faults=[Fault(503, last=1, retry_after=1.0)])) as server:
+        began = time.monotonic()
+        ask(server)
+        assert time.monotonic() - began >= 1.0, "by itself it would wait 0.75 s at most"
+
+
+@pytest.mark.parametrize("status", [408, 409])
+def test_a_refusal_that_may_pass_is_tried_again(status: int) -> None:
+    with OpenAIServer(Script(faults=[Fault(status, last=1)])) as server:
+        [completion] = ask(server)
+        assert completion.message["content"] == "42"
+        assert server.seen.requests == 2
+
+
+def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again() -> None:
+    with OpenAIServer(Script(latency=30.0)) as server:
+        with pytest.raises(EndpointDown, match="failed 2 times"):
+            ask(server, max_retries=1, request_limit=0.2)
+        assert server.seen.requests == 2
+
+
 def test_what_will_not_change_is_not_tried_again() -> None:
     for fault, error in (
         (Fault(401), EndpointRefused),
         (Fault(404), EndpointRefused),
         (Fault(429, code="insufficient_quota"), EndpointRefused),
         (Fault(400, code="context_length_exceeded"), ContextFull),
+        (Fault(400, code="This model's maximum context length is 4096 tokens"), ContextFull),
         (Fault(400), RequestRejected),
     ):
         with OpenAIServer(Script(faults=[fault])) as server:
@@ -131,6 +174,31 @@ def test_pauses_grow_beyond_a_quota_window() -> None:
     assert max(pause for pause in pauses if pause is not None) > 60
     assert patience.after_refusal(5.0) is None or patience.waited < 2000
     assert [patience.after_error() is None for _ in range(4)] == [False, False, False, True]
+
+
+def test_an_endpoint_that_refuses_for_ever_is_given_up() -> None:
+    patience = Patience(3, random.Random(1))
+    pauses = [patience.after_refusal(45.0) for _ in range(60)]
+    waited = [pause for pause in pauses if pause is not None]
+    assert all(45.0 <= pause <= 46.0 for pause in waited), "never less than it asked for"
+    assert pauses[-1] is None
+    assert 1800 <= sum(waited) < 1900
+
+
+def test_growth_stops_for_a_while_after_an_error_of_the_endpoint() -> None:
+    clock = ManualClock()
+    limiter = Limiter(16, clock)
+    assert all(limiter.admit() for _ in range(16))
+    limiter.throttled(None)
+    clock.advance(60)
+    limiter.troubled()
+    for _ in range(100):
+        limiter.answered()
+    assert limiter.limit == 8
+    clock.advance(60)
+    for _ in range(100):
+        limiter.answered()
+    assert limiter.limit > 8
 
 
 def test_env_files(tmp_path: Any) -> None:

@@ -124,8 +124,10 @@ def test_a_run_shows_requests_of_all_workers(tmp_path: Path, monkeypatch: pytest
     data = tmp_path / "tasks.jsonl"
     data.write_text("".join(json.dumps({"id": str(n), "question": "?", "answer": "42"}) + "\n" for n in range(60)))
     seen: list[tuple[int, int]] = []
+    playing: list[int] = []
 
     def watch(tally: Tally) -> None:
+        playing.append(tally.under_way)
         seen.append((tally.sighting.in_flight, tally.sighting.may_be_in_flight))
 
     chosen: dict[str, Any] = {"env": "tests.rollout.test_rollouts:Tiny", "data": data, "workers": 2, "num_rollouts": 20}
@@ -135,5 +137,6 @@ def test_a_run_shows_requests_of_all_workers(tmp_path: Path, monkeypatch: pytest
         summary = run_parallel_rollout(RolloutConfig(**chosen, output_dir=tmp_path / "results"), watch)
         assert (summary.mean, summary.owed) == (1.0, 0)
         assert server.seen.most_in_flight <= 20
+    assert max(playing) <= 20, "so many rollouts play at the same time, and no more"
     assert max(flying for flying, _ in seen) > 0
     assert min(limit for _, limit in seen if limit) < 20

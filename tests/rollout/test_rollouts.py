@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from manyhands import (
     Msg,
     RolloutConfig,
     RolloutWorker,
+    StoreFailed,
     UnknownName,
     UsageError,
     run_parallel_rollout,
@@ -27,11 +29,14 @@ from manyhands import (
 )
 from manyhands._clock import ManualClock
 from manyhands.cli import main
+from manyhands.driver import retry
 from manyhands.envs.samples import sample_options, sample_path
 from manyhands.models import ModelSettings
+from manyhands.rollout import running
 from manyhands.rollout.benchmark import read_benchmark
 from manyhands.rollout.clock import WorkClock
 from manyhands.rollout.preparing import prepare
+from manyhands.rollout.running import Session
 from manyhands.rollout.station import PlaySettings
 from manyhands.store import Journal, Play, PlayStatus
 from manyhands.store.records import unpack_trajectory
@@ -73,6 +78,23 @@ class Tiny(Environment):
     async def bug(self) -> str:
         """Have a bug."""
         raise KeyError("oops")
+
+
+class Broken(Environment):
+    """Never opens."""
+
+    name = "broken"
+    metric = "contains"
+
+    async def open(self, item: Item, machine: Any = None) -> str:
+        raise EnvironmentFailed("there is no browser")
+
+
+class Deadly(AgentBase):
+    """Takes its worker along."""
+
+    def reply(self, x: Any = None) -> Msg:
+        os._exit(1)
 
 
 class Quick(AgentBase):
@@ -202,6 +224,51 @@ def test_infrastructure_is_retried_with_a_fresh_environment(tmp_path: Path, monk
         assert journal.trajectory(1)["messages"], "a failed play keeps its trajectory"
 
 
+def test_infrastructure_that_stays_broken_is_given_up_for_now_and_owed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_REPLAY_PAUSE", 0.001)
+    data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
+    for session in (1, 2):
+        summary = run_parallel_rollout(config(tmp_path, data=data, model="demo", env=f"{HERE}:Broken"))
+        assert (summary.plays, summary.done, summary.owed, summary.mean) == (3 * session, 1, 1, 0.0)
+        assert (summary.mean_of_played, summary.failures) == (None, {"environment": 1})
+
+
+def test_an_endpoint_that_is_down_is_not_asked_for_every_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_REPLAY_PAUSE", 0.001)
+    data = write(tmp_path / "d.jsonl", *({"id": str(n), "question": "?", "answer": "42"} for n in range(100)))
+    with OpenAIServer(Script(faults=[Fault(500)])) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        chosen = config(tmp_path, data=data, max_retries=0, num_rollouts=10)
+        with Session(prepare(chosen)) as session:
+            summary = session.play()
+        assert "the last 20 rollouts all ended with: EndpointDown" in session.stopped
+        assert 60 <= server.seen.requests <= 100, "three plays for each of twenty, and what was under way"
+    assert summary.owed == 100
+
+
+def test_a_lost_worker_is_told_from_a_failure_of_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "LOST_RETRIES", 0)
+    data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
+    chosen = {"model": "demo", "agent": f"{HERE}:Deadly", "engine": "local", "workers": 1, "num_rollouts": 1}
+    summary = run_parallel_rollout(config(tmp_path, data=data, **chosen))
+    assert (summary.failures, summary.owed, summary.plays) == ({"worker": 1}, 1, 1)
+    assert summary.statuses["infrastructure"] == 1
+
+
+def test_a_result_that_cannot_be_kept_does_not_count(tmp_path: Path) -> None:
+    data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?" * 100_000, "answer": "42"})
+    with Session(prepare(config(tmp_path, data=data, model="demo", agent=f"{HERE}:Quick"))) as session:
+        [(pages,)] = session.directory.journal.rows("PRAGMA page_count")
+        session.directory.journal.rows(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StoreFailed, match="full"):
+            session.play()
+        assert (session.tally.done, session.tally.failures, session.summary().done) == (0, {}, 0)
+    assert run_parallel_rollout(config(tmp_path, data=data, model="demo", agent=f"{HERE}:Quick")).mean == 1.0
+
+
 def test_a_refusal_stops_the_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     data = write(tmp_path / "d.jsonl", *({"id": str(n), "question": "?", "answer": "42"} for n in range(50)))
     with OpenAIServer(Script(faults=[Fault(401)])) as server:
@@ -269,6 +336,16 @@ def test_formats_of_data(form: str, tmp_path: Path) -> None:
     assert [item.id for item in read_benchmark(path, task_ids=["b"])] == ["b"]
     with pytest.raises(UsageError, match="no task 'z'"):
         read_benchmark(path, task_ids=["z"])
+
+
+def test_whatever_changes_in_a_task_makes_it_another_one(tmp_path: Path) -> None:
+    task = {"id": "a", "question": "q", "answer": "1", "level": 3}
+    others = [task | {"id": "b"}, task | {"question": "r"}, task | {"answer": "2"}, task | {"level": 4}]
+    digests = [
+        read_benchmark(write(tmp_path / "d", one)).digest for one in (task, dict(reversed(task.items())), *others)
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 5
 
 
 def test_bad_lines_are_named(tmp_path: Path) -> None:

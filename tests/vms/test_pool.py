@@ -27,6 +27,7 @@ from manyhands import (
     VMPoolManager,
 )
 from manyhands.testing.scripts import alive, wait_until
+from manyhands.vms.face import LeaseRequest
 from manyhands.vms.folders import cache_folder
 from manyhands.vms.ownership import dead_runs, marked_processes
 from manyhands.vms.providers import Instance
@@ -51,6 +52,32 @@ class ForgetfulReset(ProcessProvider):
 class NeverBoots(ProcessProvider):
     async def create(self, machine_id: str) -> Instance:
         raise MachineFailed("there is no kernel in the image")
+
+
+class DirtyImage(ProcessProvider):
+    """Has the marker of a holder in its image."""
+
+    async def create(self, machine_id: str) -> Instance:
+        instance = await super().create(machine_id)
+        (self._local.folder(instance.id) / "home" / ".manyhands-marker").touch()
+        return instance
+
+
+class NeverReady(ProcessProvider):
+    """Has started a machine and takes for ever to say so."""
+
+    made: ClassVar[list[str]] = []
+    stopped: ClassVar[list[str]] = []
+
+    async def create(self, machine_id: str) -> Instance:
+        instance = await super().create(machine_id)
+        self.made.append(instance.id)
+        await asyncio.sleep(300)
+        return instance
+
+    async def stop(self, instance_id: str) -> None:
+        self.stopped.append(instance_id)
+        await super().stop(instance_id)
 
 
 def pool_of(size: int, provider: Any = "process", **more: Any) -> VMPoolManager:
@@ -216,6 +243,83 @@ def test_a_bad_image_stops_the_pool_with_its_reason() -> None:
     with pytest.raises(PoolFailed, match=r"in a row did not boot.*no kernel"):
         pool_of(2, NeverBoots).start()
     assert runs_of("test") == []
+
+
+def test_an_image_that_is_not_clean_is_handed_to_nobody() -> None:
+    with pytest.raises(PoolFailed, match=r"in a row did not boot.*the marker of an earlier holder"):
+        pool_of(1, DirtyImage, patience=2).start()
+
+
+def test_a_machine_that_was_being_made_when_the_pool_ended_is_ended_too() -> None:
+    pool = pool_of(1, NeverReady).start(wait_for=0)
+    wait_until(lambda: NeverReady.made)
+    pool.stop()
+    assert NeverReady.stopped == NeverReady.made
+    assert runs_of("test") == []
+
+
+def test_a_holder_of_an_earlier_pool_has_a_smaller_token() -> None:
+    """A guest that outlives its pool, as one of a cloud does, refuses the holders of before."""
+    tokens = []
+    for _ in range(2):
+        with pool_of(1) as pool:
+            lease = pool.allocate(timeout=20)
+            tokens.append(lease.token)
+            lease.release()
+    assert tokens[0] < tokens[1]
+
+
+def test_a_request_that_is_sent_again_gets_the_same_machine() -> None:
+    """While it waits and when it was served: a client whose connection broke does not know which."""
+    with pool_of(2) as pool:
+        pool.wait_until_free(2, 20)
+        held = [pool.allocate(timeout=20) for _ in range(2)]
+        request = LeaseRequest("the-same", "somebody", 20.0, None)
+        asked = [pool._submit(pool._acquire(request)) for _ in range(2)]
+        wait_until(lambda: pool.status().waiting == 1)
+        for lease in held:
+            lease.release()
+        first, second = (future.result(20) for future in asked)
+        again = pool._submit(pool._acquire(request)).result(20)
+        assert first == second == again
+        wait_until(lambda: pool.status().count(MachineState.FREE) == 1)
+        assert pool.status().count(MachineState.LEASED) == 1
+        assert pool.wait(pool._release(first.token), 20)
+
+
+def test_logs_of_machines_that_broke_are_kept_and_do_not_pile_up() -> None:
+    home = cache_folder("logs", "logged")
+    for number in range(60):
+        (home / f"old-{number}").touch()
+        os.utime(home / f"old-{number}", (number, number))
+    with pool_of(1, name="logged") as pool:
+        lease = pool.allocate(timeout=20, duration=1.0)
+        os.kill(int(lease.machine.details["pid"]), signal.SIGKILL)
+        wait_until(lambda: len(list(home.iterdir())) == 50)
+    kept = {log.name for log in home.iterdir()}
+    assert "old-59" in kept
+    assert len([name for name in kept if not name.startswith("old-")]) == 1
+
+
+def test_no_more_machines_are_reset_at_a_time_than_asked_for() -> None:
+    class Counted(ProcessProvider):
+        under_way: ClassVar[list[int]] = []
+        most: ClassVar[int] = 0
+
+        async def reset(self, instance: Instance) -> Instance:
+            Counted.under_way.append(1)
+            Counted.most = max(Counted.most, len(Counted.under_way))
+            try:
+                return await super().reset(instance)
+            finally:
+                Counted.under_way.pop()
+
+    with pool_of(3, Counted, resets_at_once=1) as pool:
+        pool.wait_until_free(3, 20)
+        for lease in [pool.allocate(timeout=20) for _ in range(3)]:
+            lease.release()
+        wait_until(lambda: pool.status().count(MachineState.FREE) == 3)
+    assert Counted.most == 1
 
 
 def test_resets_are_off_the_critical_path() -> None:

@@ -7,7 +7,9 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,13 +19,17 @@ from manyhands import (
     LeaseLost,
     LeaseTimeout,
     MachineSettings,
+    MachineState,
     PoolClient,
+    PoolStopped,
     ServerLost,
     UsageError,
     VMPoolManager,
 )
 from manyhands.rpc import Token
+from manyhands.rpc.loop import run as run_on_io_loop
 from manyhands.testing.scripts import wait_until
+from manyhands.vms import service
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +121,63 @@ def test_a_stranger_is_refused(pool: VMPoolManager) -> None:
 def test_nobody_there() -> None:
     with PoolClient("127.0.0.1:1", reconnect=0.5) as client, pytest.raises(ServerLost):
         client.allocate(timeout=20)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """What the service wants to do when a client stayed away for too long; it is done when the test says so."""
+    kept: list[Callable[[], None]] = []
+    clock = SimpleNamespace(call_later=lambda _, call, *given: kept.append(lambda: call(*given)))
+    monkeypatch.setattr(service, "io_loop", lambda: clock)
+    return kept
+
+
+def test_a_client_that_comes_back_keeps_its_place_and_then_its_machine(
+    pool: VMPoolManager, client: PoolClient, later: list[Callable[[], None]]
+) -> None:
+    held = [pool.allocate(timeout=20) for _ in range(2)]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(client.allocate, timeout=60)
+        wait_until(lambda: pool.status().waiting == 1)
+        line = client._line
+        assert line is not None
+        run_on_io_loop(line._stream.close(), 5)
+        wait_until(lambda: later and sum(pool._servers[0]._service._awaited.values()) == 1)
+        later[0]()
+        assert pool.status().waiting == 1
+        held[0].release()
+        lease = waiting.result(20)
+    later[0]()
+    assert lease.renew() > 0, "it has come back long ago"
+    for one in (lease, held[1]):
+        one.release()
+
+
+def test_a_client_that_stays_away_loses_its_place(pool: VMPoolManager, later: list[Callable[[], None]]) -> None:
+    held = [pool.allocate(timeout=20) for _ in range(2)]
+    client = PoolClient(str(pool._servers[0].address), reconnect=0.0)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(client.allocate, timeout=60)
+        wait_until(lambda: pool.status().waiting == 1)
+        client.close()
+        with pytest.raises((ServerLost, PoolStopped)):
+            waiting.result(20)
+    wait_until(lambda: later)
+    later[0]()
+    assert pool.status().waiting == 0
+    for lease in held:
+        lease.release()
+
+
+def test_a_holder_who_cannot_reach_the_pool_knows_that_its_lease_has_ended() -> None:
+    with VMPoolManager("process", 1, name="unreachable", spares=0) as pool:
+        server = pool.serve()
+        with PoolClient(str(server.address)) as client:
+            lease = client.allocate(timeout=20, duration=0.6)
+            server.close()
+            wait_until(lambda: lease.lost)
+            assert "no heartbeat reached the pool in time" in str(lease.lost)
+            wait_until(lambda: pool.status().count(MachineState.LEASED) == 0)
 
 
 HOLDER = """
