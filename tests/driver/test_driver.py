@@ -79,6 +79,29 @@ def test_an_attempt_after_a_lost_one_is_alone_in_its_worker() -> None:
     assert [call.company for call in engine.calls] == [0, 1]
 
 
+def test_of_several_suspects_none_is_charged_until_one_is_found_alone() -> None:
+    engine = ScriptedEngine([outcome(Ending.LOST, alone=False)] * 4)
+    driver = Driver(engine)
+    owed = [Owed(str(i), TARGET, i, max_retries=0) for i in range(4)]
+    driver.accept(owed)
+    assert driver.settle(0.0) == []
+    assert [piece.attempt for piece in owed] == [1] * 4
+    assert all(1 <= call.company < 4 for call in engine.waiting)
+    assert {settlement.outcome.ending for settlement in driver.settle(0.0)} == {Ending.RETURNED}
+
+
+def test_no_more_is_accepted_than_the_engine_wants_to_hold() -> None:
+    engine = ScriptedEngine([])
+    driver = Driver(engine)
+    assert driver.room == engine.window > 1
+    driver.accept([Owed(str(i), TARGET, i) for i in range(engine.window - 1)])
+    assert driver.room == 1
+    driver.accept([Owed("x", TARGET, 1), Owed("y", TARGET, 1)])
+    assert driver.room == 0
+    driver.settle(0.0)
+    assert driver.room == engine.window
+
+
 def test_a_failure_is_final_unless_retries_were_asked_for() -> None:
     failed = [outcome(Ending.RAISED)] * 10
     assert settle_one(failed)[0].attempt == 1

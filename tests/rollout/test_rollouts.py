@@ -28,13 +28,16 @@ from manyhands import (
     tool,
 )
 from manyhands._clock import ManualClock
+from manyhands.agents.chat import ChatAgent
+from manyhands.agents.playing import Played
 from manyhands.cli import main
 from manyhands.driver import retry
 from manyhands.envs.samples import sample_options, sample_path
-from manyhands.models import ModelSettings
-from manyhands.rollout import running
+from manyhands.models import Completion, Model, ModelSettings
+from manyhands.rollout import running, worker
 from manyhands.rollout.benchmark import read_benchmark
 from manyhands.rollout.clock import WorkClock
+from manyhands.rollout.episode import PlayedEpisode
 from manyhands.rollout.preparing import prepare
 from manyhands.rollout.running import Session
 from manyhands.rollout.station import PlaySettings
@@ -88,6 +91,28 @@ class Broken(Environment):
 
     async def open(self, item: Item, machine: Any = None) -> str:
         raise EnvironmentFailed("there is no browser")
+
+
+class Closing(Tiny):
+    """Opens or not, scores or not, and says when it was closed."""
+
+    name = "closing"
+    closed = 0
+    opens = scores = True
+
+    async def open(self, item: Item, machine: Any = None) -> str:
+        if not self.opens:
+            raise KeyError("cannot open")
+        return await super().open(item, machine)
+
+    async def score(self, item: Item, answer: str, transcript: Any = ()) -> dict[str, float] | None:
+        if not self.scores:
+            await asyncio.sleep(300)
+        return None
+
+    async def close(self) -> None:
+        Closing.closed += 1
+        await super().close()
 
 
 class Deadly(AgentBase):
@@ -195,6 +220,85 @@ def test_an_agent_of_ones_own_may_block() -> None:
     assert (done.status, done.answer, done.requests) == ("completed", "what is it?: 42", 0)
 
 
+def test_an_environment_is_closed_however_the_play_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {"agent": f"{HERE}:Quick", "environment": f"{HERE}:Closing"}
+    monkeypatch.setattr(Closing, "closed", 0)
+    assert play(Script(), **chosen).status == "completed"
+    assert Closing.closed == 1
+    monkeypatch.setattr(Closing, "opens", False)
+    assert play(Script(), **chosen).kind == "KeyError"
+    assert Closing.closed == 2
+
+
+def test_scoring_that_does_not_end_is_no_failure_of_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Closing, "scores", False)
+    monkeypatch.setattr(worker, "_SCORE_LIMIT", 0.05)
+    late = play(Script(), agent=f"{HERE}:Quick", environment=f"{HERE}:Closing")
+    assert (late.status, late.kind, late.score) == (PlayStatus.INFRASTRUCTURE, "environment", None)
+
+
+class Said(Model):
+    """Says what it was given, turn by turn."""
+
+    def __init__(self, *turns: Completion) -> None:
+        super().__init__(ModelSettings(name="said"))
+        self._turns = iter(turns)
+
+    async def complete(self, messages: Any, tools: Any) -> Completion:
+        return next(self._turns)
+
+
+def converse(environment: Environment, *turns: Completion, max_retries: int = 1) -> tuple[Played, PlayedEpisode]:
+    episode = PlayedEpisode(environment, Said(*turns), 10, max_retries)
+    return asyncio.run(ChatAgent().play(episode)), episode
+
+
+def said(content: str | None, finish_reason: str = "stop", usage: dict[str, int] | None = None) -> Completion:
+    return Completion({"role": "assistant", "content": content}, usage, finish_reason)
+
+
+def test_an_empty_message_is_asked_for_again_and_a_cut_one_is_said_to_be() -> None:
+    played, episode = converse(Tiny(), said(""), said("42"))
+    assert (played.answer, played.ending, len(episode.messages)) == ("42", "answered", 2)
+    assert converse(Tiny(), said(None), said("42"), max_retries=0)[0].answer == ""
+    assert converse(Tiny(), said("4", "length"))[0].ending == "answer cut"
+
+
+def test_tokens_are_unknown_if_one_turn_does_not_say() -> None:
+    counted = {"prompt_tokens": 3, "completion_tokens": 1}
+    assert converse(Tiny(), said("", usage=counted), said("42", usage=counted))[1].usage == {
+        "prompt_tokens": 6,
+        "completion_tokens": 2,
+    }
+    assert converse(Tiny(), said(""), said("42", usage=counted))[1].usage is None
+
+
+class Meeting(Environment):
+    """Its calls wait for each other."""
+
+    name = "meeting"
+    metric = "contains"
+
+    @tool
+    async def meet(self, who: Annotated[str, "name"]) -> str:
+        """Wait for one more."""
+        self.present = [*getattr(self, "present", []), who]
+        async with asyncio.timeout(20):
+            while len(self.present) < 2:
+                await asyncio.sleep(0.001)
+        return f"{who} met"
+
+
+def test_calls_of_a_turn_overlap_and_each_is_answered_by_an_id() -> None:
+    calls = [{"function": {"name": "meet", "arguments": json.dumps({"who": who})}} for who in "ab"]
+    turn = Completion({"role": "assistant", "content": None, "tool_calls": calls}, None)
+    _, episode = converse(Meeting(), turn, said("42"))
+    asked = [call["id"] for call in episode.messages[1]["tool_calls"]]
+    answers = [(message["tool_call_id"], message["content"]) for message in episode.messages[2:4]]
+    assert len(set(asked)) == 2
+    assert answers == [(asked[0], "a met"), (asked[1], "b met")]
+
+
 def write(path: Path, *lines: Any) -> Path:
     path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
     return path
@@ -224,6 +328,22 @@ def test_infrastructure_is_retried_with_a_fresh_environment(tmp_path: Path, monk
         assert journal.trajectory(1)["messages"], "a failed play keeps its trajectory"
 
 
+def test_statistics_go_on_where_the_last_session_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [{"id": "a", "question": "?", "answer": "42"}, {"id": "b", "question": "?"}, {"id": "c", "question": "!"}]
+    data = write(tmp_path / "d.jsonl", *({**task, "answer": task.get("answer")} for task in tasks))
+    with OpenAIServer(Script(default="42", answers={"!": {"tool": "bug"}})) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        first = run_parallel_rollout(config(tmp_path, data=data))
+        assert (first.done, first.mean, first.scored, first.sessions) == (3, 0.5, 1, 1)
+        with Session(prepare(config(tmp_path, data=data))) as session:
+            tally = session.tally
+            assert (tally.done, tally.mean, tally.counted, tally.total) == (3, 0.5, 2, 3)
+            assert tally.failures == {"KeyError": 1}
+            assert (tally.prompt_tokens, tally.completion_tokens) == (first.prompt_tokens, first.completion_tokens)
+            assert session.play().seconds == first.seconds > 0, "nothing was owed, so nothing was played"
+
+
 def test_infrastructure_that_stays_broken_is_given_up_for_now_and_owed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +353,7 @@ def test_infrastructure_that_stays_broken_is_given_up_for_now_and_owed(
         summary = run_parallel_rollout(config(tmp_path, data=data, model="demo", env=f"{HERE}:Broken"))
         assert (summary.plays, summary.done, summary.owed, summary.mean) == (3 * session, 1, 1, 0.0)
         assert (summary.mean_of_played, summary.failures) == (None, {"environment": 1})
+        assert (summary.sessions, summary.seconds > 0) == (session, True)
 
 
 def test_an_endpoint_that_is_down_is_not_asked_for_every_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,6 +269,17 @@ def test_leases_of_a_machine_are_counted() -> None:
     assert book.ledger.machines["m0"].uses == 3
 
 
+def test_the_time_that_machines_were_with_holders_is_counted() -> None:
+    book = Book(2)
+    first = book.ask("a")
+    book.clock.advance(5)
+    book.ledger.release(first.token)
+    book.settle()
+    book.ask("b")
+    book.clock.advance(2)
+    assert (book.ledger.leased_seconds, book.ledger.seconds) == (7, 7)
+
+
 @pytest.mark.parametrize(("size", "spares", "patience"), [(0, 0, 3), (1, -1, 3), (1, 0, 0)])
 def test_impossible_pools_are_refused(size: int, spares: int, patience: int) -> None:
     with pytest.raises(ConfigError):

@@ -27,7 +27,7 @@ from manyhands import (
     VMPoolManager,
 )
 from manyhands.testing.scripts import alive, wait_until
-from manyhands.vms.face import LeaseRequest
+from manyhands.vms.face import LeaseRequest, Leasing
 from manyhands.vms.folders import cache_folder
 from manyhands.vms.ownership import dead_runs, marked_processes
 from manyhands.vms.providers import Instance
@@ -46,6 +46,15 @@ class ForgetfulReset(ProcessProvider):
     """Says that it has reset and did nothing."""
 
     async def reset(self, instance: Instance) -> Instance:
+        return instance
+
+
+class DiskOnly(ProcessProvider):
+    """Resets the disk and leaves the memory as it was."""
+
+    async def reset(self, instance: Instance) -> Instance:
+        for path in (self._local.folder(instance.id) / "home").iterdir():
+            path.unlink()
         return instance
 
 
@@ -224,6 +233,33 @@ def test_a_reset_that_leaves_the_marker_quarantines() -> None:
                 machine.put_file("dirty", b"")
         wait_until(lambda: pool.status().count(MachineState.QUARANTINED) == 2)
         assert "marker" in pool.status().machines[0].reason
+
+
+def test_a_reset_that_leaves_the_memory_quarantines() -> None:
+    with pool_of(1, DiskOnly) as pool:
+        with pool.lease(timeout=20) as machine:
+            machine.put_file("dirty", b"")
+        wait_until(lambda: pool.status().count(MachineState.QUARANTINED) == 1)
+
+
+def test_each_use_of_a_leasing_is_a_lease_of_its_own() -> None:
+    async def use(leasing: Leasing) -> None:
+        for _ in range(2):
+            async with leasing as machine:
+                assert (await machine.aexecute("true")).ok
+
+    with pool_of(1) as pool:
+        leasing = pool.lease(timeout=20)
+        for _ in range(2):
+            with leasing as machine:
+                assert machine.execute("true").ok
+        asyncio.run(use(leasing))
+
+
+def test_a_run_that_is_being_made_is_not_a_dead_one() -> None:
+    (cache_folder("runs", "young") / ".young-1").mkdir()
+    (cache_folder("runs", "young") / "young-2").mkdir()
+    assert [run.name for run in dead_runs("young")] == ["young-2"]
 
 
 def test_machines_that_never_reset_end_the_pool() -> None:

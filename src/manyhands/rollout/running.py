@@ -27,6 +27,7 @@ from manyhands.store import (
     RunDirectory,
     StoredTask,
     Summary,
+    final_failures,
     summarise,
 )
 from manyhands.tasks import Item, Task, TaskResponse, TaskStatus
@@ -115,7 +116,7 @@ class Session:
         if self.prepared.prices is not None:
             journal.set_meta(PRICES, json.dumps(self.prepared.prices))
         summary = self.summary()
-        self.tally = Tally.resumed(self.prepared.path.name, self.prepared.path, summary)
+        self.tally = Tally.resumed(self.prepared.path.name, self.prepared.path, summary, final_failures(journal))
         self.owed = summary.owed
         return self
 

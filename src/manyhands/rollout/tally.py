@@ -11,6 +11,7 @@ from manyhands.rollout.board import Sighting
 from manyhands.store import Play, PlayStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from manyhands.rollout.machines import MachinesSeen
@@ -47,15 +48,14 @@ class Tally:
     machines: MachinesSeen | None = None
 
     @classmethod
-    def resumed(cls, run: str, path: Path, summary: Summary) -> Tally:
-        """Begin with what the journal has."""
+    def resumed(cls, run: str, path: Path, summary: Summary, failures: Mapping[str, int]) -> Tally:
+        """Begin with what the journal has; `failures` are those that are final, by kind."""
         tally = cls(run, path, summary.rollouts)
         tally.done = tally.before = summary.rollouts - summary.owed
+        tally.failures.update(failures)
         if summary.mean_of_played is not None:
-            unscored = summary.statuses[PlayStatus.COMPLETED] + sum(
-                summary.statuses[status] for status in (PlayStatus.FAILED, PlayStatus.TIMED_OUT)
-            )
-            tally.counted = unscored
+            failed = (PlayStatus.FAILED, PlayStatus.TIMED_OUT)
+            tally.counted = summary.scored + sum(summary.statuses[status] for status in failed)
             tally.score = summary.mean_of_played * tally.counted
         tally.prompt_tokens, tally.completion_tokens = summary.prompt_tokens, summary.completion_tokens
         return tally

@@ -3,7 +3,7 @@
 from manyhands.store.directory import RunDirectory, find_runs, pictures_of
 from manyhands.store.journal import Journal
 from manyhands.store.records import OwedRollout, Play, PlayStatus, StoredTask
-from manyhands.store.summary import MACHINES, PRICES, Summary, summarise
+from manyhands.store.summary import MACHINES, PRICES, Summary, final_failures, summarise
 
 __all__ = [
     "MACHINES",
@@ -15,6 +15,7 @@ __all__ = [
     "RunDirectory",
     "StoredTask",
     "Summary",
+    "final_failures",
     "find_runs",
     "pictures_of",
     "summarise",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from manyhands.store.journal import Journal
 
-__all__ = ["MACHINES", "PRICES", "Summary", "pass_at", "summarise"]
+__all__ = ["MACHINES", "PRICES", "Summary", "final_failures", "pass_at", "summarise"]
 
 PRICES = "prices"
 """The journal's note, in JSON, of `input` and `output`, for a million tokens; without it the cost is unknown."""
@@ -101,6 +101,12 @@ def summarise(journal: Journal, attempts: int) -> Summary:
 def _failures(journal: Journal) -> dict[str, int]:
     query = "SELECT kind, count(*) FROM plays WHERE decides = 1 AND kind != '' GROUP BY kind ORDER BY 2 DESC"
     return dict(journal.rows(query))
+
+
+def final_failures(journal: Journal) -> dict[str, int]:
+    """Return the results without success that no new session plays again, by what failed."""
+    query = "SELECT kind, count(*) FROM plays WHERE decides = 1 AND kind != '' AND status != ? GROUP BY kind"
+    return dict(journal.rows(query, [PlayStatus.INFRASTRUCTURE]))
 
 
 def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
