@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import secrets
 import socket
@@ -101,7 +102,10 @@ def test_the_network_is_not_there() -> None:
     assert "ConnectionRefused" in told.text or "unreachable" in told.text
 
 
-def test_files_of_others_are_not_there_and_the_system_is_read_only(tmp_path: Path) -> None:
+def test_files_of_others_are_not_there_and_the_system_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "treasure")
     secret = tmp_path / "secret"
     secret.write_text("treasure")
     secret.chmod(0o644)
@@ -130,6 +134,17 @@ def test_two_tasks_do_not_see_each_other() -> None:
     files, processes = run(play())
     assert name not in files
     assert int(processes) <= 3
+
+
+def test_memory_that_others_share_is_not_there() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    segment = libc.shmget(0, 4096, 0o1666)  # a new one, for everybody
+    assert segment >= 0, os.strerror(ctypes.get_errno())
+    try:
+        (told,) = cells("len(open('/proc/sysvipc/shm').readlines())")
+    finally:
+        libc.shmctl(segment, 0, None)
+    assert told.text == "1", "the head of the table, and nothing in it"
 
 
 def test_a_fork_bomb_is_contained() -> None:

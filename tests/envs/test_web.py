@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import pytest
 
 from manyhands.envs import Environment, Shared, open_environment
 from manyhands.envs.samples import sample_options, sample_path
+from manyhands.envs.web.environment import WebEnvironment
 from manyhands.envs.web.gate import Gate, Refused, _is_public
 from manyhands.envs.web.searching import BACKENDS
 from manyhands.errors import ConfigError, EnvironmentFailed, MissingProgram
@@ -228,6 +230,65 @@ def test_the_gate_refuses_what_a_redirect_asks_for(server: str) -> None:
     assert all(answer.startswith("HTTP/1.1 403") for answer in run(play()))
 
 
+def at(*addresses: str) -> Any:
+    """Return what stands in for the resolver of names."""
+
+    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    return getaddrinfo
+
+
+def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        gate = Gate(allow_private=False, site=None)
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "getaddrinfo", at("8.8.8.8", "10.0.0.1"), raising=False)
+        with pytest.raises(Refused, match=r"10\.0\.0\.1"):
+            await gate.check("http://both.example/")
+        monkeypatch.setattr(loop, "getaddrinfo", at("8.8.8.8"), raising=False)
+        await gate.check("http://one.example/")
+        monkeypatch.undo()
+
+    run(play())
+
+
+def test_the_gate_visits_the_address_it_checked_and_makes_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name may have another address at the second look, and a connection that is kept may be used for another host."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfine")
+        writer.close()
+
+    async def play() -> bytes:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        loop, looks = asyncio.get_running_loop(), iter([at("127.0.0.1"), at("127.0.0.2"), at("127.0.0.2")])
+
+        async def another_each_time(*given: Any, **more: Any) -> Any:
+            return await next(looks)(*given, **more)
+
+        async with server, Gate.running(allow_private=True, site=None) as gate:
+            monkeypatch.setattr(loop, "getaddrinfo", another_each_time, raising=False)
+            reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+            head = (
+                f"GET http://flip.example:{port}/x HTTP/1.1\r\nHost: flip.example\r\nProxy-Connection: keep-alive\r\n"
+            )
+            writer.write(f"{head}Connection: keep-alive\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            monkeypatch.undo()
+            return answer
+
+    assert run(play()).endswith(b"fine")
+    [head] = asked
+    assert head.startswith(b"GET /x HTTP/1.1\r\n")
+    assert [line for line in head.split(b"\r\n") if b"onnection" in line] == [b"Connection: close"]
+
+
 def test_the_site_has_nothing_outside_its_folder(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "secret.html").write_text("treasure")
@@ -268,6 +329,11 @@ def test_pop_ups_and_dialogs_are_closed(server: str) -> None:
             await told(environment, "open", url=f"{server}/popups")
             await told(environment, "click", element=1)
             assert "Pop" in await told(environment, "read")
+            assert isinstance(environment, WebEnvironment)
+            assert environment._context is not None
+            async with asyncio.timeout(30):
+                while len(environment._context.pages) > 1:
+                    await asyncio.sleep(0.01)
             assert "after" in await told(environment, "open", url=f"{server}/dialogs")
 
     run(play())

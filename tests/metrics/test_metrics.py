@@ -100,6 +100,7 @@ def test_a_number_on_the_way_does_not_count() -> None:
     assert score("numeric", "-5", "minus: -5") == 1.0
     assert score("numeric", "1e-3", "0.001") == 1.0
     assert score("numeric", "1234.5", "$1,234.50") == 1.0
+    assert score("numeric", ["7", "42"], "42") == 1.0
 
 
 def test_two_texts_without_numbers_are_not_equal_numbers() -> None:
@@ -194,6 +195,13 @@ def test_a_judge_that_does_not_keep_to_the_form_is_asked_again() -> None:
 def test_a_judge_without_a_verdict_is_a_failure_not_a_zero() -> None:
     with pytest.raises(EnvironmentFailed, match="no verdict"):
         judge("Correct", "Incorrect", '{"correct": "yes"}')
+
+
+def test_a_judge_is_shown_the_end_of_a_long_answer() -> None:
+    _, model = judge('{"correct": true}', answer="so " * 20_000 + "it is Paris")
+    shown = json.loads(model.asked[0][1]["content"])["answer"]
+    assert shown.endswith("it is Paris")
+    assert len(shown) == 20_000
 
 
 def test_an_empty_answer_needs_no_judge() -> None:

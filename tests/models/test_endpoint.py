@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +18,13 @@ from manyhands.errors import ConfigError, ContextFull, EndpointDown, EndpointRef
 from manyhands.models import Completion, ModelSettings, open_model
 from manyhands.models.limiter import Limiter
 from manyhands.models.patience import Patience
-from manyhands.models.secrets import read_env_file
+from manyhands.models.secrets import endpoint_from_environment, read_env_file
 from manyhands.testing import Fault, OpenAIServer, Script
 
 ASK = [{"role": "user", "content": "what is it?"}]
 
 
-def ask(server: OpenAIServer, count: int = 1, **settings: Any) -> list[Completion]:
+def ask(server: Any, count: int = 1, **settings: Any) -> list[Completion]:
     async def run() -> list[Completion]:
         chosen: dict[str, Any] = {"max_retries": 3, "most_requests": 4, "request_limit": 10.0} | settings
         model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", **chosen))
@@ -103,6 +107,28 @@ def test_an_error_that_names_a_time_is_followed_by_silence_until_then() -> None:
         assert time.monotonic() - began >= 1.0, "by itself it would wait 0.75 s at most"
 
 
+@pytest.mark.parametrize("body", [b"{}", b'{"choices": []}', b"[1]", b"<html>"])
+def test_an_answer_that_is_none_is_the_endpoints_failure(body: bytes) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        with pytest.raises(EndpointDown):
+            ask(SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}/v1"), max_retries=0)
+        server.shutdown()
+        thread.join(10)
+
+
 @pytest.mark.parametrize("status", [408, 409])
 def test_a_refusal_that_may_pass_is_tried_again(status: int) -> None:
     with OpenAIServer(Script(faults=[Fault(status, last=1)])) as server:
@@ -116,6 +142,27 @@ def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again() -> None:
         with pytest.raises(EndpointDown, match="failed 2 times"):
             ask(server, max_retries=1, request_limit=0.2)
         assert server.seen.requests == 2
+
+
+def test_requests_wait_in_order_and_one_that_is_given_up_leaves_the_queue() -> None:
+    async def run(server: OpenAIServer) -> tuple[int, int]:
+        model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", most_requests=1))
+        try:
+            async with asyncio.timeout(60):
+                asks = [[{"role": "user", "content": str(number)}] for number in range(6)]
+                tasks = [asyncio.create_task(model.complete(ask, [])) for ask in asks]
+                while model.pressure()[0] == 0:
+                    await asyncio.sleep(0.001)
+                tasks[3].cancel()
+                await asyncio.wait(tasks)
+            return model.pressure()
+        finally:
+            await model.close()
+
+    with OpenAIServer(Script(latency=0.02), keep_requests=True) as server:
+        assert asyncio.run(run(server)) == (0, 1)
+        assert [body["messages"][0]["content"] for body in server.seen.bodies] == ["0", "1", "2", "4", "5"]
+        assert server.seen.most_in_flight == 1
 
 
 def test_what_will_not_change_is_not_tried_again() -> None:
@@ -206,3 +253,10 @@ def test_env_files(tmp_path: Any) -> None:
     path.write_text("# c\nexport A=1 # x\nB = 'two words'\nC=\"q#r\"\nnonsense\n")
     assert read_env_file(path) == {"A": "1", "B": "two words", "C": "q#r"}
     assert read_env_file(tmp_path / "none") == {}
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".env").write_text("OPENAI_BASE_URL=http://file/v1\nOPENAI_API_KEY=from-the-file\n")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://environment/v1")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert endpoint_from_environment(tmp_path) == ("http://environment/v1", "from-the-file")

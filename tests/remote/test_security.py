@@ -65,6 +65,11 @@ def test_the_token_file_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_
     token_file().chmod(0o644)
     with pytest.raises(AccessDenied, match="chmod 600"):
         load_token()
+    token_file().chmod(0o600)
+    token_file().rename(tmp_path / "elsewhere")
+    token_file().symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(AccessDenied, match="not a link"):
+        load_token()
     monkeypatch.setenv("MANYHANDS_TOKEN", "x" * 16)
     assert load_token().proof("client", "a", "b") == Token("x" * 16).proof("client", "a", "b")
     monkeypatch.setenv("MANYHANDS_TOKEN", "short")
@@ -360,6 +365,25 @@ def test_a_conversation_survives_any_cut(frames: list[list[Any]], data: st.DataO
     for lost in here.resume(there.heard):
         hear(lost)
     assert repr(heard) == repr([item for frame in frames for item in frame])
+
+
+def test_a_frame_that_comes_again_is_not_heard_again() -> None:
+    """A connection that was given up may still deliver what is repeated on the one that took its place."""
+    here, there = Conversation(1 << 20), Conversation(1 << 20)
+    first, second = (here.say([("c", number)])[0] for number in (1, 2))
+    heard = [there.hear(message) for message in (first, first, second, first, second)]
+    assert [frame and frame[1] for frame in heard] == [[("c", 1)], None, [("c", 2)], None, None]
+    assert there.heard == 2
+
+
+def test_frames_that_cannot_be_right_are_refused() -> None:
+    there = Conversation(1 << 20)
+    with pytest.raises(ProtocolError, match="frame 2 came after frame 0"):
+        there.hear(encode(2, 0, [("c", 1)], ())[0])
+    with pytest.raises(ProtocolError, match="never sent"):
+        there.hear(encode(1, 1, [("c", 1)], ())[0])
+    with pytest.raises(ProtocolError, match="never sent"):
+        there.resume(1)
 
 
 def test_frames_name_no_classes_and_keep_their_limits() -> None:

@@ -33,9 +33,11 @@ from manyhands.models.demo import DemoModel
 from manyhands.rollout.holding import MachineDesk, PoolPlace
 from manyhands.rollout.machines import lease_limit
 from manyhands.rollout.pausing import PausingModel
+from manyhands.rollout.preparing import prepare
+from manyhands.rollout.running import Session
 from manyhands.rollout.station import PlaySettings
 from manyhands.rollout.tally import Tally
-from manyhands.store import Journal, PlayStatus
+from manyhands.store import MACHINES, Journal, PlayStatus
 from manyhands.tasks import Item
 from manyhands.testing import OpenAIServer, Script
 from manyhands.testing.scripts import alive, wait_until
@@ -161,8 +163,15 @@ def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
                 seen.append(tally)
                 assert (tally.machines.total, "machines" in line(tally)) == (3, True)
 
-        summary = run_parallel_rollout(RolloutConfig(**chosen, data=data, num_rollouts=3), watch)
-    assert (summary.mean, summary.machines["hand_overs"] if summary.machines else 0) == (1.0, 6)
+        config = RolloutConfig(**chosen, data=data, num_rollouts=3)
+        with Session(prepare(config)) as session:
+            earlier = {"hand_overs": 10, "leased_seconds": 1000.0, "machine_seconds": 4000.0}
+            session.directory.journal.set_meta(MACHINES, json.dumps(earlier))
+        summary = run_parallel_rollout(config, watch)
+    assert summary.machines is not None
+    assert (summary.mean, summary.machines["hand_overs"]) == (1.0, 16), "those of earlier sessions count"
+    assert summary.machines["leased_seconds"] > 1000
+    assert summary.machines["machine_seconds"] > 4000
     assert seen
     assert nothing_is_left(tmp_path)
 

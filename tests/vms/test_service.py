@@ -18,6 +18,7 @@ from manyhands import (
     ConfigError,
     LeaseLost,
     LeaseTimeout,
+    MachineFailed,
     MachineSettings,
     MachineState,
     PoolClient,
@@ -167,6 +168,33 @@ def test_a_client_that_stays_away_loses_its_place(pool: VMPoolManager, later: li
     assert pool.status().waiting == 0
     for lease in held:
         lease.release()
+
+
+@pytest.mark.parametrize("call", [("acquire",), ("renew", "x", 1), ("acquire", "r", "h", "long", None), ("fly",)])
+def test_a_call_that_makes_no_sense_is_answered(client: PoolClient, call: tuple[str, ...]) -> None:
+    with pytest.raises(MachineFailed):
+        client.wait(client._call(*call), 20)
+    assert client.status().size == 2
+
+
+def test_a_token_of_ones_own_does_not_travel() -> None:
+    with pytest.raises(ConfigError, match="MANYHANDS_TOKEN"):
+        pickle.dumps(PoolClient("127.0.0.1:1", token=Token("a token of one's own")))
+
+
+def test_a_pool_that_is_drained_says_so_to_its_clients() -> None:
+    with VMPoolManager("process", 1, name="drained", spares=0) as pool, PoolClient(str(pool.serve().address)) as client:
+        held = client.allocate(timeout=20)
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(client.allocate, timeout=60)
+            wait_until(lambda: pool.status().waiting == 1)
+            client.drain()
+            with pytest.raises(PoolStopped):
+                waiting.result(20)
+        with pytest.raises(PoolStopped):
+            client.allocate(timeout=20)
+        held.release()
+        assert pool.drain(timeout=20)
 
 
 def test_a_holder_who_cannot_reach_the_pool_knows_that_its_lease_has_ended() -> None:

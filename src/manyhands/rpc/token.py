@@ -8,6 +8,7 @@ hash of both numbers, so what was overheard is worth nothing the next time.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import os
@@ -54,7 +55,7 @@ def load_token() -> Token:
     """Return the token of this user: from the environment, else from the user's file, which is made if need be.
 
     Raises:
-        AccessDenied: the file can be read by others, or belongs to somebody else.
+        AccessDenied: the file can be read by others, belongs to somebody else, or is a link.
         ConfigError: the token is too short to be a secret.
     """
     if given := os.environ.get("MANYHANDS_TOKEN"):
@@ -74,7 +75,12 @@ def token_file() -> Path:
 
 
 def _read(path: Path) -> str:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise AccessDenied(f"{path} must be a file of its own, not a link to another one") from error
+        raise
     with os.fdopen(descriptor) as file:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:

@@ -114,6 +114,9 @@ class _PoolService:
             message = encode(call=number, answer=to_plain(await self._perform(fields.get("do"), fields.get("with"))))
         except ManyhandsError as error:
             message = encode(call=number, error=error_to(error))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a call, its caller must not wait for ever
+            _log.exception("a call of a client failed in a way it must not")
+            message = encode(call=number, error=error_to(ProtocolError(f"{type(error).__name__}: {error}")))
         async with turn:
             with contextlib.suppress(ManyhandsError):
                 await stream.write(message)
