@@ -16,6 +16,7 @@ from manyhands._clock import ManualClock
 from manyhands.models import ModelSettings, open_model
 from manyhands.models.base import GatePlace
 from manyhands.models.gate.division import Report, SharedLimit, divide
+from manyhands.models.gate.member import GateMember
 from manyhands.models.gate.server import GateServer
 from manyhands.models.limiter import Limiter
 from manyhands.rollout.tally import Tally
@@ -107,6 +108,19 @@ def test_two_workers_share_one_limit() -> None:
         assert server.seen.answered == 60
         wait_until(lambda: gate.pressure()[0] == 0)
         assert 1 <= gate.pressure()[1] < 16
+
+
+def test_each_model_has_a_limit_of_its_own() -> None:
+    shares: dict[str, int | None] = {}
+
+    def member(place: GatePlace, model: str) -> GateMember:
+        return GateMember(place, model, 8, lambda: (8, 8), lambda share, _: shares.update({model: share}))
+
+    with GateServer(8) as gate:
+        members = [member(gate.place, model) for model in "ab"]
+        wait_until(lambda: shares == {"a": 8, "b": 8} and gate.pressure() == (16, 16))
+        for one in members:
+            one.close()
 
 
 def test_a_gate_that_is_gone_leaves_workers_to_themselves() -> None:

@@ -14,7 +14,7 @@ from manyhands import LimitExceeded, Limits, ProtocolError, RemoteStream, RpcAge
 from manyhands.remote.conversation import Conversation
 from manyhands.remote.faults import decode_error
 from manyhands.remote.values import encode_argument
-from manyhands.remote.wire import CALL, CLASS, ERROR, NEW, RESULT
+from manyhands.remote.wire import CALL, CALL_MORE, CLASS, ERROR, NEW, READ, RESULT
 from manyhands.rpc.client import ClientStream, connect
 from manyhands.rpc.loop import run
 from manyhands.rpc.pace import Pace
@@ -176,6 +176,19 @@ def test_a_frame_cannot_smuggle_what_is_not_packed(launch: Any) -> None:
         ((kind, _, value),) = rude.read(1)
         assert kind == ERROR
         assert isinstance(decode_error(value), ProtocolError)
+    rude.close()
+
+
+def test_names_that_are_not_public_cannot_be_called(launch: Any) -> None:
+    rude = RawClient(launch().address)
+    names = ["__init__", "__del__", "_private", "?log", "?__dict__"]
+    rude.say([(CALL, 1 + at, 1, name, ()) for at, name in enumerate(names)])
+    rude.say([(CALL_MORE, 11 + at, 1, name, (), None, 0, None) for at, name in enumerate(names)])
+    rude.say([(READ, 21, 1, "__dict__"), (CALL, 22, 1, "add", (1,))])
+    answers = {number: (kind, value) for kind, number, value in rude.read(12)}
+    assert answers.pop(22) == (RESULT, 2), "its agent is still there"
+    assert {kind for kind, _ in answers.values()} == {ERROR}
+    assert all(isinstance(decode_error(value), AttributeError) for _, value in answers.values())
     rude.close()
 
 

@@ -31,6 +31,7 @@ from manyhands.rpc.handshake import ClientSide, ServerSide, as_text
 from manyhands.rpc.loop import run
 from manyhands.rpc.status import ERRORS, error_of
 from manyhands.rpc.token import Token, load_token, token_file
+from manyhands.testing.scripts import wait_until
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
@@ -107,10 +108,18 @@ def test_a_client_that_lies_about_the_token_is_refused_and_logged(
             await call.write(side.answer(await call.read(), {"session": "0" * 32, "heard": 0}))
             return await call.code()  # type: ignore[no-any-return]
 
+    async def lie_often() -> list[grpc.StatusCode]:
+        return await asyncio.gather(*(lie() for _ in range(20)))
+
     time.sleep(1.1)  # one line a second is logged
+    began = time.monotonic()
     with caplog.at_level(logging.WARNING, "manyhands.rpc"):
         assert run(lie(), 10.0) is grpc.StatusCode.UNAUTHENTICATED
-    assert "wrong token" in caplog.text
+        assert time.monotonic() - began >= 0.3, "guessing is slow"
+        assert "wrong token" in caplog.text
+        assert set(run(lie_often(), 30.0)) == {grpc.StatusCode.UNAUTHENTICATED}
+    lines = caplog.text.count("wrong token")
+    assert lines <= 2 + (time.monotonic() - began), "a flood of lies is no flood of lines"
 
 
 def test_a_proof_cannot_be_used_again() -> None:
@@ -244,8 +253,9 @@ def test_after_the_recordings_nobody_is_there_and_the_server_works(here: RpcAgen
     assert agent._link.control("info").result(10)["agents"] <= 2, "this one, and one that is being dropped"
 
 
-def test_peers_that_wait_do_not_keep_others_out() -> None:
+def test_peers_that_wait_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times as many streams as may shake hands are opened and say nothing; a client with the token gets in."""
+    monkeypatch.setattr("manyhands.rpc.server._HANDSHAKE_SECONDS", 600.0)
     with RpcAgentServerLauncher(limits=Limits(handshakes=8)) as server:
 
         async def loiter() -> tuple[Any, list[Any]]:
@@ -258,7 +268,19 @@ def test_peers_that_wait_do_not_keep_others_out() -> None:
         channel, calls = run(loiter(), 10.0)
         assert at(server).add(1).result(10) == 2
         assert len(calls) == 24
+        wait_until(lambda: sum(call.done() for call in calls) >= 16)
         run(channel.close(), 10.0)
+
+
+def test_a_peer_that_says_nothing_is_dropped(here: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyhands.rpc.server._HANDSHAKE_SECONDS", 0.1)
+
+    async def wait() -> grpc.StatusCode:
+        async with grpc.aio.insecure_channel(here.address.target) as channel:
+            call: Any = channel.stream_stream(METHOD)()
+            return await call.code()  # type: ignore[no-any-return]
+
+    assert run(wait(), 30.0) is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -391,6 +413,10 @@ def test_frames_name_no_classes_and_keep_their_limits() -> None:
         Assembler(1000).feed(pickle.dumps((1, 0, (), [("c", Worker)])))
     with pytest.raises(LimitExceeded):
         Assembler(1000).feed(pickle.dumps((1, 0, (2000,), [("c",)])))
+    longer = Assembler(1000)
+    assert longer.feed(pickle.dumps((1, 0, (3,), [("c",)]))) is None
+    with pytest.raises(ProtocolError, match="longer than announced"):
+        longer.feed(b"four")
     large = [("c", "x" * (3 << 20))]
     assembler = Assembler(8 << 20)
     got = [
@@ -415,6 +441,8 @@ def test_sessions_and_agents_have_limits() -> None:
         with pytest.raises(LimitExceeded, match="limit"):
             at(tight).add(1).result(10)
         assert agents[0].add(1) == 2, "those who are there go on"
+        agents.pop().stop().result(10)
+        assert at(tight).add(1).result(10) == 2, "one that is gone leaves its place"
     with pytest.raises(ConfigError):
         Limits(sessions=0)
 

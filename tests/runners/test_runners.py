@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +37,7 @@ from manyhands import (
 from manyhands.engines.pool.supervisor import WorkerSettings
 from manyhands.runners.seen import SeenIds
 from manyhands.testing.behaviours import echo, fail, nap, stay
-from manyhands.testing.scripts import wait_until
+from manyhands.testing.scripts import alive, wait_until
 
 ONE = RunConfig(worker_num=1)
 
@@ -245,6 +248,43 @@ def test_a_task_that_is_queued_behind_a_long_one_is_given_to_an_idle_worker(tmp_
         if len(finished) == 800:
             end.touch()
     assert finished[-1] == "long"
+
+
+def kill_the_worker(path: str) -> None:
+    while not Path(path).exists():
+        time.sleep(0.01)
+    os._exit(3)
+
+
+async def wait_beside(path: str) -> str:
+    Path(path).touch()
+    await asyncio.sleep(0.5)
+    return "fine"
+
+
+def test_whoever_works_beside_a_task_that_kills_their_worker_is_not_charged(tmp_path: Path) -> None:
+    path = str(tmp_path / "began")
+    tasks = [Task(path, wait_beside, id="beside"), Task(path, kill_the_worker, id="killer")]
+    responses = Runners.sync_run_task(tasks, RunConfig(worker_num=1, max_retries=0))
+    assert (responses["killer"].status, responses["killer"].attempts) == (TaskStatus.LOST, 1)
+    assert (responses["beside"].answer, responses["beside"].attempts) == ("fine", 1)
+
+
+def leave_a_child(path: str) -> None:
+    Path(path).write_text(str(subprocess.Popen(["sleep", "300"]).pid))
+    os._exit(3)
+
+
+def test_what_a_task_started_ends_with_its_worker(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    response = Runners.sync_run(str(path), leave_a_child, ONE, max_retries=0)
+    assert response.status is TaskStatus.LOST
+    child = int(path.read_text())
+    try:
+        wait_until(lambda: not alive(child))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def test_statuses_are_words() -> None:

@@ -135,6 +135,23 @@ class Host:
         credit: int,
         seconds: float | None,
     ) -> None:
+        """Take a call of any kind; names that are not public are the server's own, for making and freeing agents."""
+        if name.startswith(("_", "?")) and name != "__call__":
+            session.tell(number, ERROR, encode_error(AttributeError(f"{name!r} is not public")))
+            return
+        self._enter(session, number, agent, name, args, kwargs, credit, seconds)
+
+    def _enter(
+        self,
+        session: Session,
+        number: int,
+        agent: Any,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        credit: int,
+        seconds: float | None,
+    ) -> None:
         target = self.residents.find(session, agent)
         if target is None:
             self._absent(session, number, agent, (name, args, kwargs, credit, seconds))
@@ -186,7 +203,7 @@ class Host:
             if self.residents.find(session, agent) is None:
                 session.tell(number, ERROR, gone())
             else:
-                self._call_more(session, number, agent, *rest)
+                self._enter(session, number, agent, *rest)
             self._attachments = []
 
         self._references.expect((str(agent[0]), -int(agent[1])), retry)
@@ -195,7 +212,7 @@ class Host:
         if name.startswith("_") and name != "__class__":
             session.tell(number, ERROR, encode_error(AttributeError(f"{name!r} is not public")))
             return
-        self._call_more(session, number, agent, f"?{name}", (), None, 0, None)
+        self._enter(session, number, agent, f"?{name}", (), None, 0, None)
 
     def _grant(self, session: Session, number: int, count: int) -> None:
         call = session.active.get(number)

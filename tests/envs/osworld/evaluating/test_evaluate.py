@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import math
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,15 @@ def joined(conjunction: str | None, *likeness: float) -> dict[str, Any]:
 )
 def test_checks_are_joined(tmp_path: Path, conjunction: str | None, scores: Sequence[float], wanted: float) -> None:
     assert score(joined(conjunction, *scores), ground(tmp_path)) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("said", "wanted"), [(math.nan, 0.0), (1.7, 1.0), (-0.2, 0.0), (True, 1.0)])
+def test_whatever_a_metric_says_a_score_is_between_0_and_1(tmp_path: Path, said: float, wanted: float) -> None:
+    class Said(Helpers):
+        async def call(self, function: str, *arguments: Any, limit: float) -> Any:
+            return said
+
+    assert asyncio.run(evaluate(joined(None, 1), ground(tmp_path), helpers=Said("none"))) == wanted
 
 
 def test_and_or_stop_at_the_first_answer_that_decides(tmp_path: Path) -> None:
