@@ -41,6 +41,7 @@ from manyhands.testing import OpenAIServer, Script
 from manyhands.testing.scripts import alive, wait_until
 from manyhands.vms.folders import cache_folder
 from manyhands.vms.providers.process import ProcessProvider
+from tests.vms.certificates import certify
 
 HERE = "tests.rollout.test_machines"
 
@@ -217,12 +218,28 @@ def pool() -> Iterator[VMPoolManager]:
         yield made
 
 
-def test_a_pool_that_others_serve(
-    pool: VMPoolManager, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_pool_that_others_serve_with_tls(
+    pool: VMPoolManager, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    address = str(pool.serve().address)
-    summary = play(tmp_path, monkeypatch, LOOK, data=data, pool_address=address, engine="local")
-    assert (summary.mean, summary.machines["hand_overs"]) == (1.0, 6)
+    tls = certify(tmp_path, "127.0.0.1")
+    address = str(pool.serve(tls=tls).address)
+    with pytest.raises(ConfigError, match=r"connect with TLS \(--tls-ca\)"):
+        play(tmp_path, monkeypatch, LOOK, data=data, pool_address=address)
+    with pytest.raises(ConfigError, match=r"ca='/.*none.pem' cannot be read"):
+        play(tmp_path, monkeypatch, LOOK, data=data, pool_address=address, tls_ca="none.pem")
+    with pytest.raises(ConfigError, match="TLS is for a pool that others serve"):
+        RolloutConfig(tls_server_name="pool")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MANYHANDS_TLS_CA", "cert.pem")
+    written = tmp_path / "settings.json"
+    written.write_text(json.dumps({"tls_server_name": "127.0.0.1", "pool_address": address, "engine": "local"}))
+    with OpenAIServer(Script(default=LOOK)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        told = ["rollout", "--env", f"{HERE}:Room", "--data", str(data), "--config", str(written), "--json"]
+        assert main(told) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["mean"], summary["machines"]["hand_overs"]) == (1.0, 6)
     assert pool.failure is None
     wait_until(lambda: not any(row.holder for row in pool.status().machines))
 
