@@ -27,7 +27,7 @@ from manyhands import (
 from manyhands.cli import main
 from manyhands.cli.display import line
 from manyhands.envs.samples import sample_path
-from manyhands.errors import ConfigError, LeaseLost
+from manyhands.errors import ConfigError, LeaseLost, UsageError
 from manyhands.models import ModelSettings
 from manyhands.models.demo import DemoModel
 from manyhands.rollout.holding import MachineDesk, PoolPlace
@@ -200,10 +200,22 @@ def test_machines_that_do_not_exist_are_told_before_anything_runs(data: Path, tm
         ({"env": f"{HERE}:Room", "pool_address": "nonsense"}, "host:port"),
         ({"env": f"{HERE}:Room", "pool_address": "127.0.0.1:1"}, "manyhands pool serve"),
         ({"env": f"{HERE}:Room", "provider_name": "process", "vm_option": {"x": "1"}}, "no option 'x'"),
+        ({"env": f"{HERE}:Room", "path_to_vm": "no-such-image"}, "is no file and no built image"),
         ({"mode": "math", "use_vm_pool": True}, "needs no machine"),
     ):
-        with pytest.raises((ConfigError, LookupError), match=message):
+        with pytest.raises((UsageError, LookupError), match=message):
             run_parallel_rollout(RolloutConfig(**chosen, **settings))
+    assert not (tmp_path / "results").exists(), "nothing is left of what never began"
+
+
+def test_an_earlier_run_stays_where_it_is_when_there_are_no_machines_to_start_anew(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"data": sample_path("math"), "limit": 1, "model": "demo", "engine": "inline"}
+    chosen |= {"output_dir": tmp_path / "results", "run_name": "run"}
+    run_parallel_rollout(RolloutConfig(**chosen, mode="math"))
+    before = sorted((path, path.is_dir() or path.read_bytes()) for path in (tmp_path / "results").rglob("*"))
+    with pytest.raises(UsageError, match="no built image"):
+        run_parallel_rollout(RolloutConfig(**chosen, env=f"{HERE}:Room", fresh=True, path_to_vm=Path("no-such-image")))
+    assert before == sorted((path, path.is_dir() or path.read_bytes()) for path in (tmp_path / "results").rglob("*"))
 
 
 def test_a_dry_run_says_which_machines(data: Path, capsys: Any) -> None:

@@ -103,6 +103,8 @@ class Session:
         self._pool: SessionPool | None = None
         self._machines_before: dict[str, float] = {}
         """What came of the machines of earlier sessions."""
+        self._began = False
+        """Whether rollouts were handed out: what ends earlier leaves no trace."""
         self.stopped: str = ""
         """Why the rest was not played; empty if it was."""
 
@@ -119,8 +121,11 @@ class Session:
         self.owed = summary.owed
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.directory.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not self._began:
+            self.directory.undo()
+        else:
+            self.directory.close()
 
     def watch(self, tell: Callable[[Tally], None]) -> None:
         """Have somebody told how far it is, a few times a second."""
@@ -136,7 +141,8 @@ class Session:
         Raises:
             Interrupted: Ctrl-C.
             StoreFailed: results cannot be kept.
-            UsageError, MachineFailed, PoolFailed: the machines that the environment needs cannot be had.
+            UsageError, MachineFailed, PoolFailed: the machines that the environment needs cannot be had. On leaving the
+                `with`, the run's directory is as it was before.
         """
         if self.owed:
             number = self.directory.journal.begin_session()
@@ -187,6 +193,7 @@ class Session:
         run = Run(self.prepared.engine, None, iter(()))
         owed = self.directory.journal.owed(self._config.attempts)
         run.open()
+        self._began = True
         try:
             more = self._feed(run, owed)
             while run.outstanding or (self._again and not self.stopped):
