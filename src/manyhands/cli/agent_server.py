@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from manyhands.cli.tls_options import add_tls_options, tls_conf
@@ -74,8 +73,6 @@ def run(options: argparse.Namespace) -> int:
 def _agent_classes(name: str) -> list[type]:
     from manyhands.agents import AgentBase
 
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
         module = importlib.import_module(name)
     except ImportError as error:
