@@ -37,7 +37,7 @@ def test_a_pool_is_served_shown_and_drained(
         lease = client.allocate(timeout=90)
         assert main(["pool", "status", "--pool", address]) == 0
         shown = capsys.readouterr().out
-        assert "by-command: process, 2 machines and 1 spares, 0 waiting" in shown
+        assert "by-command: process, 2 machines and 1 spare, 0 waiting" in shown
         assert "leased" in shown
         assert main(["pool", "retire", "m99", "--pool", address]) == 1
         assert "no live machine" in capsys.readouterr().err

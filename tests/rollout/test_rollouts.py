@@ -223,7 +223,7 @@ def test_a_refusal_stops_the_run_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         assert server.seen.requests <= 12
     said = capsys.readouterr().err
     assert "OPENAI_API_KEY" in said
-    assert "50 rollout(s) have no result" in said
+    assert "50 rollouts left without a result" in said
 
 
 def test_pass_at_k_and_rescoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -322,7 +322,7 @@ def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     assert main(["rollout", "--env", f"{HERE}:Tiny", "--config", str(settings), "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "1 tasks x 3 attempt(s)" in said
+    assert "1 task x 3 attempts = 3 rollouts, 3 owed" in said
     assert "7 rollouts at a time" in said
     assert not (tmp_path / "results").exists()
     settings.write_text("num_rolouts: 3\n")

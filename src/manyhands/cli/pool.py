@@ -7,6 +7,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
+from manyhands._wording import counted
 from manyhands.cli.machine_options import add_machine_options, machine_settings
 from manyhands.cli.tls_options import add_tls_options, tls_conf
 from manyhands.errors import ConfigError
@@ -127,9 +128,8 @@ def _table(status: PoolStatus) -> Any:
     from rich.table import Table
 
     trouble = f", gave up: {status.failure}" if status.failure else ", draining" if status.draining else ""
-    title = (
-        f"{status.pool}: {status.provider}, {status.size} machines and {status.spares} spares, {status.waiting} waiting"
-    )
+    machines, spares = counted(status.size, "machine"), counted(status.spares, "spare")
+    title = f"{status.pool}: {status.provider}, {machines} and {spares}, {status.waiting} waiting"
     table = Table(title=escape(title + trouble), title_justify="left")
     for heading in ("machine", "state", "for", "holder", "uses", "address", "why"):
         table.add_column(heading, justify="right" if heading in {"for", "uses"} else "left")

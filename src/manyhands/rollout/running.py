@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from manyhands._wording import counted
 from manyhands.errors import Interrupted
 from manyhands.models.base import MODELS
 from manyhands.rollout.benchmark import digest_of
@@ -291,7 +292,7 @@ class Session:
     def _stop(self, run: Run) -> None:
         """End what is under way; what comes in meanwhile is kept, the rest stays owed."""
         self.stopped = "interrupted"
-        self._say(f"stopping {run.outstanding} rollouts; everything that ended is kept")
+        self._say(f"stopping {counted(run.outstanding, 'rollout')}; everything that ended is kept")
         plays = [play for play in self._plays(run.cancel()) if play.status is not PlayStatus.INFRASTRUCTURE]
         if plays:
             self.directory.keep_files(plays)
