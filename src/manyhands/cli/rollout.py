@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     _tell_left_out(prepared)
     if options.dry_run:
         return _dry_run(prepared)
-    return _play(prepared, as_json=options.json, command=_again(options.arguments))
+    return _play(prepared, as_json=options.json, command=_again(options.arguments, fresh=config.fresh))
 
 
 def _tell_left_out(prepared: Prepared) -> None:
@@ -182,9 +182,10 @@ def _config(given: argparse.Namespace) -> RolloutConfig:
     return RolloutConfig.from_settings(settings)
 
 
-def _again(arguments: list[str]) -> str:
-    """Return the command that continues this run."""
-    return shlex.join(["manyhands", *(argument for argument in arguments if argument != "--fresh")])
+def _again(arguments: list[str], *, fresh: bool) -> str:
+    """Return the command that continues this run, also where a variable or a file says that it is to start anew."""
+    kept = [argument for argument in arguments if argument != "--fresh"]
+    return shlex.join(["manyhands", *kept, *(["--no-fresh"] if fresh else [])])
 
 
 def _as_ctrl_c(number: int, frame: Any) -> None:  # noqa: ARG001 - the form of a signal handler

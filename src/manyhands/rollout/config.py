@@ -220,8 +220,9 @@ class RolloutConfig:
         return {} if self.engine_address is None else {_ADDRESSES[self.engine]: self.engine_address}
 
     def shown(self) -> dict[str, Any]:
-        """Return the settings as plain values, without what must not be written down."""
-        return {spec.name: _shown(spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self)}
+        """Return the settings as plain values, as a run's directory keeps them: without secrets, and ready to go on with."""
+        settings = {spec.name: _shown(spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self)}
+        return settings | {"fresh": False}
 
 
 def is_secret(name: str) -> bool:
