@@ -63,10 +63,8 @@ def _serve(options: argparse.Namespace) -> int:
     from manyhands.vms import VMPoolManager
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    logging.getLogger("qemu").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends what is being started
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
     pool = VMPoolManager(
         options.provider_name,
         options.num_vms,
@@ -74,8 +72,10 @@ def _serve(options: argparse.Namespace) -> int:
         name=options.name,
         settings=machine_settings(options),
     )
-    pool.start(wait_for=0)
     try:
+        pool.start(wait_for=0)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
         server = pool.serve(options.host, options.port, tls=tls_conf(options))
         print(f"pool {options.name} is served at {server.address}", flush=True)
         print(f"look at it: manyhands pool status --pool {server.address}", flush=True)
