@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def at(server: RpcAgentServerLauncher, **more: Any) -> Any:
-    return Worker("agent", to_dist={"host": server.host, "port": server.port, **more})  # type: ignore[call-arg]
+    return Worker("agent", to_dist={"host": server.host, "port": server.port, **more})
 
 
 @pytest.fixture(scope="module")
