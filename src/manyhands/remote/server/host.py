@@ -152,7 +152,7 @@ class Host:
         session.load += call.size
         self._await_arguments(call)
         if seconds is not None:
-            self._ending.at(call, float(seconds))
+            (self._ending.late if credit else self._ending.at)(call, float(seconds))
         if self._references.early:
             self._references.heard_of(session.identity, number)
         self.schedule.offer(call)
