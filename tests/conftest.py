@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+pytest.register_assert_rewrite(
+    "manyhands.testing", "tests.engines.cluster_contract"
+)  # for failures that say what was seen
 
 _PATIENCE = 180
 """Seconds for each step of Ray's start, which gives up after 30 by itself: a node took longer on a machine with a load of ten."""

@@ -46,12 +46,12 @@ while open(journal).read().count('"done"') < target:
     mine = f"holder-{os.getpid()}-{number}"
     try:
         with client.lease(timeout=90, duration=3.0) as machine:
-            seen = machine.execute("ls /root /data", timeout=20).output.split()
+            seen = machine.execute("ls / /data", timeout=20).output.split()
             foreign = [name for name in seen if name.startswith("holder")]
             note(what="begin", pid=os.getpid(), token=int(machine.token), foreign=foreign)
-            machine.execute(f"touch /root/{mine} /data/{mine}", timeout=20)
+            machine.execute(f"touch /{mine} /data/{mine}", timeout=20)
             time.sleep(0.3)
-            seen = machine.execute("ls /root /data", timeout=20).output.split()
+            seen = machine.execute("ls / /data", timeout=20).output.split()
             foreign = [name for name in seen if name.startswith("holder") and name != mine]
             note(what="done", token=int(machine.token), foreign=foreign, kept=seen.count(mine))
     except InfrastructureError as error:
