@@ -26,3 +26,11 @@ os.environ |= {
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what failed and then passed when `make test` tried it again: it is a bug that shows itself by chance."""
+    reports = [report for report in terminalreporter.stats.get("rerun", ()) if isinstance(report, pytest.TestReport)]
+    for report in reports:
+        terminalreporter.section(f"failed at first: {report.nodeid}", sep="_")
+        terminalreporter.write_line(report.longreprtext)
