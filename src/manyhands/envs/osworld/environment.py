@@ -19,11 +19,12 @@ from manyhands.envs.osworld.controller import Controller
 from manyhands.envs.osworld.coverage import lacks
 from manyhands.envs.osworld.evaluating import evaluate
 from manyhands.envs.osworld.evaluating.evaluator import evaluation_helpers
+from manyhands.envs.osworld.film import Film
 from manyhands.envs.osworld.ground import Ground
 from manyhands.envs.osworld.observing import Observation, Observer
 from manyhands.envs.osworld.setting_up import set_up
 from manyhands.envs.tools import ToolFailed, ToolResult, tool
-from manyhands.errors import EnvironmentFailed, InfrastructureError, MachineFailed
+from manyhands.errors import EnvironmentFailed, InfrastructureError, MachineFailed, MissingProgram
 from manyhands.tasks.working import doing
 
 if TYPE_CHECKING:
@@ -150,20 +151,24 @@ class OSWorldEnvironment(Environment):
             await self._observer.look()
             await self._ground.set_up(steps)
         if options.record:
-            await self._start_recording(controller)
+            await self._start_recording(controller, self._observer)
         self._seen = seen = await self._observer.observe(await self._settled(steps))
         self._marks = seen.marks
         self.first_images = seen.images
         self.first_kept = () if seen.images else (seen.screenshot,)
         return "\n\n".join(part for part in (item.question, seen.text) if part)
 
-    async def _start_recording(self, controller: Controller) -> None:
-        """A film is nothing that a score depends on: a machine that cannot record is played without."""
+    async def _start_recording(self, controller: Controller, observer: Observer) -> None:
+        """A film is nothing that a score depends on: where none can be made, the attempt is played without."""
+        assert self._folder is not None
         try:
             await controller.start_recording()
             self._recording = True
         except MachineFailed as error:
-            _log.warning("no recording of %s: %s", self.item.id if self.item else "", error)
+            try:
+                observer.film = Film(Path(tempfile.mkdtemp(dir=self._folder)))
+            except MissingProgram as missing:
+                _log.warning("no recording of %s: %s; %s", self.item.id if self.item else "", error, missing)
 
     async def _settled(self, steps: Sequence[Mapping[str, Any]]) -> bytes | None:
         """Wait for what the set-up has started; return the screen."""
@@ -267,7 +272,7 @@ class OSWorldEnvironment(Environment):
         self._seen = None
         trouble = await self._perform(action)
         if self._ended:
-            seen = Observation(await self._controller.screenshot())
+            seen = Observation(await self._observer.picture())
         else:
             seen = await self._observer.observe(await self._observer.quiet(self.options.pause))
             self._marks = seen.marks
@@ -333,6 +338,10 @@ class OSWorldEnvironment(Environment):
     async def close(self) -> None:
         with contextlib.suppress(InfrastructureError):  # the machine may be what ended the attempt
             await self._end_recording()
+        if self._observer is not None and self._observer.film is not None:
+            film, self._observer.film = self._observer.film, None
+            if developed := await film.develop():
+                self.files["recording.mp4"] = developed
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         await super().close()
