@@ -23,6 +23,7 @@ LEVELS: list[set[str]] = [
     {"messages", "tasks", "config"},
     {"_plugins"},
     {"errors", "_clock", "_files", "_ids", "_lazy", "_threads"},
+    {"_wording"},
 ]
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # `agents` knows `remote`, and records know each other.

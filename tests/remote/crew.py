@@ -29,7 +29,7 @@ class OwnError(ValueError):
 class Worker(AgentBase):
     """Does what tests ask for."""
 
-    def __init__(self, name: str = "worker", start: int = 0) -> None:
+    def __init__(self, name: str = "worker", start: int = 0, *, to_dist: Any = None) -> None:
         super().__init__(name)
         self.count = start
         self.log: list[Any] = []

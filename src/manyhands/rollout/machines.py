@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from manyhands.rollout.config import RolloutConfig
     from manyhands.vms import MachineSettings, PoolClient, PoolStatus, VMPoolManager
 
-__all__ = ["DEFAULT_PROVIDER", "MachinesSeen", "SessionPool", "lease_limit", "machine_settings"]
+__all__ = ["DEFAULT_PROVIDER", "MachinesSeen", "SessionPool", "lease_limit", "machine_settings", "served_place"]
 
 DEFAULT_PROVIDER = "qemu"
 _POOL_NAME = "rollout"
@@ -103,10 +103,9 @@ class SessionPool:
         self._looked = 0.0
 
     def __enter__(self) -> Self:
-        limit = lease_limit(self._config.timeout)
-        if self._config.pool_address:
-            self._client, self._before = _found(self._config.pool_address)
-            self.place = PoolPlace(address=self._config.pool_address, limit=limit, pause=self._config.pause_machines)
+        if (served := served_place(self._config)) is not None:
+            self._client, self._before = _found(served)
+            self.place = served
             return self
         from manyhands.rpc import Token
         from manyhands.vms import VMPoolManager
@@ -126,6 +125,7 @@ class SessionPool:
         except BaseException:
             pool.stop()
             raise
+        limit = lease_limit(config.timeout)
         self.place = PoolPlace(address=str(server.address), secret=secret, limit=limit, pause=config.pause_machines)
         return self
 
@@ -163,21 +163,27 @@ class SessionPool:
         return self._last
 
 
-def _found(address: str) -> tuple[PoolClient, PoolStatus]:
-    """Return a client of the pool at `address`, and the pool as it is.
+def served_place(config: RolloutConfig) -> PoolPlace | None:
+    """Return where the pool is that others serve; None if none is named."""
+    if not config.pool_address:
+        return None
+    limit = lease_limit(config.timeout)
+    return PoolPlace(address=config.pool_address, tls=config.pool_tls, limit=limit, pause=config.pause_machines)
+
+
+def _found(place: PoolPlace) -> tuple[PoolClient, PoolStatus]:
+    """Return a client of the pool at a place, and the pool as it is.
 
     Raises:
         ConfigError: nobody serves one there.
         PoolFailed: it gave up.
     """
-    from manyhands.vms import PoolClient
-
-    client = PoolClient(address)
+    client = place.client()
     try:
         status = client.status()
     except (ServerLost, TimeoutError) as error:
         client.close()
-        raise ConfigError(str(error) or f"the pool at {address} takes too long to answer") from error
+        raise ConfigError(str(error) or f"the pool at {place.address} takes too long to answer") from error
     if status.failure:
         client.close()
         raise PoolFailed(status.failure)

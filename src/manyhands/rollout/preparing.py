@@ -25,9 +25,8 @@ from manyhands.models.base import MODELS
 from manyhands.models.secrets import NO_KEY, endpoint_from_environment
 from manyhands.rollout.benchmark import Benchmark, read_benchmark
 from manyhands.rollout.config import is_secret
-from manyhands.rollout.holding import PoolPlace
 from manyhands.rollout.looping import run_to_the_end
-from manyhands.rollout.machines import DEFAULT_PROVIDER, lease_limit, machine_settings
+from manyhands.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_place
 from manyhands.rollout.reading import read_settings
 from manyhands.rollout.station import PlaySettings
 
@@ -116,13 +115,11 @@ def play_settings(config: RolloutConfig) -> PlaySettings:
     """
     environment, options = _world(config)
     play = _play(config, options, new_id("alone"))
-    if environment(options).needs_machine and not config.pool_address:
+    machines = served_place(config)
+    if environment(options).needs_machine and machines is None:
         raise ConfigError(f"the environment {environment.name!r} needs a machine: say where a pool is, pool_address=")
-    if config.pool_address:
-        limit = lease_limit(config.timeout)
-        play = replace(play, machines=PoolPlace(address=config.pool_address, limit=limit, pause=config.pause_machines))
     _check(environment, options)
-    return play
+    return replace(play, machines=machines)
 
 
 def _world(config: RolloutConfig) -> tuple[type[Environment], dict[str, Any]]:

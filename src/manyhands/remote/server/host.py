@@ -6,6 +6,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+from manyhands._wording import counted
 from manyhands.errors import AgentStopped, LimitExceeded, ProtocolError
 from manyhands.parcels import learn
 from manyhands.remote import wire
@@ -250,7 +251,7 @@ class Host:
         if session is not None:
             return session, True
         if len(self.sessions) >= self.limits.sessions:
-            raise LimitExceeded(f"this server has {len(self.sessions)} clients, which is its limit")
+            raise LimitExceeded(f"this server has {counted(len(self.sessions), 'client')}, which is its limit")
         session = self.sessions[identity] = Session(identity, self.limits, self._loop, self.schedule.unpark)
         return session, False
 

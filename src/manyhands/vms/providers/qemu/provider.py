@@ -122,7 +122,7 @@ class QemuProvider(Provider):
         wanted = self.settings.path_to_vm or "tiny"
         if wanted in _BUILT_HERE:
             return _BUILT_HERE[wanted]()
-        named = {image.name: image for image in images()}
+        named = {image.name: image for image in images() if image.part_of is None}
         if wanted in named:
             return named[wanted]
         for image in named.values():
