@@ -117,7 +117,7 @@ def _dry_run(prepared: Prepared) -> int:
     engine = prepared.engine
     tasks, attempts = counted(prepared.benchmark.size, "task"), counted(prepared.config.attempts, "attempt")
     at_a_time, workers = counted(prepared.config.num_rollouts, "rollout"), counted(engine.workers, "worker")
-    machines = f"\n{_machines_of(prepared)}" if prepared.needs_machine else ""
+    machines = f"\n{_machines_of(prepared)}" if prepared.machines else ""
     print(
         f"{tasks} x {attempts} = {counted(total, 'rollout')}, {owed:,} owed\n"
         f"model {prepared.config.model}, {at_a_time} at a time on engine {engine.engine_name} with {workers}{machines}\n"

@@ -13,6 +13,7 @@ from manyhands.rollout.holding import PoolPlace
 from manyhands.vms.states import MachineState
 
 if TYPE_CHECKING:
+    from manyhands.envs import Environment
     from manyhands.rollout.config import RolloutConfig
     from manyhands.vms import MachineSettings, PoolClient, PoolStatus, VMPoolManager
 
@@ -34,8 +35,8 @@ def lease_limit(timeout: float | None) -> float | None:
     return None if timeout is None else timeout + max(timeout, _LEAST_WAITS) + _AFTER_WORK
 
 
-def machine_settings(config: RolloutConfig, ports: tuple[int, ...] = ()) -> MachineSettings:
-    """Return what machines are to be like.
+def machine_settings(config: RolloutConfig, environment: type[Environment]) -> MachineSettings:
+    """Return what machines for rollouts of an environment are to be like.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -48,8 +49,9 @@ def machine_settings(config: RolloutConfig, ports: tuple[int, ...] = ()) -> Mach
         headless=config.headless,
         memory_mib=config.vm_memory,
         cores=config.vm_cores,
+        desktop=environment.needs_desktop,
         screen=(config.screen_width, config.screen_height),
-        forwards=ports,
+        forwards=environment.machine_ports,
         host=config.own_address,
         region=config.region,
         options={name: _value(text) for name, text in config.vm_option.items()},
@@ -84,8 +86,8 @@ class SessionPool:
     """A context manager; inside, workers lease at `place`.
 
     Args:
-        config: which machines, or where somebody else serves some.
-        ports: of the guest, besides the agent's, that environments reach.
+        config: how many machines, or where somebody else serves some.
+        settings: what those that are started here are like.
         rollouts: how many are owed: more machines than that are of no use.
 
     Raises:
@@ -93,8 +95,8 @@ class SessionPool:
         ConfigError: (on entering) nobody serves a pool at `--pool-address`.
     """
 
-    def __init__(self, config: RolloutConfig, ports: tuple[int, ...], rollouts: int) -> None:
-        self._config, self._ports = config, ports
+    def __init__(self, config: RolloutConfig, settings: MachineSettings, rollouts: int) -> None:
+        self._config, self._settings = config, settings
         self._size = min(config.num_vms if config.use_vm_pool else config.num_rollouts, rollouts)
         self._own: VMPoolManager | None = None
         self._client: PoolClient | None = None
@@ -116,7 +118,7 @@ class SessionPool:
             self._size,
             spares=config.num_spares if config.use_vm_pool or config.num_spares is not None else 0,
             name=_POOL_NAME,
-            settings=machine_settings(config, self._ports),
+            settings=self._settings,
         )
         self._own = pool.start(wait_for=0)
         secret = secrets.token_urlsafe(32)

@@ -161,12 +161,12 @@ class Session:
     def _machines(self) -> Iterator[PlaySettings]:
         """Have machines, if the environment needs some; yield what workers need to know to play."""
         settings = self.prepared.play
-        if not self.prepared.needs_machine:
+        if self.prepared.machines is None:
             yield settings
             return
         self._say("starting machines")
         self._machines_before = json.loads(self.directory.journal.meta(MACHINES) or "{}")
-        with SessionPool(self._config, self.prepared.machine_ports, self.owed) as pool:
+        with SessionPool(self._config, self.prepared.machines, self.owed) as pool:
             self._pool = pool
             self._say("")
             try:
