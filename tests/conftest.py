@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+pytest.register_assert_rewrite(
+    "manyhands.testing", "tests.engines.cluster_contract"
+)  # for failures that say what was seen
 
 _PATIENCE = 180
 """Seconds for each step of Ray's start, which gives up after 30 by itself: a node took longer on a machine with a load of ten."""
@@ -21,3 +26,11 @@ os.environ |= {
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what failed and then passed when `make test` tried it again: it is a bug that shows itself by chance."""
+    reports = [report for report in terminalreporter.stats.get("rerun", ()) if isinstance(report, pytest.TestReport)]
+    for report in reports:
+        terminalreporter.section(f"failed at first: {report.nodeid}", sep="_")
+        terminalreporter.write_line(report.longreprtext)

@@ -83,7 +83,9 @@ def load_dotted(location: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError as error:
-        raise ConfigError(f"module {module_name!r} has no {attribute!r}") from error
+        file = getattr(module, "__file__", None)
+        place = f" ({file})" if file else ""  # another module of this name may be meant than the one that was found
+        raise ConfigError(f"module {module_name!r}{place} has no {attribute!r}") from error
 
 
 def require_extra(part: str, *, extra: str, package: str) -> None:

@@ -46,6 +46,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from manyhands._wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -124,7 +126,9 @@ class BadData(UsageError, ValueError):
         self.source, self.problems = source, tuple(problems)
         shown = "".join(f"\n  {source}:{line}: {reason}" for line, reason in self.problems[:10])
         more = f"\n  ... and {len(self.problems) - 10} more" if len(self.problems) > 10 else ""
-        super().__init__(f"{len(self.problems)} line(s) cannot be tasks; nothing was started:{shown}{more}")
+        super().__init__(
+            f"{counted(len(self.problems), 'line')} cannot be read as a task; nothing was started:{shown}{more}"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.source, self.problems))
@@ -242,7 +246,8 @@ class SubAgentsFailed(AgentError):
         self.errors = dict(errors)
         listed = "; ".join(f"{name}: {error.error_type}: {error.message}" for name, error in self.errors.items())
         super().__init__(
-            f"{len(self.errors)} sub-agent(s) failed: {listed}. Pass aggregate_func= to go on with the answers of the others"
+            f"{counted(len(self.errors), 'sub-agent')} failed: {listed}. "
+            "Pass aggregate_func= to go on with the answers of the others"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -336,5 +341,5 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, responses: Mapping[str, Any]) -> None:
         self.responses = dict(responses)
         done = sum(1 for response in self.responses.values() if getattr(response, "success", False))
-        counted = f"{done} of {len(self.responses)} tasks had succeeded; the others are cancelled"
-        super().__init__(f"interrupted: {counted if self.responses else 'what was under way is cancelled'}")
+        told = f"{done:,} of {counted(len(self.responses), 'task')} had succeeded; the others are cancelled"
+        super().__init__(f"interrupted: {told if self.responses else 'what was under way is cancelled'}")

@@ -13,6 +13,7 @@ import pytest
 from manyhands import PoolClient
 from manyhands.cli import main
 from manyhands.testing.scripts import wait_until
+from manyhands.vms.images import Image, image_folder
 
 MANYHANDS = [sys.executable, "-m", "manyhands"]
 
@@ -37,7 +38,7 @@ def test_a_pool_is_served_shown_and_drained(
         lease = client.allocate(timeout=90)
         assert main(["pool", "status", "--pool", address]) == 0
         shown = capsys.readouterr().out
-        assert "by-command: process, 2 machines and 1 spares, 0 waiting" in shown
+        assert "by-command: process, 2 machines and 1 spare, 0 waiting" in shown
         assert "leased" in shown
         assert main(["pool", "retire", "m99", "--pool", address]) == 1
         assert "no live machine" in capsys.readouterr().err
@@ -78,6 +79,21 @@ def test_a_pool_is_never_served_without_the_tls_that_was_asked_for(
 def test_a_pool_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pool", "status", "--pool", "127.0.0.1:1"]) == 1
     assert "no pool answers at 127.0.0.1:1; start one there with: manyhands pool serve" in capsys.readouterr().err
+
+
+def test_a_step_to_an_image_is_shown_as_such_and_not_offered_to_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MANYHANDS_CACHE", str(tmp_path))
+    for name in ("screen", "screen-base"):
+        image_folder(name).mkdir(parents=True)
+        Image(name, image_folder(name), "key").write()
+    assert main(["vm", "list"]) == 0
+    assert "part of screen" in capsys.readouterr().out
+    assert main(["vm", "shell", "--path-to-vm", "screen-base"]) == 1
+    assert "is no file and no built image; there are: desktop, screen, tiny" in capsys.readouterr().err
+    assert main(["vm", "rm", "screen"]) == 0
+    assert not list(tmp_path.glob("images/screen*"))
 
 
 @pytest.mark.timeout(600)  # the first time the image is built, and a machine without KVM takes long to boot it

@@ -48,7 +48,7 @@ def test_comparing_leaves_out_what_could_not_be_scored(tmp_path: Path, capsys: p
 def test_a_new_metric_is_in_the_summary_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_run(tmp_path / "run", [scored("1", 0.0), failed("2")])
     assert main(["rescore", str(run), "--metric", "exact_match"]) == 0
-    assert "exact_match: 1.000 over 1 answers" in capsys.readouterr().out
+    assert "exact_match: 1.000 over 1 answer;" in capsys.readouterr().out
     assert json.loads((run / "summary.json").read_text())["means"] == {"exact_match": 1.0, "math": 0.0}
 
 

@@ -22,7 +22,8 @@ LEVELS: list[set[str]] = [
     {"parcels", "_processes"},
     {"messages", "tasks", "config"},
     {"_plugins"},
-    {"errors", "_clock", "_files", "_ids", "_lazy", "_threads"},
+    {"errors", "_clock", "_faults", "_files", "_ids", "_lazy", "_threads"},
+    {"_wording"},
 ]
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # `agents` knows `remote`, and records know each other.

@@ -44,7 +44,7 @@ def own_server() -> Iterator[RpcAgentServerLauncher]:
 @pytest.fixture
 def worker() -> Worker:
     """An agent in a child process, typed as what it stands for."""
-    return Worker("worker", to_dist=True)  # type: ignore[call-arg]
+    return Worker("worker", to_dist=True)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class OwnError(ValueError):
 class Worker(AgentBase):
     """Does what tests ask for."""
 
-    def __init__(self, name: str = "worker", start: int = 0) -> None:
+    def __init__(self, name: str = "worker", start: int = 0, *, to_dist: Any = None) -> None:
         super().__init__(name)
         self.count = start
         self.log: list[Any] = []
@@ -159,10 +159,20 @@ class Worker(AgentBase):
             self.count = number
             yield bytes(size)
 
-    def late_numbers(self) -> Iterator[int]:
+    def late_numbers(self, mark: str) -> Iterator[int]:
         yield 0
-        time.sleep(1.0)
-        yield 1
+        try:
+            while True:
+                time.sleep(0.01)
+        finally:
+            Path(mark).touch()
+
+    async def async_late_numbers(self, mark: str) -> AsyncIterator[int]:
+        yield 0
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            Path(mark).touch()
 
     @concurrent
     def seen_pid(self) -> int:

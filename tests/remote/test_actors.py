@@ -15,7 +15,7 @@ from tests.remote.crew import Worker
 
 
 def remote(**settings: Any) -> Any:
-    return Worker("actor", to_dist=settings or True)  # type: ignore[call-arg]
+    return Worker("actor", to_dist=settings or True)
 
 
 def test_calls_of_one_caller_keep_their_order(worker: Any) -> None:

@@ -224,12 +224,22 @@ def test_many_agents_share_a_few_processes() -> None:
 def test_settings_are_checked() -> None:
     for wrong in ({"host": "localhost"}, {"port": 1}, {"hots": "x"}, {"host": "h", "port": "x"}, 3, {"timeout": 0}):
         with pytest.raises(ConfigError):
-            Worker(to_dist=wrong)  # type: ignore[call-arg]
+            Worker(to_dist=wrong)
     with pytest.raises(ConfigError, match="own_process"):
         DistConf(host="h", port=1, own_process=True)
     with pytest.raises(ConfigError, match="already"):
         remote(Worker).to_dist()
-    assert type(Worker(to_dist=False)) is Worker  # type: ignore[call-arg]
+    assert type(Worker(to_dist=False)) is Worker
+
+
+def test_where_an_agent_lives_is_said_to_classes_without_a_constructor_too() -> None:
+    class Plain(AgentBase):
+        def reply(self, x: Any = None) -> str:
+            return f"{self.name} {x}"
+
+    assert Plain("here", to_dist=False).reply(1) == "here 1"
+    assert Plain("there", to_dist=True).reply(2) == "there 2"
+    assert Plain("there", to_dist={"timeout": 60}).reply(3) == "there 3"
 
 
 def test_init_may_be_called_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ machine."""
 
 
 def remote(name: str = "agent", **settings: Any) -> Any:
-    return Worker(name, to_dist=settings or True)  # type: ignore[call-arg]
+    return Worker(name, to_dist=settings or True)
 
 
 def lose(result: Any) -> float:

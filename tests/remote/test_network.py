@@ -82,7 +82,7 @@ def machine() -> Iterator[Machine]:
 def test_a_cut_link_is_known_within_two_seconds_and_the_machine_can_come_back(machine: Machine, soon: Any) -> None:
     def remote() -> Any:
         where = {"host": machine.address.host, "port": machine.address.port}
-        return Worker("far", to_dist=where)  # type: ignore[call-arg]
+        return Worker("far", to_dist=where)
 
     agent = remote()
     assert agent.add(1) == 2
@@ -92,7 +92,7 @@ def test_a_cut_link_is_known_within_two_seconds_and_the_machine_can_come_back(ma
     time.sleep(0.2)
     machine.mend()
     assert [result.result(10) for result in counted] == list(range(1, 101)), "a short cut costs nothing, twice nothing"
-    child: Any = Worker("near", to_dist=True)  # type: ignore[call-arg]
+    child: Any = Worker("near", to_dist=True)
     assert agent.echo(child.nap(0.1)).result(10) == "near", "a child cannot be reached from there: through the caller"
     assert child.echo(agent.nap(0.1)).result(10) == "far", "the far server can be reached from the child"
     waiting = [agent.nap(60), agent.add(1)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def at(server: RpcAgentServerLauncher) -> Any:
-    return Worker("agent", to_dist={"host": server.host, "port": server.port})  # type: ignore[call-arg]
+    return Worker("agent", to_dist={"host": server.host, "port": server.port})
 
 
 @pytest.fixture

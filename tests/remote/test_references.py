@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def remote(name: str = "agent", **settings: Any) -> Any:
-    return Worker(name, to_dist=settings or True)  # type: ignore[call-arg]
+    return Worker(name, to_dist=settings or True)
 
 
 def at(server: RpcAgentServerLauncher, name: str = "agent") -> Any:
@@ -46,7 +46,7 @@ def test_a_result_of_the_same_server_and_a_finished_one(worker: Any) -> None:
     assert worker.add(done) == 3
     assert worker.add(worker.add(worker.add(1))) == 4
     assert remote().add(done) == 3
-    assert Worker("x", start=worker.add(9), to_dist=True).note(1) == 11  # type: ignore[call-arg]
+    assert Worker("x", start=worker.add(9), to_dist=True).note(1) == 11
 
 
 def test_the_error_of_the_first_call_is_that_of_the_second() -> None:

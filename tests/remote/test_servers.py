@@ -116,7 +116,7 @@ def test_the_command_line() -> None:
         line = process.stdout.readline()
         assert "runs Failing, Holder, Slow, Worker" in line
         port = line.split("localhost:")[1].split(":")[0]
-        agent: Any = Worker("listed", to_dist={"host": "localhost", "port": port})  # type: ignore[call-arg]
+        agent: Any = Worker("listed", to_dist={"host": "localhost", "port": port})
         assert agent.note(1) == 1
         info = json.loads(command("agent-server", "info", "--port", port))
         assert (info["agents"], info["accepts_code"], info["pid"]) == (1, False, process.pid)
@@ -162,7 +162,7 @@ def test_a_module_without_agents_is_a_mistake() -> None:
 
 def test_a_program_with_agents_elsewhere_can_fork() -> None:
     """gRPC's own handling of forks crashed some children before they ran anything, among them those of Ray."""
-    agent: Any = Worker("far", to_dist=True)  # type: ignore[call-arg]
+    agent: Any = Worker("far", to_dist=True)
     assert agent.add(1) == 2
     children = [subprocess.Popen(["true"], preexec_fn=os.getpid) for _ in range(60)]
     assert [child.wait(10) for child in children] == [0] * 60

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from manyhands import CallTimedOut, RemoteStream
+from manyhands import RemoteStream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,8 +51,21 @@ def test_an_error_in_the_middle_comes_after_what_was_yielded(worker: Any) -> Non
         next(stream)
 
 
-def test_an_item_may_be_late(worker: Any) -> None:
-    stream = worker.options(timeout=0.2).late_numbers()
+@pytest.mark.parametrize("method", ["late_numbers", "async_late_numbers"])
+def test_a_late_item_ends_the_stream_even_if_nobody_reads_it(
+    method: str, worker: Any, mark: Path, eventually: Any
+) -> None:
+    assert worker.add(1).result(30) == 2
+    stream = getattr(worker.options(timeout=1.0), method)(str(mark))
+    eventually(mark.exists)
     assert next(stream) == 0
-    with pytest.raises((TimeoutError, CallTimedOut)):
+    with pytest.raises(TimeoutError):
         next(stream)
+    assert worker.add(1).result(30) == 2
+
+
+def test_the_time_of_a_stream_is_that_of_its_items(worker: Any) -> None:
+    stream = worker.options(timeout=1.0).numbers(3 * RemoteStream.CREDIT)
+    ahead = [next(stream)]
+    time.sleep(1.3)  # the generator waits for its reader longer than it may take for an item
+    assert [*ahead, *stream] == list(range(3 * RemoteStream.CREDIT))

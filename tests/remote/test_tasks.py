@@ -13,7 +13,7 @@ from tests.remote.crew import Worker
 
 
 def remote(name: str) -> Any:
-    return Worker(name, to_dist=True)  # type: ignore[call-arg]
+    return Worker(name, to_dist=True)
 
 
 @pytest.mark.timeout(300)  # a cluster's processes start slowly where much else runs
@@ -21,7 +21,7 @@ def remote(name: str) -> Any:
 def test_remote_agents_are_agents_of_tasks(engine: str, server: RpcAgentServerLauncher) -> None:
     """Alone, on a child and on an independent server, and as the sub-agents of another; one of them fails."""
     child = remote("child")
-    independent: Any = Worker("independent", to_dist={"host": server.host, "port": server.port})  # type: ignore[call-arg]
+    independent: Any = Worker("independent", to_dist={"host": server.host, "port": server.port})
     stopped = remote("stopped")
     stopped.stop().result(10)
     panel = ParallelizableAgent(name="panel", agents=[child, independent])
@@ -61,7 +61,7 @@ def test_remote_agents_of_a_parallel_agent_work_at_the_same_time() -> None:
             time.sleep(0.4)
             return self.name
 
-    agents: list[Any] = [Sleeper(name, to_dist=True) for name in "abcd"]  # type: ignore[call-arg]
+    agents: list[Any] = [Sleeper(name, to_dist=True) for name in "abcd"]
     assert [agent.name for agent in agents] == list("abcd")
     started = time.monotonic()
     panel = ParallelizableAgent(name="panel", agents=agents)

@@ -20,8 +20,6 @@ from manyhands.store import Journal, pictures_of
 MACHINES = [
     "--provider-name",
     "process",
-    "--vm-option",
-    "desktop=true",
     "--screen-width",
     "1280",
     "--screen-height",

@@ -27,7 +27,7 @@ from manyhands import (
 from manyhands.cli import main
 from manyhands.cli.display import line
 from manyhands.envs.samples import sample_path
-from manyhands.errors import ConfigError, LeaseLost
+from manyhands.errors import ConfigError, LeaseLost, UsageError
 from manyhands.models import ModelSettings
 from manyhands.models.demo import DemoModel
 from manyhands.rollout.holding import MachineDesk, PoolPlace
@@ -43,6 +43,7 @@ from manyhands.testing import OpenAIServer, Script
 from manyhands.testing.scripts import alive, wait_until
 from manyhands.vms.folders import cache_folder
 from manyhands.vms.providers.process import ProcessProvider
+from tests.vms.certificates import certify
 
 HERE = "tests.rollout.test_machines"
 
@@ -208,10 +209,22 @@ def test_machines_that_do_not_exist_are_told_before_anything_runs(data: Path, tm
         ({"env": f"{HERE}:Room", "pool_address": "nonsense"}, "host:port"),
         ({"env": f"{HERE}:Room", "pool_address": "127.0.0.1:1"}, "manyhands pool serve"),
         ({"env": f"{HERE}:Room", "provider_name": "process", "vm_option": {"x": "1"}}, "no option 'x'"),
+        ({"env": f"{HERE}:Room", "path_to_vm": "no-such-image"}, "is no file and no built image"),
         ({"mode": "math", "use_vm_pool": True}, "needs no machine"),
     ):
-        with pytest.raises((ConfigError, LookupError), match=message):
+        with pytest.raises((UsageError, LookupError), match=message):
             run_parallel_rollout(RolloutConfig(**chosen, **settings))
+    assert not (tmp_path / "results").exists(), "nothing is left of what never began"
+
+
+def test_an_earlier_run_stays_where_it_is_when_there_are_no_machines_to_start_anew(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"data": sample_path("math"), "limit": 1, "model": "demo", "engine": "inline"}
+    chosen |= {"output_dir": tmp_path / "results", "run_name": "run"}
+    run_parallel_rollout(RolloutConfig(**chosen, mode="math"))
+    before = sorted((path, path.is_dir() or path.read_bytes()) for path in (tmp_path / "results").rglob("*"))
+    with pytest.raises(UsageError, match="no built image"):
+        run_parallel_rollout(RolloutConfig(**chosen, env=f"{HERE}:Room", fresh=True, path_to_vm=Path("no-such-image")))
+    assert before == sorted((path, path.is_dir() or path.read_bytes()) for path in (tmp_path / "results").rglob("*"))
 
 
 def test_a_dry_run_says_which_machines(data: Path, capsys: Any) -> None:
@@ -226,12 +239,28 @@ def pool() -> Iterator[VMPoolManager]:
         yield made
 
 
-def test_a_pool_that_others_serve(
-    pool: VMPoolManager, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_pool_that_others_serve_with_tls(
+    pool: VMPoolManager, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    address = str(pool.serve().address)
-    summary = play(tmp_path, monkeypatch, LOOK, data=data, pool_address=address, engine="local")
-    assert (summary.mean, summary.machines["hand_overs"]) == (1.0, 6)
+    tls = certify(tmp_path, "127.0.0.1")
+    address = str(pool.serve(tls=tls).address)
+    with pytest.raises(ConfigError, match=r"connect with TLS \(--tls-ca\)"):
+        play(tmp_path, monkeypatch, LOOK, data=data, pool_address=address)
+    with pytest.raises(ConfigError, match=r"ca='/.*none.pem' cannot be read"):
+        play(tmp_path, monkeypatch, LOOK, data=data, pool_address=address, tls_ca="none.pem")
+    with pytest.raises(ConfigError, match="TLS is for a pool that others serve"):
+        RolloutConfig(tls_server_name="pool")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MANYHANDS_TLS_CA", "cert.pem")
+    written = tmp_path / "settings.json"
+    written.write_text(json.dumps({"tls_server_name": "127.0.0.1", "pool_address": address, "engine": "local"}))
+    with OpenAIServer(Script(default=LOOK)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        told = ["rollout", "--env", f"{HERE}:Room", "--data", str(data), "--config", str(written), "--json"]
+        assert main(told) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["mean"], summary["machines"]["hand_overs"]) == (1.0, 6)
     assert pool.failure is None
     wait_until(lambda: not any(row.holder for row in pool.status().machines))
 

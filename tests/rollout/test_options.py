@@ -141,6 +141,20 @@ def test_modules_beside_the_data_are_found(data: Path, tmp_path: Path) -> None:
         assert (status, f"{flag} no_world:X" in said, "Traceback" in said) == (1, True, False), said
 
 
+def test_a_module_in_this_folder_wins_over_an_installed_one(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed/hands_on.py").write_text("class Theirs: ...\n")
+    (tmp_path / "hands_on.py").write_text("class Mine:\n    async def play(self, episode): ...\n")
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    monkeypatch.chdir(tmp_path)
+    command = ["rollout", "--mode", "math", "--model", "demo", "--data", str(data), "--dry-run", "--agent"]
+    assert main([*command, "hands_on:Mine"]) == 0
+    assert main([*command, "hands_on:Theirs"]) == 1
+    assert f"module 'hands_on' ({tmp_path / 'hands_on.py'}) has no 'Theirs'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("right", "mean"), [(True, 1.0), (False, 0.0)])
 def test_a_benchmark_in_the_form_of_humaneval(
     right: bool, mean: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

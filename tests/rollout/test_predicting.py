@@ -308,7 +308,7 @@ class Typist:
 @pytest.mark.parametrize("space", ["computer_13", "pyautogui"])
 def test_an_agent_of_osworlds_runner_plays_at_a_desktop(space: str, tmp_path: Path) -> None:
     flags = ["--mode", "osworld", "--data", str(sample_path("osworld")), "--task-id", "02-list", "--model", "demo"]
-    flags += ["--provider-name", "process", "--vm-option", "desktop=true", "--screen-width", "1280"]
+    flags += ["--provider-name", "process", "--screen-width", "1280"]
     flags += ["--screen-height", "800", "--action-space", space, "--observation-type", "screenshot_a11y_tree"]
     flags += ["--output-dir", str(tmp_path), "--run-name", "run", "--num-rollouts", "1", "--agent", f"{HERE}:Typist"]
     assert main(["rollout", *flags]) == 0

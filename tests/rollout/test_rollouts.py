@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import os
+import shlex
 import threading
 from pathlib import Path
 from typing import Annotated, Any
@@ -396,22 +397,18 @@ def test_a_refusal_stops_the_run_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "wrong")
         monkeypatch.chdir(tmp_path)
-        arguments = [
-            "rollout",
-            "--env",
-            f"{HERE}:Tiny",
-            "--engine",
-            "inline",
-            "--data",
-            str(data),
-            "--num-rollouts",
-            "4",
-        ]
-        assert main(arguments) == 1
+        settings = write(tmp_path / "settings.json", {"num_rollouts": 4, "engine": "inline", "fresh": True})
+        command = ["rollout", "--env", f"{HERE}:Tiny", "--data", str(data), "--fresh", "--config", str(settings)]
+        assert main(command) == 1
         assert server.seen.requests <= 12
-    said = capsys.readouterr().err
-    assert "OPENAI_API_KEY" in said
-    assert "50 rollout(s) have no result" in said
+        said = capsys.readouterr().err
+        assert "OPENAI_API_KEY" in said
+        assert "50 rollouts left without a result. To continue:" in said
+        program, *arguments = shlex.split(said.splitlines()[-1])
+        assert (program, main(arguments)) == ("manyhands", 1)
+    [run] = (tmp_path / "results").iterdir()
+    assert json.loads((run / "summary.json").read_text())["sessions"] == 2, "it went on, and did not start anew"
+    assert json.loads((run / "config.json").read_text())["fresh"] is False
 
 
 def test_pass_at_k_and_rescoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -520,7 +517,7 @@ def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     assert main(["rollout", "--env", f"{HERE}:Tiny", "--config", str(settings), "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "1 tasks x 3 attempt(s)" in said
+    assert "1 task x 3 attempts = 3 rollouts, 3 owed" in said
     assert "7 rollouts at a time" in said
     assert not (tmp_path / "results").exists()
     settings.write_text("num_rolouts: 3\n")

@@ -26,7 +26,7 @@ SECONDS = 250.0
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[VMPoolManager]:
-    with VMPoolManager("qemu", 1, spares=1, name="desktops", path_to_vm="desktop", forwards=(9222,)) as opened:
+    with VMPoolManager("qemu", 1, spares=1, name="desktops", desktop=True, forwards=(9222,)) as opened:
         yield opened
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from manyhands import ManyhandsError, PoolClient, TlsConf, VMPoolManager
+from manyhands import ManyhandsError, PoolClient, VMPoolManager
 from tests.engines.machines import machines
+from tests.vms.certificates import certify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,22 +25,6 @@ address, ca = sys.argv[1:]
 with PoolClient(address, tls=TlsConf(ca=ca)) as pool, pool.lease(timeout=60) as machine:
     print(machine.execute(["echo", "from afar"]).output.strip(), machine.host)
 """
-
-
-def certify(folder: Path, address: str) -> TlsConf:
-    """Return a certificate of its own authority for a host that is known by its address."""
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
-            *("-keyout", "key.pem", "-out", "cert.pem", "-days", "2"),
-            *("-subj", "/CN=pool", "-addext", f"subjectAltName=IP:{address}"),
-        ],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    return TlsConf(cert=str(folder / "cert.pem"), key=str(folder / "key.pem"))
 
 
 def test_a_worker_on_another_host_leases_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
+import os
 import socket
 import subprocess
 import time
@@ -11,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from manyhands import ConfigError, UsageError, VMPoolManager
+from manyhands import ConfigError, MachineFailed, UsageError, VMPoolManager
 from manyhands.vms.images import frozen_states, images
 from manyhands.vms.providers.qemu import provider as qemu
 from manyhands.vms.providers.qemu.golden import _remove_drafts
 from manyhands.vms.providers.qemu.hardware import kvm_works
+from manyhands.vms.providers.qemu.monitor import Monitor
 
 
 def test_clones_have_the_time_and_random_numbers_of_their_own() -> None:
@@ -27,11 +30,34 @@ def test_clones_have_the_time_and_random_numbers_of_their_own() -> None:
                     assert abs(float(machine.execute("date +%s").output) - time.time()) < 10
                     seen.append(machine.execute("cat /proc/sys/kernel/random/uuid").output)
                     seen.append(machine.execute("head -c 16 /dev/urandom | od -x").output)
-                    assert "left" not in machine.execute("ls /data /root /tmp").output
-                    machine.execute("touch /data/left /root/left /tmp/left; sync")
+                    assert "left" not in machine.execute("ls /data / /tmp").output
+                    machine.execute("touch /data/left /left /tmp/left; sync")
     assert len(seen) == len(set(seen)) == 8
     assert "tiny" in {image.name for image in images()}
     assert "tiny" in {state.image for state in frozen_states()}
+
+
+def test_a_monitor_that_is_given_up_says_nothing_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    async def give_up() -> None:
+        stopped, lost = Monitor("stopped"), Monitor("lost")
+        other_end = os.dup(stopped.descriptor)  # somebody who never says anything
+        connecting = asyncio.create_task(stopped.connect())
+        try:
+            for _ in range(10):  # turns of the loop, so that it waits for the greeting
+                await asyncio.sleep(0)
+            connecting.cancel()
+            await asyncio.wait([connecting])
+            with pytest.raises(MachineFailed, match="QEMU of lost does not speak"):
+                await lost.connect()
+        finally:
+            os.close(other_end)
+            await stopped.close()
+            await lost.close()
+        assert connecting.cancelled()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(give_up())
+    assert not caplog.records
 
 
 def test_a_display_and_more_ports() -> None:

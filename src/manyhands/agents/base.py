@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from manyhands._ids import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from manyhands.agents.rpc_agent import RpcAgent
+    from manyhands.remote import DistConf
     from manyhands.rpc import TlsConf
 
 __all__ = ["AgentBase"]
@@ -57,12 +58,18 @@ class AgentBase(metaclass=_AgentMeta):
     `ActionModel` or any other object.
 
     `Cls(..., to_dist=True)` makes the agent in another process, where alone the constructor runs, and returns a proxy;
-    `to_dist` may also be a `DistConf` or a mapping of its settings.
+    `to_dist` may also be a `DistConf` or a mapping of its settings. No constructor ever sees it; one that names it does so
+    for type checkers.
     """
 
     name: str
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        to_dist: bool | Mapping[str, Any] | DistConf | None = None,  # noqa: ARG002 - taken by the metaclass
+    ) -> None:
         self.name = name if name is not None else new_id(type(self).__name__)
 
     def reply(self, x: Any = None) -> Any:  # noqa: ARG002 - the name that subclasses and callers use

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
+from manyhands._wording import counted
 from manyhands.cli.tls_options import add_tls_options, tls_conf
 from manyhands.errors import ConfigError
 
@@ -74,8 +74,6 @@ def run(options: argparse.Namespace) -> int:
 def _agent_classes(name: str) -> list[type]:
     from manyhands.agents import AgentBase
 
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
         module = importlib.import_module(name)
     except ImportError as error:
@@ -116,8 +114,8 @@ def show(options: argparse.Namespace) -> int:
     report: dict[str, Any] = _link(options).control("list", options.limit).result(_PATIENCE)
     out = console()
     out.print(
-        f"{report['place']}: {report['agents']:,} agents of {report['clients']} client(s), "
-        f"{report['calls_under_way']:,} calls under way, {report['calls_served']:,} served, "
+        f"{report['place']}: {counted(report['agents'], 'agent')} of {counted(report['clients'], 'client')}, "
+        f"{counted(report['calls_under_way'], 'call')} under way, {report['calls_served']:,} served, "
         f"{report['memory_bytes'] / 2**20:,.0f} MiB, up {report['uptime']:,.0f} s"
     )
     table = Table()

@@ -9,6 +9,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
+from manyhands._wording import counted
 from manyhands.agents import AgentBase, ParallelizableAgent
 from manyhands.cli.demo_desktop import show_desktops
 from manyhands.cli.demo_rollouts import show_samples
@@ -81,8 +82,9 @@ def run(options: argparse.Namespace) -> int:
 
     console = Console()
     workers = options.workers or usable_cores()
+    processes = counted(workers, "worker process", "worker processes")
     console.print(
-        f"[bold]manyhands[/]: {options.tasks} tasks on {workers} worker processes. Most wait like calls to a model;\n"
+        f"[bold]manyhands[/]: {counted(options.tasks, 'task')} on {processes}. Most wait like calls to a model;\n"
         "some raise, some hang, some kill their worker. Every one gets exactly one response.\n"
     )
     tasks = list(_tasks(options.tasks))
@@ -119,7 +121,7 @@ def _tasks(count: int) -> Any:
 def _table(responses: dict[str, TaskResponse], seconds: float) -> Any:
     from rich.table import Table
 
-    table = Table(title=f"{len(responses)} responses in {seconds:.1f} s", title_justify="left")
+    table = Table(title=f"{counted(len(responses), 'response')} in {seconds:.1f} s", title_justify="left")
     for heading in ("status", "tasks", "mean work", "mean queue", "attempts", "tokens"):
         table.add_column(heading, justify="left" if heading == "status" else "right")
     for status in TaskStatus:

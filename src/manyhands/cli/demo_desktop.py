@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from manyhands._wording import counted
 from manyhands.errors import ManyhandsError, UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _show(console: Console, provider: str, summary: Any) -> None:
         plays = sorted((play for _, play in journal.results()), key=lambda play: play.task)
         asked = {task.id: task.body["question"] for task in journal.tasks()}
     table = plain_table("", "task", "score", "actions", "time")
-    table.title = f"{summary.done} tasks at {_MACHINES} {provider} machines in {summary.seconds:.0f} s"
+    table.title = f"{counted(summary.done, 'task')} at {_MACHINES} {provider} machines in {summary.seconds:.0f} s"
     for play in plays:
         table.add_row(escape(asked[play.task]), number(play.score), str(play.tool_calls), f"{play.seconds:.1f} s")
     console.print(table)

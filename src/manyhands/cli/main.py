@@ -31,8 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add(subparsers)
     options = parser.parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # where `--agent module:Class` and the like are, as with `python -m`
+    if str(Path.cwd()) not in sys.path[:1]:
+        # Where `--agent module:Class` and the like are; they win over installed packages of their name, as with `python -m`.
+        sys.path.insert(0, str(Path.cwd()))
     try:
         status = int(options.run(options))
         sys.stdout.flush()

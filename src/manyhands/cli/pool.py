@@ -7,6 +7,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
+from manyhands._wording import counted
 from manyhands.cli.machine_options import add_machine_options, machine_settings
 from manyhands.cli.tls_options import add_tls_options, tls_conf
 from manyhands.errors import ConfigError
@@ -62,10 +63,8 @@ def _serve(options: argparse.Namespace) -> int:
     from manyhands.vms import VMPoolManager
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    logging.getLogger("qemu").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends what is being started
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
     pool = VMPoolManager(
         options.provider_name,
         options.num_vms,
@@ -73,8 +72,10 @@ def _serve(options: argparse.Namespace) -> int:
         name=options.name,
         settings=machine_settings(options),
     )
-    pool.start(wait_for=0)
     try:
+        pool.start(wait_for=0)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
         server = pool.serve(options.host, options.port, tls=tls_conf(options))
         print(f"pool {options.name} is served at {server.address}", flush=True)
         print(f"look at it: manyhands pool status --pool {server.address}", flush=True)
@@ -127,9 +128,8 @@ def _table(status: PoolStatus) -> Any:
     from rich.table import Table
 
     trouble = f", gave up: {status.failure}" if status.failure else ", draining" if status.draining else ""
-    title = (
-        f"{status.pool}: {status.provider}, {status.size} machines and {status.spares} spares, {status.waiting} waiting"
-    )
+    machines, spares = counted(status.size, "machine"), counted(status.spares, "spare")
+    title = f"{status.pool}: {status.provider}, {machines} and {spares}, {status.waiting} waiting"
     table = Table(title=escape(title + trouble), title_justify="left")
     for heading in ("machine", "state", "for", "holder", "uses", "address", "why"):
         table.add_column(heading, justify="right" if heading in {"for", "uses"} else "left")

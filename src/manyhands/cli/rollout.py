@@ -12,11 +12,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from manyhands._wording import counted
 from manyhands.errors import Interrupted
 
 if TYPE_CHECKING:
     from manyhands.rollout import RolloutConfig
     from manyhands.rollout.preparing import Prepared
+    from manyhands.rollout.running import Session
     from manyhands.store import Summary
 
 __all__ = ["add"]
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     _tell_left_out(prepared)
     if options.dry_run:
         return _dry_run(prepared)
-    return _play(prepared, as_json=options.json, command=_again(options.arguments))
+    return _play(prepared, as_json=options.json, command=_again(options.arguments, fresh=config.fresh))
 
 
 def _tell_left_out(prepared: Prepared) -> None:
@@ -65,20 +67,17 @@ def _play(prepared: Prepared, *, as_json: bool, command: str) -> int:
     with Session(prepared) as session:
         if not session.owed:
             out.print(
-                f"Nothing left to do: all {session.tally.total} rollouts of {prepared.path} have their results.",
+                f"Nothing left to do: every rollout of {prepared.path} has its result ({session.tally.total:,} in all).",
                 markup=False,
             )
         elif session.resumed:
-            out.print(
-                f"Continuing {prepared.path}: {session.tally.done} of {session.tally.total} rollouts are done.",
-                markup=False,
-            )
+            out.print(f"Continuing {prepared.path}: {_done(session)}.", markup=False)
         try:
             with open_display(session):
                 summary = session.play()
         except (Interrupted, KeyboardInterrupt):
             out.print(
-                f"Stopped: {session.tally.done} of {session.tally.total} rollouts are done and kept. To continue:\n  {command}",
+                f"Stopped: {_done(session)} and kept. To continue:\n  {command}",
                 markup=False,
                 soft_wrap=True,
             )
@@ -91,15 +90,17 @@ def _play(prepared: Prepared, *, as_json: bool, command: str) -> int:
     return _status(summary, session.stopped, command)
 
 
+def _done(session: Session) -> str:
+    return f"{session.tally.done:,} of {counted(session.tally.total, 'rollout')} done"
+
+
 def _status(summary: Summary, stopped: str, command: str) -> int:
     if not summary.owed:
         return 0
     if stopped:
         print(f"manyhands: stopped early: {stopped}", file=sys.stderr)
-    print(
-        f"manyhands: {summary.owed} rollout(s) have no result of their own yet; the same command plays them:\n  {command}",
-        file=sys.stderr,
-    )
+    owed = counted(summary.owed, "rollout")
+    print(f"manyhands: {owed} left without a result. To continue:\n  {command}", file=sys.stderr)
     return 1
 
 
@@ -114,11 +115,13 @@ def _dry_run(prepared: Prepared) -> int:
         with Journal(journal, read_only=True) as known:
             owed = known.count_owed(prepared.config.attempts)
     engine = prepared.engine
-    machines = f"\n{_machines_of(prepared)}" if prepared.needs_machine else ""
+    tasks, attempts = counted(prepared.benchmark.size, "task"), counted(prepared.config.attempts, "attempt")
+    at_a_time, workers = counted(prepared.config.num_rollouts, "rollout"), counted(engine.workers, "worker")
+    machines = f"\n{_machines_of(prepared)}" if prepared.machines else ""
     print(
-        f"{prepared.benchmark.size} tasks x {prepared.config.attempts} attempt(s) = {total} rollouts, {owed} of them owed\n"
-        f"model {prepared.config.model}, {prepared.config.num_rollouts} rollouts at a time on engine {engine.engine_name} "
-        f"with {engine.workers} worker(s){machines}\ndirectory {prepared.path}\nnothing was started"
+        f"{tasks} x {attempts} = {counted(total, 'rollout')}, {owed:,} owed\n"
+        f"model {prepared.config.model}, {at_a_time} at a time on engine {engine.engine_name} with {workers}{machines}\n"
+        f"directory {prepared.path}\nnothing was started"
     )
     return 0
 
@@ -179,9 +182,10 @@ def _config(given: argparse.Namespace) -> RolloutConfig:
     return RolloutConfig.from_settings(settings)
 
 
-def _again(arguments: list[str]) -> str:
-    """Return the command that continues this run."""
-    return shlex.join(["manyhands", *(argument for argument in arguments if argument != "--fresh")])
+def _again(arguments: list[str], *, fresh: bool) -> str:
+    """Return the command that continues this run, also where a variable or a file says that it is to start anew."""
+    kept = [argument for argument in arguments if argument != "--fresh"]
+    return shlex.join(["manyhands", *kept, *(["--no-fresh"] if fresh else [])])
 
 
 def _as_ctrl_c(number: int, frame: Any) -> None:  # noqa: ARG001 - the form of a signal handler

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyhands._wording import counted
 from manyhands.cli.tables import COLOURS, console, number, plain_table, summary_table
 from manyhands.errors import ConfigError, UsageError
 from manyhands.store import PlayStatus
@@ -182,7 +183,7 @@ def _export(options: argparse.Namespace) -> int:
 
     with _journal(options.path) as journal:
         count = export(journal, options.format, options.output)
-    print(f"{count} results in {options.output}")
+    print(f"{counted(count, 'result')} in {options.output}")
     return 0
 
 
@@ -202,7 +203,7 @@ def _rescore(options: argparse.Namespace) -> int:
         summary = summarise(directory.journal, _attempts(directory.journal))
         directory.finish(summary)
     print(
-        f"{options.metric}: {number(summary.means.get(options.metric))} over {count} answers; nothing was played again"
+        f"{options.metric}: {number(summary.means.get(options.metric))} over {counted(count, 'answer')}; nothing was played again"
     )
     return 0
 
@@ -223,7 +224,7 @@ def _compare(options: argparse.Namespace) -> int:
     table.title = None
     spread = "" if found.interval is None else f" (95 %: {found.interval[0]:+.3f} to {found.interval[1]:+.3f})"
     table.add_row(
-        f"mean of {found.pairs} common tasks",
+        f"mean of {counted(found.pairs, 'common task')}",
         f"{found.mean_a:.3f}",
         f"{found.mean_b:.3f}",
         f"{found.difference:+.3f}{spread}",

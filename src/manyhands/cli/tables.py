@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from manyhands._wording import counted
 from manyhands.store import PlayStatus
 
 if TYPE_CHECKING:
@@ -70,15 +71,16 @@ def summary_table(name: str, summary: Summary) -> Any:
     if summary.machines is not None:
         table.add_row("machines", _machines(summary.machines))
     table.add_row(
-        "time", f"{summary.seconds:.1f} s in {summary.sessions} session(s); {summary.seconds_worked:.1f} s of work"
+        "time",
+        f"{summary.seconds:.1f} s in {counted(summary.sessions, 'session')}; {summary.seconds_worked:.1f} s of work",
     )
     return table
 
 
 def _machines(figures: dict[str, float]) -> str:
     leased, part = figures["leased_seconds"], figures["utilisation"]
-    return f"{figures['hand_overs']:.0f} hand-overs, {leased:.1f} s leased, {part:.0%} of their time"
+    return f"{counted(round(figures['hand_overs']), 'hand-over')}, {leased:.1f} s leased, {part:.0%} of their time"
 
 
 def _attempts(summary: Summary) -> str:
-    return f" ({summary.tasks} tasks x {summary.attempts} attempts)" if summary.attempts > 1 else ""
+    return f" ({counted(summary.tasks, 'task')} x {summary.attempts} attempts)" if summary.attempts > 1 else ""

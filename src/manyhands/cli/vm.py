@@ -69,7 +69,8 @@ def _list(_: argparse.Namespace) -> int:
     for heading in ("image", "kind", "size", "where"):
         table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
     for image in images():
-        table.add_row(image.name, "image", f"{image.size / 1e6:.0f} MB", escape(str(image.folder)))
+        kind = "image" if image.part_of is None else f"part of {image.part_of}"
+        table.add_row(image.name, kind, f"{image.size / 1e6:.0f} MB", escape(str(image.folder)))
     for state in frozen_states():
         table.add_row(escape(state.image), "frozen machine", f"{state.size / 1e6:.0f} MB", escape(str(state.folder)))
     console().print(table)

@@ -59,6 +59,8 @@ class Environment:
     """A frozen dataclass; its fields are the options, with the annotations that `manyhands.envs.typed` understands."""
     machine_ports: ClassVar[tuple[int, ...]] = ()
     """Ports of a machine that are reached besides that of its agent; `machine.ports` says where."""
+    needs_desktop: ClassVar[bool] = False
+    """Whether its machine must have a screen, which decides what is started where the user names no image."""
     one_at_a_time: ClassVar[bool] = False
     """Whether the tools of one turn must wait for each other, in the order of the calls; else they run at the same time."""
     pictures_shown: int = 3

@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from manyhands._wording import counted
 from manyhands.envs.osworld.task_files import indexed_tasks, is_index
 from manyhands.errors import BadData, ConfigError, UsageError
 from manyhands.tasks import Item
@@ -104,7 +105,7 @@ def _refusal(path: Path, left_out: Mapping[str, Sequence[str]]) -> str:
     named = "".join(f"\n  {task}: needs {', '.join(needs)}" for task, needs in list(left_out.items())[:_NAMED])
     more = f"\n  ... and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
     return (
-        f"{len(left_out)} task(s) of {path} cannot be played here; nothing was started:{named}{more}\n"
+        f"{counted(len(left_out), 'task')} of {path} cannot be played here; nothing was started:{named}{more}\n"
         "Use --skip-unsupported to play the others"
     )
 

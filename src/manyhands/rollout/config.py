@@ -7,9 +7,12 @@ import difflib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from manyhands.errors import ConfigError
+
+if TYPE_CHECKING:
+    from manyhands.rpc.tls import TlsConf
 
 __all__ = ["HIDDEN", "RolloutConfig", "flag_of", "is_secret"]
 
@@ -106,6 +109,16 @@ class RolloutConfig:
     pool_address: str | None = _set(
         None, "machines (osworld)", "use the pool that `manyhands pool serve` serves there", metavar="HOST:PORT"
     )
+    tls_ca: Path | None = _set(
+        None, "machines (osworld)", "PEM file: the authority that the pool's certificate must be from", metavar="FILE"
+    )
+    tls_cert: Path | None = _set(
+        None, "machines (osworld)", "PEM file: the certificate to show to the pool", metavar="FILE"
+    )
+    tls_key: Path | None = _set(None, "machines (osworld)", "PEM file: its key", metavar="FILE")
+    tls_server_name: str | None = _set(
+        None, "machines (osworld)", "the name in the pool's certificate, where it is not the host's"
+    )
     pause_machines: bool = _set(
         False, "machines (osworld)", "let a machine stand still while the model thinks (qemu only)"
     )
@@ -154,6 +167,10 @@ class RolloutConfig:
             raise ConfigError(f"--timeout must be a number of seconds above 0, not {self.timeout:g}")
         if self.engine_address is not None and self.engine not in _ADDRESSES:
             raise ConfigError(f"--engine-address is for {' and '.join(_ADDRESSES)}, not for --engine {self.engine}")
+        if self.pool_tls is not None and self.pool_address is None:
+            raise ConfigError(
+                "TLS is for a pool that others serve: say where it is, --pool-address, or leave --tls-... out"
+            )
         if self.run_name is not None and (not self.run_name or "/" in self.run_name or self.run_name.startswith(".")):
             raise ConfigError(f"--run-name must be a plain name, not {self.run_name!r}")
 
@@ -184,13 +201,28 @@ class RolloutConfig:
         return local_address_towards(known)
 
     @property
+    def pool_tls(self) -> TlsConf | None:
+        """How to connect to the pool at `pool_address`; None if nothing is said about TLS, and only then is there none.
+
+        Paths are absolute, for workers may stand elsewhere.
+        """
+        from manyhands.rpc.tls import TlsConf
+
+        files = {name: getattr(self, f"tls_{name}") for name in ("ca", "cert", "key")}
+        given = {name: str(path.absolute()) for name, path in files.items() if path is not None}
+        if self.tls_server_name:
+            given["server_name"] = self.tls_server_name
+        return TlsConf(**given) if given else None
+
+    @property
     def engine_options(self) -> dict[str, Any]:
         """What the engine is told about the cluster."""
         return {} if self.engine_address is None else {_ADDRESSES[self.engine]: self.engine_address}
 
     def shown(self) -> dict[str, Any]:
-        """Return the settings as plain values, without what must not be written down."""
-        return {spec.name: _shown(spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self)}
+        """Return the settings as plain values, as a run's directory keeps them: without secrets, and ready to go on with."""
+        settings = {spec.name: _shown(spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self)}
+        return settings | {"fresh": False}
 
 
 def is_secret(name: str) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from manyhands.models import Model
+    from manyhands.rpc import TlsConf
     from manyhands.vms import Lease, Machine, PoolClient
 
 __all__ = ["Held", "MachineDesk", "PoolPlace"]
@@ -32,6 +33,8 @@ class PoolPlace:
     address: str
     secret: str | None = None
     """What proves that a worker may: made for this run; None: the user's own token."""
+    tls: TlsConf | None = None
+    """How to connect to a pool that is served with TLS."""
     limit: float | None = None
     """Seconds after which a machine is taken back even from a rollout whose heart beats."""
     pause: bool = False
@@ -39,6 +42,17 @@ class PoolPlace:
 
     def __repr__(self) -> str:
         return f"PoolPlace(address={self.address!r})"  # never the secret
+
+    def client(self) -> PoolClient:
+        """Return a client of the pool; it connects when it is used.
+
+        Raises:
+            ConfigError: the address is none.
+        """
+        from manyhands.rpc import Token
+        from manyhands.vms import PoolClient
+
+        return PoolClient(self.address, token=Token(self.secret) if self.secret else None, tls=self.tls)
 
 
 class MachineDesk:
@@ -72,11 +86,7 @@ class MachineDesk:
 
     def _open(self) -> PoolClient:
         if self._client is None:
-            from manyhands.rpc import Token
-            from manyhands.vms import PoolClient
-
-            secret = self._place.secret
-            self._client = PoolClient(self._place.address, token=Token(secret) if secret else None)
+            self._client = self._place.client()
         return self._client
 
     async def close(self) -> None:

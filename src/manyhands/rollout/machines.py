@@ -13,10 +13,11 @@ from manyhands.rollout.holding import PoolPlace
 from manyhands.vms.states import MachineState
 
 if TYPE_CHECKING:
+    from manyhands.envs import Environment
     from manyhands.rollout.config import RolloutConfig
     from manyhands.vms import MachineSettings, PoolClient, PoolStatus, VMPoolManager
 
-__all__ = ["DEFAULT_PROVIDER", "MachinesSeen", "SessionPool", "lease_limit", "machine_settings"]
+__all__ = ["DEFAULT_PROVIDER", "MachinesSeen", "SessionPool", "lease_limit", "machine_settings", "served_place"]
 
 DEFAULT_PROVIDER = "qemu"
 _POOL_NAME = "rollout"
@@ -34,8 +35,8 @@ def lease_limit(timeout: float | None) -> float | None:
     return None if timeout is None else timeout + max(timeout, _LEAST_WAITS) + _AFTER_WORK
 
 
-def machine_settings(config: RolloutConfig, ports: tuple[int, ...] = ()) -> MachineSettings:
-    """Return what machines are to be like.
+def machine_settings(config: RolloutConfig, environment: type[Environment]) -> MachineSettings:
+    """Return what machines for rollouts of an environment are to be like.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -48,8 +49,9 @@ def machine_settings(config: RolloutConfig, ports: tuple[int, ...] = ()) -> Mach
         headless=config.headless,
         memory_mib=config.vm_memory,
         cores=config.vm_cores,
+        desktop=environment.needs_desktop,
         screen=(config.screen_width, config.screen_height),
-        forwards=ports,
+        forwards=environment.machine_ports,
         host=config.own_address,
         region=config.region,
         options={name: _value(text) for name, text in config.vm_option.items()},
@@ -84,8 +86,8 @@ class SessionPool:
     """A context manager; inside, workers lease at `place`.
 
     Args:
-        config: which machines, or where somebody else serves some.
-        ports: of the guest, besides the agent's, that environments reach.
+        config: how many machines, or where somebody else serves some.
+        settings: what those that are started here are like.
         rollouts: how many are owed: more machines than that are of no use.
 
     Raises:
@@ -93,8 +95,8 @@ class SessionPool:
         ConfigError: (on entering) nobody serves a pool at `--pool-address`.
     """
 
-    def __init__(self, config: RolloutConfig, ports: tuple[int, ...], rollouts: int) -> None:
-        self._config, self._ports = config, ports
+    def __init__(self, config: RolloutConfig, settings: MachineSettings, rollouts: int) -> None:
+        self._config, self._settings = config, settings
         self._size = min(config.num_vms if config.use_vm_pool else config.num_rollouts, rollouts)
         self._own: VMPoolManager | None = None
         self._client: PoolClient | None = None
@@ -103,10 +105,9 @@ class SessionPool:
         self._looked = 0.0
 
     def __enter__(self) -> Self:
-        limit = lease_limit(self._config.timeout)
-        if self._config.pool_address:
-            self._client, self._before = _found(self._config.pool_address)
-            self.place = PoolPlace(address=self._config.pool_address, limit=limit, pause=self._config.pause_machines)
+        if (served := served_place(self._config)) is not None:
+            self._client, self._before = _found(served)
+            self.place = served
             return self
         from manyhands.rpc import Token
         from manyhands.vms import VMPoolManager
@@ -117,7 +118,7 @@ class SessionPool:
             self._size,
             spares=config.num_spares if config.use_vm_pool or config.num_spares is not None else 0,
             name=_POOL_NAME,
-            settings=machine_settings(config, self._ports),
+            settings=self._settings,
         )
         self._own = pool.start(wait_for=0)
         secret = secrets.token_urlsafe(32)
@@ -126,6 +127,7 @@ class SessionPool:
         except BaseException:
             pool.stop()
             raise
+        limit = lease_limit(config.timeout)
         self.place = PoolPlace(address=str(server.address), secret=secret, limit=limit, pause=config.pause_machines)
         return self
 
@@ -163,21 +165,27 @@ class SessionPool:
         return self._last
 
 
-def _found(address: str) -> tuple[PoolClient, PoolStatus]:
-    """Return a client of the pool at `address`, and the pool as it is.
+def served_place(config: RolloutConfig) -> PoolPlace | None:
+    """Return where the pool is that others serve; None if none is named."""
+    if not config.pool_address:
+        return None
+    limit = lease_limit(config.timeout)
+    return PoolPlace(address=config.pool_address, tls=config.pool_tls, limit=limit, pause=config.pause_machines)
+
+
+def _found(place: PoolPlace) -> tuple[PoolClient, PoolStatus]:
+    """Return a client of the pool at a place, and the pool as it is.
 
     Raises:
         ConfigError: nobody serves one there.
         PoolFailed: it gave up.
     """
-    from manyhands.vms import PoolClient
-
-    client = PoolClient(address)
+    client = place.client()
     try:
         status = client.status()
     except (ServerLost, TimeoutError) as error:
         client.close()
-        raise ConfigError(str(error) or f"the pool at {address} takes too long to answer") from error
+        raise ConfigError(str(error) or f"the pool at {place.address} takes too long to answer") from error
     if status.failure:
         client.close()
         raise PoolFailed(status.failure)

@@ -25,14 +25,14 @@ from manyhands.models.base import MODELS
 from manyhands.models.secrets import NO_KEY, endpoint_from_environment
 from manyhands.rollout.benchmark import Benchmark, read_benchmark
 from manyhands.rollout.config import is_secret
-from manyhands.rollout.holding import PoolPlace
 from manyhands.rollout.looping import run_to_the_end
-from manyhands.rollout.machines import DEFAULT_PROVIDER, lease_limit, machine_settings
+from manyhands.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_place
 from manyhands.rollout.reading import read_settings
 from manyhands.rollout.station import PlaySettings
 
 if TYPE_CHECKING:
     from manyhands.rollout.config import RolloutConfig
+    from manyhands.vms import MachineSettings
 
 __all__ = ["Prepared", "play_settings", "prepare"]
 
@@ -58,8 +58,8 @@ class Prepared:
     path: Path
     identity: str
     prices: dict[str, float] | None
-    needs_machine: bool = False
-    machine_ports: tuple[int, ...] = ()
+    machines: MachineSettings | None = None
+    """What machines are like, if the environment needs some."""
 
     @property
     def engine(self) -> RunConfig:
@@ -91,19 +91,17 @@ def prepare(config: RolloutConfig) -> Prepared:
         lacking=environment(options).lacking,
         skip=config.skip_unsupported,
     )
-    needs_machine = environment(options).needs_machine
-    machines = _machines(config, environment) if needs_machine else None
-    if not needs_machine and (config.use_vm_pool or config.pool_address):
+    machines = _machines(config, environment) if environment(options).needs_machine else None
+    if machines is None and (config.use_vm_pool or config.pool_address):
         raise ConfigError(
             f"the environment {environment.name!r} needs no machine: leave out --use-vm-pool, --pool-address"
         )
-    identity = _identity(config, benchmark, options, machines)
+    identity = _identity(config, benchmark, options, needs_machine=machines is not None)
     name = config.run_name or f"{config.mode or environment.name}-{_slug(config.model)}-{identity[:10]}"
     path = config.output_dir / name
     play = _play(config, options, f"{path.resolve()}:{os.getpid()}", live=str(path.resolve() / "live"))
     _check(environment, options)
-    ports = environment.machine_ports
-    prepared = Prepared(config, benchmark, play, path, identity, _prices(config), needs_machine, ports)
+    prepared = Prepared(config, benchmark, play, path, identity, _prices(config), machines)
     open_engine(prepared.engine).close()  # constructing one starts nothing, and refuses what is not there
     return prepared
 
@@ -116,13 +114,11 @@ def play_settings(config: RolloutConfig) -> PlaySettings:
     """
     environment, options = _world(config)
     play = _play(config, options, new_id("alone"))
-    if environment(options).needs_machine and not config.pool_address:
+    machines = served_place(config)
+    if environment(options).needs_machine and machines is None:
         raise ConfigError(f"the environment {environment.name!r} needs a machine: say where a pool is, pool_address=")
-    if config.pool_address:
-        limit = lease_limit(config.timeout)
-        play = replace(play, machines=PoolPlace(address=config.pool_address, limit=limit, pause=config.pause_machines))
     _check(environment, options)
-    return play
+    return replace(play, machines=machines)
 
 
 def _world(config: RolloutConfig) -> tuple[type[Environment], dict[str, Any]]:
@@ -160,20 +156,17 @@ def _play(config: RolloutConfig, options: dict[str, Any], run: str, live: str | 
     )
 
 
-def _machines(config: RolloutConfig, environment: type[Environment]) -> list[str | None]:
-    """Check which machines are asked for; return what of that decides the results.
+def _machines(config: RolloutConfig, environment: type[Environment]) -> MachineSettings:
+    """Check which machines are asked for, and return what they are like.
 
     Raises:
         UsageError: there are no such machines.
     """
     from manyhands.vms.providers import provider_class
 
-    if config.pool_address:
-        return []
-    provider = config.provider_name or DEFAULT_PROVIDER
-    provider_class(provider)
-    machine_settings(config, environment.machine_ports)
-    return [provider, str(config.path_to_vm or ""), config.snapshot_name]
+    if not config.pool_address:
+        provider_class(config.provider_name or DEFAULT_PROVIDER)
+    return machine_settings(config, environment)
 
 
 def _check_own(config: RolloutConfig) -> None:
@@ -258,9 +251,7 @@ def _share(config: RolloutConfig) -> tuple[int, int]:
     return workers, math.ceil(config.num_rollouts / workers)
 
 
-def _identity(
-    config: RolloutConfig, benchmark: Benchmark, options: dict[str, Any], machines: list[str | None] | None
-) -> str:
+def _identity(config: RolloutConfig, benchmark: Benchmark, options: dict[str, Any], *, needs_machine: bool) -> str:
     """Return a digest of everything that decides what is played; where and how fast it is played is no part of it."""
     known = {name: value for name, value in options.items() if not is_secret(name)}  # a new key makes no new run
     contents = {name: _content(Path(value)) if name in _FILES else value for name, value in known.items()}
@@ -268,8 +259,9 @@ def _identity(
         config.mode, config.env, contents, config.model, config.agent, config.metric, config.judge_model,
         config.max_turns, config.attempts, config.temperature, config.max_tokens, config.timeout, benchmark.digest,
     ]  # fmt: skip
-    if machines is not None:
-        matters.append(machines)
+    if needs_machine:
+        image = [config.provider_name or DEFAULT_PROVIDER, str(config.path_to_vm or ""), config.snapshot_name]
+        matters.append([] if config.pool_address else image)
     return hashlib.sha256(json.dumps(matters, sort_keys=True).encode()).hexdigest()[:32]
 
 

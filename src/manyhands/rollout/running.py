@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from manyhands._wording import counted
 from manyhands.errors import Interrupted
 from manyhands.models.base import MODELS
 from manyhands.rollout.benchmark import digest_of
@@ -104,6 +105,8 @@ class Session:
         self._pool: SessionPool | None = None
         self._machines_before: dict[str, float] = {}
         """What came of the machines of earlier sessions."""
+        self._began = False
+        """Whether rollouts were handed out: what ends earlier leaves no trace."""
         self.stopped: str = ""
         """Why the rest was not played; empty if it was."""
 
@@ -120,8 +123,11 @@ class Session:
         self.owed = summary.owed
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.directory.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not self._began:
+            self.directory.undo()
+        else:
+            self.directory.close()
 
     def watch(self, tell: Callable[[Tally], None]) -> None:
         """Have somebody told how far it is, a few times a second."""
@@ -137,7 +143,8 @@ class Session:
         Raises:
             Interrupted: Ctrl-C.
             StoreFailed: results cannot be kept.
-            UsageError, MachineFailed, PoolFailed: the machines that the environment needs cannot be had.
+            UsageError, MachineFailed, PoolFailed: the machines that the environment needs cannot be had. On leaving the
+                `with`, the run's directory is as it was before.
         """
         if self.owed:
             number = self.directory.journal.begin_session()
@@ -155,12 +162,12 @@ class Session:
     def _machines(self) -> Iterator[PlaySettings]:
         """Have machines, if the environment needs some; yield what workers need to know to play."""
         settings = self.prepared.play
-        if not self.prepared.needs_machine:
+        if self.prepared.machines is None:
             yield settings
             return
         self._say("starting machines")
         self._machines_before = json.loads(self.directory.journal.meta(MACHINES) or "{}")
-        with SessionPool(self._config, self.prepared.machine_ports, self.owed) as pool:
+        with SessionPool(self._config, self.prepared.machines, self.owed) as pool:
             self._pool = pool
             self._say("")
             try:
@@ -188,6 +195,7 @@ class Session:
         run = Run(self.prepared.engine, None, iter(()))
         owed = self.directory.journal.owed(self._config.attempts)
         run.open()
+        self._began = True
         try:
             more = self._feed(run, owed)
             while run.outstanding or (self._again and not self.stopped):
@@ -285,7 +293,7 @@ class Session:
     def _stop(self, run: Run) -> None:
         """End what is under way; what comes in meanwhile is kept, the rest stays owed."""
         self.stopped = "interrupted"
-        self._say(f"stopping {run.outstanding} rollouts; everything that ended is kept")
+        self._say(f"stopping {counted(run.outstanding, 'rollout')}; everything that ended is kept")
         plays = [play for play in self._plays(run.cancel()) if play.status is not PlayStatus.INFRASTRUCTURE]
         if plays:
             self.directory.keep_files(plays)

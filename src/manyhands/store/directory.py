@@ -18,6 +18,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from dataclasses import fields
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
@@ -55,6 +56,10 @@ class RunDirectory:
         self.journal: Journal
         self._lock: int | None = None
         self._results: Any = None
+        self._before: set[Path] = set()
+        """What was there before `open`, of the folders above and of what is in this one."""
+        self._aside: Path | None = None
+        """Where `open` moved an earlier run to."""
 
     @property
     def live(self) -> Path:
@@ -74,7 +79,9 @@ class RunDirectory:
                 self._take_lock()
                 self._release_lock()
                 self._move_away()
+            self._before = {folder for folder in (self.path, *self.path.parents) if folder.exists()}
             self.path.mkdir(parents=True, exist_ok=True)
+            self._before.update(self.path.iterdir())
             self._take_lock()
             self.live.mkdir(exist_ok=True)
             for stale in self.live.iterdir():
@@ -129,12 +136,22 @@ class RunDirectory:
 
     def close(self) -> None:
         """Let go of everything; idempotent."""
-        if self._results is not None:
-            self._results.close()
-            self._results = None
-        if hasattr(self, "journal"):
-            self.journal.close()
+        self._close_files()
         self._release_lock()
+
+    def undo(self) -> None:
+        """Let go, and leave what was there before `open` and nothing else: for a run that could not begin."""
+        self._close_files()
+        with self._guarded():
+            for made in set(self.path.iterdir()) - self._before:  # as long as nobody else can take hold of it
+                shutil.rmtree(made) if made.is_dir() else made.unlink()
+            self._release_lock()
+            for folder in (self.path, *self.path.parents):
+                if folder in self._before or any(folder.iterdir()):
+                    break
+                folder.rmdir()
+            if self._aside is not None:
+                self._aside.rename(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -143,6 +160,13 @@ class RunDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _close_files(self) -> None:
+        if self._results is not None:
+            self._results.close()
+            self._results = None
+        if hasattr(self, "journal"):
+            self.journal.close()
 
     def _rewrite_results(self) -> None:
         with self._guarded():
@@ -175,6 +199,7 @@ class RunDirectory:
         while (aside := self.path.with_name(f"{self.path.name}~{number}")).exists():
             number += 1
         self.path.rename(aside)
+        self._aside = aside
 
     @contextlib.contextmanager
     def _guarded(self) -> Any:

@@ -156,6 +156,8 @@ class PoolClient(PoolFace):
         except ServerLost as error:
             host, port, _ = self.address
             cure = f"start one there with: manyhands pool serve --host {host} --port {port}"
+            if self._tls is None:
+                cure += ", or connect with TLS (--tls-ca) if it is served so"
             raise ServerLost(f"no pool answers at {self.address}; {cure} ({error})") from None
         return stream
 

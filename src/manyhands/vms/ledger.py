@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from manyhands._clock import monotonic
+from manyhands._wording import counted
 from manyhands.errors import ConfigError, LeaseLost, PoolFailed, PoolStopped, UsageError
 from manyhands.vms.states import FINAL, LIVE, MachineState
 
@@ -185,7 +186,7 @@ class Ledger:
                 self._serve_next(lease)
         self._in_a_row[trouble] += 1
         if self._in_a_row[trouble] >= self.patience:
-            self._give_up(f"{self._in_a_row[trouble]} machines in a row {trouble}; the last one: {reason}")
+            self._give_up(f"{counted(self._in_a_row[trouble], 'machine')} in a row {trouble}; the last one: {reason}")
         self._fill()
         self._match()
 

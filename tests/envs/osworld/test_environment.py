@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import io
+import subprocess
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from PIL import Image
 
+from manyhands.envs.osworld.controller import Controller
 from manyhands.envs.osworld.environment import OSWorldEnvironment
 from manyhands.envs.osworld.observing import Observer
 from manyhands.errors import ConfigError, EnvironmentFailed
@@ -77,6 +80,28 @@ def test_what_is_recorded_is_kept(desktop: Machine) -> None:
     files = asyncio.run(asyncio.wait_for(run(), 100))
     assert list(files) == ["recording.mp4"]
     assert b"ftyp" in files["recording.mp4"][:64]
+
+
+def test_a_machine_that_cannot_record_is_filmed_from_outside(desktop: Machine, tmp_path: Path) -> None:
+    async def run() -> dict[str, bytes]:
+        guest = Controller(desktop)
+        await guest.start_recording()  # and so it refuses to record for anybody else
+        environment = OSWorldEnvironment({"record": True})
+        await environment.open(ITEM, desktop)
+        for x in (100, 200, 300):
+            await environment.call("computer", {"action_type": "MOVE_TO", "x": x, "y": 390})
+        await environment.close()
+        await guest.end_recording()
+        return environment.files
+
+    files = asyncio.run(asyncio.wait_for(run(), 100))
+    film = tmp_path / "film.mp4"
+    film.write_bytes(files["recording.mp4"])
+    counted = ["-count_frames", "-show_entries", "stream=nb_read_frames,width,height", "-of", "csv=p=0"]
+    shown = subprocess.run(["ffprobe", "-v", "error", *counted, film], capture_output=True, text=True, check=True)
+    width, height, frames = (int(number) for number in shown.stdout.split(","))
+    assert (width, height) == (1280, 800)
+    assert frames >= 4
 
 
 def test_marks_are_drawn_and_can_be_named(desktop: Machine) -> None:

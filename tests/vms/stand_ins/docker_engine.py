@@ -19,6 +19,8 @@ class Engine(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Requests)
         self.containers: dict[str, dict[str, Any]] = {}
         self.created: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+        """For one request at a time: each comes on a thread of its own."""
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -44,7 +46,8 @@ class _Requests(BaseHTTPRequestHandler):
         parts = [part for part in address.path.split("/") if part and not part.startswith("v1.")]
         query = urllib.parse.parse_qs(address.query)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        status, answer = self._perform(method, parts, query, json.loads(body or b"{}"))
+        with self.server.lock:
+            status, answer = self._perform(method, parts, query, json.loads(body or b"{}"))
         data = b"" if answer is None else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -72,7 +75,8 @@ class _Requests(BaseHTTPRequestHandler):
             return self._start(name)
         if method == "DELETE":
             assert query["force"] == ["True"]
-            guests.stop_guest(known.pop(name)["pid"])
+            if pid := known.pop(name)["pid"]:
+                guests.stop_guest(pid)
             guests.wipe(name)
             return 204, None
         return 200, known[name]
@@ -87,19 +91,19 @@ class _Requests(BaseHTTPRequestHandler):
             "State": {"Status": "created"},
             "NetworkSettings": {"Ports": {}},
             "HostConfig": body["HostConfig"],
+            "pid": 0,
         }
         return 201, {"Id": identity, "Warnings": []}
 
     def _start(self, name: str) -> tuple[int, Any]:
         about = self.server.containers[name]
-        ports = {}
         for port, (binding, *_) in about["HostConfig"]["PortBindings"].items():
             assert binding["HostPort"] in {"", None}, "docker is to choose the port"
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                number = free.getsockname()[1]
-            ports[port] = [{"HostIp": binding["HostIp"], "HostPort": str(number)}]
-        about["NetworkSettings"]["Ports"] = ports
-        about["pid"] = guests.start_guest(name, "127.0.0.1", int(ports["5000/tcp"][0]["HostPort"]))
+            with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+                number = listener.getsockname()[1]
+                if port == "5000/tcp":
+                    about["pid"] = guests.start_guest(name, listener)
+            about["NetworkSettings"]["Ports"][port] = [{"HostIp": binding["HostIp"], "HostPort": str(number)}]
         about["State"]["Status"] = "running"
         return 204, None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -37,28 +38,32 @@ def save(machines: dict[str, Any]) -> None:
     (STATE / "machines.json").write_text(json.dumps(machines))
 
 
-def start_guest(name: str, host: str, port: int) -> int:
-    """Start a guest whose disk is a folder and return its process id, when it listens."""
+def start_guest(name: str, listener: socket.socket) -> int:
+    """Start a guest whose disk is a folder and which answers at `listener`; return its process id."""
     home = STATE / "disks" / name
     home.mkdir(parents=True, exist_ok=True)
-    with socket.create_server((host, port), backlog=64) as listener:
-        descriptor = listener.fileno()
-        command = [sys.executable, "-I", agent.__file__, "--fd", str(descriptor), "--folder", str(home)]
-        guest = subprocess.Popen(
-            command,
-            pass_fds=[descriptor],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        _CHILDREN[guest.pid] = guest
-        return guest.pid
+    descriptor = listener.fileno()
+    guest = subprocess.Popen(
+        [sys.executable, "-I", agent.__file__, "--fd", str(descriptor), "--folder", str(home)],
+        pass_fds=[descriptor],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _CHILDREN[guest.pid] = guest
+    return guest.pid
 
 
 def stop_guest(pid: int) -> None:
+    """End a guest, and return when it has let go of its port."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+        ending = os.pidfd_open(pid)
+        try:
+            os.killpg(pid, signal.SIGKILL)
+            select.select([ending], [], [], 20)
+        finally:
+            os.close(ending)
     if guest := _CHILDREN.pop(pid, None):
         guest.wait(20)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import socket
 import sys
 from typing import Any
 
@@ -35,7 +36,8 @@ def main(words: list[str]) -> None:
         about = machines[rest[0]]
         if about["pid"]:
             sys.exit(f"VBoxManage: error: The machine '{rest[0]}' is already locked by a session")
-        about["pid"] = start_guest(rest[0], about["host"], about["port"])
+        with socket.create_server((about["host"], about["port"]), backlog=64) as listener:
+            about["pid"] = start_guest(rest[0], listener)
     elif command == "controlvm":
         assert rest[1] == "poweroff"
         stop_guest(machines[rest[0]]["pid"])

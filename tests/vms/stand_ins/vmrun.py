@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import socket
 import sys
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def main(words: list[str]) -> None:
         about = machines[rest[0]]
         if about["pid"]:
             sys.exit("Error: The virtual machine is already running")
-        about["pid"] = start_guest(Path(rest[0]).stem, about["address"], PORT)
+        with socket.create_server((about["address"], PORT), backlog=64) as listener:
+            about["pid"] = start_guest(Path(rest[0]).stem, listener)
     elif command == "getGuestIPAddress":
         assert rest[1] == "-wait"
         print(machines[rest[0]]["address"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -21,9 +20,10 @@ from manyhands.envs.osworld.evaluating import evaluate
 from manyhands.envs.osworld.evaluating.evaluator import evaluation_helpers
 from manyhands.envs.osworld.ground import Ground
 from manyhands.envs.osworld.observing import Observation, Observer
+from manyhands.envs.osworld.recording import Recording
 from manyhands.envs.osworld.setting_up import set_up
 from manyhands.envs.tools import ToolFailed, ToolResult, tool
-from manyhands.errors import EnvironmentFailed, InfrastructureError, MachineFailed
+from manyhands.errors import EnvironmentFailed, InfrastructureError
 from manyhands.tasks.working import doing
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OSWorldEnvironment", "OSWorldOptions"]
 
-_log = logging.getLogger(__name__)
 _SETTLE_STILL = 1.0
 """Seconds of a quiet screen after which programs that were launched count as started."""
 _OPENING = {"launch", "open", "chrome_open_tabs"}
@@ -85,6 +84,7 @@ class OSWorldEnvironment(Environment):
     metric = "success"
     options_type = OSWorldOptions
     one_at_a_time = True
+    needs_desktop = True
     machine_ports = (9222, 8080)
     """The browser's DevTools and VLC's interface, which some evaluators ask."""
     call_limit = 240.0
@@ -101,7 +101,7 @@ class OSWorldEnvironment(Environment):
         self._seen: Observation | None = None
         """What was seen last; None while an action is under way, and if it was stopped."""
         self._ended = ""
-        self._recording = False
+        self._recording: Recording | None = None
         self._folder: Path | None = None
         self._ground: Ground | None = None
         self._controller: Controller | None = None
@@ -150,20 +150,13 @@ class OSWorldEnvironment(Environment):
             await self._observer.look()
             await self._ground.set_up(steps)
         if options.record:
-            await self._start_recording(controller)
+            self._recording = Recording(item.id, controller, self._observer, self._folder)
+            await self._recording.start()
         self._seen = seen = await self._observer.observe(await self._settled(steps))
         self._marks = seen.marks
         self.first_images = seen.images
         self.first_kept = () if seen.images else (seen.screenshot,)
         return "\n\n".join(part for part in (item.question, seen.text) if part)
-
-    async def _start_recording(self, controller: Controller) -> None:
-        """A film is nothing that a score depends on: a machine that cannot record is played without."""
-        try:
-            await controller.start_recording()
-            self._recording = True
-        except MachineFailed as error:
-            _log.warning("no recording of %s: %s", self.item.id if self.item else "", error)
 
     async def _settled(self, steps: Sequence[Mapping[str, Any]]) -> bytes | None:
         """Wait for what the set-up has started; return the screen."""
@@ -267,7 +260,7 @@ class OSWorldEnvironment(Environment):
         self._seen = None
         trouble = await self._perform(action)
         if self._ended:
-            seen = Observation(await self._controller.screenshot())
+            seen = Observation(await self._observer.picture())
         else:
             seen = await self._observer.observe(await self._observer.quiet(self.options.pause))
             self._marks = seen.marks
@@ -318,21 +311,18 @@ class OSWorldEnvironment(Environment):
             self._observer is not None and not self._ground.failed
         ):  # what the last action began, a file being saved, may end
             await self._observer.quiet(self.options.pause)
-        await self._end_recording()
+        if self._recording is not None:
+            await self._recording.stop()
         helpers = await self.shared.get("osworld evaluators", evaluation_helpers)
         return {"success": await evaluate(evaluator, self._ground, helpers=helpers)}
 
-    async def _end_recording(self) -> None:
-        if self._recording and self._controller is not None:
-            self._recording = False
-            try:
-                self.files["recording.mp4"] = await self._controller.end_recording()
-            except MachineFailed as error:
-                _log.warning("the recording of %s is lost: %s", self.item.id if self.item else "", error)
-
     async def close(self) -> None:
-        with contextlib.suppress(InfrastructureError):  # the machine may be what ended the attempt
-            await self._end_recording()
+        if self._recording is not None:
+            with contextlib.suppress(InfrastructureError):  # the machine may be what ended the attempt
+                await self._recording.stop()
+            if video := await self._recording.develop():
+                self.files["recording.mp4"] = video
+            self._recording = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         await super().close()

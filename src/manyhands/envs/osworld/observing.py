@@ -11,6 +11,7 @@ from manyhands.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
     from manyhands.envs.osworld.controller import Controller
+    from manyhands.envs.osworld.film import Film
 
 __all__ = ["Observation", "Observer"]
 
@@ -52,6 +53,15 @@ class Observer:
     def __init__(self, controller: Controller, kind: str, screen: tuple[int, int], *, terminal: bool = False) -> None:
         self._controller, self._kind, self._screen, self._terminal = controller, kind, screen, terminal
         self._last: bytes = b""
+        self.film: Film | None = None
+        """Where every picture goes that is taken here, if there is one."""
+
+    async def picture(self) -> bytes:
+        """Return the screen as it is."""
+        picture = await self._controller.screenshot()
+        if self.film is not None:
+            self.film.add(picture)
+        return picture
 
     async def quiet(self, limit: float, *, still: float = _LOOK, reaction: float = _REACTION) -> bytes:
         """Wait until the screen has stopped changing, at most `limit` seconds, and return it.
@@ -63,11 +73,11 @@ class Observer:
         """
         clock = asyncio.get_running_loop().time
         before, began = self._last, clock()
-        seen = await self._controller.screenshot()
+        seen = await self.picture()
         since = began
         while (now := clock()) - began < limit:
             await asyncio.sleep(min(_LOOK, max(0.0, limit - (now - began))))
-            following = await self._controller.screenshot()
+            following = await self.picture()
             if following != seen:
                 seen, since = following, clock()
             elif clock() - since >= still and (seen != before or clock() - began >= reaction):
@@ -77,11 +87,11 @@ class Observer:
 
     async def look(self) -> None:
         """Remember the screen as it is, so that a change of it is seen."""
-        self._last = await self._controller.screenshot()
+        self._last = await self.picture()
 
     async def observe(self, screenshot: bytes | None = None) -> Observation:
         """Look; `screenshot` is one that was taken just now."""
-        picture = screenshot if screenshot is not None else await self._controller.screenshot()
+        picture = screenshot if screenshot is not None else await self.picture()
         self._last = picture
         parts: list[str] = []
         images: tuple[bytes, ...] = (picture,) if self._kind in {"screenshot", "screenshot_a11y_tree"} else ()

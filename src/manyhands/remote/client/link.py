@@ -161,7 +161,7 @@ class Link:
         inbox = Inbox()
         stream = RemoteStream(self, number, inbox, timeout)
         self._send_code(argued.code)
-        item = (CALL_MORE, number, agent, method, argued.args, argued.kwargs, stream.CREDIT, None)
+        item = (CALL_MORE, number, agent, method, argued.args, argued.kwargs, stream.CREDIT, timeout)
         self.ledger.send(number, inbox, item, argued.size, self._on_loop)
         self._look_again()
         return stream

@@ -49,7 +49,8 @@ class RemoteStream:
     """The stream of a remote generator: iterate it with `for` or `async for`, once.
 
     The generator runs at most `CREDIT` items ahead of its reader. Leaving the loop early and dropping the stream, or
-    `close()`, ends it there. An item later than the agent's `timeout` raises `TimeoutError`.
+    `close()`, ends it there. An item later than the agent's `timeout` raises `TimeoutError`; one that takes longer than
+    that to make ends the stream on its server too, whether or not somebody reads it.
     """
 
     CREDIT = 16

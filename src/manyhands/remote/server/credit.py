@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from manyhands._clock import monotonic
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -20,6 +22,8 @@ class Credit:
         self._changed = threading.Condition()
         """Protects everything here."""
         self._sleeper: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self.since: float | None = None
+        """When the item was begun that is being made; None while the generator waits here."""
 
     def grant(self, count: int) -> None:
         """Allow more items."""
@@ -42,9 +46,9 @@ class Credit:
     def take(self) -> bool:
         """Wait until an item may be sent; return False if the stream is over."""
         with self._changed:
+            self.since = None
             self._changed.wait_for(lambda: self._count > 0 or self._closed)
-            self._count -= 1
-            return not self._closed
+            return self._taken()
 
     async def take_async(self) -> bool:
         """As `take`, on an event loop."""
@@ -52,9 +56,14 @@ class Credit:
 
         while True:
             with self._changed:
+                self.since = None
                 if self._count > 0 or self._closed:
-                    self._count -= 1
-                    return not self._closed
+                    return self._taken()
                 event = asyncio.Event()
                 self._sleeper = (asyncio.get_running_loop(), event)
             await event.wait()
+
+    def _taken(self) -> bool:
+        self._count -= 1
+        self.since = monotonic()
+        return not self._closed

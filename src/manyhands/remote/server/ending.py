@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from manyhands._clock import monotonic
 from manyhands.errors import AgentStopped, CallCancelled, CallTimedOut
 from manyhands.remote.server.interruption import interrupt
 from manyhands.remote.server.performing import credit_of, fail
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from manyhands.remote.server.session import Session
 
 __all__ = ["Ending"]
+
+_LOOK = 0.01
+"""Seconds between two looks at a stream, at least, whatever limit a client sets."""
 
 
 class Ending:
@@ -56,6 +60,21 @@ class Ending:
         call.timer = None
         if call.session.active.get(call.number) is call:
             self.interrupt(call, CallTimedOut(f"no answer within {seconds} s"))
+
+    def late(self, call: Call, seconds: float) -> None:
+        """End a stream as soon as making one item takes longer than `seconds`; waiting for its reader does not count."""
+        call.timer = self._loop.call_later(max(seconds, _LOOK), self._look, call, seconds)
+
+    def _look(self, call: Call, seconds: float) -> None:
+        call.timer = None
+        if call.session.active.get(call.number) is not call:
+            return
+        since = credit_of(call).since
+        left = seconds if since is None else since + seconds - monotonic()
+        if left > 0 or since is None:
+            call.timer = self._loop.call_later(max(left, _LOOK), self._look, call, seconds)
+        else:
+            self.interrupt(call, CallTimedOut(f"no item within {seconds} s"))
 
     def stop(self, agent: Agent, why: BaseException) -> None:
         """Stop an agent now: what waits for it fails, what runs is cancelled."""

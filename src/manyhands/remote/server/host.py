@@ -6,6 +6,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+from manyhands._wording import counted
 from manyhands.errors import AgentStopped, LimitExceeded, ProtocolError
 from manyhands.parcels import learn
 from manyhands.remote import wire
@@ -168,7 +169,7 @@ class Host:
         session.load += call.size
         self._await_arguments(call)
         if seconds is not None:
-            self._ending.at(call, float(seconds))
+            (self._ending.late if credit else self._ending.at)(call, float(seconds))
         if self._references.early:
             self._references.heard_of(session.identity, number)
         self.schedule.offer(call)
@@ -267,7 +268,7 @@ class Host:
         if session is not None:
             return session, True
         if len(self.sessions) >= self.limits.sessions:
-            raise LimitExceeded(f"this server has {len(self.sessions)} clients, which is its limit")
+            raise LimitExceeded(f"this server has {counted(len(self.sessions), 'client')}, which is its limit")
         session = self.sessions[identity] = Session(identity, self.limits, self._loop, self.schedule.unpark)
         return session, False
 

@@ -160,7 +160,7 @@ class Player:
 
     def _start(self, call: Call | None) -> None:
         while call is not None:
-            if call.session.full and call.session.park(call):
+            if call.session.backlog.full and call.session.backlog.park(call):
                 return
             method = call.method
             assert method is not None

@@ -30,7 +30,7 @@ def describe(host: Host, what: str, argument: Any) -> dict[str, Any]:
         "calls_under_way": sum(len(session.active) for session in host.sessions.values()),
         "calls_waiting": host.schedule.lanes.waiting,
         "calls_served": host.served + sum(session.served for session in host.sessions.values()),
-        "results_waiting_bytes": sum(session.backlog for session in host.sessions.values()),
+        "results_waiting_bytes": sum(session.backlog.size for session in host.sessions.values()),
         "results_kept": sum(len(session.kept) for session in host.sessions.values()),
         "threads": host.schedule.lanes.threads,
         "memory_bytes": _memory(),

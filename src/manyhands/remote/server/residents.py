@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from manyhands._wording import counted
 from manyhands.errors import AccessDenied, AgentStopped, LimitExceeded
 from manyhands.remote.faults import encode_error
 from manyhands.remote.methods import methods_of
@@ -31,7 +32,9 @@ class Residents:
         agent = session.agents[number] = Agent(session, number)
         session.last_agent = number
         if self.count >= self._limit:
-            agent.failed = encode_error(LimitExceeded(f"this server has {self.count} agents, which is its limit"))
+            agent.failed = encode_error(
+                LimitExceeded(f"this server has {counted(self.count, 'agent')}, which is its limit")
+            )
             agent.freed = True
         else:
             self.count += 1

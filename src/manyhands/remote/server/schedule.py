@@ -126,7 +126,7 @@ class Schedule:
     def _perform(self, call: Call | None) -> None:
         """Carry out a call, and those that follow it, in a lane."""
         while call is not None:
-            if call.session.full and call.session.park(call):
+            if call.session.backlog.full and call.session.backlog.park(call):
                 return
             call.runs = threading.get_ident()
             try:

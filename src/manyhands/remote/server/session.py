@@ -1,22 +1,21 @@
 """One client as the server knows it: its agents, its calls under way, what it has still to be told.
 
-Belongs to the I/O loop, except `tell` and `park`, which any thread may call.
+Belongs to the I/O loop, except `tell` and `backlog`, which any thread may use.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from manyhands.errors import LimitExceeded
 from manyhands.remote.conversation import Conversation
-from manyhands.remote.faults import encode_error
+from manyhands.remote.server.backlog import Backlog
+from manyhands.remote.server.kept import Kept
 from manyhands.remote.values import attach, restore, size_of
 from manyhands.remote.wire import ERROR, HELD, RESULT, STREAMED
-from manyhands.rpc.limits import CALL_BYTES, MESSAGE_BYTES
+from manyhands.rpc.limits import CALL_BYTES
 from manyhands.rpc.pace import Pace
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-_HOLD_BYTES = MESSAGE_BYTES
-"""Results from this size on stay here until they are asked for."""
 _FRAME_ITEMS = 4_000
 _FRAME_BYTES = 1 << 20
 _CROWD = 4_000
@@ -38,8 +35,6 @@ _GATHER = 0.01
 costs both sides some 0.2 ms whatever is in it; 4,000 calls, 20 µs each, are 80 ms of work."""
 _ACK_AFTER = 0.2
 """As in the client's link."""
-_COUNTED = 512
-"""Bytes from which on a result counts as on its way. Smaller ones are bounded by the number of calls under way."""
 
 
 class Session:
@@ -60,17 +55,8 @@ class Session:
         besides calls."""
         self.share = CALL_BYTES
         """What a call of the frame that is being handled weighs, without its attachments."""
-        self.full = False
-        """Whether so many results are on their way that no further call may begin."""
-        self.backlog = 0
-        """Bytes of results on their way, without the small ones."""
-        self._filling = threading.Lock()
-        """Protects `full`, `backlog` and `_parked`."""
-        self._parked: list[Call] = []
-        """Calls whose turn came while it was full."""
-        self._unpark = unpark
-        self._limits = limits
-        self._kept_bytes = 0
+        self.backlog = Backlog(limits.results_bytes, unpark)
+        self.kept = Kept(limits.kept_bytes)
         self._frame_bytes = 0
         self._pace = Pace(limits.items_per_second, time.monotonic())
         self.pause = 0.0
@@ -82,8 +68,6 @@ class Session:
         self.active: dict[int, Call] = {}
         self.last_call = 0
         self.last_agent = 0
-        self.kept: dict[int, list[Any]] = {}
-        """Results that somebody holds: `[holders, kind, value]`; kind is None while the call is under way."""
         self.pushed: dict[int, Callable[[str, Any], None]] = {}
         """Calls that wait for a value which the client will push, by key."""
         self.served = 0
@@ -106,37 +90,11 @@ class Session:
     def tell(self, call: Call | int, kind: str, value: Any) -> None:
         """Have the client told how a call ended, or what a stream yielded; from any thread."""
         if type(value) in _SIZED:
-            self._count(value)
+            self.backlog.add(_weight(value))
         self._outgoing.append((call, kind, value))
         if not self._awake:
             self._awake = True
             self._loop.call_soon_threadsafe(self._wake.set)
-
-    def _count(self, value: Any) -> None:
-        size = _weight(value)
-        if size >= _COUNTED:
-            with self._filling:
-                self.backlog += size
-                self.full = self.full or self.backlog > self._limits.results_bytes
-
-    def _uncount(self, size: int) -> None:
-        if size < _COUNTED:
-            return
-        parked: list[Call] = []
-        with self._filling:
-            self.backlog -= size
-            if self.full and self.backlog <= self._limits.results_bytes // 2:
-                self.full = False
-                parked, self._parked = self._parked, []
-        if parked:
-            self._unpark(parked)
-
-    def park(self, call: Call) -> bool:
-        """Keep a call until the client has read some of what it was sent; return False if it has, by now."""
-        with self._filling:
-            if self.full:
-                self._parked.append(call)
-            return self.full
 
     def _take(self) -> tuple[list[Any], list[Any]]:
         """Return the items of the next frame and their attachments, and do the bookkeeping of the calls that ended."""
@@ -148,7 +106,7 @@ class Session:
             size = 0
             if type(value) in _SIZED:
                 size = _weight(value)
-                self._uncount(size)
+                self.backlog.remove(size)
             elif (
                 type(call) is not int and call.timer is None and call.watchers is None and call.number not in self.kept
             ):
@@ -185,21 +143,9 @@ class Session:
 
     def _answer(self, number: int, kind: str, value: Any, attachments: list[Any]) -> tuple[Any, ...]:
         """Return the item that tells the client of an outcome; a large one is kept here until it is asked for."""
+        kind, value, stays = self.kept.settle(number, kind, value)
         packed = size_of(value)
-        large = packed >= _HOLD_BYTES and kind == RESULT
-        kept = self.kept.get(number)
-        if (large or kept is not None) and self._kept_bytes + packed > self._limits.kept_bytes:
-            kind, value, large = ERROR, encode_error(_too_much(self._kept_bytes)), False
-            packed = size_of(value)
-        if kept is not None:
-            kept[1:] = kind, value
-            self._kept_bytes += packed
-        elif large:
-            kept = self.kept[number] = [0, kind, value]
-            self._kept_bytes += packed
-        if large:
-            assert kept is not None
-            kept[0] += 1
+        if stays:
             return HELD, number, packed
         return kind, number, attach(value, attachments) if packed else value
 
@@ -273,17 +219,11 @@ class Session:
             kept[0] += 1
             return
         kind, value = self._find(number) if number not in self.active else (None, None)
-        self.kept[number] = [1, kind, value]
-        self._kept_bytes += size_of(value)
+        self.kept.hold(number, kind, value)
 
     def release(self, number: int) -> None:
         """Let go of a result that was kept once more than it is needed."""
-        kept = self.kept.get(number)
-        if kept is not None:
-            kept[0] -= 1
-            if kept[0] <= 0:
-                del self.kept[number]
-                self._kept_bytes -= size_of(kept[2])
+        self.kept.release(number)
 
     def outcome(self, number: int) -> tuple[str | None, Any]:
         """Return the kind and value of a call that has ended and whose result is still here, else (None, None)."""
@@ -315,10 +255,7 @@ class Session:
             self.lease.cancel()
         if self.writer is not None:
             self.writer.cancel()
-        with self._filling:
-            self.full = False
-            parked, self._parked = self._parked, []
-        return parked
+        return self.backlog.end()
 
 
 _SIZED = frozenset({tuple, str, bytes, list})
@@ -332,9 +269,3 @@ def _weight(value: Any) -> int:
     if kind is list:
         return sum(_weight(part) for part in value if type(part) in _SIZED)
     return len(value)
-
-
-def _too_much(kept: int) -> LimitExceeded:
-    return LimitExceeded(
-        f"this server keeps {kept >> 20} MiB of results for this client, nearly its limit; look at some or drop them"
-    )

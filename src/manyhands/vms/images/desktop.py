@@ -81,14 +81,14 @@ _MEMORY_MIB = 1024
 _BUILD_SECONDS = 900.0
 """For mmdebstrap; it takes one minute with a near mirror."""
 _FIRST_INIT = """#!/bin/busybox sh
-/bin/busybox mkdir -p /proc /sys /dev /root
+/bin/busybox mkdir -p /proc /sys /dev /disk
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
 /bin/busybox mount -t devtmpfs dev /dev
 while read module; do /bin/busybox insmod "/modules/$module"; done < /modules/order
-/bin/busybox mount -t ext4 -o noatime /dev/vda /root
-for folder in proc sys dev; do /bin/busybox mount -o move /$folder /root/$folder; done
-exec /bin/busybox switch_root /root /opt/manyhands/init
+/bin/busybox mount -t ext4 -o noatime /dev/vda /disk
+for folder in proc sys dev; do /bin/busybox mount -o move /$folder /disk/$folder; done
+exec /bin/busybox switch_root /disk /opt/manyhands/init
 """
 _INIT = """#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8

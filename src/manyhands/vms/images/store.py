@@ -29,6 +29,9 @@ __all__ = [
     "scratch_folder",
 ]
 
+_PART = "-base"
+"""How the name of an image ends that another is built from: it is kept so that this goes quickly, and cannot be booted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Image:
@@ -47,6 +50,11 @@ class Image:
     """What a machine needs if nobody says how much it shall have."""
     graphics: bool = False
     """Whether it uses the emulated display."""
+
+    @property
+    def part_of(self) -> str | None:
+        """The image that this one is only a step to; None if machines can be made from it."""
+        return self.name.removesuffix(_PART) if self.name.endswith(_PART) else None
 
     @property
     def size(self) -> int:
@@ -135,7 +143,7 @@ def remove_image(name: str) -> None:
     frozen = [state.folder for state in frozen_states() if state.image == name]
     if name not in known and not frozen:
         raise UsageError(f"there is no image {name!r}; there are: {', '.join(known) or 'none'}")
-    parts = [known[part] for part in (name, f"{name}-base") if part in known]
+    parts = [known[part] for part in (name, name + _PART) if part in known]
     for folder in (*frozen, *parts):
         shutil.rmtree(folder)
 

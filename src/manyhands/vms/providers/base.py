@@ -44,6 +44,8 @@ class MachineSettings:
     memory_mib: int | None = None
     """Memory of a machine; None: what the provider or the image thinks best."""
     cores: int | None = None
+    desktop: bool = False
+    """Whether whoever leases a machine needs a desktop: decides what `qemu` and `process` offer where nothing else does."""
     screen: tuple[int, int] = (1920, 1080)
     forwards: tuple[int, ...] = ()
     """Ports of the guest, besides the agent's, that are to be reached."""

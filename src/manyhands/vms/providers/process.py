@@ -44,7 +44,7 @@ class ProcessProvider(Provider):
     def __init__(self, settings: MachineSettings, run: Run) -> None:
         super().__init__(settings, run)
         settings.only("process", "desktop", "applications")
-        self._desktop = bool(settings.options.get("desktop", False))
+        self._desktop = bool(settings.options.get("desktop", settings.desktop))
         known = [application.name for application in APPLICATIONS]
         self._applications = str(settings.options.get("applications", ",".join(known)))
         if unknown := sorted(set(self._applications.split(",")) - {"", *known}):

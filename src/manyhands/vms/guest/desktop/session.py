@@ -37,12 +37,12 @@ gtk-font-name=DejaVu Sans 10
 """Nothing moves by itself: two desktops that are in the same state show the same pixels."""
 _PANEL = """rounded = 0
 border_width = 0
-background_color = #14212b 90
-border_color = #14212b 90
+background_color = #14222c 100
+border_color = #14222c 100
 rounded = 4
 border_width = 0
-background_color = #4b87a6 70
-border_color = #4b87a6 70
+background_color = #3a6881 100
+border_color = #3a6881 100
 panel_position = bottom center horizontal
 panel_size = 100% 34
 panel_background_id = 1
@@ -59,6 +59,7 @@ launcher_icon_theme = Adwaita
 launcher_tooltip = 0
 {launchers}
 """
+"""Its colours cover the wallpaper: how a panel that can be seen through looks depends on what it found when it started."""
 _KEPT = ("PATH", "PYTHONPATH", "MANYHANDS_RUN")
 """What a machine's programs have from those that started the machine: the last one is the mark of its owner."""
 _LAUNCHERS = ("thunar", "org.xfce.mousepad", "lxterminal", "galculator", "netsurf-gtk")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyhands._processes import describe_exit
 from manyhands.errors import UsageError
 from manyhands.vms.folders import find_program
 from manyhands.vms.providers.base import GUEST_PORT
@@ -40,15 +42,22 @@ def qemu_program() -> Program:
     """Return the QEMU of this host.
 
     Raises:
-        UsageError: it is not installed, or does not know the machine that we use.
+        UsageError: it is not installed, does not work, or does not know the machine that we use.
     """
     path = find_program("qemu-system-x86_64")
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
-    machines = subprocess.run([path, "-machine", "help"], capture_output=True, text=True, timeout=20, check=True).stdout
+    version, machines = _said(path, "--version"), _said(path, "-machine", "help")
     alias = re.search(r"^pc\s.*\(alias of (\S+?)\)", machines, re.MULTILINE)
     if alias is None:
         raise UsageError(f"{path} has no machine type 'pc'")
     return Program(path, version.splitlines()[0], alias[1])
+
+
+def _said(*command: str) -> str:
+    """Return what a program says; in a session of its own, for a Ctrl-C is meant for us."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, start_new_session=True)
+    if done.returncode:
+        raise UsageError(f"{shlex.join(command)} {describe_exit(done.returncode)}: {done.stderr.strip()[-300:]}")
+    return done.stdout
 
 
 def kvm_works(cpuinfo: Path = Path("/proc/cpuinfo"), device: Path = Path("/dev/kvm")) -> bool:

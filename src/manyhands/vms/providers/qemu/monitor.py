@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import shlex
 import socket
@@ -26,6 +27,12 @@ _STATE_SECONDS = 120.0
 _POLL = 0.005
 _FORWARD = re.compile(r"TCP\[HOST_FORWARD\]\s+\d+\s+\S+\s+(\d+)\s+\S+\s+(\d+)")
 
+# What the library logs as errors, our errors say; or nobody needs to know it, as when a pool ends while machines load. Who
+# wants it sets a level.
+_library = logging.getLogger("qemu.qmp")
+if _library.level == logging.NOTSET:
+    _library.setLevel(logging.CRITICAL + 1)
+
 
 class Monitor:
     """The control socket of one QEMU process. Make one, give `descriptor` to the process, then `connect`."""
@@ -33,7 +40,7 @@ class Monitor:
     def __init__(self, name: str) -> None:
         self._name = name
         self._ours, self._theirs = socket.socketpair()
-        self._client = QMPClient(name)
+        self._client = QMPClient()  # with a name it would have a logger of its own, which Python keeps for ever
 
     @property
     def descriptor(self) -> int:

@@ -119,10 +119,10 @@ class QemuProvider(Provider):
 
     def _image(self) -> Image | None:
         """Return the built image that is meant, or None for a disk of the user's."""
-        wanted = self.settings.path_to_vm or "tiny"
+        wanted = self.settings.path_to_vm or ("desktop" if self.settings.desktop else "tiny")
         if wanted in _BUILT_HERE:
             return _BUILT_HERE[wanted]()
-        named = {image.name: image for image in images()}
+        named = {image.name: image for image in images() if image.part_of is None}
         if wanted in named:
             return named[wanted]
         for image in named.values():
