@@ -56,11 +56,10 @@ class RpcAgent(AgentBase):
         """Refuse: the agent is on a server already."""
         raise ConfigError("this agent lives on a server already")
 
-    def __getattr__(self, name: str) -> Any:
-        cls = type(self)._manyhands_agent
-        if name.startswith("_") or name not in attributes_of(cls):
-            raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
-        return self._link.read(self._agent, name).result()
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Stand for what `_proxy_class` adds. A real one would make every look at a proxy slow, found or not."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in RpcAgent.__slots__:
@@ -147,16 +146,26 @@ def _proxy(cls: type, link: Link, agent: Any, timeout: float | None, *, owns: bo
 
 @functools.cache
 def _proxy_class(cls: type) -> type[RpcAgent]:
-    """Return the proxy class of an agent class: one function for each public method, with its signature."""
+    """Return the proxy class of an agent class: a function for each public method, a property for each attribute."""
     members: dict[str, Any] = {"__slots__": (), "_manyhands_agent": cls, "__doc__": cls.__doc__, "__module__": __name__}
     for method in methods_of(cls).values():
         original = getattr(cls, method.name)
         if method.name in _OWN and original is getattr(AgentBase, method.name, None):
             continue
         members[method.name] = _forward(method, original)
+    for name in attributes_of(cls):
+        if name not in members and not hasattr(RpcAgent, name):
+            members[name] = _reader(name)
     meta: Any = type(RpcAgent)
     made: type[RpcAgent] = type.__call__(meta, f"RpcAgent[{cls.__qualname__}]", (RpcAgent,), members)
     return made
+
+
+def _reader(name: str) -> property:
+    def read(self: RpcAgent) -> Any:
+        return self._link.read(self._agent, name).result()
+
+    return property(read)
 
 
 def _forward(method: Method, original: Any) -> Callable[..., Any]:

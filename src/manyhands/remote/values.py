@@ -64,8 +64,10 @@ def encode_argument(thing: Any, what: str, *, far: bool = False) -> tuple[Any, i
     return (tag, parcel.body), len(parcel.body), parcel.code
 
 
-def encode_result(thing: Any, what: str) -> Any:
+def encode_result(thing: Any, *what: str) -> Any:
     """Return a result as it goes into a frame: as an argument, but with the code inside.
+
+    The words of `what` name it in errors; they are put together when they are needed.
 
     Raises:
         Unserialisable: some part of it cannot travel; the error names the part.
@@ -83,7 +85,7 @@ def encode_result(thing: Any, what: str) -> Any:
     else:
         tag = "p"
     with _packing:
-        parcel = pack(thing, what)
+        parcel = pack(thing, " ".join(what))
     return (tag, parcel.body, parcel.code) if parcel.code else (tag, parcel.body)
 
 

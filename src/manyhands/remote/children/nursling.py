@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import logging
 import os
@@ -12,13 +11,9 @@ import sys
 from typing import Any
 
 from manyhands._processes import die_with_parent, end_own_group
+from manyhands.remote.children.collecting import collect_as_needed
 
-__all__ = ["GC_THRESHOLD", "live", "warm_up"]
-
-GC_THRESHOLD = (100_000, 50, 10)
-"""A server makes and drops objects by the hundred thousand at a time; with Python's 700 half of its time would go into
-looking for cycles among them. Calls that wait make a young generation old that is gone in a second: with 50 of them, 5,000,000
-objects, it is looked at a second time only where it stays."""
+__all__ = ["live", "warm_up"]
 
 _NEEDED = (
     "ctypes",  # by `die_with_parent`, in every child
@@ -45,8 +40,7 @@ def live(settings: dict[str, Any], leash: int) -> None:
     sys.path[:] = settings["sys_path"]
     os.environ.update(settings["environ"])
     os.chdir(settings["cwd"])
-    gc.set_threshold(*GC_THRESHOLD)
-    gc.enable()
+    collect_as_needed()
     logging.basicConfig(level=settings["log_level"])
     connection = socket.socket(fileno=leash)
     try:

@@ -82,9 +82,9 @@ class Result:
             ServerLost: the server is gone.
             Exception: what the agent raised, with its traceback there as the cause.
         """
-        state = self._state
-        if state == READY or (state == ENCODED and type(self._value) is not tuple):
-            return self._value
+        state, value = self._state, self._value
+        if state == READY or (state == ENCODED and type(value) is not tuple):
+            return value
         deadline = None if timeout is None else time.monotonic() + timeout
         self._wait(timeout)
         if self._state == HELD:

@@ -200,12 +200,13 @@ class Host:
         attachments = self._attachments
 
         def retry() -> None:
-            self._attachments = attachments
+            # Those of a frame that is being handled, perhaps, are needed again afterwards.
+            others, self._attachments = self._attachments, attachments
             if self.residents.find(session, agent) is None:
                 session.tell(number, ERROR, gone())
             else:
                 self._enter(session, number, agent, *rest)
-            self._attachments = []
+            self._attachments = others
 
         self._references.expect((str(agent[0]), -int(agent[1])), retry)
 
@@ -241,9 +242,12 @@ class Host:
         call = Call(session, 0, agent, CONSTRUCT, args, kwargs)
         call.credit = (session.classes[cls], how)
         self._await_arguments(call)
+        if call.missing:
+            self.schedule.offer(call)
+        else:
+            self.schedule.begin(call)
         if self._references.early:
             self._references.heard_of(session.identity, -number)
-        self.schedule.offer(call)
 
     def _drop(self, session: Session, agent: Any) -> None:
         unheld = self.residents.dropped(session, agent)

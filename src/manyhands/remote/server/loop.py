@@ -1,8 +1,9 @@
-"""An event loop for crowds: timers that are due in the same millisecond share one entry in the loop's heap.
+"""An event loop for crowds: timers that are due in the same millisecond share one entry in the loop's heap, and steps of tasks
+that follow each other share one in its queue.
 
-With a hundred thousand agents that all wait for a model, most of what an event loop does is ordering timers. Here a timer
-is an element of a list, and one entry per millisecond is ordered. A timer fires up to a millisecond later than asked,
-which is what the system's clock allows anyway.
+With a hundred thousand agents that all wait for a model, most of what an event loop does is ordering timers and making and
+opening handles. Here a timer or a step is an element of a list, and one entry per millisecond, or per turn, is ordered. A timer
+fires up to a millisecond later than asked, which is what the system's clock allows anyway; the order of steps is asyncio's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable
 
 __all__ = ["CrowdLoop"]
@@ -21,20 +23,20 @@ _TICKS = 1000
 """Per second."""
 
 
-class _Timer:
-    """What `call_later` returns: as asyncio's, without what only its heap needs."""
+class _Handle:
+    """What `call_soon` and `call_later` return: as asyncio's, without what only its queue and its heap need."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
 
-    def __init__(self, when: float, callback: Any, args: Any, context: Context) -> None:
-        self._when = when
+    def __init__(self, callback: Any, args: Any, context: Context, when: float) -> None:
         self._callback = callback
         self._args = args
         self._context = context
+        self._when = when
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Let it not fire; what it would have called is let go of."""
+        """Let it not be called; what it would have called is let go of."""
         if not self._cancelled:
             self._cancelled = True
             self._callback = None
@@ -49,12 +51,36 @@ class _Timer:
         return self._when
 
 
+class _Steps(asyncio.Handle):
+    """An entry of the loop's queue that stands for all steps which came one after the other."""
+
+    __slots__ = ("steps",)
+    steps: list[_Handle]
+
+
 class CrowdLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop with shared timers."""
+    """asyncio's own loop with shared timers and shared steps."""
+
+    _ready: deque[asyncio.Handle]
+    """asyncio's queue of what is called next."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._ticks: dict[int, list[_Timer]] = {}
+        self._ticks: dict[int, list[_Handle]] = {}
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        step = _Handle(callback, args, copy_context() if context is None else context, 0.0)
+        # Only the last entry may take it: what stands behind an earlier one came before this.
+        last = self._ready[-1] if self._ready else None
+        if type(last) is _Steps:
+            last.steps.append(step)
+        else:
+            entry = _Steps(self._call_all, (steps := [step],), self)
+            entry.steps = steps
+            self._ready.append(entry)
+        return step
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
@@ -66,8 +92,8 @@ class CrowdLoop(asyncio.SelectorEventLoop):
     ) -> Any:
         return self._enter(when, callback, args, context)
 
-    def _enter(self, when: float, callback: Any, args: Any, context: Context | None) -> _Timer:
-        timer = _Timer(when, callback, args, copy_context() if context is None else context)
+    def _enter(self, when: float, callback: Any, args: Any, context: Context | None) -> _Handle:
+        timer = _Handle(callback, args, copy_context() if context is None else context, when)
         tick = int(when * _TICKS) + 1
         timers = self._ticks.get(tick)
         if timers is None:
@@ -78,12 +104,19 @@ class CrowdLoop(asyncio.SelectorEventLoop):
         return timer
 
     def _fire(self, tick: int) -> None:
-        for timer in self._ticks.pop(tick):
-            if timer._cancelled:
+        self._call_all(self._ticks.pop(tick))
+
+    def _call_all(self, handles: list[_Handle]) -> None:
+        handles.reverse()
+        while handles:  # what one held is gone before the next is called
+            handle = handles.pop()
+            if handle._cancelled:
                 continue
             try:
-                timer._context.run(timer._callback, *timer._args)
+                handle._context.run(handle._callback, *handle._args)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:  # noqa: BLE001 - as asyncio does: a callback's error is the handler's
-                self.call_exception_handler({"message": "Exception in a timer", "exception": error, "handle": timer})
+                self.call_exception_handler(
+                    {"message": "Exception in a callback", "exception": error, "handle": handle}
+                )

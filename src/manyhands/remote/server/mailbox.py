@@ -160,7 +160,7 @@ def choose(agent: Agent) -> Call | None:
     """Return what an agent that does nothing does next, or None; it is then busy or not accordingly. Needs the lock.
 
     The calls of one caller keep their order: one that waits for an argument keeps back those that its caller sent later,
-    and nobody else's.
+    and nobody else's. The making of the agent, if it is what waits, keeps back everybody's.
     """
     queue = agent.queue
     if not queue:
@@ -169,8 +169,9 @@ def choose(agent: Agent) -> Call | None:
     if not queue[0].missing:
         agent.busy = True
         return queue.popleft()
+    made = agent.methods is not None or agent.failed is not None
     held_back: set[int] = set()
-    for position, call in enumerate(queue):
+    for position, call in enumerate(queue if made else ()):
         if call.missing:
             held_back.add(id(call.session))
         elif id(call.session) not in held_back:

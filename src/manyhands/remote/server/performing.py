@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.errors import CallCancelled
 from manyhands.remote.faults import encode_error
-from manyhands.remote.methods import Kind
 from manyhands.remote.server.credit import Credit
 from manyhands.remote.server.interruption import Interruption
 from manyhands.remote.server.loop import CrowdLoop
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from manyhands.remote.server.mailbox import Call
     from manyhands.remote.server.policy import Policy
 
-__all__ = ["Player", "credit_of", "fail", "perform_sync", "read_attribute"]
+__all__ = ["Player", "arguments_of", "credit_of", "fail", "perform_sync", "read_attribute"]
 
 _SLICE = 256
 """Async calls that begin at a time, about a millisecond's work, before those under way have their turn again. A crowd that
@@ -35,14 +34,14 @@ def perform_sync(call: Call, policy: Policy) -> None:
     """Carry out a call of a sync method or generator in this thread, and tell its caller."""
     try:
         function = getattr(call.agent.thing, call.name)
-        args, kwargs = _arguments(call, policy)
+        args, kwargs = arguments_of(call, policy)
         assert call.method is not None
-        if call.method.kind is Kind.GENERATOR:
+        if call.method.streams:
             copy_context().run(_stream, call, function, args, kwargs)
             outcome = None
         else:
             outcome = copy_context().run(function, *args, **kwargs)
-        value = encode_result(outcome, f"the result of {call.name}")
+        value = encode_result(outcome, "the result of", call.name)
     except Interruption:
         fail(call, call.cancelled or CallCancelled("the call was cancelled"))
     except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
@@ -59,7 +58,7 @@ def read_attribute(call: Call) -> None:
             value: Any = type(call.agent.thing).__qualname__
         else:
             value = getattr(call.agent.thing, name)
-        encoded = encode_result(value, f"the attribute {name}")
+        encoded = encode_result(value, "the attribute", name)
     except Exception as error:  # noqa: BLE001 - a property may raise anything
         fail(call, error)
     else:
@@ -71,7 +70,12 @@ def fail(call: Call, error: BaseException) -> None:
     call.session.tell(call, ERROR, encode_error(error))
 
 
-def _arguments(call: Call, policy: Policy) -> tuple[Any, dict[str, Any]]:
+def arguments_of(call: Call, policy: Policy) -> tuple[Any, dict[str, Any]]:
+    """Return the arguments of a call, and those by keyword, as its code gets them.
+
+    Raises:
+        ManyhandsError: as `Policy.decode`.
+    """
     args = call.args
     for value in args:
         if type(value) not in PLAIN:
@@ -92,7 +96,7 @@ def _stream(call: Call, function: Any, args: Any, kwargs: dict[str, Any]) -> Non
                 item = next(items)
             except StopIteration:
                 return
-            call.session.tell(call, STREAMED, [encode_result(item, f"an item of {call.name}")])
+            call.session.tell(call, STREAMED, [encode_result(item, "an item of", call.name)])
     raise CallCancelled("the reader of the stream has closed it")
 
 
@@ -164,7 +168,7 @@ class Player:
                 return
             method = call.method
             assert method is not None
-            if method.kind is not Kind.PROMPT or call.cancelled is not None:
+            if not method.prompt or call.cancelled is not None:
                 call.runs = asyncio.Task(self._play(call), loop=self._loop, name=call.name)
                 return
             self._step(call)
@@ -173,12 +177,12 @@ class Player:
     def _step(self, call: Call) -> None:
         """Carry out an async method that never awaits: its coroutine ends with its first step."""
         try:
-            args, kwargs = _arguments(call, self._policy)
+            args, kwargs = arguments_of(call, self._policy)
             coroutine = getattr(call.agent.thing, call.name)(*args, **kwargs)
             try:
                 coroutine.send(None)
             except StopIteration as end:
-                call.session.tell(call, RESULT, encode_result(end.value, f"the result of {call.name}"))
+                call.session.tell(call, RESULT, encode_result(end.value, "the result of", call.name))
         except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
             fail(call, error)
 
@@ -187,21 +191,23 @@ class Player:
         try:
             if call.cancelled is not None:
                 raise call.cancelled
-            args, kwargs = _arguments(call, self._policy)
+            args, kwargs = arguments_of(call, self._policy)
             result = getattr(call.agent.thing, call.name)(*args, **kwargs)
             assert call.method is not None
-            if call.method.kind is Kind.ASYNC_GENERATOR:
+            if call.method.streams:
                 await self._stream(call, result)
                 outcome = None
             else:
                 outcome = await result
-            call.session.tell(call, RESULT, encode_result(outcome, f"the result of {call.name}"))
+            call.session.tell(call, RESULT, encode_result(outcome, "the result of", call.name))
         except asyncio.CancelledError:
             fail(call, call.cancelled or CallCancelled("the call was cancelled"))
         except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
             fail(call, error)
         call.runs = None
-        self._start(self._then(call))
+        following = self._then(call)
+        if following is not None:
+            self._start(following)
 
     async def _stream(self, call: Call, items: Any) -> None:
         credit = credit_of(call)
@@ -211,5 +217,5 @@ class Player:
                     item = await anext(items)
                 except StopAsyncIteration:
                     return
-                call.session.tell(call, STREAMED, [encode_result(item, f"an item of {call.name}")])
+                call.session.tell(call, STREAMED, [encode_result(item, "an item of", call.name)])
         raise CallCancelled("the reader of the stream has closed it")

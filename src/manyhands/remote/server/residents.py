@@ -9,6 +9,7 @@ from manyhands.errors import AccessDenied, AgentStopped, LimitExceeded
 from manyhands.remote.faults import encode_error
 from manyhands.remote.methods import methods_of
 from manyhands.remote.server.mailbox import Agent
+from manyhands.remote.server.performing import arguments_of
 
 if TYPE_CHECKING:
     from manyhands.remote.server.mailbox import Call
@@ -58,10 +59,9 @@ class Residents:
             agent.failed = encode_error(error)
 
     def _make(self, cls: type, how: str, call: Call) -> Any:
-        decode = self._policy.decode
-        args = [decode(value) for value in call.args]
+        args, kwargs = arguments_of(call, self._policy)
         if how == "init":
-            return cls(*args, **({key: decode(value) for key, value in call.kwargs.items()} if call.kwargs else {}))
+            return cls(*args, **kwargs)
         if how == "state":
             return _with_state(cls, args[0])
         if self._policy.accept_code:

@@ -71,6 +71,12 @@ class Schedule:
         if to_loop:
             self.player.submit(to_loop)
 
+    def begin(self, call: Call) -> None:
+        """Have an agent made that nobody can have asked anything yet, with the rest of the frame that brought it."""
+        assert self.batch is not None
+        call.agent.busy = True
+        self.batch[False].append(call)
+
     def offer(self, call: Call) -> None:
         """Give a call to its agent."""
         ready = offer(call.agent, call, self.mutex)

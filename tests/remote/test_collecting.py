@@ -1,0 +1,52 @@
+"""How often a server's garbage collector looks."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from manyhands.remote.children.collecting import collect_as_needed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _own_collector() -> Iterator[None]:
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    collect_as_needed()
+    gc.collect(0)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.callbacks[:] = callbacks
+
+
+def _make_garbage(count: int) -> None:
+    for _ in range(count):
+        cycle: list[Any] = []
+        cycle.append(cycle)
+
+
+def test_a_collector_that_finds_nothing_looks_less_often_up_to_a_limit() -> None:
+    seen = []
+    for _ in range(6):
+        gc.collect(0)
+        seen.append(gc.get_threshold()[0])
+    assert seen == sorted(seen)
+    assert seen[-1] == 1_600_000
+
+
+def test_a_collector_that_finds_garbage_looks_often_again() -> None:
+    for _ in range(6):
+        gc.collect(0)
+    _make_garbage(20_000)
+    gc.collect(0)
+    assert gc.get_threshold()[0] == 100_000
+
+
+def test_a_threshold_that_an_agent_sets_stays() -> None:
+    gc.set_threshold(5_000, 7, 7)
+    gc.collect(0)
+    assert gc.get_threshold() == (5_000, 7, 7)
