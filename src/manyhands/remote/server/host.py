@@ -125,22 +125,12 @@ class Host:
         assert self.schedule.batch is not None
         self.schedule.batch[method.on_loop].append(call)
 
-    def _call_more(
-        self,
-        session: Session,
-        number: int,
-        agent: Any,
-        name: str,
-        args: Any,
-        kwargs: Any,
-        credit: int,
-        seconds: float | None,
-    ) -> None:
+    def _call_more(self, session: Session, number: int, agent: Any, name: str, *rest: Any) -> None:
         """Take a call of any kind; names that are not public are the server's own, for making and freeing agents."""
         if name.startswith(("_", "?")) and name != "__call__":
             session.tell(number, ERROR, encode_error(AttributeError(f"{name!r} is not public")))
-            return
-        self._enter(session, number, agent, name, args, kwargs, credit, seconds)
+        else:
+            self._enter(session, number, agent, name, *rest)
 
     def _enter(
         self,
