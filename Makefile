@@ -1,4 +1,4 @@
-# manyhands: `make demo` shows it, `make test` checks it. `make help` lists the rest.
+# paragent: `make demo` shows it, `make test` checks it. `make help` lists the rest.
 SHELL := bash
 PYTHON ?= python3
 VENV := .venv
@@ -25,7 +25,7 @@ help: ## List the commands
 $(LIGHT): pyproject.toml Makefile
 	@echo "==> setting up $(VENV) (only the first time, or when pyproject.toml changed)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "manyhands needs Python 3.11 or later; $(PYTHON) is older. Try: make PYTHON=python3.11 ..."; exit 1; }
+		|| { echo "paragent needs Python 3.11 or later; $(PYTHON) is older. Try: make PYTHON=python3.11 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(pip) '.[math,rag,web,osworld,rollout,qemu]'
 	@touch $@
@@ -73,19 +73,19 @@ $(MACHINES): Makefile | $(LIGHT)
 	$(install)
 
 # A desktop to clone: its image, and its state after a boot. Nothing happens if both are there and nothing has changed.
-$(IMAGES): $(shell find src/manyhands/vms -name '*.py') Makefile | $(MACHINES)
+$(IMAGES): $(shell find src/paragent/vms -name '*.py') Makefile | $(MACHINES)
 	@echo "==> building the desktop that machines are cloned from (some minutes, the first time)"
-	@if $(BIN)/manyhands vm build desktop --freeze; then touch $@; else echo "no QEMU desktop here; those of this host are used"; fi
+	@if $(BIN)/paragent vm build desktop --freeze; then touch $@; else echo "no QEMU desktop here; those of this host are used"; fi
 
 demo: $(LIGHT) $(PROGRAMS) $(IMAGES) ## Run tasks, benchmarks and desktops in parallel and look at them
-	@$(BIN)/manyhands demo
+	@$(BIN)/paragent demo
 
 # Hundreds of tests kill processes, nodes and machines of other people's systems. One that fails is tried once more, and the
 # first failure is shown at the end, so that it is mended and not forgotten.
 test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Check format, lint and types, then run every test
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
-	@MANYHANDS_REQUIRE_ALL=1 $(BIN)/python -m pytest --reruns 1
+	@PARAGENT_REQUIRE_ALL=1 $(BIN)/python -m pytest --reruns 1
 
 check: $(READY) ## Check format, lint and types
 	@echo "==> format, lint, types"

@@ -1,1 +1,1 @@
-"""Measurements of manyhands side by side with its peers: `make bench`, or `python -m bench --list`."""
+"""Measurements of paragent side by side with its peers: `make bench`, or `python -m bench --list`."""

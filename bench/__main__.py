@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure manyhands beside its peers.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure paragent beside its peers.")
     parser.add_argument("--list", action="store_true", help="list the measurements and do nothing")
     parser.add_argument("--only", metavar="NAME[,NAME]", help="take only these measurements")
     parser.add_argument("--quick", action="store_true", help="small sizes and two rounds, to try it")

@@ -19,7 +19,7 @@ _TASKS = 100_000
 def _growth(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
-        yield lambda: float(run_script("answers_manyhands.py", engine, size))
+        yield lambda: float(run_script("answers_paragent.py", engine, size))
 
     return opened
 
@@ -31,7 +31,7 @@ def _answers(engine: str, needs: str = "") -> Measurement:
         unit="MB",
         size=_TASKS,
         quick_size=_TASKS // 20,
-        contenders=(Contender(f"manyhands on {engine}", _growth(engine), needs=needs),),
+        contenders=(Contender(f"paragent on {engine}", _growth(engine), needs=needs),),
         targets=(Target("at most", 100),),
         warm_up=False,
         most_rounds=1,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bench.chores import echo
 from bench.measure import Contender, Measurement, Run
 from bench.pools import LIMIT, WORKERS
-from manyhands import RunConfig, Runners, Task
+from paragent import RunConfig, Runners, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ def _aworld(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
     return opened
 
 
-def _manyhands(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
+def _paragent(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
     """As AWorld's entry point does: an engine is started for the run and ended with it."""
 
     @contextmanager
@@ -90,7 +90,7 @@ def _side_by_side(engine: str, needs: str = "") -> Measurement:
         size=200,
         quick_size=20,
         contenders=(
-            Contender(f"manyhands on {engine}", _manyhands(engine), needs=needs),
+            Contender(f"paragent on {engine}", _paragent(engine), needs=needs),
             Contender(f"AWorld 0.3.2 on {engine}", _aworld(engine)),
         ),
         warm_up=False,

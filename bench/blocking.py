@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bench.chores import blocking_nap
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pools import LIMIT, WORKERS
-from manyhands import LocalRuntime, RunConfig, Runners, Task
+from paragent import LocalRuntime, RunConfig, Runners, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,7 +89,7 @@ MEASUREMENTS = (
         unit="at once",
         size=400,
         quick_size=400,
-        contenders=(Contender("manyhands", _peak),),
+        contenders=(Contender("paragent", _peak),),
         targets=(Target("at least", _AT_ONCE),),
     ),
     Measurement(
@@ -99,7 +99,7 @@ MEASUREMENTS = (
         size=400,
         quick_size=400,
         contenders=(
-            Contender("manyhands", _seconds),
+            Contender("paragent", _seconds),
             Contender("ThreadPoolExecutor", _threads),
         ),
     ),

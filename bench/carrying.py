@@ -10,7 +10,7 @@ from bench.chores import echo
 from bench.clusters import RAY_TASKS, plain_ray
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pools import LOKY, PPE, WORKERS, loky_pool, process_pool, submit_each
-from manyhands import LocalRuntime, RunConfig, Runners, Task
+from paragent import LocalRuntime, RunConfig, Runners, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ __all__ = ["MEASUREMENTS"]
 
 
 @contextmanager
-def _manyhands(size: int) -> Iterator[Run]:
+def _paragent(size: int) -> Iterator[Run]:
     with LocalRuntime(RunConfig(worker_num=WORKERS)) as engine:
 
         def answers() -> list[Any]:
@@ -66,7 +66,7 @@ MEASUREMENTS = (
         size=10_000,
         quick_size=2_000,
         contenders=(
-            Contender("manyhands", _manyhands),
+            Contender("paragent", _paragent),
             Contender(PPE, _pool(process_pool)),
             Contender(LOKY, _pool(loky_pool), needs="joblib"),
             Contender("joblib, automatic batches", _joblib, needs="joblib"),

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from manyhands import RolloutConfig, run_parallel_rollout
-from manyhands.envs.samples import sample_path
-from manyhands.errors import Interrupted, MachineFailed
-from manyhands.store import Journal
-from manyhands.testing.scripts import alive, wait_until
-from manyhands.vms.folders import cache_folder
-from manyhands.vms.guest_http import as_json, ask
-from manyhands.vms.ownership import marked_processes
+from paragent import RolloutConfig, run_parallel_rollout
+from paragent.envs.samples import sample_path
+from paragent.errors import Interrupted, MachineFailed
+from paragent.store import Journal
+from paragent.testing.scripts import alive, wait_until
+from paragent.vms.folders import cache_folder
+from paragent.vms.guest_http import as_json, ask
+from paragent.vms.ownership import marked_processes
 
 if TYPE_CHECKING:
-    from manyhands.rollout.tally import Tally
-    from manyhands.store import Summary
+    from paragent.rollout.tally import Tally
+    from paragent.store import Summary
 
 __all__ = ["main"]
 
@@ -127,7 +127,7 @@ def _leased_guest(pid: int) -> int | None:
         return None
     for port in (each.laddr.port for each in listening if each.status == psutil.CONN_LISTEN):
         try:
-            state = ask("127.0.0.1", port, "GET", "/manyhands/state", timeout=_STATE_SECONDS).json()
+            state = ask("127.0.0.1", port, "GET", "/paragent/state", timeout=_STATE_SECONDS).json()
         except MachineFailed:  # another port, or a machine that is paused
             continue
         if isinstance(state, dict) and state.get("holder"):

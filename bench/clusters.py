@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bench.chores import echo, nap, naps
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pools import LIMIT, WORKERS
-from manyhands import RunConfig, Runners, Task
-from manyhands.engines import open_engine
+from paragent import RunConfig, Runners, Task
+from paragent.engines import open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def spark_here() -> Iterator[Any]:
 _SYSTEMS: dict[str, Callable[[], AbstractContextManager[Any]]] = {"ray": ray_here, "spark": spark_here}
 
 
-def _manyhands(
+def _paragent(
     engine_name: str, agent: Callable[[Any], Any], given: Callable[[int], Any], sample: Callable[[int, float], float]
 ) -> Callable[[int], AbstractContextManager[Run]]:
     @contextmanager
@@ -170,7 +170,7 @@ MEASUREMENTS = (
         size=10_000,
         quick_size=1_000,
         contenders=(
-            Contender("manyhands on Ray", _manyhands("ray", echo, _number, _rate), needs="ray"),
+            Contender("paragent on Ray", _paragent("ray", echo, _number, _rate), needs="ray"),
             Contender(RAY_TASKS, plain_ray, needs="ray"),
         ),
         targets=(Target("at least", 8, times=RAY_TASKS),),
@@ -182,7 +182,7 @@ MEASUREMENTS = (
         size=10_000,
         quick_size=1_000,
         contenders=(
-            Contender("manyhands on Spark", _manyhands("spark", echo, _number, _rate), needs="pyspark"),
+            Contender("paragent on Spark", _paragent("spark", echo, _number, _rate), needs="pyspark"),
             Contender(_PARTITIONS, _map_partitions, needs="pyspark"),
         ),
         targets=(Target("at least", round(1 / 1.5, 3), times=_PARTITIONS),),
@@ -194,7 +194,7 @@ MEASUREMENTS = (
         size=1_000,
         quick_size=1_000,
         contenders=(
-            Contender("manyhands on Ray", _manyhands("ray", nap, _tenth, _seconds), needs="ray"),
+            Contender("paragent on Ray", _paragent("ray", nap, _tenth, _seconds), needs="ray"),
             Contender("Ray, an event loop by hand", _ray_loops, needs="ray"),
         ),
         targets=(Target("at most", 0.25),),
@@ -206,7 +206,7 @@ MEASUREMENTS = (
         size=1_000,
         quick_size=1_000,
         contenders=(
-            Contender("manyhands on Spark", _manyhands("spark", nap, _tenth, _seconds), needs="pyspark"),
+            Contender("paragent on Spark", _paragent("spark", nap, _tenth, _seconds), needs="pyspark"),
             Contender("Spark, an event loop by hand", _spark_loops, needs="pyspark"),
         ),
         targets=(Target("at most", 0.5),),

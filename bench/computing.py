@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bench.chores import burn, calibrated
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pools import LOKY, PPE, WORKERS, loky_pool, process_pool, submit_each
-from manyhands import LocalRuntime, RunConfig, Runners, Task
+from paragent import LocalRuntime, RunConfig, Runners, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def _task_loops() -> int:
 
 
 @contextmanager
-def _manyhands(size: int) -> Iterator[Run]:
+def _paragent(size: int) -> Iterator[Run]:
     loops = _task_loops()
     with LocalRuntime(RunConfig(worker_num=WORKERS)) as engine:
 
@@ -66,7 +66,7 @@ MEASUREMENTS = (
         size=200,
         quick_size=40,
         contenders=(
-            Contender("manyhands", _manyhands),
+            Contender("paragent", _paragent),
             Contender(PPE, _pool(process_pool)),
             Contender(LOKY, _pool(loky_pool), needs="joblib"),
         ),

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pool import proportional
-from manyhands import RolloutConfig, VMPoolManager, run_parallel_rollout
-from manyhands.envs.samples import sample_path
+from paragent import RolloutConfig, VMPoolManager, run_parallel_rollout
+from paragent.envs.samples import sample_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = ["MEASUREMENTS"]
 
-_OURS, _BOOT, _RUNNING, _IN_GUEST = "manyhands", "a boot per lease", "not paused", "in the guest"
+_OURS, _BOOT, _RUNNING, _IN_GUEST = "paragent", "a boot per lease", "not paused", "in the guest"
 _LIMIT = 600.0
 _WATCHED_SECONDS = 10.0
 

@@ -37,10 +37,10 @@ def _start(engine: str, peer: str, script: str, needs: str) -> Measurement:
         size=1,
         quick_size=1,
         contenders=(
-            Contender(f"manyhands on {peer}", _script("first_answer_engine.py", engine), needs=needs),
+            Contender(f"paragent on {peer}", _script("first_answer_engine.py", engine), needs=needs),
             Contender(f"plain {peer}", _script(script), needs=needs),
-            Contender("manyhands, local engine", _script("first_answer_engine.py", "local")),
-            Contender("manyhands, inline engine", _script("first_answer_engine.py", "inline")),
+            Contender("paragent, local engine", _script("first_answer_engine.py", "local")),
+            Contender("paragent, inline engine", _script("first_answer_engine.py", "inline")),
         ),
         warm_up=False,
         most_rounds=3,

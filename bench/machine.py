@@ -12,7 +12,7 @@ import psutil
 
 __all__ = ["Machine", "describe"]
 
-_PACKAGES = ("manyhands", "joblib", "loky", "ray", "pyspark", "grpcio")
+_PACKAGES = ("paragent", "joblib", "loky", "ray", "pyspark", "grpcio")
 """Whose versions matter, where they are installed. loky is usually the one inside joblib."""
 _BUSY = 0.5
 """A load above this before the start means that others use the machine."""

@@ -14,18 +14,18 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from bench.measure import Contender, Measurement, Run, Target
-from manyhands import VMPoolManager
-from manyhands._clock import ManualClock
-from manyhands._ids import new_id
-from manyhands.vms.face import LeaseRequest
-from manyhands.vms.ledger import EffectKind, Ledger
+from paragent import VMPoolManager
+from paragent._clock import ManualClock
+from paragent._ids import new_id
+from paragent.vms.face import LeaseRequest
+from paragent.vms.ledger import EffectKind, Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = ["MEASUREMENTS", "proportional"]
 
-_OURS = "manyhands"
+_OURS = "paragent"
 _LOAD, _BOOT = "snapshot-load", "a boot per lease"
 _STILL = "bench.still_guests:StillGuests"
 _LIMIT = 300.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 
-from manyhands.errors import MachineFailed
-from manyhands.vms.providers import Instance
-from manyhands.vms.providers.base import GUEST_PORT
-from manyhands.vms.providers.qemu.hardware import Drives
-from manyhands.vms.providers.qemu.monitor import Monitor
-from manyhands.vms.providers.qemu.provider import QemuProvider, _Clone
+from paragent.errors import MachineFailed
+from paragent.vms.providers import Instance
+from paragent.vms.providers.base import GUEST_PORT
+from paragent.vms.providers.qemu.hardware import Drives
+from paragent.vms.providers.qemu.monitor import Monitor
+from paragent.vms.providers.qemu.provider import QemuProvider, _Clone
 
 __all__ = ["BootEach", "SnapshotLoad"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bench.measure import Contender, Measurement, Run, Target
 from bench.peers import agentscope_run, bare_grpc, ray_actor
 from bench.processes import run_script
-from manyhands import AgentBase
+from paragent import AgentBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,7 +120,7 @@ def _crowd(outstanding: int, size: int, times_ray: float, agentscope: bool) -> M
         unit="calls/s",
         size=size,
         quick_size=size // 10,
-        contenders=(Contender("manyhands", _rate(_ours, outstanding)), *peers),
+        contenders=(Contender("paragent", _rate(_ours, outstanding)), *peers),
         targets=tuple(targets),
     )
 
@@ -133,7 +133,7 @@ MEASUREMENTS = (
         size=1_000,
         quick_size=100,
         contenders=(
-            Contender("manyhands", _round_trip(_ours)),
+            Contender("paragent", _round_trip(_ours)),
             Contender(_RAY, _round_trip(ray_actor), needs="ray"),
             Contender(_GRPC, _round_trip(bare_grpc)),
         ),
@@ -148,7 +148,7 @@ MEASUREMENTS = (
         size=200,
         quick_size=20,
         contenders=(
-            Contender("manyhands", _rate(_ours, 4, "size", b"x" * 1_000_000)),
+            Contender("paragent", _rate(_ours, 4, "size", b"x" * 1_000_000)),
             Contender(_RAY, _rate(ray_actor, 4, "size", b"x" * 1_000_000), needs="ray"),
         ),
         targets=(Target("at least", 1.0, times=_RAY),),
@@ -159,7 +159,7 @@ MEASUREMENTS = (
         unit="s",
         size=5,
         quick_size=5,
-        contenders=(Contender("manyhands", _script("five_agents.py", 0)),),
+        contenders=(Contender("paragent", _script("five_agents.py", 0)),),
         targets=(Target("at most", 0.25),),
     ),
     Measurement(
@@ -168,7 +168,7 @@ MEASUREMENTS = (
         unit="s",
         size=5,
         quick_size=5,
-        contenders=(Contender("manyhands", _script("five_agents.py", 1)),),
+        contenders=(Contender("paragent", _script("five_agents.py", 1)),),
         targets=(Target("at most", 0.08),),
     ),
     Measurement(
@@ -177,7 +177,7 @@ MEASUREMENTS = (
         unit="s",
         size=5,
         quick_size=5,
-        contenders=(Contender("manyhands", _script("five_agents.py", 2)),),
+        contenders=(Contender("paragent", _script("five_agents.py", 2)),),
         targets=(Target("at most", 0.3),),
     ),
     Measurement(
@@ -186,7 +186,7 @@ MEASUREMENTS = (
         unit="agents/s",
         size=10_000,
         quick_size=1_000,
-        contenders=(Contender("manyhands", _script("many_agents.py", 0)),),
+        contenders=(Contender("paragent", _script("many_agents.py", 0)),),
     ),
     Measurement(
         name="remote-bytes",
@@ -194,7 +194,7 @@ MEASUREMENTS = (
         unit="bytes",
         size=10_000,
         quick_size=1_000,
-        contenders=(Contender("manyhands", _script("many_agents.py", 1)),),
+        contenders=(Contender("paragent", _script("many_agents.py", 1)),),
     ),
     Measurement(
         name="remote-broadcast",
@@ -202,6 +202,6 @@ MEASUREMENTS = (
         unit="s",
         size=10_000,
         quick_size=1_000,
-        contenders=(Contender("manyhands", _script("many_agents.py", 2)),),
+        contenders=(Contender("paragent", _script("many_agents.py", 2)),),
     ),
 )

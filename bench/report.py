@@ -84,7 +84,7 @@ def as_table(report: Report) -> RenderableType:
     from rich.text import Text
 
     table = Table(title="\n".join(_caption(report)), title_justify="left", title_style="")
-    for heading, justify in (("contender", "left"), ("median", "right"), ("range", "right"), ("manyhands", "left")):
+    for heading, justify in (("contender", "left"), ("median", "right"), ("range", "right"), ("paragent", "left")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for result in report.results:
         table.add_section()
@@ -120,7 +120,7 @@ def as_markdown(reports: Sequence[Report]) -> str:
     for report in reports:
         lines += ["", *(f"- {line}" for line in _caption(report))]
         for result in report.results:
-            lines += ["", f"**{result.name}**: {result.question}", "", "| contender | median | range | manyhands |"]
+            lines += ["", f"**{result.name}**: {result.question}", "", "| contender | median | range | paragent |"]
             lines += ["|---|---:|---:|---|"]
             for contender, median, spread, beside in _rows(result):
                 cell = "<br>".join(f"{text} **{verdict}**" if verdict else text for text, verdict in beside)

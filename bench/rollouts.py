@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pools import LIMIT
 from bench.processes import run_script
-from manyhands.store import Journal, Play, PlayStatus
+from paragent.store import Journal, Play, PlayStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def _endpoint() -> Iterator[str]:
         command = [
             sys.executable,
             "-m",
-            "manyhands.testing.openai_server",
+            "paragent.testing.openai_server",
             "--die-with-parent",
             "--script",
             str(script),
@@ -73,8 +73,8 @@ def _play(python: str, name: str, size: int) -> Iterator[Run]:
 
 
 @contextmanager
-def _manyhands(size: int) -> Iterator[Run]:
-    yield from _play(sys.executable, "rollouts_manyhands.py", size)
+def _paragent(size: int) -> Iterator[Run]:
+    yield from _play(sys.executable, "rollouts_paragent.py", size)
 
 
 @contextmanager
@@ -144,7 +144,7 @@ MEASUREMENTS = (
         unit="of the ideal",
         size=2_000,
         quick_size=400,
-        contenders=(Contender("manyhands", _manyhands), Contender("inspect_ai", _inspect)),
+        contenders=(Contender("paragent", _paragent), Contender("inspect_ai", _inspect)),
         targets=(Target("at least", 0.7), Target("at least", 1.0, times="inspect_ai")),
         warm_up=False,
         most_rounds=3,
@@ -155,7 +155,7 @@ MEASUREMENTS = (
         unit="ms",
         size=4_000,
         quick_size=1_000,
-        contenders=(Contender("manyhands", _without_http("cpu_ms")),),
+        contenders=(Contender("paragent", _without_http("cpu_ms")),),
         targets=(Target("at most", 2.0),),
         warm_up=False,
         most_rounds=3,
@@ -166,7 +166,7 @@ MEASUREMENTS = (
         unit="MB",
         size=100_000,
         quick_size=4_000,
-        contenders=(Contender("manyhands", _without_http("growth_mb")),),
+        contenders=(Contender("paragent", _without_http("growth_mb")),),
         targets=(Target("at most", 100.0),),
         warm_up=False,
         most_rounds=1,
@@ -177,7 +177,7 @@ MEASUREMENTS = (
         unit="results/s",
         size=20_000,
         quick_size=4_000,
-        contenders=(Contender("manyhands", _journal), Contender("plain sqlite3", _plain_sqlite)),
+        contenders=(Contender("paragent", _journal), Contender("plain sqlite3", _plain_sqlite)),
         targets=(Target("at least", 2_000.0),),
     ),
 )

@@ -41,7 +41,7 @@ MEASUREMENTS = (
         size=1,
         quick_size=1,
         contenders=(
-            Contender("manyhands", _script("first_answer_manyhands.py")),
+            Contender("paragent", _script("first_answer_paragent.py")),
             Contender(_PPE_SPAWN, _script("first_answer_executor.py")),
             Contender("loky", _script("first_answer_loky.py"), needs="joblib"),
         ),

@@ -22,12 +22,12 @@ def _stream(value: str, count: int | None = None) -> Callable[[int], AbstractCon
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
-        yield lambda: float(json.loads(run_script("stream_manyhands.py", count or size))[value])
+        yield lambda: float(json.loads(run_script("stream_paragent.py", count or size))[value])
 
     return opened
 
 
-_SHORT_STREAM = f"manyhands, {_SHORT:,} tasks"
+_SHORT_STREAM = f"paragent, {_SHORT:,} tasks"
 
 MEASUREMENTS = (
     Measurement(
@@ -37,7 +37,7 @@ MEASUREMENTS = (
         size=1_000_000,
         quick_size=100_000,
         contenders=(
-            Contender("manyhands", _stream("rate")),
+            Contender("paragent", _stream("rate")),
             Contender(_SHORT_STREAM, _stream("rate", _SHORT)),
         ),
         targets=(Target("at least", 0.8, times=_SHORT_STREAM),),
@@ -49,7 +49,7 @@ MEASUREMENTS = (
         unit="MB",
         size=1_000_000,
         quick_size=100_000,
-        contenders=(Contender("manyhands", _stream("growth_mb")),),
+        contenders=(Contender("paragent", _stream("growth_mb")),),
         targets=(Target("at most", 100),),
         warm_up=False,
         most_rounds=1,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bench.chores import nap, naps
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pools import LIMIT, PPE, WORKERS, process_pool
-from manyhands import LocalRuntime, RunConfig, Runners, Task
+from paragent import LocalRuntime, RunConfig, Runners, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["MEASUREMENTS"]
 
 
-def _manyhands(seconds: float, concurrency: int) -> Callable[[int], AbstractContextManager[Run]]:
+def _paragent(seconds: float, concurrency: int) -> Callable[[int], AbstractContextManager[Run]]:
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
         with LocalRuntime(RunConfig(worker_num=WORKERS, concurrency=concurrency)) as engine:
@@ -79,7 +79,7 @@ MEASUREMENTS = (
         size=1_000,
         quick_size=1_000,
         contenders=(
-            Contender("manyhands", _manyhands(0.1, concurrency=1_000)),
+            Contender("paragent", _paragent(0.1, concurrency=1_000)),
             Contender(_BY_HAND, _by_hand(0.1)),
             Contender(_ASYNCIO, _one_process(0.1)),
         ),
@@ -92,7 +92,7 @@ MEASUREMENTS = (
         size=10_000,
         quick_size=2_000,
         contenders=(
-            Contender("manyhands", _manyhands(1.0, concurrency=5_000)),
+            Contender("paragent", _paragent(1.0, concurrency=5_000)),
             Contender(_BY_HAND, _by_hand(1.0)),
             Contender(_ASYNCIO, _one_process(1.0)),
         ),

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from manyhands import ActionModel, AgentBase, Msg, ParallelizableAgent, Runners, SubAgentError
+from paragent import ActionModel, AgentBase, Msg, ParallelizableAgent, Runners, SubAgentError
 
 
 class Search(AgentBase):

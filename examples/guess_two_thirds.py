@@ -16,7 +16,7 @@ import os
 import resource
 import time
 
-from manyhands import AgentBase
+from paragent import AgentBase
 
 
 class Guesser(AgentBase):

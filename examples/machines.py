@@ -3,7 +3,7 @@
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from manyhands import VMPoolManager
+from paragent import VMPoolManager
 
 
 def work(number):

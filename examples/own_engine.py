@@ -6,7 +6,7 @@ Everything else (one outcome for each call, limits, dead workers, windows) comes
 
 import sys
 
-from manyhands import LocalRuntime, RunConfig, Runners, Task
+from paragent import LocalRuntime, RunConfig, Runners, Task
 
 
 class PoliteRuntime(LocalRuntime):

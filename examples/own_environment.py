@@ -2,7 +2,7 @@
 
 The same from the command line, in this folder:
 
-    manyhands rollout --env own_environment:Guessing --agent own_environment:Bisector --data tasks.jsonl --model demo
+    paragent rollout --env own_environment:Guessing --agent own_environment:Bisector --data tasks.jsonl --model demo
 """
 
 import json
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-from manyhands import AgentBase, Environment, Played, RolloutConfig, ToolResult, run_parallel_rollout, tool
+from paragent import AgentBase, Environment, Played, RolloutConfig, ToolResult, run_parallel_rollout, tool
 
 
 class Guessing(Environment):

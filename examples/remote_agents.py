@@ -2,7 +2,7 @@
 
 import time
 
-from manyhands import AgentBase, Msg
+from paragent import AgentBase, Msg
 
 
 class Reader(AgentBase):

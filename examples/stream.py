@@ -4,7 +4,7 @@ import resource
 import sys
 import time
 
-from manyhands import RunConfig, Runners, Task
+from paragent import RunConfig, Runners, Task
 
 
 def count_words(text):

@@ -2,7 +2,7 @@
 
 import sys
 
-from manyhands import AgentBase, EngineName, Msg, RunConfig, Runners, Task
+from paragent import AgentBase, EngineName, Msg, RunConfig, Runners, Task
 
 
 class Tutor(AgentBase):

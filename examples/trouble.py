@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from manyhands import RunConfig, Runners, Task
+from paragent import RunConfig, Runners, Task
 
 
 def well(x):
@@ -38,7 +38,7 @@ tasks += [
     Task(input="x", agent=raise_an_error, id="raises"),
     Task(input="x", agent=hang, id="hangs", timeout=1.0),
     Task(input="x", agent=kill_the_worker, id="kills"),
-    Task(input=f"/tmp/manyhands-example-{os.getpid()}", agent=recover_the_second_time, id="recovers", max_retries=1),
+    Task(input=f"/tmp/paragent-example-{os.getpid()}", agent=recover_the_second_time, id="recovers", max_retries=1),
 ]
 started = time.monotonic()
 for response in Runners.iter_tasks(tasks, RunConfig(worker_num=2)):

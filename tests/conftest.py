@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite(
-    "manyhands.testing", "tests.engines.cluster_contract"
+    "paragent.testing", "tests.engines.cluster_contract"
 )  # for failures that say what was seen
 
 _PATIENCE = 180

@@ -1,10 +1,10 @@
-"""The smallest program with manyhands on the engine that the first argument names, cluster and all."""
+"""The smallest program with paragent on the engine that the first argument names, cluster and all."""
 
 import sys
 import time
 
-from manyhands import RunConfig, Runners
-from manyhands.engines import open_engine
+from paragent import RunConfig, Runners
+from paragent.engines import open_engine
 
 
 def double(number: int) -> int:

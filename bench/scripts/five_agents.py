@@ -3,7 +3,7 @@
 import sys
 import time
 
-from manyhands import AgentBase
+from paragent import AgentBase
 
 
 class Echo(AgentBase):
@@ -22,8 +22,8 @@ def ready(count, **where):
 size = int(sys.argv[1])
 first, cold = ready(size)
 more, warm = ready(size, own_process=True)
-from manyhands.remote.children.nursery import close_nursery  # noqa: E402
-from manyhands.remote.client.links import close_links  # noqa: E402
+from paragent.remote.children.nursery import close_nursery  # noqa: E402
+from paragent.remote.client.links import close_links  # noqa: E402
 
 started = time.perf_counter()
 close_links()

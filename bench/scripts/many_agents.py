@@ -3,7 +3,7 @@
 import sys
 import time
 
-from manyhands import AgentBase, RpcAgentServerLauncher
+from paragent import AgentBase, RpcAgentServerLauncher
 
 
 class Small(AgentBase):

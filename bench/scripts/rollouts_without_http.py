@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import psutil
 
-from manyhands import Environment, RolloutConfig, run_parallel_rollout, tool
+from paragent import Environment, RolloutConfig, run_parallel_rollout, tool
 
 TURNS = 5
 AT_A_TIME = 200

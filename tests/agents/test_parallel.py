@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from manyhands import (
+from paragent import (
     ActionModel,
     AgentBase,
     ConfigError,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-MACHINE = Machine("a CPU", 2, 8.0, "Linux", "CPython 3.11", {"manyhands": "0.1"}, load_before=0.1)
+MACHINE = Machine("a CPU", 2, 8.0, "Linux", "CPython 3.11", {"paragent": "0.1"}, load_before=0.1)
 
 
 class Pretender:

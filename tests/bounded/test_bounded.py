@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from manyhands.bounded import CallFailed, Helpers, Limits, Partner, PartnerLost
-from manyhands.errors import EnvironmentFailed
+from paragent.bounded import CallFailed, Helpers, Limits, Partner, PartnerLost
+from paragent.errors import EnvironmentFailed
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -80,7 +80,7 @@ def test_a_cancelled_call_ends_its_process() -> None:
 
 WORKER = """
 import asyncio
-from manyhands.bounded import Helpers
+from paragent.bounded import Helpers
 async def play():
     async with Helpers.running("time") as helpers:
         await helpers.call("sleep", 0, limit=10)

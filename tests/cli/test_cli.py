@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-from manyhands.cli import main
+from paragent.cli import main
 
 
 def test_the_demo_ends_well_and_shows_every_status(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,16 +21,16 @@ def test_the_demo_ends_well_and_shows_every_status(capsys: pytest.CaptureFixture
 def test_help_is_everywhere() -> None:
     for arguments in (["--help"], ["demo", "-h"], ["rollout", "-h"], ["runs", "-h"], ["compare", "-h"]):
         done = subprocess.run(
-            [sys.executable, "-m", "manyhands", *arguments], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "paragent", *arguments], capture_output=True, text=True, check=True
         )
-        assert "usage: manyhands" in done.stdout
+        assert "usage: paragent" in done.stdout
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"manyhands {version('manyhands')}\n"
+    assert capsys.readouterr().out == f"paragent {version('paragent')}\n"
 
 
 def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from manyhands.cli.display import clock, line, picture
-from manyhands.rollout.board import Sighting
-from manyhands.rollout.machines import MachinesSeen
-from manyhands.rollout.tally import Tally
-from manyhands.store import Play, PlayStatus
+from paragent.cli.display import clock, line, picture
+from paragent.rollout.board import Sighting
+from paragent.rollout.machines import MachinesSeen
+from paragent.rollout.tally import Tally
+from paragent.store import Play, PlayStatus
 
 
 def tally() -> Tally:

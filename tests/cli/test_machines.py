@@ -1,4 +1,4 @@
-"""`manyhands pool` and `manyhands vm` as a person calls them."""
+"""`paragent pool` and `paragent vm` as a person calls them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from manyhands import PoolClient
-from manyhands.cli import main
-from manyhands.testing.scripts import wait_until
-from manyhands.vms.images import Image, image_folder
+from paragent import PoolClient
+from paragent.cli import main
+from paragent.testing.scripts import wait_until
+from paragent.vms.images import Image, image_folder
 
-MANYHANDS = [sys.executable, "-m", "manyhands"]
+PARAGENT = [sys.executable, "-m", "paragent"]
 
 
 @pytest.fixture
 def served() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [*MANYHANDS, "pool", "serve", "--provider-name", "process", "--num-vms", "2", "--name", "by-command"]
+    command = [*PARAGENT, "pool", "serve", "--provider-name", "process", "--num-vms", "2", "--name", "by-command"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -62,7 +62,7 @@ def test_ctrl_c_ends_machines(served: tuple[subprocess.Popen[str], str]) -> None
 
 
 def test_a_pool_must_be_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MANYHANDS_POOL", raising=False)
+    monkeypatch.delenv("PARAGENT_POOL", raising=False)
     assert main(["pool", "status"]) == 1
     assert "--pool HOST:PORT" in capsys.readouterr().err
 
@@ -78,13 +78,13 @@ def test_a_pool_is_never_served_without_the_tls_that_was_asked_for(
 
 def test_a_pool_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pool", "status", "--pool", "127.0.0.1:1"]) == 1
-    assert "no pool answers at 127.0.0.1:1; start one there with: manyhands pool serve" in capsys.readouterr().err
+    assert "no pool answers at 127.0.0.1:1; start one there with: paragent pool serve" in capsys.readouterr().err
 
 
 def test_a_step_to_an_image_is_shown_as_such_and_not_offered_to_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MANYHANDS_CACHE", str(tmp_path))
+    monkeypatch.setenv("PARAGENT_CACHE", str(tmp_path))
     for name in ("screen", "screen-base"):
         image_folder(name).mkdir(parents=True)
         Image(name, image_folder(name), "key").write()
@@ -106,7 +106,7 @@ def test_images_are_built_listed_and_a_machine_tried(capsys: pytest.CaptureFixtu
     assert "there is no image 'no-such-image'" in capsys.readouterr().err
     lines = "uname -n\necho problem >&2\nexit 3\n"
     done = subprocess.run(
-        [*MANYHANDS, "vm", "shell"], input=lines, capture_output=True, text=True, timeout=300, check=False
+        [*PARAGENT, "vm", "shell"], input=lines, capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.stdout, done.returncode) == ("tiny\n", 3), done.stderr
     assert "problem" in done.stderr

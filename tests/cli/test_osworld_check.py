@@ -1,4 +1,4 @@
-"""`manyhands osworld check`: what is covered, what is missing, by exit status, table and JSON."""
+"""`paragent osworld check`: what is covered, what is missing, by exit status, table and JSON."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from manyhands.cli import main
-from manyhands.envs.osworld.coverage import coverage_of
-from manyhands.envs.osworld.task_files import read_tasks
-from manyhands.errors import BadData, ConfigError
+from paragent.cli import main
+from paragent.envs.osworld.coverage import coverage_of
+from paragent.envs.osworld.task_files import read_tasks
+from paragent.errors import BadData, ConfigError
 
 RULE = {"type": "rule", "rules": {"expected": "x"}}
 PLAIN = {"func": "exact_match", "result": RULE, "expected": RULE}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from manyhands.cli import main
-from manyhands.store import Play, PlayStatus, RunDirectory, StoredTask
+from paragent.cli import main
+from paragent.store import Play, PlayStatus, RunDirectory, StoredTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,13 +76,13 @@ def test_texts_of_others_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFix
 def test_what_the_machine_refuses_is_told_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_run(tmp_path / "run", [scored("1", 1.0)])
     assert main(["export", str(run), "--output", str(run / "config.json" / "out.jsonl")]) == 1
-    assert capsys.readouterr().err.startswith("manyhands: [Errno ")
+    assert capsys.readouterr().err.startswith("paragent: [Errno ")
 
 
 def test_a_reader_who_has_gone_is_no_error_of_ours(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", [scored("1", 1.0)])
     for arguments in (["show", str(run)], ["compare", str(run), str(run), "--json"]):
-        command = [sys.executable, "-m", "manyhands", *arguments]
+        command = [sys.executable, "-m", "paragent", *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stderr is not None

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from manyhands import ConfigError, EngineName, RunConfig, Task
-from manyhands.config.run_config import usable_cores
+from paragent import ConfigError, EngineName, RunConfig, Task
+from paragent.config.run_config import usable_cores
 
 
 def test_defaults_fit_the_machine() -> None:

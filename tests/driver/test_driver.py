@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands._clock import ManualClock
-from manyhands.config import RunConfig
-from manyhands.driver import Driver, Owed
-from manyhands.driver.suspects import smaller_company
-from manyhands.engines import Call, RuntimeEngine
-from manyhands.parcels import Parcel
-from manyhands.tasks import Ending, ErrorInfo, Outcome
+from paragent._clock import ManualClock
+from paragent.config import RunConfig
+from paragent.driver import Driver, Owed
+from paragent.driver.suspects import smaller_company
+from paragent.engines import Call, RuntimeEngine
+from paragent.parcels import Parcel
+from paragent.tasks import Ending, ErrorInfo, Outcome
 
 TARGET = Parcel(b"", {})
 

@@ -7,8 +7,8 @@ import signal
 import time
 from pathlib import Path
 
-from manyhands import Task
-from manyhands.testing import IsolationContract, behaviours
+from paragent import Task
+from paragent.testing import IsolationContract, behaviours
 
 
 def kill_the_parent(path: str) -> str:

@@ -23,7 +23,7 @@ BIN = Path(sys.executable).parent
 PROGRAM = """
 import json, sys
 import beside
-from manyhands import RunConfig, Runners, Task
+from paragent import RunConfig, Runners, Task
 
 config = RunConfig(in_local=False, worker_num=2, **SETTINGS)
 tasks = [Task(i, beside.work if i % 2 else beside.work_async, id=str(i)) for i in range(400)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from manyhands.testing import EngineContract, IsolationContract
+from paragent.testing import EngineContract, IsolationContract
 
 
 class TestInline(EngineContract):

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from manyhands.engines.base import Call
-from manyhands.engines.pool.dispatch import Dispatch, Limits, Seat
-from manyhands.engines.pool.pace import Pace
-from manyhands.parcels import Parcel
-from manyhands.tasks import Ending, Outcome
+from paragent.engines.base import Call
+from paragent.engines.pool.dispatch import Dispatch, Limits, Seat
+from paragent.engines.pool.pace import Pace
+from paragent.parcels import Parcel
+from paragent.tasks import Ending, Outcome
 
 TARGET = Parcel(b"", {})
 

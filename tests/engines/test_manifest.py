@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from manyhands import RunConfig, Runners, Task
-from manyhands.engines.base import Call
-from manyhands.engines.pool.manifest import Manifest
-from manyhands.parcels import Parcel
-from manyhands.parcels.codebook import MODULES, known_code
+from paragent import RunConfig, Runners, Task
+from paragent.engines.base import Call
+from paragent.engines.pool.manifest import Manifest
+from paragent.parcels import Parcel
+from paragent.parcels.codebook import MODULES, known_code
 from tests.engines.threads import ThreadRuntime
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands import RunConfig, Runners, UnknownName
-from manyhands.testing import IsolationContract, behaviours
+from paragent import RunConfig, Runners, UnknownName
+from paragent.testing import IsolationContract, behaviours
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_engine.py"
@@ -23,7 +23,7 @@ def installed_engine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     metadata = site / "own_engine-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own-engine\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[manyhands.engines]\npolite = own_engine:PoliteRuntime\n")
+    (metadata / "entry_points.txt").write_text("[paragent.engines]\npolite = own_engine:PoliteRuntime\n")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.delitem(sys.modules, "own_engine", raising=False)

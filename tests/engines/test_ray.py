@@ -9,9 +9,9 @@ import psutil
 import pytest
 import ray
 
-from manyhands import EngineFailed, RunConfig, Runners, Task
-from manyhands.engines import open_engine
-from manyhands.testing import behaviours, scripts
+from paragent import EngineFailed, RunConfig, Runners, Task
+from paragent.engines import open_engine
+from paragent.testing import behaviours, scripts
 from tests.engines.cluster_contract import ClusterContract
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def read_variable(name: str) -> str | None:
 
 
 def test_ray_options_reach_the_workers() -> None:
-    options = {"runtime_env": {"env_vars": {"MANYHANDS_TEST": "from runtime_env"}}, "num_cpus": 0.5}
+    options = {"runtime_env": {"env_vars": {"PARAGENT_TEST": "from runtime_env"}}, "num_cpus": 0.5}
     config = RunConfig(engine_name="ray", worker_num=1, engine_options=options)
-    assert Runners.sync_run("MANYHANDS_TEST", read_variable, config).answer == "from runtime_env"
+    assert Runners.sync_run("PARAGENT_TEST", read_variable, config).answer == "from runtime_env"
 
 
 def test_workers_that_find_no_place_are_an_error_that_says_why() -> None:

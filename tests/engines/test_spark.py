@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from manyhands import RunConfig, Runners, Task
-from manyhands.testing import behaviours
+from paragent import RunConfig, Runners, Task
+from paragent.testing import behaviours
 from tests.engines.cluster_contract import ClusterContract
 
 if TYPE_CHECKING:

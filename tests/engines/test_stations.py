@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from manyhands import ConfigError, EngineFailed, MissingExtra, RunConfig, Runners, Task
-from manyhands.engines import open_engine
-from manyhands.engines.base import Call
-from manyhands.engines.pool.reception import Reception
-from manyhands.engines.pool.station_member import StationMember
-from manyhands.engines.station import orders, station
-from manyhands.engines.station.proof import CHALLENGE, NotProven, admit, introduce
-from manyhands.parcels.packing import Packer
-from manyhands.tasks import Ending
-from manyhands.testing import IsolationContract, behaviours
+from paragent import ConfigError, EngineFailed, MissingExtra, RunConfig, Runners, Task
+from paragent.engines import open_engine
+from paragent.engines.base import Call
+from paragent.engines.pool.reception import Reception
+from paragent.engines.pool.station_member import StationMember
+from paragent.engines.station import orders, station
+from paragent.engines.station.proof import CHALLENGE, NotProven, admit, introduce
+from paragent.parcels.packing import Packer
+from paragent.tasks import Ending
+from paragent.testing import IsolationContract, behaviours
 from tests.engines.threads import ThreadRuntime
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_a_station_with_another_secret_is_not_let_in_and_does_not_trust(
     assert isinstance(result[0], NotProven)
 
 
-@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n" * 4, b"manyhands-station-1\n\xff\xff" + bytes(70_000)])
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n" * 4, b"paragent-station-1\n\xff\xff" + bytes(70_000)])
 def test_noise_is_refused_before_it_is_read(pair: tuple[socket.socket, socket.socket], noise: bytes) -> None:
     thread, result = answer_of(admit, pair[0], b"secret")
     pair[1].settimeout(1)
@@ -214,7 +214,7 @@ def test_without_the_extra_the_error_has_the_line_that_installs_it(
     engine: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
-    with pytest.raises(MissingExtra, match=rf"pip install 'manyhands\[{engine}\]'"):
+    with pytest.raises(MissingExtra, match=rf"pip install 'paragent\[{engine}\]'"):
         open_engine(RunConfig(engine_name=engine))
 
 
@@ -246,7 +246,7 @@ def test_a_cluster_that_is_not_there_is_an_error_within_seconds(
 
 
 WITHOUT_JAVA = """
-from manyhands import EngineFailed, RunConfig, Runners
+from paragent import EngineFailed, RunConfig, Runners
 try:
     Runners.sync_run(1, len, RunConfig(engine_name="spark"))
 except EngineFailed as error:

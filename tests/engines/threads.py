@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from manyhands.engines.pool.cluster import Cluster
-from manyhands.engines.pool.clustered import ClusterRuntime
-from manyhands.engines.station import station
+from paragent.engines.pool.cluster import Cluster
+from paragent.engines.pool.clustered import ClusterRuntime
+from paragent.engines.station import station
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from manyhands.engines.station.orders import Posting
+    from paragent.engines.station.orders import Posting
 
 
 class ThreadCluster(Cluster):

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.vms import Machine, VMPoolManager
+from paragent.vms import Machine, VMPoolManager
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Indexes are built in a folder of the test run, not in the user's."""
     patch = pytest.MonkeyPatch()
-    patch.setenv("MANYHANDS_CACHE", str(Path(tmp_path_factory.mktemp("cache"))))
+    patch.setenv("PARAGENT_CACHE", str(Path(tmp_path_factory.mktemp("cache"))))
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from manyhands.envs import ENVIRONMENTS, Environment, Shared, ToolFailed, ToolResult, environment_class, tool
-from manyhands.envs.typed import convert
-from manyhands.errors import ConfigError, EnvironmentFailed, MissingExtra, UnknownName
+from paragent.envs import ENVIRONMENTS, Environment, Shared, ToolFailed, ToolResult, environment_class, tool
+from paragent.envs.typed import convert
+from paragent.errors import ConfigError, EnvironmentFailed, MissingExtra, UnknownName
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,10 @@ def test_names_that_are_wrong_or_not_installed_are_two_mistakes(monkeypatch: pyt
     with pytest.raises(UnknownName, match="math, osworld, py"):
         environment_class("maths")
     with pytest.raises(ConfigError, match="no environment"):
-        environment_class("manyhands.tasks:Item")
+        environment_class("paragent.tasks:Item")
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    monkeypatch.delitem(__import__("sys").modules, "manyhands.envs.web.environment", raising=False)
-    with pytest.raises(MissingExtra, match=r"manyhands\[web\]"):
+    monkeypatch.delitem(__import__("sys").modules, "paragent.envs.web.environment", raising=False)
+    with pytest.raises(MissingExtra, match=r"paragent\[web\]"):
         environment_class("web")
 
 

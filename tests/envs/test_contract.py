@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from manyhands.envs.samples import sample_options
-from manyhands.tasks import Item
-from manyhands.testing import EnvironmentContract
-from manyhands.vms import Machine
+from paragent.envs.samples import sample_options
+from paragent.tasks import Item
+from paragent.testing import EnvironmentContract
+from paragent.vms import Machine
 
 BODY = "def double(x):\n    return x * 2"
 

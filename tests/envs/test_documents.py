@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from manyhands.envs import ENVIRONMENTS, environment_class
-from manyhands.metrics import METRICS
-from manyhands.tasks import Item
+from paragent.envs import ENVIRONMENTS, environment_class
+from paragent.metrics import METRICS
+from paragent.tasks import Item
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
 

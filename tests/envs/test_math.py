@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from manyhands.envs import ToolResult, open_environment
-from manyhands.envs.math.calculator import compute
-from manyhands.envs.samples import sample_path
-from manyhands.tasks import Item
+from paragent.envs import ToolResult, open_environment
+from paragent.envs.math.calculator import compute
+from paragent.envs.samples import sample_path
+from paragent.tasks import Item
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from manyhands.envs import ToolResult, open_environment
-from manyhands.envs.samples import sample_path
-from manyhands.errors import ConfigError, MissingProgram
-from manyhands.tasks import Item
+from paragent.envs import ToolResult, open_environment
+from paragent.envs.samples import sample_path
+from paragent.errors import ConfigError, MissingProgram
+from paragent.tasks import Item
 
 QUESTION = "from typing import List\n\n\ndef total(numbers: List[int]) -> int:\n    '''Return the sum.'''\n"
 TEST = "def check(candidate):\n    assert candidate([1, 2]) == 3\n    assert candidate([]) == 0\n"
@@ -285,9 +285,9 @@ def test_programs_run_on_a_machine_through_files_and_commands() -> None:
             assert await environment.score(ITEM, "    return 3\n") == {"passed": 0.0}
             return found
 
-    before = set(Path(tempfile.gettempdir()).glob("manyhands-*"))
+    before = set(Path(tempfile.gettempdir()).glob("paragent-*"))
     assigned, value, failed, slow, kept, gone, lost = run(play())
-    assert set(Path(tempfile.gettempdir()).glob("manyhands-????????????????")) <= before
+    assert set(Path(tempfile.gettempdir()).glob("paragent-????????????????")) <= before
     left = [one for one in psutil.process_iter(["cmdline"]) if "far_side.py" in (one.info["cmdline"] or [])]
     assert not psutil.wait_procs(left, timeout=10)[1]
     assert (assigned, value, kept) == ("(no output)", "a\n21", "20")

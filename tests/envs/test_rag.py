@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from manyhands.envs import open_environment
-from manyhands.envs.rag.citing import citation, cited
-from manyhands.envs.rag.index import open_index
-from manyhands.envs.rag.knowledge import Document, passages, read_documents
-from manyhands.envs.samples import sample_options, sample_path
-from manyhands.errors import ConfigError, EnvironmentFailed
-from manyhands.tasks import Item
-from manyhands.testing import OpenAIServer
-from manyhands.vms.folders import cache_folder
+from paragent.envs import open_environment
+from paragent.envs.rag.citing import citation, cited
+from paragent.envs.rag.index import open_index
+from paragent.envs.rag.knowledge import Document, passages, read_documents
+from paragent.envs.samples import sample_options, sample_path
+from paragent.errors import ConfigError, EnvironmentFailed
+from paragent.tasks import Item
+from paragent.testing import OpenAIServer
+from paragent.vms.folders import cache_folder
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -207,7 +207,7 @@ def test_embeddings_find_by_meaning_what_words_do_not(tmp_path: Path, monkeypatc
         assert run(search("letters")) == ["listen.txt"]
     vectors = list(cache_folder("indexes").glob("*-letters.npy"))
     assert len(vectors) == 1, "the passages were embedded once"
-    monkeypatch.setattr("manyhands.envs.rag.embedding._TRIES", 0)
+    monkeypatch.setattr("paragent.envs.rag.embedding._TRIES", 0)
     with pytest.raises(EnvironmentFailed, match="embeddings"):
         run(search_fails(kb))
 

@@ -20,13 +20,13 @@ from typing import Any
 import psutil
 import pytest
 
-from manyhands.envs import Environment, Shared, open_environment
-from manyhands.envs.samples import sample_options, sample_path
-from manyhands.envs.web.environment import WebEnvironment
-from manyhands.envs.web.gate import Gate, Refused, _is_public
-from manyhands.envs.web.searching import BACKENDS
-from manyhands.errors import ConfigError, EnvironmentFailed, MissingProgram
-from manyhands.tasks import Item
+from paragent.envs import Environment, Shared, open_environment
+from paragent.envs.samples import sample_options, sample_path
+from paragent.envs.web.environment import WebEnvironment
+from paragent.envs.web.gate import Gate, Refused, _is_public
+from paragent.envs.web.searching import BACKENDS
+from paragent.errors import ConfigError, EnvironmentFailed, MissingProgram
+from paragent.tasks import Item
 
 PAGES = {
     "/": "<title>Home</title><h1>Home</h1><a href='/next' target=_blank>Next</a><script>document.title='Home'</script>",
@@ -373,7 +373,7 @@ def test_after_a_browser_died_the_next_attempt_gets_a_new_one(server: str) -> No
 
 WORKER = """
 import asyncio, sys
-from manyhands.envs import open_environment
+from paragent.envs import open_environment
 async def play():
     environment = open_environment("web", {"site": sys.argv[1]})
     print((await environment.call("open", {"url": "http://site.test/"})).text, flush=True)

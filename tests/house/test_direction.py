@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import manyhands
+import paragent
 
-HOUSE = Path(manyhands.__file__).parent
+HOUSE = Path(paragent.__file__).parent
 
 # From the top of the house to its foundation. Rooms on one level are strangers to each other.
 LEVELS: list[set[str]] = [
@@ -43,8 +43,8 @@ def imported_rooms(path: Path) -> set[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path} uses a relative import"
-            names = [f"manyhands.{a.name}" for a in node.names] if node.module == "manyhands" else [node.module]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("manyhands.")}
+            names = [f"paragent.{a.name}" for a in node.names] if node.module == "paragent" else [node.module]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("paragent.")}
     return rooms
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.errors import ConfigError, EnvironmentFailed, UnknownName
-from manyhands.metrics import METRICS, Score, open_metric
-from manyhands.metrics.number import final_number, same_number
-from manyhands.metrics.text import final_answer, normalised
-from manyhands.metrics.words import contains, exact_match, f1
-from manyhands.tasks import Item
+from paragent.errors import ConfigError, EnvironmentFailed, UnknownName
+from paragent.metrics import METRICS, Score, open_metric
+from paragent.metrics.number import final_number, same_number
+from paragent.metrics.text import final_answer, normalised
+from paragent.metrics.words import contains, exact_match, f1
+from paragent.tasks import Item
 
 TEXTS = st.text(max_size=60)
 WORDS = st.lists(st.sampled_from(["red", "green", "blue", "no", "yes", "42", "x"]), min_size=1, max_size=8).map(
@@ -223,4 +223,4 @@ def test_mistakes_in_naming_are_told() -> None:
     with pytest.raises(ConfigError, match="asks a model"):
         open_metric("llm_judge")
     with pytest.raises(ConfigError, match="no metric"):
-        open_metric("manyhands.tasks:Item")
+        open_metric("paragent.tasks:Item")

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from manyhands._clock import ManualClock
-from manyhands.errors import ConfigError, ContextFull, EndpointDown, EndpointRefused, RequestRejected
-from manyhands.models import Completion, ModelSettings, open_model
-from manyhands.models.limiter import Limiter
-from manyhands.models.patience import Patience
-from manyhands.models.secrets import endpoint_from_environment, read_env_file
-from manyhands.testing import Fault, OpenAIServer, Script
+from paragent._clock import ManualClock
+from paragent.errors import ConfigError, ContextFull, EndpointDown, EndpointRefused, RequestRejected
+from paragent.models import Completion, ModelSettings, open_model
+from paragent.models.limiter import Limiter
+from paragent.models.patience import Patience
+from paragent.models.secrets import endpoint_from_environment, read_env_file
+from paragent.testing import Fault, OpenAIServer, Script
 
 ASK = [{"role": "user", "content": "what is it?"}]
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands import RolloutConfig, run_parallel_rollout
-from manyhands._clock import ManualClock
-from manyhands.models import ModelSettings, open_model
-from manyhands.models.base import GatePlace
-from manyhands.models.gate.division import Report, SharedLimit, divide
-from manyhands.models.gate.member import GateMember
-from manyhands.models.gate.server import GateServer
-from manyhands.models.limiter import Limiter
-from manyhands.rollout.tally import Tally
-from manyhands.testing import OpenAIServer, Script
-from manyhands.testing.scripts import wait_until
+from paragent import RolloutConfig, run_parallel_rollout
+from paragent._clock import ManualClock
+from paragent.models import ModelSettings, open_model
+from paragent.models.base import GatePlace
+from paragent.models.gate.division import Report, SharedLimit, divide
+from paragent.models.gate.member import GateMember
+from paragent.models.gate.server import GateServer
+from paragent.models.limiter import Limiter
+from paragent.rollout.tally import Tally
+from paragent.testing import OpenAIServer, Script
+from paragent.testing.scripts import wait_until
 
 ASK = [{"role": "user", "content": "what is it?"}]
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.errors import Unserialisable
-from manyhands.parcels import Parcel, pack, unpack
-from manyhands.parcels.packing import Packer
+from paragent.errors import Unserialisable
+from paragent.parcels import Parcel, pack, unpack
+from paragent.parcels.packing import Packer
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -70,7 +70,7 @@ def test_code_is_sent_once_for_many_objects() -> None:
 
 FAR_SIDE = """
 import pickle, sys
-from manyhands.parcels import pack, unpack
+from paragent.parcels import pack, unpack
 target, argument = pickle.loads(sys.stdin.buffer.read())
 answer = unpack(target)(unpack(argument))
 sys.stdout.buffer.write(pickle.dumps(pack(answer, "the answer")))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from manyhands import RpcAgentServerLauncher
+from paragent import RpcAgentServerLauncher
 from tests.remote.crew import Worker
 from tests.remote.stalls import Stalls
 
@@ -19,7 +19,7 @@ def _own_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A token file of the tests' own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        patch.delenv("MANYHANDS_TOKEN", raising=False)
+        patch.delenv("PARAGENT_TOKEN", raising=False)
         yield
 
 

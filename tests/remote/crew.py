@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyhands import AgentBase, Msg, concurrent
+from paragent import AgentBase, Msg, concurrent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

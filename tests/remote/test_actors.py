@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from manyhands import AgentStopped, CallCancelled, CallTimedOut, RpcAgentServerLauncher
+from paragent import AgentStopped, CallCancelled, CallTimedOut, RpcAgentServerLauncher
 from tests.remote.crew import Worker
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import manyhands
-from manyhands import AgentBase, AgentStopped, ConfigError, DistConf, Msg, RemoteError, Result, RpcAgent, Unserialisable
+import paragent
+from paragent import AgentBase, AgentStopped, ConfigError, DistConf, Msg, RemoteError, Result, RpcAgent, Unserialisable
 from tests.remote.crew import Failing, Holder, OwnError, Slow, Worker
 
 
@@ -101,13 +101,13 @@ def test_arguments_are_what_they_were_at_the_call(worker: Any) -> None:
 
 def test_waiting_for_many(worker: Any) -> None:
     quick, slow = worker.echo(1), remote(Worker).sleep(5)
-    assert manyhands.wait([quick, slow], timeout=1.0) == ([quick], [slow])
-    assert manyhands.wait([quick]) == ([quick], [])
+    assert paragent.wait([quick, slow], timeout=1.0) == ([quick], [slow])
+    assert paragent.wait([quick]) == ([quick], [])
     with pytest.raises(TimeoutError):
         slow.result(timeout=0.01)
     assert slow.cancel()
-    with pytest.raises(manyhands.UsageError, match="remote agents"):
-        manyhands.wait([1])  # type: ignore[list-item]
+    with pytest.raises(paragent.UsageError, match="remote agents"):
+        paragent.wait([1])  # type: ignore[list-item]
 
 
 def test_results_can_be_awaited_and_gathered(worker: Any) -> None:
@@ -243,9 +243,9 @@ def test_where_an_agent_lives_is_said_to_classes_without_a_constructor_too() -> 
 
 
 def test_init_may_be_called_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MANYHANDS_NAME", "")
-    manyhands.init()
-    manyhands.init(name="monday", logging="WARNING")
-    assert os.environ["MANYHANDS_NAME"] == "monday"
+    monkeypatch.setenv("PARAGENT_NAME", "")
+    paragent.init()
+    paragent.init(name="monday", logging="WARNING")
+    assert os.environ["PARAGENT_NAME"] == "monday"
     with pytest.raises(ConfigError, match="16"):
-        manyhands.init(token="short")
+        paragent.init(token="short")

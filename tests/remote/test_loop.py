@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from manyhands.remote.server.loop import CrowdLoop
+from paragent.remote.server.loop import CrowdLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

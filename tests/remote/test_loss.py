@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from manyhands import RpcAgentServerLauncher, ServerLost
-from manyhands.remote.client.links import link_to
-from manyhands.rpc import Address
-from manyhands.rpc.handshake import ClientSide
-from manyhands.rpc.loop import run
-from manyhands.rpc.patience import Patience
+from paragent import RpcAgentServerLauncher, ServerLost
+from paragent.remote.client.links import link_to
+from paragent.rpc import Address
+from paragent.rpc.handshake import ClientSide
+from paragent.rpc.loop import run
+from paragent.rpc.patience import Patience
 from tests.remote.crew import Worker
 from tests.remote.stalls import Stalls
 
@@ -110,7 +110,7 @@ def test_a_server_that_is_killed(own_server: RpcAgentServerLauncher) -> None:
 def test_nobody_listens(soon: Any) -> None:
     started = time.monotonic()
     agent = remote(host="localhost", port=1)
-    with pytest.raises(ServerLost, match="manyhands agent-server --host localhost --port 1"):
+    with pytest.raises(ServerLost, match="paragent agent-server --host localhost --port 1"):
         agent.echo(1).result(10)
     assert soon(time.monotonic() - started - 0.5), "the 2 s in which a server that is starting may be found, and a try"
 

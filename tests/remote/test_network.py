@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from manyhands import ServerLost
-from manyhands.rpc import Address
+from paragent import ServerLost
+from paragent.rpc import Address
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Machine:
     """A network namespace, the server in it, and the cable to it."""
 
     def __init__(self) -> None:
-        self.name = f"manyhands{os.getpid()}"
+        self.name = f"paragent{os.getpid()}"
         self.near, self.far = f"mh{os.getpid() % 100000}a", f"mh{os.getpid() % 100000}b"
         self.address = Address(f"{SUBNET}.2", 23456)
         self.server: subprocess.Popen[str] | None = None
@@ -44,7 +44,7 @@ class Machine:
         ip("-n", self.name, "link", "set", "lo", "up")
         self.server = subprocess.Popen(
             [
-                *("ip", "netns", "exec", self.name, sys.executable, "-m", "manyhands.cli", "agent-server"),
+                *("ip", "netns", "exec", self.name, sys.executable, "-m", "paragent.cli", "agent-server"),
                 *("--host", f"{SUBNET}.2", "--port", "23456", "--lease", "5"),
             ],
             stdout=subprocess.PIPE,

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from manyhands import LimitExceeded, Limits, ProtocolError, RemoteStream, RpcAgentServerLauncher, ServerLost
-from manyhands.remote.conversation import Conversation
-from manyhands.remote.faults import decode_error
-from manyhands.remote.values import encode_argument
-from manyhands.remote.wire import CALL, CALL_MORE, CLASS, ERROR, NEW, READ, RESULT
-from manyhands.rpc.client import ClientStream, connect
-from manyhands.rpc.loop import run
-from manyhands.rpc.pace import Pace
-from manyhands.rpc.token import load_token
+from paragent import LimitExceeded, Limits, ProtocolError, RemoteStream, RpcAgentServerLauncher, ServerLost
+from paragent.remote.conversation import Conversation
+from paragent.remote.faults import decode_error
+from paragent.remote.values import encode_argument
+from paragent.remote.wire import CALL, CALL_MORE, CLASS, ERROR, NEW, READ, RESULT
+from paragent.rpc.client import ClientStream, connect
+from paragent.rpc.loop import run
+from paragent.rpc.pace import Pace
+from paragent.rpc.token import load_token
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from manyhands.rpc import Address
+    from paragent.rpc import Address
 
 
 def at(server: RpcAgentServerLauncher) -> Any:

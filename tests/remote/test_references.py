@@ -13,7 +13,7 @@ import pytest
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
-    from manyhands import RpcAgentServerLauncher
+    from paragent import RpcAgentServerLauncher
 
 
 def remote(name: str = "agent", **settings: Any) -> Any:
@@ -106,7 +106,7 @@ def test_between_a_child_and_an_independent_server(server: RpcAgentServerLaunche
 
 
 def test_through_the_caller_where_servers_cannot_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    from manyhands.rpc import Address
+    from paragent.rpc import Address
 
     first, second = remote(own_process=True), remote(own_process=True)
     second.echo(1).result(10)

@@ -21,17 +21,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manyhands import AccessDenied, ConfigError, LimitExceeded, Limits, ProtocolError, RpcAgentServerLauncher, TlsConf
-from manyhands.errors import ManyhandsError
-from manyhands.remote.conversation import Conversation
-from manyhands.remote.server.policy import Policy
-from manyhands.remote.wire import Assembler, encode
-from manyhands.rpc.client import METHOD, connect
-from manyhands.rpc.handshake import ClientSide, ServerSide, as_text
-from manyhands.rpc.loop import run
-from manyhands.rpc.status import ERRORS, error_of
-from manyhands.rpc.token import Token, load_token, token_file
-from manyhands.testing.scripts import wait_until
+from paragent import AccessDenied, ConfigError, LimitExceeded, Limits, ProtocolError, RpcAgentServerLauncher, TlsConf
+from paragent.errors import ParagentError
+from paragent.remote.conversation import Conversation
+from paragent.remote.server.policy import Policy
+from paragent.remote.wire import Assembler, encode
+from paragent.rpc.client import METHOD, connect
+from paragent.rpc.handshake import ClientSide, ServerSide, as_text
+from paragent.rpc.loop import run
+from paragent.rpc.status import ERRORS, error_of
+from paragent.rpc.token import Token, load_token, token_file
+from paragent.testing.scripts import wait_until
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def test_the_token_file_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_
     token_file().symlink_to(tmp_path / "elsewhere")
     with pytest.raises(AccessDenied, match="not a link"):
         load_token()
-    monkeypatch.setenv("MANYHANDS_TOKEN", "x" * 16)
+    monkeypatch.setenv("PARAGENT_TOKEN", "x" * 16)
     assert load_token().proof("client", "a", "b") == Token("x" * 16).proof("client", "a", "b")
-    monkeypatch.setenv("MANYHANDS_TOKEN", "short")
+    monkeypatch.setenv("PARAGENT_TOKEN", "short")
     with pytest.raises(ConfigError):
         load_token()
     assert "x" * 16 not in repr(Token("x" * 16))
@@ -84,12 +84,12 @@ def test_a_wrong_token_is_refused_on_both_sides(here: RpcAgentServerLauncher) ->
         "from tests.remote.crew import Worker\n"
         f"print(repr(Worker('w', to_dist={{'host': '{here.host}', 'port': {here.port}}}).add(1).exception(10)))"
     )
-    environment = {**os.environ, "MANYHANDS_TOKEN": "a token of somebody else"}
+    environment = {**os.environ, "PARAGENT_TOKEN": "a token of somebody else"}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=30, check=True
     )
     assert "AccessDenied" in done.stdout
-    assert "MANYHANDS_TOKEN" in done.stdout
+    assert "PARAGENT_TOKEN" in done.stdout
     assert at(here).add(1) == 2
 
 
@@ -113,7 +113,7 @@ def test_a_client_that_lies_about_the_token_is_refused_and_logged(
 
     time.sleep(1.1)  # one line a second is logged
     began = time.monotonic()
-    with caplog.at_level(logging.WARNING, "manyhands.rpc"):
+    with caplog.at_level(logging.WARNING, "paragent.rpc"):
         assert run(lie(), 10.0) is grpc.StatusCode.UNAUTHENTICATED
         assert time.monotonic() - began >= 0.3, "guessing is slow"
         assert "wrong token" in caplog.text
@@ -139,7 +139,7 @@ def test_a_proof_cannot_be_used_again() -> None:
 def test_every_status_has_its_error(here: RpcAgentServerLauncher) -> None:
     assert set(ERRORS) == set(grpc.StatusCode)
     for code in grpc.StatusCode:
-        assert isinstance(error_of(code, None, here.address), ManyhandsError)
+        assert isinstance(error_of(code, None, here.address), ParagentError)
 
 
 # --- bytes of any kind -------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_after_the_recordings_nobody_is_there_and_the_server_works(here: RpcAgen
 
 def test_peers_that_wait_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times as many streams as may shake hands are opened and say nothing; a client with the token gets in."""
-    monkeypatch.setattr("manyhands.rpc.server._HANDSHAKE_SECONDS", 600.0)
+    monkeypatch.setattr("paragent.rpc.server._HANDSHAKE_SECONDS", 600.0)
     with RpcAgentServerLauncher(limits=Limits(handshakes=8)) as server:
 
         async def loiter() -> tuple[Any, list[Any]]:
@@ -273,7 +273,7 @@ def test_peers_that_wait_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_peer_that_says_nothing_is_dropped(here: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyhands.rpc.server._HANDSHAKE_SECONDS", 0.1)
+    monkeypatch.setattr("paragent.rpc.server._HANDSHAKE_SECONDS", 0.1)
 
     async def wait() -> grpc.StatusCode:
         async with grpc.aio.insecure_channel(here.address.target) as channel:
@@ -333,7 +333,7 @@ def test_a_trusted_client_that_talks_nonsense_harms_only_itself(here: RpcAgentSe
                 await stream.write(message)
             async with asyncio.timeout(0.05):
                 await stream.read()
-        except (ManyhandsError, TimeoutError):
+        except (ParagentError, TimeoutError):
             pass
         finally:
             await stream.close()
@@ -350,7 +350,7 @@ def test_a_server_without_code_reads_any_bytes_as_data_or_not_at_all(data: bytes
             thing = policy.decode(value)
         except Exception:  # noqa: BLE001 - random bytes make the unpickler raise anything
             continue
-        assert type(thing).__module__ in ("builtins", "manyhands.messages.msg")
+        assert type(thing).__module__ in ("builtins", "paragent.messages.msg")
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -477,11 +477,11 @@ def test_tls_and_mutual_tls(certificates: Path) -> None:
 
     with RpcAgentServerLauncher(tls=TlsConf(**pair("server"))) as launcher:
         assert at(launcher, tls=TlsConf(ca=ca)).add(1) == 2
-        assert isinstance(at(launcher).add(1).exception(10), ManyhandsError)
-        assert isinstance(at(launcher, tls=TlsConf()).add(1).exception(10), ManyhandsError)
+        assert isinstance(at(launcher).add(1).exception(10), ParagentError)
+        assert isinstance(at(launcher, tls=TlsConf()).add(1).exception(10), ParagentError)
     with RpcAgentServerLauncher(tls=TlsConf(ca=ca, **pair("server"))) as launcher:
         assert at(launcher, tls=TlsConf(ca=ca, **pair("client"))).add(1) == 2
-        assert isinstance(at(launcher, tls=TlsConf(ca=ca)).add(1).exception(10), ManyhandsError)
+        assert isinstance(at(launcher, tls=TlsConf(ca=ca)).add(1).exception(10), ParagentError)
     for wrong in (TlsConf(ca="/none"), TlsConf(cert=ca), TlsConf()):
         with pytest.raises(ConfigError):
             wrong.server_credentials()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from manyhands import AccessDenied, ConfigError, LimitExceeded, Msg, RpcAgentServerLauncher
+from paragent import AccessDenied, ConfigError, LimitExceeded, Msg, RpcAgentServerLauncher
 from tests.remote.crew import Holder, Slow, Worker
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any) -> Any:
 
 def command(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "manyhands.cli", *arguments], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-m", "paragent.cli", *arguments], capture_output=True, text=True, timeout=30, check=True
     )
     return done.stdout
 
@@ -76,7 +76,7 @@ def test_a_server_of_its_own_classes_accepts_no_code(closed: RpcAgentServerLaunc
 
 def test_a_class_of_the_main_program_is_found_by_its_name(closed: RpcAgentServerLauncher, tmp_path: Path) -> None:
     program = f"""
-        from manyhands import AgentBase
+        from paragent import AgentBase
         class Worker(AgentBase):
             def add(self, a, b=1):
                 raise AssertionError("the server has its own")
@@ -96,8 +96,8 @@ def test_what_a_server_cannot_take_is_refused_there(server: RpcAgentServerLaunch
 def test_clients_are_known_by_the_names_that_they_give_themselves(
     own_server: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MANYHANDS_PROJECT", "papers")
-    monkeypatch.setenv("MANYHANDS_NAME", "[/monday]")  # not what a table takes for a colour
+    monkeypatch.setenv("PARAGENT_PROJECT", "papers")
+    monkeypatch.setenv("PARAGENT_NAME", "[/monday]")  # not what a table takes for a colour
     agent = at(own_server)
     assert agent.add(1) == 2
     [listed] = json.loads(command("agent-server", "list", "--port", str(own_server.port)))["list"]
@@ -107,7 +107,7 @@ def test_clients_are_known_by_the_names_that_they_give_themselves(
 
 def test_the_command_line() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "manyhands.cli", "agent-server", "--port", "0", "--module", "tests.remote.crew"],
+        [sys.executable, "-m", "paragent.cli", "agent-server", "--port", "0", "--module", "tests.remote.crew"],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -133,7 +133,7 @@ def test_the_command_line() -> None:
 def test_a_server_ends_with_status_0_when_told_by_a_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         process = subprocess.Popen(
-            [sys.executable, "-m", "manyhands.cli", "agent-server", "--port", "0"],
+            [sys.executable, "-m", "paragent.cli", "agent-server", "--port", "0"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -150,7 +150,7 @@ def test_a_server_ends_with_status_0_when_told_by_a_signal() -> None:
 def test_a_module_without_agents_is_a_mistake() -> None:
     for module in ("json", "no_such_module"):
         done = subprocess.run(
-            [sys.executable, "-m", "manyhands.cli", "agent-server", "--module", module],
+            [sys.executable, "-m", "paragent.cli", "agent-server", "--module", module],
             capture_output=True,
             text=True,
             timeout=30,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from manyhands import RemoteStream
+from paragent import RemoteStream
 
 if TYPE_CHECKING:
     from pathlib import Path

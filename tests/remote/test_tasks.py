@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from manyhands import ParallelizableAgent, RpcAgentServerLauncher, RunConfig, Runners, Task
+from paragent import ParallelizableAgent, RpcAgentServerLauncher, RunConfig, Runners, Task
 from tests.remote.crew import Worker
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from manyhands import RolloutConfig, run_parallel_rollout
-from manyhands.rollout.tally import Tally
-from manyhands.store import Journal
-from manyhands.testing import OpenAIServer, Script
-from manyhands.testing.scripts import alive, wait_until
-from manyhands.vms.ownership import marked_processes
+from paragent import RolloutConfig, run_parallel_rollout
+from paragent.rollout.tally import Tally
+from paragent.store import Journal
+from paragent.testing import OpenAIServer, Script
+from paragent.testing.scripts import alive, wait_until
+from paragent.vms.ownership import marked_processes
 
-TASKS = int(os.environ.get("MANYHANDS_CHAOS_TASKS", "20"))
+TASKS = int(os.environ.get("PARAGENT_CHAOS_TASKS", "20"))
 MACHINES, ROLLOUTS = 3, 5
 
 
@@ -62,7 +62,7 @@ class Chaos:
 
 @pytest.mark.timeout(300)  # a lease of a killed worker lasts half a minute, a guest that hangs is found after a quarter
 def test_chaos_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MANYHANDS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PARAGENT_CACHE", str(tmp_path / "cache"))
     data = tmp_path / "tasks.jsonl"
     data.write_text("".join(json.dumps({"id": f"t{i}", "question": "?", "answer": "42"}) + "\n" for i in range(TASKS)))
     chosen: dict[str, Any] = {"env": "tests.rollout.test_machines:Room", "data": data, "provider_name": "process"}

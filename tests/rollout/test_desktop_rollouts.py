@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from manyhands import BadData, RolloutConfig, UsageError, run_parallel_rollout
-from manyhands.cli import main
-from manyhands.envs.osworld.environment import OSWorldEnvironment
-from manyhands.envs.samples import sample_options, sample_path
-from manyhands.envs.samples.desktop_tasks import desktop_tasks
-from manyhands.rollout.benchmark import read_benchmark
-from manyhands.rollout.preparing import prepare
-from manyhands.store import Journal, pictures_of
+from paragent import BadData, RolloutConfig, UsageError, run_parallel_rollout
+from paragent.cli import main
+from paragent.envs.osworld.environment import OSWorldEnvironment
+from paragent.envs.samples import sample_options, sample_path
+from paragent.envs.samples.desktop_tasks import desktop_tasks
+from paragent.rollout.benchmark import read_benchmark
+from paragent.rollout.preparing import prepare
+from paragent.store import Journal, pictures_of
 
 MACHINES = [
     "--provider-name",

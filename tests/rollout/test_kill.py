@@ -18,13 +18,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from manyhands.testing.scripts import alive, wait_until
+from paragent.testing.scripts import alive, wait_until
 
 pytestmark = pytest.mark.timeout(
     300
 )  # each test starts the command up to five times, which takes long on a busy machine
-TASKS = int(os.environ.get("MANYHANDS_KILL_TASKS", "100"))
-ENGINE = os.environ.get("MANYHANDS_KILL_ENGINE", "local")
+TASKS = int(os.environ.get("PARAGENT_KILL_TASKS", "100"))
+ENGINE = os.environ.get("PARAGENT_KILL_ENGINE", "local")
 PATIENCE = max(60, TASKS)
 """Seconds for a part of the tasks to be played, on a slow machine and an engine that is slow to start."""
 SCRIPT = {
@@ -43,7 +43,7 @@ class Endpoint:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "manyhands.testing.openai_server", "--script", str(self.script)]
+        command = [sys.executable, "-m", "paragent.testing.openai_server", "--script", str(self.script)]
         command += ["--port", str(self.port), "--die-with-parent"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -66,7 +66,7 @@ def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
 
 TINY = '''
 from typing import Annotated
-from manyhands import Environment, tool
+from paragent import Environment, tool
 
 class Tiny(Environment):
     """Starts in no time."""
@@ -105,7 +105,7 @@ _started: list[subprocess.Popen[str]] = []
 
 
 def start(folder: Path, endpoint: Endpoint) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "manyhands", "rollout", "--env", "tiny:Tiny", "--data", "tasks.jsonl", "--json"]
+    command = [sys.executable, "-m", "paragent", "rollout", "--env", "tiny:Tiny", "--data", "tasks.jsonl", "--json"]
     command += ["--num-rollouts", "10", "--engine", ENGINE, "--run-name", "run", "--max-retries", "1"]
     environment = os.environ | {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "any"}
     process = subprocess.Popen(
@@ -218,7 +218,7 @@ def test_ctrl_c_keeps_everything_and_says_how_to_go_on(tmp_path: Path, endpoint:
     status, _, err = finish(process)
     assert status == 130, err
     assert "To continue:" in err
-    assert "manyhands rollout --env tiny:Tiny" in err
+    assert "paragent rollout --env tiny:Tiny" in err
     assert "Traceback" not in err
     status, out, err = finish(start(tmp_path, endpoint))
     assert status == 0, err

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import psutil
 import pytest
 
-from manyhands import (
+from paragent import (
     Environment,
     MachineFailed,
     RolloutConfig,
@@ -24,25 +24,25 @@ from manyhands import (
     run_parallel_rollout,
     tool,
 )
-from manyhands.cli import main
-from manyhands.cli.display import line
-from manyhands.envs.samples import sample_path
-from manyhands.errors import ConfigError, LeaseLost, UsageError
-from manyhands.models import ModelSettings
-from manyhands.models.demo import DemoModel
-from manyhands.rollout.holding import MachineDesk, PoolPlace
-from manyhands.rollout.machines import lease_limit
-from manyhands.rollout.pausing import PausingModel
-from manyhands.rollout.preparing import prepare
-from manyhands.rollout.running import Session
-from manyhands.rollout.station import PlaySettings
-from manyhands.rollout.tally import Tally
-from manyhands.store import MACHINES, Journal, PlayStatus
-from manyhands.tasks import Item
-from manyhands.testing import OpenAIServer, Script
-from manyhands.testing.scripts import alive, wait_until
-from manyhands.vms.folders import cache_folder
-from manyhands.vms.providers.process import ProcessProvider
+from paragent.cli import main
+from paragent.cli.display import line
+from paragent.envs.samples import sample_path
+from paragent.errors import ConfigError, LeaseLost, UsageError
+from paragent.models import ModelSettings
+from paragent.models.demo import DemoModel
+from paragent.rollout.holding import MachineDesk, PoolPlace
+from paragent.rollout.machines import lease_limit
+from paragent.rollout.pausing import PausingModel
+from paragent.rollout.preparing import prepare
+from paragent.rollout.running import Session
+from paragent.rollout.station import PlaySettings
+from paragent.rollout.tally import Tally
+from paragent.store import MACHINES, Journal, PlayStatus
+from paragent.tasks import Item
+from paragent.testing import OpenAIServer, Script
+from paragent.testing.scripts import alive, wait_until
+from paragent.vms.folders import cache_folder
+from paragent.vms.providers.process import ProcessProvider
 from tests.vms.certificates import certify
 
 HERE = "tests.rollout.test_machines"
@@ -100,7 +100,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").mkdir()
     for folder in shared:
         (tmp_path / "cache" / folder.name).symlink_to(folder)
-    monkeypatch.setenv("MANYHANDS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PARAGENT_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Tally] = []
-    monkeypatch.setattr("manyhands.rollout.running._TELL", 0.0)
+    monkeypatch.setattr("paragent.rollout.running._TELL", 0.0)
     with OpenAIServer(Script(default=LOOK)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -181,7 +181,7 @@ def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
 def test_a_machine_that_dies_is_nobodys_failure(
     then: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("manyhands.rollout.running._REPLAY_PAUSE", 0.1)
+    monkeypatch.setattr("paragent.rollout.running._REPLAY_PAUSE", 0.1)
     kill = {"tool": "kill", "arguments": {"marker": str(tmp_path / "killed"), "then": then}}
     summary = play(tmp_path, monkeypatch, [kill, LOOK[0], "42"], data=data, limit=1, use_vm_pool=True, num_vms=1)
     assert (summary.mean, summary.owed, summary.plays) == (1.0, 0, 2)
@@ -207,7 +207,7 @@ def test_machines_that_do_not_exist_are_told_before_anything_runs(data: Path, tm
     for settings, message in (
         ({"env": f"{HERE}:Room", "provider_name": "qeum"}, "qemu"),
         ({"env": f"{HERE}:Room", "pool_address": "nonsense"}, "host:port"),
-        ({"env": f"{HERE}:Room", "pool_address": "127.0.0.1:1"}, "manyhands pool serve"),
+        ({"env": f"{HERE}:Room", "pool_address": "127.0.0.1:1"}, "paragent pool serve"),
         ({"env": f"{HERE}:Room", "provider_name": "process", "vm_option": {"x": "1"}}, "no option 'x'"),
         ({"env": f"{HERE}:Room", "path_to_vm": "no-such-image"}, "is no file and no built image"),
         ({"mode": "math", "use_vm_pool": True}, "needs no machine"),
@@ -251,7 +251,7 @@ def test_a_pool_that_others_serve_with_tls(
     with pytest.raises(ConfigError, match="TLS is for a pool that others serve"):
         RolloutConfig(tls_server_name="pool")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MANYHANDS_TLS_CA", "cert.pem")
+    monkeypatch.setenv("PARAGENT_TLS_CA", "cert.pem")
     written = tmp_path / "settings.json"
     written.write_text(json.dumps({"tls_server_name": "127.0.0.1", "pool_address": address, "engine": "local"}))
     with OpenAIServer(Script(default=LOOK)) as server:
@@ -355,7 +355,7 @@ def test_a_rollout_that_is_stopped_while_it_pauses_lets_its_machine_go_on() -> N
 
 
 def start(tmp_path: Path, server: OpenAIServer, data: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "manyhands", "rollout", "--env", f"{HERE}:Room", "--data", str(data)]
+    command = [sys.executable, "-m", "paragent", "rollout", "--env", f"{HERE}:Room", "--data", str(data)]
     command += ["--run-name", "run", "--output-dir", str(tmp_path / "results"), *more]
     environment = os.environ | {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "any"}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, process_group=0)

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from manyhands import ConfigError, RolloutConfig, RunBusy, run_parallel_rollout
-from manyhands.cli import main
-from manyhands.envs.samples import sample_path
-from manyhands.rollout.config import HIDDEN, is_secret
-from manyhands.rollout.preparing import prepare
-from manyhands.store import Journal, RunDirectory
-from manyhands.testing import OpenAIServer, Script
+from paragent import ConfigError, RolloutConfig, RunBusy, run_parallel_rollout
+from paragent.cli import main
+from paragent.envs.samples import sample_path
+from paragent.rollout.config import HIDDEN, is_secret
+from paragent.rollout.preparing import prepare
+from paragent.store import Journal, RunDirectory
+from paragent.testing import OpenAIServer, Script
 
 TINY = "tests.rollout.test_rollouts:Tiny"
 
@@ -121,11 +121,11 @@ def test_rescoring_waits_for_nobody_and_disturbs_nobody(
 
 def test_modules_beside_the_data_are_found(data: Path, tmp_path: Path) -> None:
     (tmp_path / "my_world.py").write_text(
-        "from manyhands import AgentBase, Environment\n"
+        "from paragent import AgentBase, Environment\n"
         "class World(Environment):\n    name = 'world'\n    metric = 'contains'\n"
         "class Sure(AgentBase):\n    def reply(self, x=None):\n        return '42'\n"
     )
-    command = [str(Path(sys.executable).with_name("manyhands")), "rollout", "--data", str(data), "--model", "demo"]
+    command = [str(Path(sys.executable).with_name("paragent")), "rollout", "--data", str(data), "--model", "demo"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def outcome(*more: str) -> tuple[int, str]:

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import pytest
 
-from manyhands import Environment, RolloutConfig, ToolResult, run_parallel_rollout, tool
-from manyhands.cli import main
-from manyhands.messages.pictures import developed
-from manyhands.store import Journal
-from manyhands.tasks import Item
-from manyhands.testing import OpenAIServer, Script
+from paragent import Environment, RolloutConfig, ToolResult, run_parallel_rollout, tool
+from paragent.cli import main
+from paragent.messages.pictures import developed
+from paragent.store import Journal
+from paragent.tasks import Item
+from paragent.testing import OpenAIServer, Script
 
 HERE = "tests.rollout.test_pictures"
 

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import pytest
 
-from manyhands import Environment, RolloutWorker, ToolResult, tool
-from manyhands.cli import main
-from manyhands.envs.samples import sample_path
-from manyhands.models import ModelSettings
-from manyhands.rollout.station import PlaySettings
-from manyhands.store import Journal, Play, PlayStatus, pictures_of
-from manyhands.store.records import unpack_trajectory
-from manyhands.tasks import Item
+from paragent import Environment, RolloutWorker, ToolResult, tool
+from paragent.cli import main
+from paragent.envs.samples import sample_path
+from paragent.models import ModelSettings
+from paragent.rollout.station import PlaySettings
+from paragent.store import Journal, Play, PlayStatus, pictures_of
+from paragent.store.records import unpack_trajectory
+from paragent.tasks import Item
 
 HERE = "tests.rollout.test_predicting"
 CODE = "pyautogui.press('a')"

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from manyhands import (
+from paragent import (
     AgentBase,
     BadData,
     ConfigError,
@@ -28,24 +28,24 @@ from manyhands import (
     run_parallel_rollout,
     tool,
 )
-from manyhands._clock import ManualClock
-from manyhands.agents.chat import ChatAgent
-from manyhands.agents.playing import Played
-from manyhands.cli import main
-from manyhands.driver import retry
-from manyhands.envs.samples import sample_options, sample_path
-from manyhands.models import Completion, Model, ModelSettings
-from manyhands.rollout import running, worker
-from manyhands.rollout.benchmark import read_benchmark
-from manyhands.rollout.clock import WorkClock
-from manyhands.rollout.episode import PlayedEpisode
-from manyhands.rollout.preparing import prepare
-from manyhands.rollout.running import Session
-from manyhands.rollout.station import PlaySettings
-from manyhands.store import Journal, Play, PlayStatus
-from manyhands.store.records import unpack_trajectory
-from manyhands.tasks import Item
-from manyhands.testing import Fault, OpenAIServer, Script
+from paragent._clock import ManualClock
+from paragent.agents.chat import ChatAgent
+from paragent.agents.playing import Played
+from paragent.cli import main
+from paragent.driver import retry
+from paragent.envs.samples import sample_options, sample_path
+from paragent.models import Completion, Model, ModelSettings
+from paragent.rollout import running, worker
+from paragent.rollout.benchmark import read_benchmark
+from paragent.rollout.clock import WorkClock
+from paragent.rollout.episode import PlayedEpisode
+from paragent.rollout.preparing import prepare
+from paragent.rollout.running import Session
+from paragent.rollout.station import PlaySettings
+from paragent.store import Journal, Play, PlayStatus
+from paragent.store.records import unpack_trajectory
+from paragent.tasks import Item
+from paragent.testing import Fault, OpenAIServer, Script
 
 HERE = "tests.rollout.test_rollouts"
 
@@ -405,7 +405,7 @@ def test_a_refusal_stops_the_run_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         assert "OPENAI_API_KEY" in said
         assert "50 rollouts left without a result. To continue:" in said
         program, *arguments = shlex.split(said.splitlines()[-1])
-        assert (program, main(arguments)) == ("manyhands", 1)
+        assert (program, main(arguments)) == ("paragent", 1)
     [run] = (tmp_path / "results").iterdir()
     assert json.loads((run / "summary.json").read_text())["sessions"] == 2, "it went on, and did not start anew"
     assert json.loads((run / "config.json").read_text())["fresh"] is False
@@ -513,7 +513,7 @@ def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pyt
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "q"})
     settings = tmp_path / "c.yaml"
     settings.write_text(f"data: {data}\nnum-rollouts: 7\nmodel: demo\nattempts: 2\n")
-    monkeypatch.setenv("MANYHANDS_ATTEMPTS", "3")
+    monkeypatch.setenv("PARAGENT_ATTEMPTS", "3")
     monkeypatch.chdir(tmp_path)
     assert main(["rollout", "--env", f"{HERE}:Tiny", "--config", str(settings), "--dry-run"]) == 0
     said = capsys.readouterr().out

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands import (
+from paragent import (
     AgentBase,
     ConfigError,
     EngineFailed,
@@ -34,10 +34,10 @@ from manyhands import (
     UsageError,
     exec_tasks,
 )
-from manyhands.engines.pool.supervisor import WorkerSettings
-from manyhands.runners.seen import SeenIds
-from manyhands.testing.behaviours import echo, fail, nap, stay
-from manyhands.testing.scripts import alive, wait_until
+from paragent.engines.pool.supervisor import WorkerSettings
+from paragent.runners.seen import SeenIds
+from paragent.testing.behaviours import echo, fail, nap, stay
+from paragent.testing.scripts import alive, wait_until
 
 ONE = RunConfig(worker_num=1)
 
@@ -129,7 +129,7 @@ def test_wrong_configurations_are_refused() -> None:
 
 def test_an_engine_can_be_named_by_class_or_path() -> None:
     assert Runners.sync_run(1, echo, RunConfig(cls=LocalRuntime, worker_num=1)).success
-    assert Runners.sync_run(1, echo, RunConfig(cls="manyhands.engines.inline:InlineRuntime")).success
+    assert Runners.sync_run(1, echo, RunConfig(cls="paragent.engines.inline:InlineRuntime")).success
 
 
 def test_an_engine_that_is_lent_keeps_its_workers_and_serves_one_run_at_a_time() -> None:

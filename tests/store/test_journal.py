@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.errors import RunBusy, StoreFailed, UsageError
-from manyhands.store import (
+from paragent.errors import RunBusy, StoreFailed, UsageError
+from paragent.store import (
     PRICES,
     Journal,
     Play,
@@ -25,10 +25,10 @@ from manyhands.store import (
     pictures_of,
     summarise,
 )
-from manyhands.store.comparing import compare
-from manyhands.store.exporting import FORMATS, export
-from manyhands.store.records import pack_trajectory
-from manyhands.store.summary import pass_at
+from paragent.store.comparing import compare
+from paragent.store.exporting import FORMATS, export
+from paragent.store.records import pack_trajectory
+from paragent.store.summary import pass_at
 
 TASKS = ["a", "b", "c", "d"]
 FINAL = [PlayStatus.COMPLETED, PlayStatus.FAILED, PlayStatus.TIMED_OUT]
@@ -94,7 +94,7 @@ def test_a_rollout_cannot_have_two_results(tmp_path: Path) -> None:
 
 def test_a_batch_is_durable_when_record_returns(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from manyhands.store import *\n"
+        "import os, sys; from pathlib import Path; from paragent.store import *\n"
         "journal = Journal(Path(sys.argv[1])); journal.record([Play(str(n), 1, PlayStatus.COMPLETED) for n in range(500)])\n"
         "os.kill(os.getpid(), 9)"
     )

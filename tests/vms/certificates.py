@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from manyhands import TlsConf
+from paragent import TlsConf
 
 if TYPE_CHECKING:
     from pathlib import Path

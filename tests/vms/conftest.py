@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from manyhands.vms.folders import cache_folder
+from paragent.vms.folders import cache_folder
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -16,10 +16,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     own = tmp_path_factory.mktemp("cache")
     for folder in shared:
         (own / folder.name).symlink_to(folder)
-    before = os.environ.get("MANYHANDS_CACHE")
-    os.environ["MANYHANDS_CACHE"] = str(own)
+    before = os.environ.get("PARAGENT_CACHE")
+    os.environ["PARAGENT_CACHE"] = str(own)
     yield
     if before is None:
-        del os.environ["MANYHANDS_CACHE"]
+        del os.environ["PARAGENT_CACHE"]
     else:
-        os.environ["MANYHANDS_CACHE"] = before
+        os.environ["PARAGENT_CACHE"] = before

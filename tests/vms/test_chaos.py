@@ -1,7 +1,7 @@
 """Many workers, few real machines, and somebody who kills workers, machines and the pool service at random.
 
 Each holder looks for traces of others, leaves its own, and looks again before it gives the machine back. The full size, 400
-leases, takes minutes where machines are emulated: MANYHANDS_CHAOS_LEASES=400 asks for it.
+leases, takes minutes where machines are emulated: PARAGENT_CHAOS_LEASES=400 asks for it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from manyhands.vms.folders import cache_folder
-from manyhands.vms.ownership import marked_processes
+from paragent.vms.folders import cache_folder
+from paragent.vms.ownership import marked_processes
 
-LEASES = int(os.environ.get("MANYHANDS_CHAOS_LEASES", "60"))
+LEASES = int(os.environ.get("PARAGENT_CHAOS_LEASES", "60"))
 WORKERS, MACHINES = 20, 4
 SECONDS = 5.0 * LEASES
 """A quiet machine of two cores needs 0.4 for each."""
@@ -35,7 +35,7 @@ PLAN = dict.fromkeys((3, 9, 13, 19, 26, 30, 36), "worker") | dict.fromkeys((6, 1
 
 WORKER = """
 import json, os, sys, time
-from manyhands import InfrastructureError, PoolClient
+from paragent import InfrastructureError, PoolClient
 address, journal, target = sys.argv[1], sys.argv[2], int(sys.argv[3])
 out = os.open(journal, os.O_WRONLY | os.O_APPEND)
 client = PoolClient(address, reconnect=60)
@@ -75,7 +75,7 @@ class Chaos:
         self.workers = [self.start_worker() for _ in range(WORKERS)]
 
     def start_service(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "manyhands", "pool", "serve", "--name", POOL, "--port", str(self.port)]
+        command = [sys.executable, "-m", "paragent", "pool", "serve", "--name", POOL, "--port", str(self.port)]
         command += ["--num-vms", str(MACHINES), "--num-spares", "1", "--option", "offline=true"]
         return subprocess.Popen(command, stdout=self.log, stderr=self.log)
 
@@ -158,7 +158,7 @@ def leaked() -> list[str]:
     for folder in Path("/proc").iterdir():
         try:
             mark = (folder / "environ").read_bytes()
-            if b"MANYHANDS_RUN=chaos-" in mark:
+            if b"PARAGENT_RUN=chaos-" in mark:
                 found.append((folder / "cmdline").read_bytes().decode(errors="replace")[:200])
         except OSError:
             continue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from manyhands.testing.provider_contract import ProviderContract
-from manyhands.vms.providers import MachineSettings
+from paragent.testing.provider_contract import ProviderContract
+from paragent.vms.providers import MachineSettings
 
 
 class TestProcess(ProviderContract):

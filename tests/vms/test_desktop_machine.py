@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from manyhands import LeaseLost, MachineFailed, VMPoolManager
-from manyhands.testing.provider_contract import ProviderContract
-from manyhands.vms import Machine, MachineSettings
-from manyhands.vms.guest_http import as_json
-from manyhands.vms.images import image_folder
-from manyhands.vms.images.desktop import desktop_image
+from paragent import LeaseLost, MachineFailed, VMPoolManager
+from paragent.testing.provider_contract import ProviderContract
+from paragent.vms import Machine, MachineSettings
+from paragent.vms.guest_http import as_json
+from paragent.vms.images import image_folder
+from paragent.vms.images.desktop import desktop_image
 
 pytestmark = pytest.mark.timeout(1200)
 SECONDS = 250.0

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from manyhands import ConfigError, LeaseLost, VMPoolManager
-from manyhands.vms import Machine
-from manyhands.vms.guest_http import Reply, as_form, as_json, as_upload
+from paragent import ConfigError, LeaseLost, VMPoolManager
+from paragent.vms import Machine
+from paragent.vms.guest_http import Reply, as_form, as_json, as_upload
 
 SIZE = (1280, 800)
 SPACE = "{https://accessibility.ubuntu.example.org/ns/%s}"
@@ -106,9 +106,9 @@ def test_platform_size_pointer_and_folders(machine: Machine) -> None:
 
 
 def test_files(machine: Machine) -> None:
-    reply = machine.request("POST", "/setup/upload", as_upload("/tmp/manyhands-test/x", b"\0\xff"), timeout=SECONDS)
+    reply = machine.request("POST", "/setup/upload", as_upload("/tmp/paragent-test/x", b"\0\xff"), timeout=SECONDS)
     assert reply.body == b"File Uploaded: 2 bytes"
-    got = machine.request("POST", "/file", as_form({"file_path": "/tmp/manyhands-test/x"}), timeout=SECONDS)
+    got = machine.request("POST", "/file", as_form({"file_path": "/tmp/paragent-test/x"}), timeout=SECONDS)
     assert got.body == b"\0\xff"
     assert machine.request("POST", "/file", as_form({"file_path": "/no/such"}), timeout=SECONDS).status == 404
 
@@ -263,9 +263,9 @@ def test_verification(machine: Machine) -> None:
     answer = post(
         machine,
         "/execute_with_verification",
-        command="touch /tmp/manyhands-test/verified",
+        command="touch /tmp/paragent-test/verified",
         shell=True,
-        verification={"command_success": "test -e /tmp/manyhands-test/verified", "window_exists": "galculator"},
+        verification={"command_success": "test -e /tmp/paragent-test/verified", "window_exists": "galculator"},
     ).json()
     assert (answer["status"], answer["returncode"]) == ("success", 0)
     assert answer["wait_time"] >= 0

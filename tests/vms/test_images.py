@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from manyhands import MachineFailed, UsageError
-from manyhands.vms.folders import cache_folder, find_program
-from manyhands.vms.guest.desktop.pictures import pixmap_as_png
-from manyhands.vms.images import Image, image_folder, images, remove_image
-from manyhands.vms.images.disks import add_to_disk, make_disk
-from manyhands.vms.images.guest_files import guest_digest, write_guest_files
-from manyhands.vms.images.packages import candidates, sources, versions
-from manyhands.vms.images.store import only_builder, scratch_folder
+from paragent import MachineFailed, UsageError
+from paragent.vms.folders import cache_folder, find_program
+from paragent.vms.guest.desktop.pictures import pixmap_as_png
+from paragent.vms.images import Image, image_folder, images, remove_image
+from paragent.vms.images.disks import add_to_disk, make_disk
+from paragent.vms.images.guest_files import guest_digest, write_guest_files
+from paragent.vms.images.packages import candidates, sources, versions
+from paragent.vms.images.store import only_builder, scratch_folder
 
 
 def debugfs(disk: Path, order: str) -> str:
@@ -53,11 +53,11 @@ def test_what_is_no_file_system_is_refused(tmp_path: Path) -> None:
 def test_the_guests_code_stands_alone(tmp_path: Path) -> None:
     write_guest_files(tmp_path)
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pyautogui, manyhands.vms.guest.desktop.server as s;"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pyautogui, paragent.vms.guest.desktop.server as s;"
         "print(pyautogui.__name__, s.__file__, 'grpc' in sys.modules, 'pathlib' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split()[0] == "manyhands.vms.guest.desktop.pyautogui", done.stderr
+    assert done.stdout.split()[0] == "paragent.vms.guest.desktop.pyautogui", done.stderr
     assert done.stdout.split()[1].startswith(str(tmp_path))
     assert done.stdout.split()[2:] == ["False", "False"]
     assert guest_digest() == guest_digest()

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from manyhands._clock import ManualClock
-from manyhands.errors import ConfigError, LeaseLost, PoolFailed, PoolStopped, UsageError
-from manyhands.vms.ledger import EffectKind, LeaseRecord, Ledger, Trouble
-from manyhands.vms.states import FINAL, LIVE, MachineState
+from paragent._clock import ManualClock
+from paragent.errors import ConfigError, LeaseLost, PoolFailed, PoolStopped, UsageError
+from paragent.vms.ledger import EffectKind, LeaseRecord, Ledger, Trouble
+from paragent.vms.states import FINAL, LIVE, MachineState
 
 
 class Book:

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from manyhands import ConfigError, MachineFailed, MachineSettings, MissingExtra, UnknownName, UsageError, VMPoolManager
-from manyhands.testing.provider_contract import ProviderContract
-from manyhands.vms.ownership import Run
-from manyhands.vms.providers import PROVIDERS, Instance, Provider, open_provider
+from paragent import ConfigError, MachineFailed, MachineSettings, MissingExtra, UnknownName, UsageError, VMPoolManager
+from paragent.testing.provider_contract import ProviderContract
+from paragent.vms.ownership import Run
+from paragent.vms.providers import PROVIDERS, Instance, Provider, open_provider
 from tests.vms.stand_ins import guests
 from tests.vms.stand_ins.docker_engine import Engine
 from tests.vms.stand_ins.vmrun import PORT
@@ -103,10 +103,10 @@ def test_the_exact_commands_of_vmware(stand_in: Path) -> None:
     assert said == [
         ["listSnapshots", "base.vmx"],
         ["clone", "base.vmx", clone, "linked", "-snapshot=init_state", f"-cloneName={Path(clone).stem}"],
-        ["snapshot", clone, "manyhands-clean"],
+        ["snapshot", clone, "paragent-clean"],
         ["start", clone, "nogui"],
         ["getGuestIPAddress", clone, "-wait"],
-        ["revertToSnapshot", clone, "manyhands-clean"],
+        ["revertToSnapshot", clone, "paragent-clean"],
         ["start", clone, "nogui"],
         ["getGuestIPAddress", clone, "-wait"],
         ["list"],
@@ -150,7 +150,7 @@ def test_what_a_container_is_given(engine: Engine, stand_in: Path) -> None:
     assert set(body["Env"]) == {"DISK_SIZE=32G", "RAM_SIZE=2048M", "CPU_CORES=2"}
     assert body["HostConfig"]["Binds"] == [f"{stand_in / 'disk.qcow2'}:/System.qcow2:ro"]
     assert body["HostConfig"]["CapAdd"] == ["NET_ADMIN"]
-    assert list(body["Labels"]) == ["manyhands.run"]
+    assert list(body["Labels"]) == ["paragent.run"]
 
 
 def test_a_tool_that_fails_is_named(stand_in: Path) -> None:
@@ -260,8 +260,8 @@ def test_the_table_of_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PROVIDERS.names() == ["aws", "docker", "process", "qemu", "virtualbox", "vmware"]
     with pytest.raises(UnknownName, match="there is no provider called 'xen'"):
         VMPoolManager("xen")
-    for module in [name for name in sys.modules if name.startswith("manyhands.vms.providers.aws")]:
+    for module in [name for name in sys.modules if name.startswith("paragent.vms.providers.aws")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(MissingExtra, match=r"manyhands\[aws\]"):
+    with pytest.raises(MissingExtra, match=r"paragent\[aws\]"):
         VMPoolManager("aws")

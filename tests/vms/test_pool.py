@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from manyhands import (
+from paragent import (
     LeaseLost,
     LeaseTimeout,
     MachineFailed,
@@ -26,12 +26,12 @@ from manyhands import (
     UsageError,
     VMPoolManager,
 )
-from manyhands.testing.scripts import alive, wait_until
-from manyhands.vms.face import LeaseRequest, Leasing
-from manyhands.vms.folders import cache_folder
-from manyhands.vms.ownership import dead_runs, marked_processes
-from manyhands.vms.providers import Instance
-from manyhands.vms.providers.process import ProcessProvider
+from paragent.testing.scripts import alive, wait_until
+from paragent.vms.face import LeaseRequest, Leasing
+from paragent.vms.folders import cache_folder
+from paragent.vms.ownership import dead_runs, marked_processes
+from paragent.vms.providers import Instance
+from paragent.vms.providers.process import ProcessProvider
 
 
 class SlowReset(ProcessProvider):
@@ -68,7 +68,7 @@ class DirtyImage(ProcessProvider):
 
     async def create(self, machine_id: str) -> Instance:
         instance = await super().create(machine_id)
-        (self._local.folder(instance.id) / "home" / ".manyhands-marker").touch()
+        (self._local.folder(instance.id) / "home" / ".paragent-marker").touch()
         return instance
 
 
@@ -410,7 +410,7 @@ def test_stopping_ends_machines_in_use() -> None:
 
 KILLED = """
 import sys, time
-from manyhands import VMPoolManager
+from paragent import VMPoolManager
 pool = VMPoolManager(sys.argv[1], 2, name="killed", spares=0).start(wait_for=None)
 lease = pool.allocate()
 lease.machine.execute("setsid sleep 300 > /dev/null 2>&1 & echo")

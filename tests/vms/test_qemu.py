@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from manyhands import ConfigError, MachineFailed, UsageError, VMPoolManager
-from manyhands.vms.images import frozen_states, images
-from manyhands.vms.providers.qemu import provider as qemu
-from manyhands.vms.providers.qemu.golden import _remove_drafts
-from manyhands.vms.providers.qemu.hardware import kvm_works
-from manyhands.vms.providers.qemu.monitor import Monitor
+from paragent import ConfigError, MachineFailed, UsageError, VMPoolManager
+from paragent.vms.images import frozen_states, images
+from paragent.vms.providers.qemu import provider as qemu
+from paragent.vms.providers.qemu.golden import _remove_drafts
+from paragent.vms.providers.qemu.hardware import kvm_works
+from paragent.vms.providers.qemu.monitor import Monitor
 
 
 def test_clones_have_the_time_and_random_numbers_of_their_own() -> None:
@@ -105,7 +105,7 @@ def test_kvm_that_does_not_work_is_noticed(monkeypatch: pytest.MonkeyPatch, capl
     monkeypatch.setattr(qemu, "kvm_works", lambda: True)
     monkeypatch.setattr(qemu, "_KVM_BOOT_SECONDS", 3.0)
     with (
-        caplog.at_level(logging.WARNING, "manyhands.vms"),
+        caplog.at_level(logging.WARNING, "paragent.vms"),
         VMPoolManager("qemu", 1, spares=0, name="kvm") as pool,
         pool.lease(timeout=60) as machine,
     ):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from manyhands import (
+from paragent import (
     AccessDenied,
     ConfigError,
     LeaseLost,
@@ -27,10 +27,10 @@ from manyhands import (
     UsageError,
     VMPoolManager,
 )
-from manyhands.rpc import Token
-from manyhands.rpc.loop import run as run_on_io_loop
-from manyhands.testing.scripts import wait_until
-from manyhands.vms import service
+from paragent.rpc import Token
+from paragent.rpc.loop import run as run_on_io_loop
+from paragent.testing.scripts import wait_until
+from paragent.vms import service
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_a_machine_is_paused_from_afar(client: PoolClient) -> None:
 
 
 def test_a_holder_is_shown_by_the_name_of_its_program(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MANYHANDS_NAME", "monday")
+    monkeypatch.setenv("PARAGENT_NAME", "monday")
     with client.lease(timeout=20) as machine:
         holders = {row.id: row.holder for row in client.status().machines}
         assert holders[machine.id].startswith("monday ")
@@ -178,7 +178,7 @@ def test_a_call_that_makes_no_sense_is_answered(client: PoolClient, call: tuple[
 
 
 def test_a_token_of_ones_own_does_not_travel() -> None:
-    with pytest.raises(ConfigError, match="MANYHANDS_TOKEN"):
+    with pytest.raises(ConfigError, match="PARAGENT_TOKEN"):
         pickle.dumps(PoolClient("127.0.0.1:1", token=Token("a token of one's own")))
 
 
@@ -210,7 +210,7 @@ def test_a_holder_who_cannot_reach_the_pool_knows_that_its_lease_has_ended() -> 
 
 HOLDER = """
 import sys, time
-from manyhands import PoolClient
+from paragent import PoolClient
 lease = PoolClient(sys.argv[1]).allocate(duration=1.0)
 print(lease.machine.id, flush=True)
 time.sleep(300)

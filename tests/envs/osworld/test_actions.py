@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.envs.osworld.actions import BadAction, actions_in, command_of, read_action, special_in
+from paragent.envs.osworld.actions import BadAction, actions_in, command_of, read_action, special_in
 
 SCREEN = (1920, 1080)
 HEAD = "import pyautogui; import time; pyautogui.FAILSAFE = False"

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from manyhands.envs.osworld import controller as module
-from manyhands.envs.osworld.controller import Controller
-from manyhands.errors import LeaseLost, MachineFailed
-from manyhands.vms import Machine
+from paragent.envs.osworld import controller as module
+from paragent.envs.osworld.controller import Controller
+from paragent.errors import LeaseLost, MachineFailed
+from paragent.vms import Machine
 
 Answer = TypeVar("Answer")
 Handler = Callable[[str, bytes], "bytes | None"]

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import pytest
 from PIL import Image
 
-from manyhands.envs.osworld.controller import Controller
-from manyhands.envs.osworld.environment import OSWorldEnvironment
-from manyhands.envs.osworld.observing import Observer
-from manyhands.errors import ConfigError, EnvironmentFailed
-from manyhands.tasks import Item
-from manyhands.vms import Machine
+from paragent.envs.osworld.controller import Controller
+from paragent.envs.osworld.environment import OSWorldEnvironment
+from paragent.envs.osworld.observing import Observer
+from paragent.errors import ConfigError, EnvironmentFailed
+from paragent.tasks import Item
+from paragent.vms import Machine
 
 Answer = TypeVar("Answer")
 FOUND = {

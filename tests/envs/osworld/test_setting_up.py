@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from manyhands.envs.osworld.controller import Controller
-from manyhands.envs.osworld.ground import Ground
-from manyhands.envs.osworld.setting_up import STEPS, lacking, set_up
-from manyhands.envs.osworld.setting_up import steps as module
-from manyhands.errors import EnvironmentFailed
-from manyhands.vms import Machine
+from paragent.envs.osworld.controller import Controller
+from paragent.envs.osworld.ground import Ground
+from paragent.envs.osworld.setting_up import STEPS, lacking, set_up
+from paragent.envs.osworld.setting_up import steps as module
+from paragent.errors import EnvironmentFailed
+from paragent.vms import Machine
 
 
 def step(kind: str, **parameters: Any) -> dict[str, Any]:

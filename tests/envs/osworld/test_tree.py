@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from manyhands.envs.osworld.tree import as_table, widgets
+from paragent.envs.osworld.tree import as_table, widgets
 
 HEAD = "".join(
     f' xmlns:{short}="https://accessibility.{{system}}.example.org/ns/{name}"'

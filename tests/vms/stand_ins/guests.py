@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from manyhands.vms.guest import agent
+from paragent.vms.guest import agent
 
 STATE = Path(os.environ.get("STAND_IN_STATE", "/nonexistent"))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.envs.osworld.evaluating import METRICS
+from paragent.envs.osworld.evaluating import METRICS
 
 Score = Callable[..., float]
 

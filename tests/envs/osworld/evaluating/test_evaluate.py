@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import pytest
 
-from manyhands.bounded import Helpers
-from manyhands.envs.osworld.evaluating import evaluate, missing
-from manyhands.envs.osworld.evaluating.evaluator import checks_of, evaluation_helpers
-from manyhands.envs.osworld.evaluating.families import GETTERS, LEFT_OUT, METRICS
-from manyhands.envs.osworld.ground import Ground, GuestControl
-from manyhands.errors import ConfigError, MissingExtra, UnknownName
+from paragent.bounded import Helpers
+from paragent.envs.osworld.evaluating import evaluate, missing
+from paragent.envs.osworld.evaluating.evaluator import checks_of, evaluation_helpers
+from paragent.envs.osworld.evaluating.families import GETTERS, LEFT_OUT, METRICS
+from paragent.envs.osworld.ground import Ground, GuestControl
+from paragent.errors import ConfigError, MissingExtra, UnknownName
 
 NOBODY = cast("GuestControl", None)
 """These evaluators never ask the guest."""
@@ -226,7 +226,7 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: 
 
     monkeypatch.setattr(type(METRICS), "load", lambda _, name: load(name) if name == "compare_table" else None)
     found = missing({"func": "compare_table", "result": value(1)})
-    assert found == ["pip install 'manyhands[osworld]' (metric compare_table needs openpyxl)"]
+    assert found == ["pip install 'paragent[osworld]' (metric compare_table needs openpyxl)"]
 
 
 def test_every_name_of_the_tables_is_there() -> None:
@@ -240,16 +240,16 @@ WITHOUT = """
 import sys
 for name in "openpyxl pandas docx pptx PIL lxml cssselect bs4 pypdf tldextract yaml rapidfuzz playwright numpy".split():
     sys.modules[name] = None
-from manyhands.envs.osworld.evaluating import GETTERS, METRICS, missing
+from paragent.envs.osworld.evaluating import GETTERS, METRICS, missing
 rule = {"type": "rule", "rules": {}}
 for name, member in METRICS.members.items():
     found = missing({"func": name, "result": rule})
     assert bool(found) == (member.extra is not None), (name, found)
-    assert all(one.startswith("pip install 'manyhands[osworld]' (metric") for one in found), found
+    assert all(one.startswith("pip install 'paragent[osworld]' (metric") for one in found), found
 for name, member in GETTERS.members.items():
     found = missing({"func": "exact_match", "result": {"type": name}})
     assert bool(found) == (member.extra is not None), (name, found)
-from manyhands.envs.osworld.evaluating.metrics.fuzzy import ratio
+from paragent.envs.osworld.evaluating.metrics.fuzzy import ratio
 assert ratio("abcd", "abcx") == 0.75
 """
 """A program for an interpreter in which nothing of the extra is installed."""
@@ -267,7 +267,7 @@ def test_loading_the_tables_imports_nothing_heavy() -> None:
     import sys
 
     code = (
-        "import sys; from manyhands.envs.osworld.evaluating import GETTERS, METRICS; "
+        "import sys; from paragent.envs.osworld.evaluating import GETTERS, METRICS; "
         "[family.load(name) for family in (GETTERS, METRICS) for name in family.members]; "
         "print({'pandas', 'openpyxl', 'docx', 'pptx', 'lxml', 'PIL', 'numpy', 'pypdf', 'playwright', 'bs4'} & set(sys.modules))"
     )
@@ -354,7 +354,7 @@ def test_an_archive_that_explodes_is_not_unpacked(
 def test_a_metric_that_takes_all_memory_or_all_time_ends_with_its_helper(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from manyhands.envs.osworld.evaluating import evaluator as module
+    from paragent.envs.osworld.evaluating import evaluator as module
 
     monkeypatch.setattr(module, "PARSE_SECONDS", 3.0)
     (tmp_path / "slow").write_text("a" * 40)
@@ -365,7 +365,7 @@ def test_a_metric_that_takes_all_memory_or_all_time_ends_with_its_helper(
     caplog.clear()
     monkeypatch.setattr(module, "PARSE_SECONDS", 100.0)
     greedy = {"func": "literal_match", "result": value("x"), "expected": value("x"), "options": {"type": "list"}}
-    helpers = Helpers("manyhands.envs.osworld.evaluating.far_side", most=1, memory=200 << 20)
+    helpers = Helpers("paragent.envs.osworld.evaluating.far_side", most=1, memory=200 << 20)
 
     async def both() -> tuple[float, float]:
         try:

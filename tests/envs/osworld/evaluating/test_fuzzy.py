@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz import fuzz
 
-from manyhands.envs.osworld.evaluating.metrics.fuzzy import common_length, ratio
+from paragent.envs.osworld.evaluating.metrics.fuzzy import common_length, ratio
 
 words = st.text(alphabet="abé ", max_size=24)
 

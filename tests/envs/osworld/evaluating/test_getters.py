@@ -15,17 +15,17 @@ from typing import Any
 import openpyxl
 import pytest
 
-from manyhands.envs.osworld.controller import Controller
-from manyhands.envs.osworld.evaluating import GETTERS, evaluate
-from manyhands.envs.osworld.evaluating.evaluator import evaluation_helpers
-from manyhands.envs.osworld.evaluating.getters import applications
-from manyhands.envs.osworld.evaluating.getters.addresses import address_bar, filters_of
-from manyhands.envs.osworld.evaluating.getters.rules import day_of, fill_in
-from manyhands.envs.osworld.evaluating.place import Place
-from manyhands.envs.osworld.ground import Ground
-from manyhands.envs.osworld.setting_up import fetching, set_up
-from manyhands.errors import EnvironmentFailed, InfrastructureError
-from manyhands.vms import Machine, MachineSettings, VMPoolManager
+from paragent.envs.osworld.controller import Controller
+from paragent.envs.osworld.evaluating import GETTERS, evaluate
+from paragent.envs.osworld.evaluating.evaluator import evaluation_helpers
+from paragent.envs.osworld.evaluating.getters import applications
+from paragent.envs.osworld.evaluating.getters.addresses import address_bar, filters_of
+from paragent.envs.osworld.evaluating.getters.rules import day_of, fill_in
+from paragent.envs.osworld.evaluating.place import Place
+from paragent.envs.osworld.ground import Ground
+from paragent.envs.osworld.setting_up import fetching, set_up
+from paragent.errors import EnvironmentFailed, InfrastructureError
+from paragent.vms import Machine, MachineSettings, VMPoolManager
 
 Get = Callable[..., Any]
 
@@ -275,7 +275,7 @@ class Site:
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
-    monkeypatch.setenv("MANYHANDS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PARAGENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(fetching, "_PAUSE", 0.01)
     made = Site()
     thread = threading.Thread(target=made.server.serve_forever, args=(0.05,), daemon=True)

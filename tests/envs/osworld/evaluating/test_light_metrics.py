@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.envs.osworld.evaluating.metrics.value_rules import matches
+from paragent.envs.osworld.evaluating.metrics.value_rules import matches
 
 Score = Callable[..., float]
 Write = Callable[..., str]

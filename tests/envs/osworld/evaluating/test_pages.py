@@ -17,10 +17,10 @@ from typing import Any, cast
 
 import pytest
 
-from manyhands.envs.osworld.evaluating import GETTERS, evaluate
-from manyhands.envs.osworld.evaluating.evaluator import evaluation_helpers
-from manyhands.envs.osworld.evaluating.place import Place
-from manyhands.envs.osworld.ground import Executed, Ground, GuestControl
+from paragent.envs.osworld.evaluating import GETTERS, evaluate
+from paragent.envs.osworld.evaluating.evaluator import evaluation_helpers
+from paragent.envs.osworld.evaluating.place import Place
+from paragent.envs.osworld.ground import Executed, Ground, GuestControl
 
 PAGE = """<html><head><title>Flights</title></head><body>
 <div class="date">Tue, Nov 17, 2026</div>

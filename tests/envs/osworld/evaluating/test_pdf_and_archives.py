@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
+from paragent.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 Score = Callable[..., float]
 Make = Callable[..., str]

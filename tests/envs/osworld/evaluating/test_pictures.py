@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance
 
-from manyhands.envs.osworld.evaluating.metrics.colours import difference
-from manyhands.envs.osworld.evaluating.metrics.fingerprints import distance
-from manyhands.envs.osworld.evaluating.metrics.similarity import similarity
+from paragent.envs.osworld.evaluating.metrics.colours import difference
+from paragent.envs.osworld.evaluating.metrics.fingerprints import distance
+from paragent.envs.osworld.evaluating.metrics.similarity import similarity
 
 Score = Callable[..., float]
 

@@ -284,7 +284,7 @@ def test_transitions_and_page_numbers(score: Score, tmp_path: Path) -> None:
 
 
 def test_media_of_a_slide_are_found(tmp_path: Path, slides: Callable[..., str]) -> None:
-    from manyhands.envs.osworld.evaluating.getters.media import linked_media
+    from paragent.envs.osworld.evaluating.getters.media import linked_media
 
     plain = slides("f.pptx")
     assert linked_media(plain, 0, "image", str(tmp_path / "out")) is None

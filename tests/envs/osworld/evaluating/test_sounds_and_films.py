@@ -14,10 +14,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from manyhands.envs.osworld.evaluating import evaluate, missing
-from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
-from manyhands.envs.osworld.evaluating.metrics.warping import warp
-from manyhands.envs.osworld.ground import Ground, GuestControl
+from paragent.envs.osworld.evaluating import evaluate, missing
+from paragent.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
+from paragent.envs.osworld.evaluating.metrics.warping import warp
+from paragent.envs.osworld.ground import Ground, GuestControl
 
 Score = Callable[..., float]
 RATE = 22_050
@@ -157,7 +157,7 @@ def test_without_ffmpeg_the_metrics_are_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setenv("PATH", "/nowhere")
     for name in ("decoding", "sounds", "films"):
-        monkeypatch.delitem(sys.modules, f"manyhands.envs.osworld.evaluating.metrics.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"paragent.envs.osworld.evaluating.metrics.{name}", raising=False)
     found = missing({"func": ["compare_videos", "compare_audios"], "result": []})
     assert found == [
         "install the package `ffmpeg` (metric compare_videos: there is no ffmpeg here)",

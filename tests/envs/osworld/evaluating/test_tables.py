@@ -17,7 +17,7 @@ from openpyxl.pivot.table import DataField, FieldItem, Location, PageField, Pivo
 from openpyxl.styles import Font, PatternFill
 from openpyxl.worksheet.datavalidation import DataValidation
 
-from manyhands.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
+from paragent.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 Score = Callable[..., float]
 Change = Callable[[Any], Any]

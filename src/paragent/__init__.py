@@ -1,0 +1,238 @@
+"""paragent runs agents in parallel, from one laptop to a cluster, with one API.
+
+Everything a user needs imports from here. Names are loaded when they are first used, so `import paragent` costs a few
+milliseconds and a worker process loads only what it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paragent.agents import AgentBase, ParallelizableAgent
+    from paragent.agents.chat import ChatAgent
+    from paragent.agents.playing import Played
+    from paragent.agents.rpc_agent import RpcAgent
+    from paragent.config import EngineName, RunConfig
+    from paragent.config.program import init
+    from paragent.engines import RuntimeEngine
+    from paragent.engines.inline import InlineRuntime
+    from paragent.engines.local import LocalRuntime
+    from paragent.engines.ray import RayRuntime
+    from paragent.engines.spark import SparkRuntime
+    from paragent.envs import Environment, ToolFailed, ToolResult, tool
+    from paragent.errors import (
+        AccessDenied,
+        AgentError,
+        AgentStopped,
+        BadData,
+        CallCancelled,
+        CallTimedOut,
+        ConfigError,
+        ContextFull,
+        DuplicateTaskId,
+        EndpointDown,
+        EndpointRefused,
+        EngineFailed,
+        EnvironmentFailed,
+        InfrastructureError,
+        Interrupted,
+        LeaseLost,
+        LeaseTimeout,
+        LimitExceeded,
+        MachineFailed,
+        MissingExtra,
+        MissingProgram,
+        ParagentError,
+        PoolFailed,
+        PoolStopped,
+        ProtocolError,
+        RemoteError,
+        RequestRejected,
+        RunBusy,
+        ServerLost,
+        StoreFailed,
+        SubAgentError,
+        SubAgentsFailed,
+        TaskFailed,
+        UnknownName,
+        Unserialisable,
+        UsageError,
+        WorkerLost,
+    )
+    from paragent.messages import ActionModel, Msg
+    from paragent.remote import DistConf, concurrent
+    from paragent.remote.client.result import Result, wait
+    from paragent.remote.client.stream import RemoteStream
+    from paragent.remote.launcher import RpcAgentServerLauncher
+    from paragent.rollout import RolloutConfig, RolloutWorker, run_parallel_rollout
+    from paragent.rpc import Limits, TlsConf
+    from paragent.runners import Progress, Runners, exec_tasks
+    from paragent.tasks import ErrorInfo, Item, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
+    from paragent.vms import Lease, Machine, MachineSettings, MachineState, PoolClient, VMPoolManager
+
+_ROOMS = {
+    "agents": ("AgentBase", "ParallelizableAgent"),
+    "agents.chat": ("ChatAgent",),
+    "agents.playing": ("Played",),
+    "agents.rpc_agent": ("RpcAgent",),
+    "config": ("EngineName", "RunConfig"),
+    "config.program": ("init",),
+    "engines": ("RuntimeEngine",),
+    "engines.inline": ("InlineRuntime",),
+    "engines.local": ("LocalRuntime",),
+    "engines.ray": ("RayRuntime",),
+    "engines.spark": ("SparkRuntime",),
+    "envs": ("Environment", "ToolFailed", "ToolResult", "tool"),
+    "errors": (
+        "AccessDenied",
+        "AgentError",
+        "AgentStopped",
+        "BadData",
+        "CallCancelled",
+        "CallTimedOut",
+        "ConfigError",
+        "ContextFull",
+        "DuplicateTaskId",
+        "EndpointDown",
+        "EndpointRefused",
+        "EngineFailed",
+        "EnvironmentFailed",
+        "InfrastructureError",
+        "Interrupted",
+        "LeaseLost",
+        "LeaseTimeout",
+        "LimitExceeded",
+        "MachineFailed",
+        "ParagentError",
+        "MissingExtra",
+        "MissingProgram",
+        "PoolFailed",
+        "PoolStopped",
+        "ProtocolError",
+        "RemoteError",
+        "RequestRejected",
+        "RunBusy",
+        "ServerLost",
+        "StoreFailed",
+        "SubAgentError",
+        "SubAgentsFailed",
+        "TaskFailed",
+        "UnknownName",
+        "Unserialisable",
+        "UsageError",
+        "WorkerLost",
+    ),
+    "messages": ("ActionModel", "Msg"),
+    "remote": ("DistConf", "concurrent"),
+    "remote.client.result": ("Result", "wait"),
+    "remote.client.stream": ("RemoteStream",),
+    "remote.launcher": ("RpcAgentServerLauncher",),
+    "rollout": ("RolloutConfig", "RolloutWorker", "run_parallel_rollout"),
+    "rpc": ("Limits", "TlsConf"),
+    "runners": ("Progress", "Runners", "exec_tasks"),
+    "tasks": ("ErrorInfo", "Item", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
+    "vms": ("Lease", "Machine", "MachineSettings", "MachineState", "PoolClient", "VMPoolManager"),
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [
+    "AccessDenied",
+    "ActionModel",
+    "AgentBase",
+    "AgentError",
+    "AgentStopped",
+    "BadData",
+    "CallCancelled",
+    "CallTimedOut",
+    "ChatAgent",
+    "ConfigError",
+    "ContextFull",
+    "DistConf",
+    "DuplicateTaskId",
+    "EndpointDown",
+    "EndpointRefused",
+    "EngineFailed",
+    "EngineName",
+    "Environment",
+    "EnvironmentFailed",
+    "ErrorInfo",
+    "InfrastructureError",
+    "InlineRuntime",
+    "Interrupted",
+    "Item",
+    "Lease",
+    "LeaseLost",
+    "LeaseTimeout",
+    "LimitExceeded",
+    "Limits",
+    "LocalRuntime",
+    "Machine",
+    "MachineFailed",
+    "MachineSettings",
+    "MachineState",
+    "MissingExtra",
+    "MissingProgram",
+    "Msg",
+    "ParagentError",
+    "ParallelizableAgent",
+    "Played",
+    "PoolClient",
+    "PoolFailed",
+    "PoolStopped",
+    "Progress",
+    "ProtocolError",
+    "RayRuntime",
+    "RemoteError",
+    "RemoteStream",
+    "RequestRejected",
+    "Result",
+    "RolloutConfig",
+    "RolloutWorker",
+    "RpcAgent",
+    "RpcAgentServerLauncher",
+    "RunBusy",
+    "RunConfig",
+    "Runners",
+    "RuntimeEngine",
+    "ServerLost",
+    "SparkRuntime",
+    "StoreFailed",
+    "SubAgentError",
+    "SubAgentsFailed",
+    "Task",
+    "TaskFailed",
+    "TaskResponse",
+    "TaskStatus",
+    "TlsConf",
+    "ToolFailed",
+    "ToolResult",
+    "UnknownName",
+    "Unserialisable",
+    "UsageError",
+    "VMPoolManager",
+    "WorkerLost",
+    "concurrent",
+    "current_task",
+    "exec_tasks",
+    "init",
+    "record_step",
+    "record_usage",
+    "run_parallel_rollout",
+    "tool",
+    "wait",
+]
+
+
+def __getattr__(name: str) -> Any:
+    room = _HOME.get(name)
+    if room is None:
+        raise AttributeError(f"module 'paragent' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"paragent.{room}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

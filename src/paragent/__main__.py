@@ -1,0 +1,7 @@
+"""`python -m paragent` is the command `paragent`."""
+
+import sys
+
+from paragent.cli import main
+
+sys.exit(main())

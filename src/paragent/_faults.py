@@ -1,0 +1,43 @@
+"""What an exception has to say to those who are far from where it was raised; whatever it is, it says something."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+__all__ = ["message_of", "traceback_of", "type_name"]
+
+_HOUSE = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - what frames have are texts, and pathlib takes long to import
+
+
+def type_name(error: BaseException) -> str:
+    """Return the name of its class, with the module where that is neither Python's nor `paragent.errors`."""
+    kind = type(error)
+    known = kind.__module__ in {"builtins", "paragent.errors"}
+    return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return its message."""
+    try:
+        return str(error)
+    except Exception as second:  # noqa: BLE001 - a broken __str__ must not hide the error itself
+        return f"(its message cannot be shown: {type(second).__name__})"
+
+
+def traceback_of(error: BaseException, *, of_ours: bool) -> str:
+    """Return its traceback, without the frames of paragent above the user's code.
+
+    Args:
+        error: what was raised.
+        of_ours: whether there is one, its last frame, where no frame is the user's; else it is empty then.
+    """
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename.startswith(_HOUSE) and trace.tb_next:
+        trace = trace.tb_next
+    if not of_ours and (trace is None or trace.tb_frame.f_code.co_filename.startswith(_HOUSE)):
+        return ""
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except Exception as second:  # noqa: BLE001 - as above
+        return f"(its traceback cannot be shown: {type(second).__name__})"

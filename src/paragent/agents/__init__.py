@@ -1,0 +1,23 @@
+"""What runs: agents, and how one is asked for an answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paragent._lazy import names_from
+
+if TYPE_CHECKING:
+    from paragent.agents.base import AgentBase
+    from paragent.agents.parallel import ParallelizableAgent
+    from paragent.agents.replying import Reply, answer_of, replies_async
+
+__all__ = ["AgentBase", "ParallelizableAgent", "Reply", "answer_of", "replies_async"]
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "base": ("AgentBase",),
+        "parallel": ("ParallelizableAgent",),
+        "replying": ("Reply", "answer_of", "replies_async"),
+    },
+)

@@ -1,0 +1,114 @@
+"""The base class of agents."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABCMeta
+from typing import TYPE_CHECKING, Any
+
+from paragent._ids import new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from paragent.agents.rpc_agent import RpcAgent
+    from paragent.remote import DistConf
+    from paragent.rpc import TlsConf
+
+__all__ = ["AgentBase"]
+
+
+class _AgentMeta(ABCMeta):
+    """Gives the constructor of every agent class the argument `to_dist` without the class knowing of it."""
+
+    def __call__(cls, *args: Any, to_dist: Any = None, **kwargs: Any) -> Any:
+        if to_dist is None or to_dist is False:
+            return super().__call__(*args, **kwargs)
+        return _constructor(to_dist is True)(cls, args, kwargs, to_dist)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        """A proxy counts as an instance of the class of the agent that it stands for."""
+        if super().__instancecheck__(instance):
+            return True
+        agent_class = getattr(type(instance), "_paragent_agent", None)
+        return agent_class is not None and cls in agent_class.__mro__
+
+
+@functools.cache
+def _constructor(in_child: bool) -> Callable[..., RpcAgent]:
+    """Return `construct`, imported once and not once for each of a million agents."""
+    if in_child:
+        _start_warm_parent()
+    from paragent.agents.rpc_agent import construct
+
+    return construct
+
+
+def _start_warm_parent() -> None:
+    """Start the process that forks child servers, so that it starts while everything else is loaded here."""
+    from paragent.remote.children.parent import start
+
+    start()
+
+
+class AgentBase(metaclass=_AgentMeta):
+    """Something with a name that replies to messages.
+
+    A subclass defines `reply`, as a plain or as an `async` method. It receives a `Msg` (or None) and returns a `Msg`, an
+    `ActionModel` or any other object.
+
+    `Cls(..., to_dist=True)` makes the agent in another process, where alone the constructor runs, and returns a proxy;
+    `to_dist` may also be a `DistConf` or a mapping of its settings. No constructor ever sees it; one that names it does so
+    for type checkers.
+    """
+
+    name: str
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        to_dist: bool | Mapping[str, Any] | DistConf | None = None,  # noqa: ARG002 - taken by the metaclass
+    ) -> None:
+        self.name = name if name is not None else new_id(type(self).__name__)
+
+    def reply(self, x: Any = None) -> Any:  # noqa: ARG002 - the name that subclasses and callers use
+        """Answer a message; every subclass says how."""
+        raise TypeError(
+            f"{type(self).__name__} has no `reply` method: define `def reply(self, x)` or `async def reply(self, x)`"
+        )
+
+    def __call__(self, x: Any = None) -> Any:
+        return self.reply(x)
+
+    def to_dist(
+        self,
+        host: str | None = None,
+        port: int | str | None = None,
+        *,
+        own_process: bool = False,
+        timeout: float | None = None,
+        tls: TlsConf | None = None,
+    ) -> RpcAgent:
+        """Copy this agent, as it is now, to another process, and return its proxy.
+
+        Args:
+            host: with `port`, the server that it shall live on; without both, a child process of this program.
+            port: see `host`.
+            own_process: a child process for this agent alone.
+            timeout: seconds that each call may take.
+            tls: how to connect to a server that uses TLS.
+
+        Raises:
+            ConfigError: the settings contradict each other.
+            Unserialisable: some part of its state cannot travel; the error names the part.
+        """
+        if host is None and port is None:
+            _start_warm_parent()
+        from paragent.agents.rpc_agent import move
+        from paragent.remote import DistConf
+
+        return move(self, DistConf(host=host, port=port, own_process=own_process, timeout=timeout, tls=tls))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={getattr(self, 'name', None)!r})"

@@ -1,0 +1,51 @@
+"""The default agent of rollouts: a conversation with a model that may call tools until it has an answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paragent.agents.base import AgentBase
+from paragent.agents.playing import Played
+from paragent.errors import ContextFull
+
+if TYPE_CHECKING:
+    from paragent.agents.playing import Episode
+
+__all__ = ["ChatAgent"]
+
+
+class ChatAgent(AgentBase):
+    """Asks, performs the tool calls, asks again; the first message without a tool call is the answer.
+
+    A call that ends the attempt is an end, too.
+    """
+
+    def __init__(self, name: str | None = "chat") -> None:
+        super().__init__(name)
+
+    async def play(self, episode: Episode) -> Played:
+        """Play one rollout to its end: an answer, the last turn, or a context that is full."""
+        if episode.instructions:
+            episode.messages.append({"role": "system", "content": episode.instructions})
+        episode.messages.append({"role": "user", "content": episode.question})
+        said = ""
+        empty = 0
+        for _ in range(episode.max_turns):
+            try:
+                completion = await episode.complete()
+            except ContextFull:
+                return Played(said, "context full")
+            message = completion.message
+            said = message.get("content") or said
+            if calls := message.get("tool_calls"):
+                await episode.answer_calls(calls)
+                if episode.ended:
+                    return Played(said, episode.ended)
+            elif message.get("content"):
+                return Played(said, "answer cut" if completion.finish_reason == "length" else "answered")
+            elif empty < episode.max_retries:
+                empty += 1
+                episode.messages.pop()
+            else:
+                return Played("", "answered")
+        return Played(said, "turns used up")

@@ -1,0 +1,106 @@
+"""The far side of a bounded process: a request per line comes in, output and one marked reply go out.
+
+This file also runs alone inside sandboxes, where paragent is not installed: standard library only, no imports of ours.
+It trusts nobody: what it runs may do anything to this process, so every limit that matters is also kept from outside.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import linecache
+import os
+import resource
+import signal
+import sys
+import traceback
+from typing import Any
+
+
+class TimeLimit(BaseException):
+    """The code ran longer than its soft limit. Not an Exception, so that `except Exception` does not swallow it."""
+
+
+def give_up_rights(settings: dict[str, Any]) -> None:
+    """Take on the limits, for this process and all that it starts."""
+    for name, value in settings["limits"].items():
+        resource.setrlimit(getattr(resource, name), (value, value))
+    if settings.get("uid"):
+        os.setgroups([])
+        os.setresgid(settings["uid"], settings["uid"], settings["uid"])
+        os.setresuid(settings["uid"], settings["uid"], settings["uid"])
+    if settings.get("die_with_parent"):
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG in <linux/prctl.h>
+
+
+def execute(namespace: dict[str, Any], name: str, code: str, limit: float) -> dict[str, Any]:
+    """Run code in the namespace, show the value of a last expression as a console does, tell how it ended."""
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        tree = ast.parse(code, name)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, name, "exec"), namespace)  # noqa: S102 - what this process is for
+        if isinstance(last, ast.Expr):
+            sys.displayhook(eval(compile(ast.Expression(last.value), name, "eval"), namespace))  # noqa: S307 - as above
+    except TimeLimit:
+        return {"ok": False, "error": f"TimeLimit: stopped after {limit:g} s; variables are kept"}
+    except BaseException as error:  # noqa: BLE001 - whatever the code raised is its result, SystemExit too
+        return {"ok": False, "error": _told(error)}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return {"ok": True}
+
+
+def _told(error: BaseException) -> str:
+    ours = error.__traceback__
+    shown = ours.tb_next if ours is not None else None
+    return "".join(traceback.format_exception(type(error), error, shown)).strip()
+
+
+def call(target: str, arguments: list[Any]) -> dict[str, Any]:
+    """Call `module:function` and tell what it returned or raised; `module:` only imports."""
+    module_name, _, function = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        return {"ok": True, "value": getattr(module, function)(*arguments) if function else None}
+    except Exception as error:  # noqa: BLE001 - told to the caller, who has the context
+        return {"ok": False, "error": str(error), "type": type(error).__name__}
+
+
+def _out_of_time(*_: object) -> None:
+    raise TimeLimit
+
+
+def serve(settings: dict[str, Any]) -> None:
+    """Answer requests until there are no more."""
+    home = os.getpid()
+    requests = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    signal.signal(signal.SIGALRM, _out_of_time)
+    give_up_rights(settings)
+    sys.argv = [""]
+    namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+    for number, line in enumerate(requests, 1):
+        request = json.loads(line)
+        if "code" in request:
+            reply = execute(namespace, f"<cell {number}>", request["code"], request["limit"])
+        else:
+            reply = call(request["target"], request["arguments"])
+        if os.getpid() != home:
+            os._exit(0)  # the code forked, and this is the child that came back
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _write(f"{request['mark']}{json.dumps(reply)}\n".encode())
+
+
+def _write(data: bytes) -> None:
+    while data:
+        data = data[os.write(1, data) :]
+
+
+if __name__ == "__main__":
+    serve(json.loads(sys.argv[1]))

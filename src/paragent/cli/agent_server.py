@@ -1,0 +1,128 @@
+"""`paragent agent-server`: run an agent server, or ask a running one; `paragent agents`: what lives there."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from typing import TYPE_CHECKING, Any
+
+from paragent._wording import counted
+from paragent.cli.tls_options import add_tls_options, tls_conf
+from paragent.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from paragent.remote.client.link import Link
+
+__all__ = ["add"]
+
+_PATIENCE = 10.0
+"""Seconds to wait for a server's report."""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    server = subparsers.add_parser("agent-server", help="run an agent server; or list, info, stop: ask a running one")
+    server.add_argument("action", nargs="?", choices=["run", "list", "info", "stop"], default="run")
+    _add_place(server)
+    server.add_argument(
+        "--module",
+        action="append",
+        default=[],
+        help="a module whose agent classes the server runs; with it the server accepts no code (may be given again)",
+    )
+    server.add_argument("--accept-code", action="store_true", help="also run classes that clients send")
+    server.add_argument("--lease", type=float, default=10.0, help="seconds until what a lost client had is freed")
+    server.set_defaults(run=run)
+    agents = subparsers.add_parser("agents", help="show the agents of a running agent server")
+    _add_place(agents)
+    agents.add_argument("--limit", type=int, default=50, help="how many to show (default: 50)")
+    agents.set_defaults(run=show)
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="localhost", help="default: localhost, which only this machine reaches")
+    parser.add_argument("--port", type=int, default=12345, help="(default: 12345)")
+    add_tls_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a server until it is told to end, or ask a running one."""
+    if options.action != "run":
+        return _ask(options)
+    from paragent.remote.launcher import RpcAgentServerLauncher
+
+    classes = [cls for name in options.module for cls in _agent_classes(name)]
+    launcher = RpcAgentServerLauncher(
+        options.host,
+        options.port,
+        classes,
+        accept_code=options.accept_code or not classes,
+        tls=tls_conf(options),
+        lease=options.lease,
+    )
+    what = f"runs {', '.join(sorted(cls.__name__ for cls in classes))}" if classes else "runs whatever is sent"
+    with launcher.ending_at_signals():
+        launcher.launch(in_subprocess=False)
+        print(f"agent server at {launcher.address}: {what} for whoever has the token; Ctrl-C ends it", flush=True)
+        launcher.wait_until_terminate()
+    return 0
+
+
+def _agent_classes(name: str) -> list[type]:
+    from paragent.agents import AgentBase
+
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"--module {name}: {error}") from error
+    found = [
+        cls
+        for _, cls in inspect.getmembers(module, inspect.isclass)
+        if issubclass(cls, AgentBase) and cls is not AgentBase and cls.__module__ == module.__name__
+    ]
+    if not found:
+        raise ConfigError(f"--module {name}: it defines no agent class (a subclass of AgentBase)")
+    return found
+
+
+def _link(options: argparse.Namespace) -> Link:
+    from paragent.remote.client.links import link_to
+    from paragent.rpc import Address
+
+    return link_to(Address.of(options.host, options.port), tls_conf(options))
+
+
+def _ask(options: argparse.Namespace) -> int:
+    report: Any = _link(options).control(options.action).result(_PATIENCE)
+    if options.action == "stop":
+        print(f"agent server at {options.host}:{options.port} ends")
+    else:
+        print(json.dumps(report, indent=2))
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """Show a server's agents as a table."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from paragent.cli.tables import console
+
+    report: dict[str, Any] = _link(options).control("list", options.limit).result(_PATIENCE)
+    out = console()
+    out.print(
+        f"{report['place']}: {counted(report['agents'], 'agent')} of {counted(report['clients'], 'client')}, "
+        f"{counted(report['calls_under_way'], 'call')} under way, {report['calls_served']:,} served, "
+        f"{report['memory_bytes'] / 2**20:,.0f} MiB, up {report['uptime']:,.0f} s"
+    )
+    table = Table()
+    columns = ("id", "name", "class", "state", "queue", "served", "client")
+    for column in columns:
+        table.add_column(column, justify="right" if column in ("queue", "served") else "left")
+    for agent in report["list"]:
+        table.add_row(*(escape(str(agent[column])) for column in columns))
+    out.print(table)
+    return 0

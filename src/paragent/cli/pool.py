@@ -1,0 +1,147 @@
+"""`paragent pool`: serve a pool of machines, look at it, end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+from paragent._wording import counted
+from paragent.cli.machine_options import add_machine_options, machine_settings
+from paragent.cli.tls_options import add_tls_options, tls_conf
+from paragent.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from paragent.vms import PoolClient, PoolStatus
+
+__all__ = ["add"]
+
+_COLOURS = {
+    "booting": "yellow",
+    "free": "green",
+    "leased": "cyan",
+    "resetting": "yellow",
+    "quarantined": "red",
+    "stopped": "dim",
+}
+_TICK = 0.2
+"""Seconds between looks at whether a client has asked to drain."""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    parser = subparsers.add_parser("pool", help="serve a pool of machines to workers, look at it, end it")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    serve = commands.add_parser("serve", help="start machines and serve them until Ctrl-C or `pool drain`")
+    serve.add_argument("--num-vms", type=int, default=3, help="machines that can be leased at a time (default: 3)")
+    serve.add_argument("--num-spares", type=int, help="machines kept ready beyond that, to hide resets")
+    serve.add_argument("--name", default="default", help="pools of one name clear up after each other")
+    serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
+    serve.add_argument("--port", type=int, default=0, help="where to listen (default: any free port)")
+    add_machine_options(serve)
+    add_tls_options(serve)
+    serve.set_defaults(run=_serve)
+    for name, run, help_text in (
+        ("status", _status, "show the table of machines"),
+        ("drain", _drain, "grant nothing more; the pool ends when all machines came back"),
+        ("retire", _retire, "replace a machine by a fresh one"),
+    ):
+        command = commands.add_parser(name, help=help_text)
+        command.add_argument("--pool", metavar="HOST:PORT", help="where it is served (default: PARAGENT_POOL)")
+        if name == "retire":
+            command.add_argument("machine", help="its id in the table")
+        add_tls_options(command)
+        command.set_defaults(run=run)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    import logging
+
+    from paragent.vms import VMPoolManager
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends what is being started
+    ended = threading.Event()
+    pool = VMPoolManager(
+        options.provider_name,
+        options.num_vms,
+        spares=options.num_spares,
+        name=options.name,
+        settings=machine_settings(options),
+    )
+    try:
+        pool.start(wait_for=0)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        server = pool.serve(options.host, options.port, tls=tls_conf(options))
+        print(f"pool {options.name} is served at {server.address}", flush=True)
+        print(f"look at it: paragent pool status --pool {server.address}", flush=True)
+        while not ended.wait(_TICK) and not pool.failure:
+            if server.drain_asked and pool.drain(timeout=0):
+                print("drained: all machines came back", flush=True)
+                return 0
+        if pool.failure:
+            print(f"the pool gave up: {pool.failure}", flush=True)
+            return 1
+    finally:
+        pool.stop()
+    print("stopped: all machines are ended", flush=True)
+    return 0
+
+
+def _client(options: argparse.Namespace) -> PoolClient:
+    from paragent.vms import PoolClient
+
+    address = options.pool or os.environ.get("PARAGENT_POOL")
+    if not address:
+        raise ConfigError("say where the pool is: --pool HOST:PORT, as `paragent pool serve` printed it")
+    return PoolClient(address, tls=tls_conf(options))
+
+
+def _status(options: argparse.Namespace) -> int:
+    from paragent.cli.tables import console
+
+    with _client(options) as client:
+        console().print(_table(client.status()))
+    return 0
+
+
+def _drain(options: argparse.Namespace) -> int:
+    with _client(options) as client:
+        client.drain()
+    print("the pool grants nothing more and ends when all machines came back")
+    return 0
+
+
+def _retire(options: argparse.Namespace) -> int:
+    with _client(options) as client:
+        client.retire(options.machine)
+    print(f"{options.machine} is replaced, or will be when its holder is done")
+    return 0
+
+
+def _table(status: PoolStatus) -> Any:
+    from rich.markup import escape
+    from rich.table import Table
+
+    trouble = f", gave up: {status.failure}" if status.failure else ", draining" if status.draining else ""
+    machines, spares = counted(status.size, "machine"), counted(status.spares, "spare")
+    title = f"{status.pool}: {status.provider}, {machines} and {spares}, {status.waiting} waiting"
+    table = Table(title=escape(title + trouble), title_justify="left")
+    for heading in ("machine", "state", "for", "holder", "uses", "address", "why"):
+        table.add_column(heading, justify="right" if heading in {"for", "uses"} else "left")
+    for row in status.machines:
+        colour = _COLOURS[row.state]
+        table.add_row(
+            row.id,
+            f"[{colour}]{row.state}[/]",
+            f"{row.seconds:.0f} s",
+            escape(row.holder),
+            str(row.uses),
+            row.address,
+            escape(row.reason),
+        )
+    return table

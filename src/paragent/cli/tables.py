@@ -1,0 +1,86 @@
+"""Tables about runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paragent._wording import counted
+from paragent.store import PlayStatus
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from paragent.store import Summary
+
+__all__ = ["COLOURS", "console", "number", "plain_table", "summary_table"]
+
+COLOURS = {
+    PlayStatus.COMPLETED: "green",
+    PlayStatus.FAILED: "red",
+    PlayStatus.TIMED_OUT: "yellow",
+    PlayStatus.INFRASTRUCTURE: "magenta",
+}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console; without a terminal, lines are not cut at 80 columns."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=140)
+
+
+def number(value: float | None, form: str = ".3f") -> str:
+    """Return a number, or a word for one that nobody knows."""
+    return "unknown" if value is None else format(value, form)
+
+
+def plain_table(title: str, *headings: str) -> Table:
+    """Return an empty table."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading)
+    return table
+
+
+def summary_table(name: str, summary: Summary) -> Any:
+    """Return the statistics of a run as a table."""
+    from rich.markup import escape
+
+    table = plain_table(escape(name), "", "")
+    table.show_header = False
+    table.add_row("rollouts", f"{summary.done} of {summary.rollouts}" + _attempts(summary))
+    for status, count in summary.statuses.items():
+        if count:
+            table.add_row(f"  {status}", f"[{COLOURS[PlayStatus(status)]}]{count}[/]")
+    error = "" if summary.standard_error is None else f" ± {summary.standard_error:.3f}"
+    table.add_row("[bold]score[/]", f"[bold]{number(summary.mean)}[/]{error}")
+    if summary.statuses[PlayStatus.INFRASTRUCTURE]:
+        table.add_row("  without failures of infrastructure", number(summary.mean_of_played))
+    for k, value in summary.pass_at.items():
+        table.add_row(f"  pass@{k}", f"{value:.3f}")
+    for metric, value in summary.means.items():
+        table.add_row(f"  {escape(metric)}", f"{value:.3f}")
+    for kind, count in summary.failures.items():
+        table.add_row(f"failed: {escape(kind)}", str(count))
+    table.add_row("tokens in / out", f"{number(summary.prompt_tokens, ',')} / {number(summary.completion_tokens, ',')}")
+    table.add_row("cost", number(summary.cost, ",.4f"))
+    if summary.machines is not None:
+        table.add_row("machines", _machines(summary.machines))
+    table.add_row(
+        "time",
+        f"{summary.seconds:.1f} s in {counted(summary.sessions, 'session')}; {summary.seconds_worked:.1f} s of work",
+    )
+    return table
+
+
+def _machines(figures: dict[str, float]) -> str:
+    leased, part = figures["leased_seconds"], figures["utilisation"]
+    return f"{counted(round(figures['hand_overs']), 'hand-over')}, {leased:.1f} s leased, {part:.0%} of their time"
+
+
+def _attempts(summary: Summary) -> str:
+    return f" ({counted(summary.tasks, 'task')} x {summary.attempts} attempts)" if summary.attempts > 1 else ""

@@ -1,0 +1,107 @@
+"""`paragent vm`: images and single machines."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from paragent.cli.machine_options import add_machine_options, machine_settings
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["add"]
+
+_BOOT_SECONDS = 900.0
+"""For an image to boot once, on a host that is busy with other things as well; alone it takes a minute."""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    parser = subparsers.add_parser("vm", help="build images of machines, list and remove them, try one")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    build = commands.add_parser("build", help="build an image from Debian packages")
+    described = "tiny: a small Linux guest, for tests and sandboxes; desktop: a screen with applications, for OSWorld"
+    build.add_argument("image", choices=["tiny", "desktop"], help=described)
+    build.add_argument("--fresh", action="store_true", help="build it even if there is one of the same packages")
+    build.add_argument(
+        "--freeze", action="store_true", help="also boot it once and keep its state, as the first pool would"
+    )
+    build.set_defaults(run=_build)
+    commands.add_parser("list", help="list images and frozen machines").set_defaults(run=_list)
+    remove = commands.add_parser("rm", help="remove an image and what was frozen from it")
+    remove.add_argument("image")
+    remove.set_defaults(run=_remove)
+    shell = commands.add_parser("shell", help="start a machine, run lines of input in it, throw it away")
+    add_machine_options(shell)
+    shell.set_defaults(run=_shell)
+
+
+def _build(options: argparse.Namespace) -> int:
+    from paragent.vms.images.desktop import build_desktop
+    from paragent.vms.images.tiny import build_tiny
+
+    began = time.monotonic()
+    image = {"tiny": build_tiny, "desktop": build_desktop}[options.image](fresh=options.fresh)
+    print(f"{image.name}: {image.size / 1e6:.0f} MB in {image.folder} ({time.monotonic() - began:.1f} s)")
+    if options.freeze:
+        _freeze(image.name)
+    return 0
+
+
+def _freeze(image: str) -> None:
+    from paragent.vms import VMPoolManager
+
+    began = time.monotonic()
+    with VMPoolManager("qemu", 1, spares=0, name="freeze", path_to_vm=image, boot_seconds=_BOOT_SECONDS):
+        print(f"{image}: frozen and ready to be cloned ({time.monotonic() - began:.1f} s)")
+
+
+def _list(_: argparse.Namespace) -> int:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from paragent.cli.tables import console
+    from paragent.vms.images import frozen_states, images
+
+    table = Table(title="images and what is frozen from them", title_justify="left")
+    for heading in ("image", "kind", "size", "where"):
+        table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
+    for image in images():
+        kind = "image" if image.part_of is None else f"part of {image.part_of}"
+        table.add_row(image.name, kind, f"{image.size / 1e6:.0f} MB", escape(str(image.folder)))
+    for state in frozen_states():
+        table.add_row(escape(state.image), "frozen machine", f"{state.size / 1e6:.0f} MB", escape(str(state.folder)))
+    console().print(table)
+    return 0
+
+
+def _remove(options: argparse.Namespace) -> int:
+    from paragent.vms.images import remove_image
+
+    remove_image(options.image)
+    print(f"removed {options.image}")
+    return 0
+
+
+def _shell(options: argparse.Namespace) -> int:
+    from paragent.vms import VMPoolManager
+
+    provider, settings = options.provider_name, machine_settings(options)
+    with VMPoolManager(provider, 1, spares=0, name="shell", settings=settings) as pool, pool.lease() as machine:
+        interactive = sys.stdin.isatty()
+        if interactive:
+            print(f"machine at {machine.address}; each line is a command, Ctrl-D ends it and throws it away")
+        status = 0
+        while True:
+            if interactive:
+                print("$ ", end="", flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                return status
+            if line.strip():
+                result = machine.execute(line)
+                print(result.output, end="", flush=True)
+                print(result.error, end="", file=sys.stderr, flush=True)
+                status = result.returncode

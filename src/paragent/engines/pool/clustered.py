@@ -1,0 +1,196 @@
+"""An engine whose workers are at stations that a cluster starts."""
+
+from __future__ import annotations
+
+import abc
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from paragent._ids import new_id
+from paragent._plugins import require_extra
+from paragent.engines.pool.options import check_options
+from paragent.engines.pool.pace import Pace
+from paragent.engines.pool.pooled import PooledRuntime
+from paragent.engines.pool.reception import Reception
+from paragent.engines.pool.station_member import StationMember
+from paragent.engines.station.orders import Posting, Surroundings
+from paragent.errors import EngineFailed
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+    from paragent.config import RunConfig
+    from paragent.engines.pool.cluster import Cluster
+    from paragent.engines.pool.pooled import Member
+
+__all__ = ["ClusterRuntime"]
+
+_logger = logging.getLogger("paragent")
+START_TIMEOUT = 120.0
+"""Seconds to wait for the first worker where `start_timeout` is not given: twenty times what a local Ray or Spark takes."""
+_SHORTAGE_AFTER = 20.0
+"""Seconds after which workers that have no place yet are worth a warning: longer than a busy machine takes to start them."""
+_LOOK = 0.25
+"""Seconds between two looks at which stations are over; joined ones are noticed at once, by their connection."""
+_FAILED_STARTS = 3
+"""Stations in a row that end before they have reported: then there is no point in starting more."""
+
+
+class ClusterRuntime(PooledRuntime):
+    """Everything of a cluster engine but the cluster: a subclass names it in `open_cluster`.
+
+    Two threads besides the pool's: one talks to the cluster, one receives the stations that report.
+
+    Raises:
+        MissingExtra: the package of the cluster's system is not installed.
+        ConfigError: an engine option is unknown or of the wrong type.
+    """
+
+    where_errors_are = "Look into the cluster's own logs"
+    extra: ClassVar[str] = ""
+    """The extra that brings the system, which is also the engine's name; empty: it needs none, and any option is passed on."""
+    package: ClassVar[str] = ""
+    """The package of that extra without which the engine cannot work."""
+    options: ClassVar[Mapping[str, tuple[type, ...]]] = {}
+    """The engine options and their types."""
+
+    def __init__(self, config: RunConfig) -> None:
+        if self.extra:
+            require_extra(f"the engine {self.extra!r}", extra=self.extra, package=self.package)
+            check_options(self.extra, config.engine_options, self.options)
+        super().__init__(config)
+        self.carries_modules = not config.in_local
+        self._secret = os.urandom(32)
+        self._orders: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
+        self._manager: threading.Thread | None = None
+        self._reception: Reception | None = None
+        self._expected: set[str] = set()
+        self._roster = threading.Lock()
+        """Protects `_expected`, the stations that were ordered and have not reported."""
+        self._failed_stations = 0
+        self._progress_at = time.monotonic()
+        self._warned = False
+
+    @abc.abstractmethod
+    def open_cluster(self) -> Cluster:
+        """Return the cluster to use, not started."""
+
+    def expect(self, calls: int) -> None:
+        """Nothing: a cluster is started, or asked for places, for calls that were checked and are there."""
+
+    def recruit(self, missing: int) -> list[Member]:
+        """Order stations; they come by themselves."""
+        with self._roster:
+            missing -= len(self._expected)
+            missing -= len(self._arrivals)
+            if missing <= 0:
+                return []
+            names = [new_id("station") for _ in range(missing)]
+            self._expected.update(names)
+        self._progress_at = time.monotonic()
+        if self._manager is None:
+            self._manager = threading.Thread(target=self._manage, name="paragent-cluster", daemon=True)
+            self._manager.start()
+        self._orders.put(names)
+        return []
+
+    def close(self) -> None:
+        """End the stations, then what the cluster's side of the engine started."""
+        super().close()
+        self._orders.put(None)
+        if self._manager is not None:
+            self._manager.join()
+        while self._arrivals:
+            self._arrivals.popleft().release(0.0)
+
+    # --- the cluster's thread -----------------------------------------------------------------------------------------
+
+    def _manage(self) -> None:
+        cluster = self.open_cluster()
+        try:
+            host = cluster.start()
+            self._progress_at = time.monotonic()
+            self._reception = Reception(host, self._secret, self._welcome)
+            while not self._closing:
+                self._look_after(cluster, host, self._reception.port)
+        except EngineFailed as failure:
+            self._fail(failure)
+        except Exception as error:  # noqa: BLE001 - without this thread no worker would ever come
+            name = type(self).__name__
+            self._fail(EngineFailed(f"{name} cannot start workers ({type(error).__name__}: {error})"))
+        finally:
+            while not self._closing:
+                self._orders.get()
+            if self._reception:
+                self._reception.close()
+            cluster.stop()
+
+    def _look_after(self, cluster: Cluster, host: str, port: int) -> None:
+        try:
+            names = self._orders.get(timeout=_LOOK)
+        except queue.Empty:
+            names = None
+        if names:
+            cluster.launch([self._posting(name, host, port) for name in names])
+        for name, reason in cluster.ended():
+            self._station_ended(name, reason)
+        waiting = len(self._expected)
+        if not waiting:
+            return
+        waited = time.monotonic() - self._progress_at
+        if not self._crew and waited > self._start_timeout:
+            raise EngineFailed(f"no worker has started within {waited:.0f} s: {cluster.shortage()}")
+        if waited > _SHORTAGE_AFTER and not self._warned:
+            self._warned = True
+            _logger.warning("%d of %d workers have no place yet: %s", waiting, self.config.workers, cluster.shortage())
+
+    @property
+    def _start_timeout(self) -> float:
+        return float(self.config.engine_options.get("start_timeout", START_TIMEOUT))
+
+    def _station_ended(self, name: str, reason: str) -> None:
+        with self._roster:
+            if name not in self._expected:
+                return  # it had reported; its connection tells the rest
+            self._expected.discard(name)
+        self._failed_stations += 1
+        if self._failed_stations >= _FAILED_STARTS and not self._crew:
+            raise EngineFailed(f"workers end before they are ready, the last one: {reason}. {self.where_errors_are}")
+        self._wake()
+
+    def _posting(self, name: str, host: str, port: int) -> Posting:
+        limits = self.limits
+        near = self.config.in_local
+        return Posting(
+            name=name,
+            host=host,
+            port=port,
+            secret=self._secret,
+            sync_limit=limits.sync,
+            async_limit=limits.asynchronous,
+            shared_limit=limits.shared,
+            slots=Pace.most(limits.sync) + Pace.most(limits.asynchronous),
+            log_level=logging.getLogger().getEffectiveLevel(),
+            python=sys.version_info[:2],
+            surroundings=Surroundings(tuple(sys.path), str(Path.cwd()), dict(os.environ)) if near else None,
+        )
+
+    # --- the reception's threads --------------------------------------------------------------------------------------
+
+    def _welcome(self, name: str, connection: socket.socket) -> bool:
+        """Take in a station that was ordered; any other is one that the cluster started a second time."""
+        with self._roster:
+            if name not in self._expected or self._closing:
+                return False
+            self.enlist(StationMember(name, connection))
+            self._expected.discard(name)
+        self._failed_stations = 0
+        self._progress_at = time.monotonic()
+        return True

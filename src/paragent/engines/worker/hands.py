@@ -1,0 +1,370 @@
+"""The hands of a worker: threads for sync calls, one event loop for all async ones."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paragent._processes import here
+from paragent._threads import raise_in_thread
+from paragent.engines.worker.gate import Gate
+from paragent.parcels import is_plain, pack, unpack
+from paragent.tasks.outcome import Ending, Outcome
+from paragent.tasks.recording import Recording, current_recording
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from paragent.engines.base import Call
+    from paragent.parcels import Parcel
+
+__all__ = ["Hands", "StartTimes"]
+
+
+_RETURNED = Ending.RETURNED
+_REUSABLE_KEPT = 128
+"""Targets without state that are kept unpacked: as many as a worker is trusted to keep packed."""
+_END_PATIENCE = 1.0
+"""Seconds that async calls have to clean up when the worker ends."""
+
+
+class Abandoned(SystemExit):
+    """Raised inside code that worked longer than its limit and cannot be stopped in any other way."""
+
+
+class StartTimes(Protocol):
+    """Where the start of each call is noted, by its number, for whoever enforces time limits from outside."""
+
+    def __setitem__(self, number: int, started: float) -> None: ...
+
+
+class Hands:
+    """Performs calls and emits one outcome for each, from whichever thread it ended in.
+
+    Args:
+        emit: receives each outcome; called from several threads.
+        sync_limit: sync calls at a time.
+        async_limit: async calls at a time.
+        shared: the limits are one limit for both kinds together.
+        starts: gets the `time.monotonic()` of each call's start.
+        finished: called with the label of each call that ended, before its outcome is emitted.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[Outcome], None],
+        *,
+        sync_limit: int,
+        async_limit: int,
+        shared: bool,
+        starts: StartTimes,
+        finished: Callable[[str], None],
+    ) -> None:
+        self._emit = emit
+        self._starts = starts
+        self._finished = finished
+        self.place = here()
+        self._sync_gate = Gate(sync_limit, self._start)
+        self._async_gate = self._sync_gate if shared else Gate(async_limit, self._start)
+        self._sync: SimpleQueue[Call | None] = SimpleQueue()
+        self._lanes = 0
+        self._busy = 0
+        self._lane_of: dict[int, int] = {}
+        """The thread that performs each sync call under way."""
+        self._lane_lock = threading.Lock()
+        """Protects `_lanes`, `_busy` and `_lane_of`."""
+        self._reusable: dict[bytes, Any] = {}
+        """Unpacked targets that have no state, by their packed form."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
+        self._closing = False
+        self._loop_lock = threading.Lock()
+        """Makes the event loop start once."""
+        self._playing: dict[int, tuple[asyncio.Task[None], asyncio.TimerHandle | None]] = {}
+        """Async calls under way and the alarms of their limits; used by the event loop's thread only."""
+        self._stopped: dict[int, Ending] = {}
+        """Why an async call was cancelled by us; used by the event loop's thread only."""
+
+    def take(self, calls: Sequence[Call]) -> None:
+        """Perform `calls` as soon as the limits allow."""
+        for is_async, gate in ((False, self._sync_gate), (True, self._async_gate)):
+            chosen = [call for call in calls if call.is_async is is_async]
+            if chosen:
+                gate.offer(chosen)
+
+    def forget_targets(self) -> None:
+        """Unpack every target anew when it is next used: the code of some was forgotten, and what comes again is another."""
+        self._reusable.clear()
+
+    def recall(self) -> list[int]:
+        """Give up every call that has not started, and return their numbers; they get no outcome from here."""
+        waiting = self._sync_gate.recall()
+        if self._async_gate is not self._sync_gate:
+            waiting += self._async_gate.recall()
+        return [call.number for call in waiting]
+
+    def cancel(self) -> None:
+        """Cancel what is async and give up what has not started; sync calls go on, for only a signal could stop them."""
+        for number in self.recall():
+            self._emit(Outcome(number, Ending.CANCELLED, worker=self.place))
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._cancel_playing)
+
+    def lane(self) -> None:
+        """Perform sync calls in the calling thread until `close`. The main thread of a worker comes here to work."""
+        with self._lane_lock:
+            self._lanes += 1
+        self._work()
+
+    def abandon(self, number: int) -> None:
+        """Let another call take the place of one that does not end; what it still returns is dropped.
+
+        Its thread is asked to stop, which Python code obeys at its next step and native code when it returns.
+        """
+        with self._lane_lock:
+            thread = self._lane_of.pop(number, None)
+            if thread is not None:
+                self._lanes -= 1
+                self._busy -= 1
+        if thread is not None:
+            raise_in_thread(thread, Abandoned)
+            self._sync_gate.leave()
+        elif self._loop_thread is not None and self._loop_thread.ident is not None:
+            raise_in_thread(self._loop_thread.ident, Abandoned)
+
+    def close(self) -> None:
+        """Let every lane end after what it is doing, and end the event loop; native code that hangs is not waited for."""
+        self._closing = True
+        for _ in range(self._lanes):
+            self._sync.put(None)
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._loop_thread:
+            self._loop_thread.join(2 * _END_PATIENCE)
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def _start(self, calls: list[Call]) -> None:
+        to_loop = [call for call in calls if call.is_async]
+        if to_loop:
+            loop = self._event_loop()
+            loop.call_soon_threadsafe(self._play_all, to_loop)
+        for call in calls:
+            if not call.is_async:
+                self._ensure_lane()
+                self._sync.put(call)
+
+    def _ensure_lane(self) -> None:
+        with self._lane_lock:
+            self._busy += 1
+            missing = self._busy > max(self._lanes, 1)
+        if missing:
+            started = threading.Event()
+            threading.Thread(target=self._extra_lane, args=(started,), name="paragent-lane", daemon=True).start()
+            started.wait()
+
+    def _extra_lane(self, started: threading.Event) -> None:
+        with self._lane_lock:
+            self._lanes += 1
+        started.set()
+        self._work()
+
+    def _work(self) -> None:
+        with contextlib.suppress(Abandoned):
+            while (call := self._sync.get()) is not None:
+                following: Call | None = call
+                while following is not None:
+                    following = self._perform(following)
+
+    # --- sync calls ---------------------------------------------------------------------------------------------------
+
+    def _perform(self, call: Call) -> Call | None:
+        """Perform one call; return the one to perform next in this thread, if one was waiting for this.
+
+        Raises:
+            Abandoned: the call was abandoned meanwhile, and this thread with it.
+        """
+        started = time.monotonic()
+        self._lane_of[call.number] = threading.get_ident()
+        self._starts[call.number] = started
+        recording = Recording(call.label)
+        ending, result = copy_context().run(self._attempt, call, recording)
+        if ending is _RETURNED and not is_plain(result) and isinstance(result, Awaitable):
+            self._leave_lane(call)
+            self._event_loop().call_soon_threadsafe(self._play_rest, call, result, recording, started)
+            return None
+        outcome = self._outcome(call, ending, result, recording, started)
+        self._leave_lane(call)
+        self._finished(call.label)
+        self._emit(outcome)
+        following = self._sync_gate.exchange()
+        if following is None:
+            return None
+        if following.is_async:
+            self._start([following])
+            return None
+        self._ensure_lane()
+        return following
+
+    def _leave_lane(self, call: Call) -> None:
+        with self._lane_lock:
+            if self._lane_of.pop(call.number, None) is None:
+                raise Abandoned
+            self._busy -= 1
+
+    # --- async calls --------------------------------------------------------------------------------------------------
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            import asyncio
+
+            with self._loop_lock:
+                if self._loop is None:
+                    loop = asyncio.new_event_loop()
+                    thread = threading.Thread(target=self._run_loop, args=(loop,), name="paragent-loop", daemon=True)
+                    thread.start()
+                    self._loop, self._loop_thread = loop, thread
+        return self._loop
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._closing:
+            with contextlib.suppress(Abandoned):  # meant for a call that has just let go of the loop by itself
+                loop.run_forever()
+        try:
+            left = _tasks_of(loop)  # what calls left behind for each other (clients, helpers) cleans up too
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(_wait_for(left))
+        finally:
+            loop.close()
+
+    def _play_all(self, calls: list[Call]) -> None:
+        for call in calls:
+            self._spawn(call, self._play(call, Recording(call.label)), call.limit)
+
+    def _play_rest(self, call: Call, rest: Awaitable[Any], recording: Recording, started: float) -> None:
+        left = None if call.limit is None else call.limit - (time.monotonic() - started)
+        self._spawn(call, self._play_on(call, rest, recording, started), left)
+
+    def _spawn(self, call: Call, play: Coroutine[Any, Any, None], limit: float | None) -> None:
+        assert self._loop is not None
+        alarm = None if limit is None else self._loop.call_later(limit, self._expire, call.number)
+        self._playing[call.number] = (self._loop.create_task(play), alarm)
+
+    async def _play(self, call: Call, recording: Recording) -> None:
+        started = time.monotonic()
+        self._starts[call.number] = started
+        ending, result = self._attempt(call, recording)
+        await self._play_on(call, result, recording, started, ending)
+
+    async def _play_on(
+        self, call: Call, result: Any, recording: Recording, started: float, ending: Ending = _RETURNED
+    ) -> None:
+        current_recording.set(recording)
+        try:
+            if ending is _RETURNED and isinstance(result, Awaitable):
+                result = await result
+        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its outcome
+            ending, result = Ending.RAISED, error
+        _, alarm = self._playing.pop(call.number)
+        if alarm:
+            alarm.cancel()
+        ending = self._stopped.pop(call.number, ending)
+        outcome = self._outcome(call, ending, result, recording, started)
+        self._settle(call, outcome, self._async_gate if call.is_async else self._sync_gate)
+
+    def _expire(self, number: int) -> None:
+        self._stopped[number] = Ending.TIMED_OUT
+        self._playing[number][0].cancel()
+
+    def _cancel_playing(self) -> None:
+        for number, (task, _) in self._playing.items():
+            self._stopped.setdefault(number, Ending.CANCELLED)
+            task.cancel()
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    def _attempt(self, call: Call, recording: Recording) -> tuple[Ending, Any]:
+        """Make the call in the context of its own; the second value is what it returned or raised."""
+        current_recording.set(recording)
+        try:
+            target = self._reusable.get(call.target.body) or self._unpacked(call.target)
+            return _RETURNED, target(unpack(call.argument))
+        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its outcome
+            return Ending.RAISED, error
+
+    def _unpacked(self, packed: Parcel) -> Any:
+        """Return the target of a call; one that has no state is unpacked once for many calls."""
+        target = unpack(packed)
+        if getattr(target, "is_stateless", False):
+            if len(self._reusable) >= _REUSABLE_KEPT:
+                self._reusable.clear()
+            self._reusable[packed.body] = target
+        return target
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    def _outcome(self, call: Call, ending: Ending, result: Any, recording: Recording, started: float) -> Outcome:
+        outcome = Outcome(call.number, ending, seconds=time.monotonic() - started, worker=self.place)
+        if ending is _RETURNED:
+            if is_plain(result):
+                outcome.value = result
+            else:
+                _put_answer(outcome, result, call.label)
+        elif ending is Ending.RAISED:
+            _put_error(outcome, result)
+        if recording.usage:
+            outcome.usage = recording.usage
+        if recording.trajectory:
+            _put_trajectory(outcome, recording.trajectory, call.label)
+        return outcome
+
+    def _settle(self, call: Call, outcome: Outcome, gate: Gate) -> None:
+        self._finished(call.label)
+        self._emit(outcome)
+        gate.leave()
+
+
+def _put_answer(outcome: Outcome, answer: Any, label: str) -> None:
+    from paragent.errors import Unserialisable
+
+    try:
+        outcome.value = pack(answer, f"the answer of task {label!r}", "answer")
+    except Unserialisable as error:
+        outcome.ending = Ending.RAISED
+        _put_error(outcome, error)
+
+
+def _put_error(outcome: Outcome, error: BaseException) -> None:
+    from paragent.engines.worker.faults import fault  # not at the top: most workers never need it
+
+    outcome.error = fault(error)
+
+
+def _put_trajectory(outcome: Outcome, steps: list[Any], label: str) -> None:
+    from paragent.errors import Unserialisable
+
+    try:
+        outcome.trajectory = pack(steps, f"the trajectory of task {label!r}", "trajectory")
+    except Unserialisable as error:
+        outcome.trajectory = pack([f"not kept: {error}"], "a note")
+
+
+def _tasks_of(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
+    import asyncio
+
+    return list(asyncio.all_tasks(loop))
+
+
+async def _wait_for(tasks: list[asyncio.Task[Any]]) -> None:
+    """Give cancelled tasks a moment to end."""
+    import asyncio
+
+    await asyncio.wait(tasks, timeout=_END_PATIENCE)

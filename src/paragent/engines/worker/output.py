@@ -1,0 +1,132 @@
+"""Prints and logs of the far side, line by line, marked with the task they belong to."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from paragent.tasks.recording import current_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Line", "MarkedStream", "Output", "show"]
+
+
+class Line(NamedTuple):
+    """One line that a task printed, or one record that it logged."""
+
+    label: str | None
+    """The task, or None where the line came from no task's context."""
+    stream: str
+    """`stdout`, `stderr`, or `log`."""
+    text: str
+    logger: str = ""
+    level: int = 0
+    """With `log`: the logger's name and the record's level."""
+
+
+class MarkedStream(io.TextIOBase):
+    """Stands in for `sys.stdout` or `sys.stderr`: cuts what is written into lines and says whose they are.
+
+    Lines of no task go through to the stream that was there before, where there is one to keep.
+    """
+
+    def __init__(self, name: str, emit: Callable[[Line], None], behind: io.TextIOBase, *, keep_unmarked: bool) -> None:
+        self._name = name
+        self._emit = emit
+        self._behind = behind
+        self._keep_unmarked = keep_unmarked
+        self._partial: dict[str | None, str] = {}
+        self._lock = threading.Lock()
+        """Protects `_partial`."""
+
+    encoding = "utf-8"
+    errors = "replace"
+
+    def write(self, text: str) -> int:
+        """Take text in; complete lines go out at once, the rest with the next newline or the end of the task."""
+        label = current_task()
+        if label is None and self._keep_unmarked:
+            return self._behind.write(text)
+        with self._lock:
+            *lines, rest = (self._partial.pop(label, "") + text).split("\n")
+            if rest:
+                self._partial[label] = rest
+        for line in lines:
+            self._emit(Line(label, self._name, line))
+        return len(text)
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether some task has begun a line and not ended it."""
+        return bool(self._partial)
+
+    def finish(self, label: str) -> None:
+        """Send out the last line of a task if it has no newline."""
+        if label in self._partial:
+            with self._lock:
+                rest = self._partial.pop(label, "")
+            if rest:
+                self._emit(Line(label, self._name, rest))
+
+    def writable(self) -> bool:
+        """As every output stream."""
+        return True
+
+    def fileno(self) -> int:
+        """The file descriptor behind, so that a child process can be given this stream."""
+        return self._behind.fileno()
+
+    def flush(self) -> None:
+        """Lines go out by themselves; a partial one waits for its end."""
+
+
+class Output:
+    """Takes over this process's prints and, in a worker of its own, its logs; `restore` gives them back."""
+
+    def __init__(self, emit: Callable[[Line], None], *, keep_unmarked: bool) -> None:
+        self._before = (sys.stdout, sys.stderr)
+        self._streams = [
+            MarkedStream(name, emit, stream, keep_unmarked=keep_unmarked)  # type: ignore[arg-type]
+            for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr))
+        ]
+        sys.stdout, sys.stderr = self._streams
+
+    def finish(self, label: str) -> None:
+        """Send out what a task that ended had printed without a newline."""
+        for stream in self._streams:
+            if stream.holds_text:
+                stream.finish(label)
+
+    def restore(self) -> None:
+        """Give the streams back, unless somebody else took them over meanwhile."""
+        if sys.stdout is self._streams[0]:
+            sys.stdout = self._before[0]
+        if sys.stderr is self._streams[1]:
+            sys.stderr = self._before[1]
+
+
+def show(lines: Iterable[Line], streams: tuple[Any, Any] | None = None) -> None:
+    """On the driver: write lines where the user sees them, logs through the user's own logging.
+
+    Args:
+        lines: what tasks said.
+        streams: where prints to stdout and stderr go; None: to what these are now.
+    """
+    for line in lines:
+        mark = f"[{line.label}] " if line.label else ""
+        if line.stream == "log":
+            import logging
+
+            logger = logging.getLogger(line.logger)
+            if logger.isEnabledFor(line.level):
+                logger.handle(logger.makeRecord(line.logger, line.level, "(worker)", 0, mark + line.text, (), None))
+            continue
+        out, err = streams or (sys.stdout, sys.stderr)
+        stream = out if line.stream == "stdout" else err
+        if stream is not None:
+            stream.write(f"{mark}{line.text}\n")
+            stream.flush()

@@ -1,0 +1,69 @@
+"""What agents act in: one contract, one file or folder per environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paragent._plugins import Family, Member, load_dotted
+from paragent.envs.base import Environment
+from paragent.envs.shared import Shared
+from paragent.envs.tools import Tool, ToolFailed, ToolResult, tool
+from paragent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "ENVIRONMENTS",
+    "Environment",
+    "Shared",
+    "Tool",
+    "ToolFailed",
+    "ToolResult",
+    "environment_class",
+    "open_environment",
+    "tool",
+]
+
+ENVIRONMENTS = Family(
+    kind="environment",
+    members={
+        "math": Member("paragent.envs.math.environment:MathEnvironment", extra="math"),
+        "osworld": Member("paragent.envs.osworld.environment:OSWorldEnvironment"),
+        "py": Member("paragent.envs.py.environment:PyEnvironment"),
+        "rag": Member("paragent.envs.rag.environment:RagEnvironment", extra="rag"),
+        "web": Member("paragent.envs.web.environment:WebEnvironment", extra="web"),
+    },
+    entry_points="paragent.envs",
+)
+
+
+def environment_class(name: str | type[Environment]) -> type[Environment]:
+    """Return the environment of this name, of this `module:Class`, or this one.
+
+    Raises:
+        UnknownName: there is none of this name.
+        MissingExtra: its optional packages are not installed.
+        ConfigError: what was named is no environment.
+    """
+    found: Any = name
+    if isinstance(name, str):
+        found = load_dotted(name) if ":" in name else ENVIRONMENTS.load(name)
+    if not (isinstance(found, type) and issubclass(found, Environment)):
+        raise ConfigError(f"{name!r} is no environment: it must be a subclass of paragent.Environment")
+    return found
+
+
+def open_environment(
+    name: str | type[Environment], options: Mapping[str, Any] | None = None, *, shared: Shared | None = None
+) -> Environment:
+    """Return a new environment for one attempt; the caller owns it and closes it.
+
+    Without `shared` it has resources of its own, which it closes with itself.
+
+    Raises:
+        UnknownName: there is none of this name.
+        MissingExtra: its optional packages are not installed.
+        ConfigError: what was named is no environment, or an option is unknown or has the wrong type.
+    """
+    return environment_class(name)(options, shared=shared)

@@ -1,0 +1,266 @@
+"""The controller of a guest: every request of OSWorld's guest protocol, without holding the event loop.
+
+Each call has a time limit. A request is repeated only where a repeat cannot act twice: reading, writing the same file again,
+and anything that never reached the guest because nobody listened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paragent.errors import MachineFailed
+from paragent.vms.guest_http import Reply, as_form, as_json, as_upload, ask_async, checked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from paragent.vms import Machine
+    from paragent.vms.guest_http import Body
+
+__all__ = ["COMMAND_SECONDS", "Controller", "Executed"]
+
+COMMAND_SECONDS = 90.0
+"""What OSWorld's client allows a command."""
+_GUEST_SECONDS = 120.0
+"""What OSWorld's guest allows one, whatever the client says; its answer comes after that."""
+_TRAVEL = 10.0
+"""Seconds beyond the work itself in which an answer has to arrive."""
+_LOOK_SECONDS = 30.0
+"""For a screenshot, a wallpaper or a list of files."""
+_TREE_SECONDS = 75.0
+"""For an accessibility tree: the applications are asked thousands of questions, which takes an emulated guest on a busy host half
+a minute."""
+_FILE_SECONDS = 120.0
+"""For moving a file: a recording or a document has tens of megabytes."""
+_DOWNLOAD_SECONDS = 300.0
+"""What OSWorld's guest allows itself for fetching a file."""
+_OPEN_SECONDS = 120.0
+"""For opening a file until its window is there; the guest itself would wait 1800 s."""
+_RECORDING_SECONDS = 60.0
+_PAUSES = (0.5, 2.0)
+"""Seconds before a second and a third try; a guest server that is restarted is back within a second or two."""
+_CHROME_PORT = 9222
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What came of a command in the guest."""
+
+    output: str
+    error: str
+    returncode: int
+    """-1 if the guest could not run it or stopped it."""
+    status: str = "success"
+    """`success` means that it ran, however it ended; else `error`, and `error` says why."""
+
+
+class Controller:
+    """Talks to the guest of one machine, which is borrowed.
+
+    Raises:
+        MachineFailed: (all methods) the guest does not answer in time, refuses, or breaks the protocol.
+        LeaseLost: (all methods) the machine has another holder now.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    @property
+    def devtools(self) -> str:
+        """`host:port` of the DevTools of the guest's browser."""
+        return f"{self._machine.host}:{self._machine.ports.get(_CHROME_PORT, _CHROME_PORT)}"
+
+    # --- looking --------------------------------------------------------------------------------------------------------
+
+    async def screenshot(self) -> bytes:
+        """Return the screen as PNG: from the machine's emulated display where its provider serves that, else by the guest."""
+        address = self._machine.details.get("screen", "")
+        reply = await self._send("GET", "/screenshot", limit=_LOOK_SECONDS, again=True, address=address)
+        return checked(reply, "screenshot").body
+
+    async def accessibility_tree(self) -> str:
+        """Return the accessibility tree as XML."""
+        return str((await self._read_json("GET", "/accessibility", limit=_TREE_SECONDS))["AT"])
+
+    async def terminal(self) -> str | None:
+        """Return what the terminal shows; None if there is none."""
+        output = (await self._read_json("GET", "/terminal")).get("output")
+        return None if output is None else str(output)
+
+    async def platform(self) -> str:
+        """Return the name of the guest's system, as `Linux`."""
+        return (await self._read("GET", "/platform")).decode().strip()
+
+    async def cursor_position(self) -> tuple[int, int]:
+        """Return where the pointer is."""
+        x, y = await self._read_json("GET", "/cursor_position")
+        return int(x), int(y)
+
+    async def screen_size(self) -> tuple[int, int]:
+        """Return width and height of the screen."""
+        return _size(await self._read_json("POST", "/screen_size", as_json({})))
+
+    async def window_size(self, app_class_name: str) -> tuple[int, int]:
+        """Return width and height of an application's window."""
+        return _size(await self._read_json("POST", "/window_size", as_form({"app_class_name": app_class_name})))
+
+    async def desktop_path(self) -> str:
+        """Return the path of the user's desktop folder."""
+        return str((await self._read_json("POST", "/desktop_path", as_json({})))["desktop_path"])
+
+    async def wallpaper(self) -> bytes:
+        """Return the picture behind the desktop."""
+        return await self._read("POST", "/wallpaper", as_json({}), limit=_LOOK_SECONDS)
+
+    async def list_directory(self, path: str) -> Mapping[str, Any]:
+        """Return the tree below a folder: `type`, `name`, `children`."""
+        reply = await self._read_json("POST", "/list_directory", as_json({"path": path}), limit=_LOOK_SECONDS)
+        tree: Mapping[str, Any] = reply["directory_tree"]
+        return tree
+
+    async def file(self, path: str) -> bytes | None:
+        """Return the contents of a file; None if there is none."""
+        reply = await self._send("POST", "/file", as_form({"file_path": path}), limit=_FILE_SECONDS, again=True)
+        return None if reply.status == 404 else checked(reply, f"file {path}").body
+
+    # --- acting ---------------------------------------------------------------------------------------------------------
+
+    async def execute(
+        self, command: str | list[str], *, shell: bool = False, timeout: float = COMMAND_SECONDS
+    ) -> Executed:
+        """Run a command to its end; it is never sent twice."""
+        fields = {"command": command, "shell": shell, "timeout": timeout}
+        return await self._execute("/execute", fields, timeout)
+
+    async def execute_with_verification(
+        self,
+        command: str | list[str],
+        verification: Mapping[str, Any],
+        *,
+        shell: bool = False,
+        max_wait_time: float = 10.0,
+        check_interval: float = 1.0,
+    ) -> Executed:
+        """Run a command and have the guest wait until what it should bring about is there."""
+        fields: dict[str, Any] = {"command": command, "shell": shell, "verification": dict(verification)}
+        fields |= {"max_wait_time": max_wait_time, "check_interval": check_interval}
+        return await self._execute("/execute_with_verification", fields, COMMAND_SECONDS + max_wait_time)
+
+    async def run_python(self, code: str) -> Executed:
+        """Run Python code in the guest, which allows it 30 s."""
+        reply = await self._send("POST", "/run_python", as_json({"code": code}), limit=COMMAND_SECONDS)
+        return _executed(reply, "run_python", code_field="return_code")
+
+    async def run_bash_script(
+        self, script: str, *, timeout: float = COMMAND_SECONDS, working_dir: str | None = None
+    ) -> Executed:
+        """Run a script of bash."""
+        fields = {"script": script, "timeout": timeout, "working_dir": working_dir}
+        reply = await self._send("POST", "/run_bash_script", as_json(fields), limit=timeout + _TRAVEL)
+        return _executed(reply, "run_bash_script")
+
+    async def launch(self, command: str | list[str], *, shell: bool = False) -> None:
+        """Start a program and do not wait for it."""
+        await self._do("/setup/launch", {"command": command, "shell": shell})
+
+    async def open_file(self, path: str) -> None:
+        """Open a file with the program for its kind, and wait for the window."""
+        await self._do("/setup/open_file", {"path": path}, limit=_OPEN_SECONDS)
+
+    async def activate_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
+        """Bring a window to the front."""
+        fields = {"window_name": name, "strict": strict, "by_class": by_class}
+        await self._do("/setup/activate_window", fields, again=True)
+
+    async def close_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
+        """Close a window."""
+        await self._do("/setup/close_window", {"window_name": name, "strict": strict, "by_class": by_class})
+
+    async def change_wallpaper(self, path: str) -> None:
+        """Put a picture of the guest behind its desktop."""
+        await self._do("/setup/change_wallpaper", {"path": path}, again=True)
+
+    async def download(self, url: str, path: str) -> None:
+        """Have the guest fetch a file itself."""
+        await self._do("/setup/download_file", {"url": url, "path": path}, limit=_DOWNLOAD_SECONDS, again=True)
+
+    async def upload(self, path: str, data: bytes) -> None:
+        """Write a file; folders on the way are made."""
+        body = as_upload(path, data)
+        reply = await self._send("POST", "/setup/upload", body, limit=_FILE_SECONDS, again=True)
+        checked(reply, f"upload {path}")
+
+    async def start_recording(self) -> None:
+        """Begin a video of the screen."""
+        await self._do("/start_recording", {}, limit=_RECORDING_SECONDS)
+
+    async def end_recording(self) -> bytes:
+        """End the video and return it as MP4."""
+        reply = await self._send("POST", "/end_recording", as_json({}), limit=_RECORDING_SECONDS)
+        return checked(reply, "end_recording").body
+
+    # --- how ------------------------------------------------------------------------------------------------------------
+
+    async def _read(self, method: str, path: str, body: Body | None = None, *, limit: float = _TRAVEL) -> bytes:
+        return checked(await self._send(method, path, body, limit=limit, again=True), path).body
+
+    async def _read_json(self, method: str, path: str, body: Body | None = None, *, limit: float = _TRAVEL) -> Any:
+        return checked(await self._send(method, path, body, limit=limit, again=True), path).json()
+
+    async def _do(self, path: str, fields: dict[str, Any], *, limit: float = 60.0, again: bool = False) -> None:
+        checked(await self._send("POST", path, as_json(fields), limit=limit, again=again), path)
+
+    async def _execute(self, path: str, fields: dict[str, Any], timeout: float) -> Executed:
+        limit = max(timeout, _GUEST_SECONDS) + _TRAVEL
+        return _executed(await self._send("POST", path, as_json(fields), limit=limit), f"execute {fields['command']!r}")
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Body | None = None,
+        *,
+        limit: float,
+        again: bool = False,
+        address: str = "",
+    ) -> Reply:
+        machine = self._machine
+        host, _, port = (address or machine.address).rpartition(":")
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + limit  # of all tries together: a guest that hangs is not waited for three times
+        pauses = iter(_PAUSES)
+        while True:
+            left = deadline - clock()
+            try:
+                return await ask_async(host, int(port), method, path, body, token=machine.token, timeout=left)
+            except MachineFailed as error:
+                # A refused connection carried nothing; after any other failure the guest may have acted.
+                unsent = isinstance(error.__cause__, ConnectionRefusedError)
+                pause = next(pauses, None)
+                if pause is None or not (again or unsent) or clock() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+
+
+def _size(reply: Any) -> tuple[int, int]:
+    return int(reply["width"]), int(reply["height"])
+
+
+def _executed(reply: Reply, what: str, *, code_field: str = "returncode") -> Executed:
+    """Read the answer to a command; a guest that could not run it says so with status 500, or 400 for a bad one."""
+    if reply.status in {400, 500}:
+        try:
+            message = reply.json()
+        except MachineFailed:
+            message = {}
+        told = str(message.get("error") or message.get("message") or reply.body[:500].decode(errors="replace"))
+        return Executed(str(message.get("output") or ""), told, int(message.get(code_field) or -1), "error")
+    answer = checked(reply, what).json()
+    return Executed(
+        output=str(answer.get("output") or ""),
+        error=str(answer.get("error") or ""),
+        returncode=int(answer.get(code_field) or 0),
+        status=str(answer.get("status") or "success"),
+    )

@@ -1,0 +1,95 @@
+"""Which tasks can be played and scored here, and what the others need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paragent.envs.osworld.evaluating import missing
+from paragent.envs.osworld.evaluating.families import ACCOUNTS
+from paragent.envs.osworld.setting_up import lacking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["Coverage", "Need", "TaskNeeds", "coverage_of", "lacks", "needs_of"]
+
+_ACCOUNTS = tuple(set(ACCOUNTS.values()))
+PROXY = "a proxy (the sites that the task visits refuse many addresses)"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNeeds:
+    """What one task needs and is not there."""
+
+    id: str
+    domain: str
+    missing: tuple[str, ...]
+    """Set-up steps, getters, metrics, packages."""
+    account: str
+    """The account that it needs, empty if none."""
+    proxy: bool
+
+    @property
+    def covered(self) -> bool:
+        """Whether it can be played and scored on a plain machine of the right image."""
+        return not (self.missing or self.account or self.proxy)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that is not there."""
+
+    what: str
+    tasks: int
+    """How many tasks need it."""
+    unlocks: int
+    """How many of them need nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is known about all tasks of a file."""
+
+    tasks: Sequence[TaskNeeds]
+
+    def needs(self) -> list[Need]:
+        """Return all that is not there, the most wanted first."""
+        wanted: Counter[str] = Counter()
+        alone: Counter[str] = Counter()
+        for task in self.tasks:
+            needed = [*task.missing, *([task.account] if task.account else []), *([PROXY] if task.proxy else [])]
+            wanted.update(needed)
+            alone.update(needed if len(needed) == 1 else [])
+        return sorted((Need(what, count, alone[what]) for what, count in wanted.items()), key=_order)
+
+
+def _order(need: Need) -> tuple[int, int, str]:
+    return (-need.unlocks, -need.tasks, need.what)
+
+
+def coverage_of(tasks: Iterable[Mapping[str, Any]]) -> Coverage:
+    """Return what is known about tasks, as `read_tasks` returns them."""
+    return Coverage([needs_of(task) for task in tasks])
+
+
+def lacks(task: Mapping[str, Any]) -> list[str]:
+    """Return which of a task's set-up steps, getters, metrics, packages, programs and accounts are not there; each once."""
+    evaluator = task.get("evaluator")
+    try:
+        found = lacking(task.get("config") or [])
+        if evaluator is not None:
+            found += [*missing(evaluator), *lacking(evaluator.get("postconfig") or [])]
+    except (AttributeError, KeyError, TypeError) as error:
+        return [f"a `config` and an `evaluator` of OSWorld's form ({type(error).__name__}: {error})"]
+    return list(dict.fromkeys(found))
+
+
+def needs_of(task: Mapping[str, Any]) -> TaskNeeds:
+    """Return what a task needs and is not there."""
+    found = lacks(task)
+    plain = tuple(reason for reason in found if not reason.startswith(_ACCOUNTS))
+    account = next((one for one in _ACCOUNTS for reason in found if reason.startswith(one)), "")
+    domain = str(task.get("domain") or task.get("snapshot") or "")
+    return TaskNeeds(str(task["id"]), domain, plain, account, bool(task.get("proxy")))

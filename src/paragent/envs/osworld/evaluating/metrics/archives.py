@@ -1,0 +1,140 @@
+"""Archives: zip, tar and EPUB, compared file by file without unpacking them to disk."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from paragent._plugins import require
+from paragent.envs.osworld.evaluating.metrics.reading import TooLarge, open_package
+from paragent.envs.osworld.evaluating.metrics.text_files import line_ratio
+from paragent.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
+
+__all__ = ["compare_archive", "compare_epub", "compare_zip_files"]
+
+require("pypdf", "lxml")
+_BYTES = 256 << 20
+"""Of all that an archive unpacks to."""
+_MEMBERS = 20_000
+_PDF_LIKENESS = 0.95
+"""From which two PDF files inside of archives are the same; OSWorld's own."""
+_COMPARERS = {
+    "text": "text_files:compare_text_file",
+    "pdf": "pdf:compare_pdfs",
+    "docx": "documents:compare_docx_files",
+    "ppt": "slides.comparing:compare_pptx_files",
+    "image": "pictures:compare_images",
+    "csv": "structured_files:compare_csv",
+    "table": "tables.comparing:compare_table",
+}
+
+
+def compare_zip_files(result: str | None, expected: str, **_: Any) -> bool:
+    """Return whether two zip archives have the same files with the same contents; of PDF files, nearly the same text."""
+    if not result:
+        return False
+    first, second = _zip_members(result), _zip_members(expected)
+    return first.keys() == second.keys() and all(_same(name, first[name], second[name]) for name in first)
+
+
+def _zip_members(path: str) -> dict[str, bytes]:
+    with open_package(path) as package:
+        return {name: package.read(name) for name in package.namelist()}
+
+
+def _same(name: str, first: bytes, second: bytes) -> bool:
+    if not name.lower().endswith(".pdf"):
+        return first == second
+    from paragent.envs.osworld.evaluating.metrics.pdf import pdf_text
+
+    return difflib.SequenceMatcher(None, pdf_text(first), pdf_text(second)).ratio() >= _PDF_LIKENESS
+
+
+def compare_archive(
+    result: str | None, expected: str, *, file_path: str = "", file_type: str = "text", **options: Any
+) -> float:
+    """Return how alike the files of a folder of two archives are, on average; they must have the same names.
+
+    Raises:
+        NotUnderstood: files of this type cannot be compared.
+    """
+    from paragent._plugins import load_dotted
+
+    if file_type not in _COMPARERS:
+        raise NotUnderstood(f"files of the type {file_type!r} in archives cannot be compared")
+    if not result:
+        return 0.0
+    first, second = (_folder(_members(path), file_path) for path in (result, expected))
+    if not first or first.keys() != second.keys():
+        return 0.0
+    compare = load_dotted(f"paragent.envs.osworld.evaluating.metrics.{_COMPARERS[file_type]}")
+    with TemporaryDirectory() as folder:
+        scores = []
+        for name in sorted(first):
+            paths = []
+            for side, members in (("one", first), ("other", second)):
+                path = Path(folder, side, name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(members[name])
+                paths.append(str(path))
+            scores.append(float(compare(*paths, **options)))
+    return sum(scores) / len(scores)
+
+
+def _members(path: str) -> dict[str, bytes]:
+    """Return the files of a zip or tar archive by name.
+
+    Raises:
+        TooLarge: it unpacks to an unbearable size.
+        tarfile.TarError: it is neither.
+    """
+    if zipfile.is_zipfile(path):
+        return _zip_members(path)
+    members: dict[str, bytes] = {}
+    size = 0
+    with tarfile.open(path) as archive:
+        for member in archive:
+            size += member.size
+            if size > _BYTES or len(members) > _MEMBERS:
+                raise TooLarge(f"{Path(path).name} unpacks to more than {_BYTES >> 20} MiB or {_MEMBERS} files")
+            if member.isfile():
+                members[member.name.removeprefix("./")] = (archive.extractfile(member) or io.BytesIO()).read()
+    return members
+
+
+def _folder(members: dict[str, bytes], folder: str) -> dict[str, bytes]:
+    """Return the files directly in a folder, by name."""
+    where = PurePosixPath(folder or ".")
+    paths = {PurePosixPath(name): data for name, data in members.items() if not name.endswith("/")}
+    return {path.name: data for path, data in paths.items() if path.parent == where}
+
+
+def compare_epub(result: str | None, expected: str, **_: Any) -> float:
+    """Return the share of lines that the files of two books have in common, on average over the result's files."""
+    if result is None:
+        return 0.0
+    first, second = _chapters(result), _chapters(expected)
+    if not first:
+        return 0.0
+    pairs = zip((first[name] for name in sorted(first)), (second[name] for name in sorted(second)), strict=False)
+    return sum(line_ratio(one, other) for one, other in pairs) / len(first)
+
+
+def _chapters(path: str) -> dict[str, str]:
+    """Return the texts of a book: its tables of contents without what differs between programs, its pages evenly printed."""
+    from lxml import html
+
+    found = {}
+    for name, data in _zip_members(path).items():
+        if name in {"toc.ncx", "content.opf"}:
+            noise = "navPoint" if name == "toc.ncx" else "dc:identifier"
+            found[name] = "\n".join(line for line in data.decode().splitlines() if noise not in line)
+        elif name.endswith(".html"):
+            page = html.fromstring(data.replace(b"\n", b"").replace(b"\r", b""))
+            found[name] = html.tostring(page, pretty_print=True, encoding="unicode")
+    return found

@@ -1,0 +1,77 @@
+"""A film of an attempt, made on this side from what was looked at: for machines that cannot record by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from paragent.errors import MissingProgram
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Film"]
+
+_LONGEST = 2.0
+"""Seconds for which a picture is shown at most: nobody wants to watch a model think."""
+_SECONDS = 25.0
+"""For ffmpeg to finish, less than an environment has to close; it takes about one for a hundred pictures of 1920 x 1080."""
+_EVEN = "pad=ceil(iw/2)*2:ceil(ih/2)*2,format=yuv420p"
+"""Players want even sizes and this order of colours."""
+
+
+class Film:
+    """Pictures of a screen in the order in which they were taken, each shown as long as it was there.
+
+    Args:
+        folder: an empty one of its own, which the caller removes.
+
+    Raises:
+        MissingProgram: there is no ffmpeg here.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        program = shutil.which("ffmpeg")
+        if program is None:
+            raise MissingProgram("making a film", "there is no ffmpeg here", "install the package `ffmpeg`")
+        self._program = program
+        self._folder = folder
+        self._last = b""
+        self._moments: list[float] = []
+
+    def add(self, picture: bytes) -> None:
+        """Append a picture, unless it is the same as the last one."""
+        if picture != self._last:
+            self._last = picture
+            (self._folder / f"{len(self._moments)}.png").write_bytes(picture)
+            self._moments.append(time.monotonic())
+
+    async def develop(self) -> bytes | None:
+        """Return the film as MP4; None if there is no picture, or ffmpeg cannot read one."""
+        return await asyncio.to_thread(self._develop) if self._moments else None
+
+    def _develop(self) -> bytes | None:
+        ends = [*self._moments[1:], time.monotonic()]
+        lines = ["ffconcat version 1.0"]
+        for number, (begin, end) in enumerate(zip(self._moments, ends, strict=True)):
+            lines += [f"file {number}.png", f"duration {min(end - begin, _LONGEST):.3f}"]
+        lines.append(f"file {len(ends) - 1}.png")  # else the last one is not shown
+        (self._folder / "order").write_text("\n".join(lines))
+        target = self._folder / "film.mp4"
+        reading = [self._program, "-v", "error", "-nostdin", "-y", "-f", "concat", "-i", "order"]
+        writing = ["-vf", _EVEN, "-fps_mode", "vfr", "-preset", "veryfast", "-movflags", "faststart", target.name]
+        try:
+            done = subprocess.run(
+                [*reading, *writing],
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return None
+        return target.read_bytes() if done.returncode == 0 else None

@@ -1,0 +1,114 @@
+"""Passages as vectors, by a model of the endpoint: computed once for a knowledge base and a model, mapped by every process."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import openai
+
+from paragent.envs.rag.index import build_once
+from paragent.errors import ConfigError, EndpointRefused, EnvironmentFailed
+from paragent.models.secrets import endpoint_from_environment
+from paragent.vms.folders import cache_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paragent.envs.rag.index import Index
+
+__all__ = ["Embedder", "Vectors", "open_vectors"]
+
+_BATCH = 128
+"""Texts in one request; OpenAI takes 2,048, small servers a few hundred."""
+_LIMIT = 60.0
+"""Seconds for one request."""
+_TRIES = 5
+"""Further requests after errors, with the client's own growing pauses, which honour `Retry-After`."""
+_REFUSALS = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError)
+
+
+class Embedder:
+    """Turns texts into vectors of length 1. Blocks; may be used from several threads.
+
+    Raises:
+        ConfigError: there is no key for the endpoint.
+    """
+
+    def __init__(self, model: str) -> None:
+        url, key = endpoint_from_environment(Path.cwd())
+        if not key:
+            raise ConfigError("the option `embeddings` asks the model's endpoint: set OPENAI_API_KEY")
+        self.model = model
+        self._client = openai.OpenAI(api_key=key, base_url=url, timeout=_LIMIT, max_retries=_TRIES)
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        """Return one row for each text.
+
+        Raises:
+            EndpointRefused: the endpoint does not know the key or the model.
+            EnvironmentFailed: it does not answer, or not with vectors.
+        """
+        try:
+            reply = self._client.embeddings.create(model=self.model, input=list(texts), encoding_format="float")
+            rows = np.array([one.embedding for one in reply.data], dtype=np.float32)
+        except _REFUSALS as error:
+            raise EndpointRefused(f"the endpoint refuses the embeddings of {self.model!r}: {error}") from error
+        except (openai.OpenAIError, ValueError, TypeError) as error:
+            raise EnvironmentFailed(f"the endpoint gives no embeddings of {self.model!r}: {error}") from error
+        if rows.ndim != 2 or len(rows) != len(texts):
+            raise EnvironmentFailed(f"the endpoint gave {len(rows)} embeddings for {len(texts)} texts")
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows / np.where(lengths == 0, 1, lengths)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+class Vectors:
+    """The vectors of all passages of an index."""
+
+    def __init__(self, path: Path, embedder: Embedder) -> None:
+        self._rows = np.load(path, mmap_mode="r")
+        self._embedder = embedder
+
+    def nearest(self, query: str, most: int) -> list[int]:
+        """Return the numbers of the passages that are nearest in meaning, the nearest first; raises as `Embedder.embed`."""
+        if not len(self._rows):
+            return []
+        scores = self._rows @ self._embedder.embed([query])[0]
+        chosen = np.argpartition(-scores, min(most, len(scores)) - 1)[:most]
+        return [int(row) for row in chosen[np.argsort(-scores[chosen])]]
+
+    def close(self) -> None:
+        """Close the embedder."""
+        self._embedder.close()
+
+
+def open_vectors(index: Index, model: str) -> Vectors:
+    """Return the vectors of an index, computed now unless they were before. Blocks.
+
+    Raises:
+        ConfigError, EndpointRefused, EnvironmentFailed: as `Embedder`.
+    """
+    embedder = Embedder(model)
+    name = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in model)
+    path = cache_folder("indexes") / f"{index.name}-{name}.npy"
+    try:
+        build_once(path, lambda: _build(index, embedder, path))
+    except BaseException:
+        embedder.close()
+        raise
+    return Vectors(path, embedder)
+
+
+def _build(index: Index, embedder: Embedder, path: Path) -> None:
+    """Write the file beside its place and move it there whole."""
+    texts = list(index.texts())
+    parts = [embedder.embed(texts[start : start + _BATCH]) for start in range(0, len(texts), _BATCH)]
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as draft:
+        np.save(draft, np.concatenate(parts) if parts else np.zeros((0, 1), dtype=np.float32))
+    Path(draft.name).rename(path)

@@ -1,0 +1,150 @@
+"""Questions about a knowledge base: search, read, answer, cite."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import re
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - the options are read by their annotations
+from typing import TYPE_CHECKING, Annotated, Any
+
+from paragent._plugins import require
+from paragent.envs.base import Environment
+from paragent.envs.rag.citing import citation
+from paragent.envs.tools import ToolFailed, ToolResult, tool
+from paragent.errors import ConfigError, MissingExtra
+from paragent.metrics.text import final_answer
+from paragent.metrics.words import exact_match, f1
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from paragent.envs.rag.embedding import Vectors
+    from paragent.envs.rag.index import Index
+    from paragent.tasks import Item
+
+require("bm25s")
+
+__all__ = ["RagEnvironment", "RagOptions", "shared_index"]
+
+_PAGE = 8_000
+"""Characters of a document that are shown at a time: some 2,000 tokens."""
+_BRACKETS = re.compile(r"\s*\[[^\[\]\n]*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class RagOptions:
+    """The options of the environment `rag`."""
+
+    kb: Annotated[Path | None, "the knowledge base: a .json or .jsonl file, or a folder of text and Markdown"] = None
+    top_k: Annotated[int, "how many documents a search shows"] = 5
+    embeddings: Annotated[str | None, "a model of the endpoint that finds passages by meaning, besides words"] = None
+
+
+@asynccontextmanager
+async def shared_index(kb: Path) -> AsyncIterator[Index]:
+    """Open the index of a knowledge base for the length of a `with`, without blocking the event loop.
+
+    Raises:
+        ConfigError: there is no such knowledge base, or an entry of it is none.
+    """
+    from paragent.envs.rag.index import open_index  # not at the top: numpy is slow to import
+
+    index = await asyncio.to_thread(open_index, kb)
+    try:
+        yield index
+    finally:
+        index.close()
+
+
+@asynccontextmanager
+async def shared_vectors(index: Index, model: str) -> AsyncIterator[Vectors]:
+    """Open the vectors of an index, computed if need be, without blocking the event loop; raises as `open_vectors`."""
+    if importlib.util.find_spec("openai") is None:
+        raise MissingExtra("the option `embeddings`", "rollout", "openai")
+    from paragent.envs.rag.embedding import open_vectors
+
+    vectors = await asyncio.to_thread(open_vectors, index, model)
+    try:
+        yield vectors
+    finally:
+        vectors.close()
+
+
+class RagEnvironment(Environment):
+    """Questions to be answered from documents, which are found with BM25 and, if asked for, by embeddings.
+
+    Metadata read: the documents that support the answer (see `expected_documents`). Own scores: `exact_match` and `f1` with
+    SQuAD's normalisation, and `citation` where the benchmark names documents.
+    """
+
+    name = "rag"
+    metric = "f1"
+    own_scores = ("citation", "exact_match")
+    options_type = RagOptions
+    instructions = (
+        "Answer the question from the knowledge base. Find documents with `search`, read them with `read`. "
+        "Cite the documents that the answer rests on by their ids in square brackets, such as [id]. "
+        "End with a line `Answer: ...` that has the answer alone, as short as possible."
+    )
+    options: RagOptions
+
+    async def check(self) -> None:
+        if self.options.kb is None:
+            raise ConfigError(
+                "the environment 'rag' needs a knowledge base: --kb with a .json or .jsonl file or a folder"
+            )
+        await self._vectors(await self._index())
+
+    async def open(self, item: Item, machine: Any = None) -> str:
+        await self.check()
+        return await super().open(item, machine)
+
+    async def _index(self) -> Index:
+        kb = self.options.kb
+        assert kb is not None, "check() comes first"
+        return await self.shared.get(("index", str(kb)), lambda: shared_index(kb))
+
+    async def _vectors(self, index: Index) -> Vectors | None:
+        model = self.options.embeddings
+        if model is None:
+            return None
+        return await self.shared.get(("vectors", index.name, model), lambda: shared_vectors(index, model))
+
+    @tool
+    async def search(self, query: Annotated[str, "a few words that the document should have"]) -> ToolResult:
+        """Find documents by words. Shows the id, the title and the best passage of each."""
+        index = await self._index()
+        vectors = await self._vectors(index)
+        found = await asyncio.to_thread(index.search, query, self.options.top_k, vectors)
+        if not found:
+            return ToolResult("No document has any of these words; try others.", extras={"ids": []})
+        told = [f"[{one.document.id}] {one.document.title}\n{one.passage}" for one in found]
+        return ToolResult("\n\n".join(told), extras={"ids": [one.document.id for one in found]})
+
+    @tool
+    async def read(
+        self, document: Annotated[str, "the id of the document, as search shows it"], page: Annotated[int, "from 1"] = 1
+    ) -> str:
+        """Read a document, in pages if it is long."""
+        found = (await self._index()).read(document.strip().removeprefix("[").removesuffix("]"))
+        if found is None:
+            raise ToolFailed(f"there is no document {document!r}; search shows the ids")
+        pages = max(1, -(-len(found.text) // _PAGE))
+        if not 1 <= page <= pages:
+            raise ToolFailed(f"the document {document!r} has pages 1 to {pages}")
+        return f"[{found.id}] {found.title} (page {page} of {pages})\n{found.text[(page - 1) * _PAGE : page * _PAGE]}"
+
+    async def score(
+        self, item: Item, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+    ) -> dict[str, float] | None:
+        scores = {}
+        if item.references:
+            final = _BRACKETS.sub("", final_answer(answer))
+            scores["exact_match"] = max(exact_match(final, one) for one in item.references)
+            scores["f1"] = max(f1(final, one) for one in item.references)
+        if (cited := citation(item, answer)) is not None:
+            scores["citation"] = cited
+        return scores or None

@@ -1,0 +1,106 @@
+"""The contract of models: messages and tools in, one assistant message out."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paragent._plugins import Family, Member
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["MODELS", "Completion", "GatePlace", "Model", "ModelSettings", "open_model"]
+
+MODELS = Family(
+    kind="model",
+    members={
+        "demo": Member("paragent.models.demo:DemoModel"),
+        "openai": Member("paragent.models.openai_chat:OpenAIChat", extra="rollout"),
+    },
+    entry_points="paragent.models",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePlace:
+    """Where the workers of a run hear how many of the requests that an endpoint takes are theirs."""
+
+    address: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"GatePlace(address={self.address!r})"  # never the secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Which model, where it is, and how often and how long to try."""
+
+    name: str
+    base_url: str | None = None
+    """None: the client's own default, which is OpenAI's."""
+    api_key: str | None = None
+    max_retries: int = 3
+    """Further requests for one turn after errors; being told to wait is no error."""
+    most_requests: int = 5
+    """Requests at a time from this process, before the endpoint says that it is too many."""
+    request_limit: float = 600.0
+    """Seconds for one request: as long as the slowest reasoning models take for one turn."""
+    temperature: float | None = None
+    max_tokens: int | None = None
+    gate: GatePlace | None = None
+    """None: this process finds out by itself how many requests the endpoint takes."""
+    stream: bool = False
+    """Ask for the answer in pieces, which keeps proxies with short limits from cutting long ones."""
+
+    def __repr__(self) -> str:
+        return f"ModelSettings(name={self.name!r}, base_url={self.base_url!r})"  # never the key
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One turn of a model."""
+
+    message: dict[str, Any]
+    """The assistant's message in OpenAI's form: `content`, `tool_calls`."""
+    usage: dict[str, int] | None
+    """`prompt_tokens` and `completion_tokens` as the endpoint counted them; None where it did not say."""
+    finish_reason: str = "stop"
+
+
+class Model(abc.ABC):
+    """Answers conversations. One object serves all rollouts of an event loop."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self.settings = settings
+
+    @abc.abstractmethod
+    async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
+        """Return the next message of the assistant.
+
+        Raises:
+            ContextFull: the conversation is too long for the model.
+            RequestRejected: the endpoint cannot make sense of the request.
+            EndpointRefused: the key or the model's name is wrong, or there is no credit.
+            EndpointDown: it does not answer, or only with errors, and was asked often enough.
+        """
+
+    def pressure(self) -> tuple[int, int]:
+        """Return how many requests are in flight, and how many may be."""
+        return (0, 0)
+
+    async def close(self) -> None:  # noqa: B027 - not every model holds something
+        """Free connections; idempotent."""
+
+
+def open_model(settings: ModelSettings) -> Model:
+    """Return the model that `settings.name` names: one of the family, or else a model of an OpenAI-compatible endpoint.
+
+    Raises:
+        MissingExtra: the packages for it are not installed.
+    """
+    kind = settings.name if settings.name in MODELS.names() else "openai"
+    model: Model = MODELS.load(kind)(settings)
+    return model

@@ -1,0 +1,73 @@
+"""Finding the part of an object that cannot travel, so that the error can name it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from paragent.errors import Unserialisable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["culprit"]
+
+_DEEPEST = 20
+"""Levels of attributes and items to follow; beyond that the whole branch is named."""
+
+
+def culprit(thing: Any, what: str, root: str, error: BaseException) -> Unserialisable:
+    """Return the error that names the smallest part of `thing` which cannot be serialised."""
+    path, part, reason = root, thing, error
+    seen = {id(thing)}
+    for _ in range(_DEEPEST):
+        for step, child in _parts(part):
+            if id(child) in seen:
+                continue
+            seen.add(id(child))
+            problem = _problem(child)
+            if problem is not None:
+                path, part, reason = path + step, child, problem
+                break
+        else:
+            break
+    kind = type(part)
+    return Unserialisable(what, f"`{path}`, a {kind.__module__}.{kind.__qualname__}", f"{reason}")
+
+
+def _problem(thing: Any) -> BaseException | None:
+    try:
+        cloudpickle.dumps(thing)
+    except Exception as error:  # noqa: BLE001 - any failure to serialise is the finding
+        return error
+    return None
+
+
+def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what `thing` holds, each with the text that leads to it."""
+    if isinstance(thing, dict):
+        for key, value in thing.items():
+            yield f"[{key!r}]", value
+    elif isinstance(thing, list | tuple | set | frozenset):
+        for index, value in enumerate(thing):
+            yield f"[{index}]", value
+    closure = getattr(thing, "__closure__", None)
+    if closure and hasattr(thing, "__code__"):
+        for name, cell in zip(thing.__code__.co_freevars, closure, strict=True):
+            try:
+                yield f" (captured variable `{name}`)", cell.cell_contents
+            except ValueError:
+                continue
+    if hasattr(thing, "__code__") and hasattr(thing, "__globals__"):
+        for name in thing.__code__.co_names:
+            if name in thing.__globals__:
+                yield f" (global `{name}`)", thing.__globals__[name]
+    if hasattr(thing, "__func__") and hasattr(thing, "__self__"):
+        yield ".__self__", thing.__self__
+    for name, value in getattr(thing, "__dict__", {}).items() if not isinstance(thing, type) else ():
+        yield f".{name}", value
+    for cls in type(thing).__mro__:
+        for name in getattr(cls, "__slots__", ()):
+            if isinstance(name, str) and hasattr(thing, name):
+                yield f".{name}", getattr(thing, name)

@@ -1,0 +1,171 @@
+"""The child servers of this process: how many there are, where the next agent goes, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import json
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paragent.config.run_config import usable_cores
+from paragent.errors import ServerLost
+from paragent.remote.children import parent
+from paragent.rpc.address import Address
+from paragent.rpc.token import load_token
+
+if TYPE_CHECKING:
+    from paragent.remote.client.link import Link
+
+__all__ = ["Child", "child_link", "close_nursery", "own_child_link"]
+
+_START = 30.0
+"""Seconds that a child may take to listen; it needs 0.05 on an idle machine."""
+_LEASE = 10.0
+"""Seconds that a child keeps what a client had which is not connected any more: other programs may use its agents too."""
+
+
+class Child:
+    """A server process that we started: a place that knows at once when it is gone."""
+
+    def __init__(self, address: Address, leash: socket.socket) -> None:
+        self.address = address
+        self._leash = leash
+        self._leash.setblocking(False)
+        self._up = asyncio.Event()
+
+    async def ready(self) -> None:
+        """Wait until the process listens."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_START):
+                said = await loop.sock_recv(self._leash, 1024)
+        except (TimeoutError, OSError):
+            said = b"it did not start in time"
+        if said != b"ready":
+            raise ServerLost(f"a child server could not start: {said.decode(errors='replace') or 'it died'}")
+        self._up.set()
+
+    async def gone(self) -> str:
+        await self._up.wait()
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_recv(self._leash, 1)
+        return "the agent server, a child process of this program, died; its agents are lost"
+
+    def advice(self, trouble: str, *, first: bool) -> str:
+        what = "could not be reached" if first else "died; its agents are lost"
+        return f"the agent server, a child process of this program, {what} ({trouble})"
+
+    def end(self) -> None:
+        """Let go of the leash, which ends the process and all that it started."""
+        with contextlib.suppress(OSError):
+            self._leash.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the process, and be done with the leash: the I/O loop will not look at it any more."""
+        self.end()
+        self._leash.close()
+
+
+class _Nursery:
+    """Has children forked by the warm parent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Protects everything here."""
+        self._folder: Path | None = None
+        self._children: list[Child] = []
+        self._shared: list[Link] = []
+        self._turn = 0
+        self._born = 0
+        self._cores = usable_cores()
+
+    def shared(self) -> Link:
+        """Return the link to the child whose turn it is; as many children as cores share all agents."""
+        with self._lock:
+            self._turn += 1
+            if len(self._shared) == self._cores:
+                link = self._shared[self._turn % self._cores]
+                if link.lost is None:
+                    return link
+                self._shared = [link for link in self._shared if link.lost is None]
+            self._shared.append(self._bear())
+            return self._shared[-1]
+
+    def own(self) -> tuple[Link, Child]:
+        """Return the link to a child that is nobody else's."""
+        with self._lock:
+            link = self._bear()
+            return link, self._children[-1]
+
+    def _bear(self) -> Link:
+        control = parent.start().control
+        # Loading gRPC takes as long as the warm parent needs to start; both happen at the same time.
+        from paragent.remote.client.link import Link
+        from paragent.remote.client.links import adopt
+
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="paragent-"))
+        token = load_token()
+        self._born += 1
+        address = Address("", 0, str(self._folder / str(self._born)))
+        ours, theirs = socket.socketpair()
+        settings = {
+            "path": address.path,
+            "sys_path": sys.path,
+            "cwd": str(Path.cwd()),
+            "environ": {name: value for name, value in os.environ.items() if name.startswith("PARAGENT_")},
+            "log_level": logging.getLogger().getEffectiveLevel(),
+            "lease": _LEASE,
+        }
+        with theirs:
+            socket.send_fds(control, [json.dumps(settings).encode()], [theirs.fileno()])
+        child = Child(address, ours)
+        self._children.append(child)
+        link = Link(child, token, None)
+        adopt(link)
+        return link
+
+    def close(self) -> None:
+        """End every child and the warm parent."""
+        with self._lock:
+            for child in self._children:
+                child.close()
+            self._children.clear()
+            self._shared.clear()
+            parent.close()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def forget(self) -> None:
+        """In a forked process: the children are the parent's."""
+        self.__init__()  # type: ignore[misc]
+
+
+_nursery = _Nursery()
+atexit.register(_nursery.close)
+os.register_at_fork(after_in_child=_nursery.forget)
+
+
+def child_link() -> Link:
+    """Return the link to one of the child servers that all agents of this process share."""
+    return _nursery.shared()
+
+
+def own_child_link() -> tuple[Link, Child]:
+    """Return the link to a fresh child server, and the child, which the caller ends."""
+    return _nursery.own()
+
+
+def close_nursery() -> None:
+    """End every child server now; the end of the program does the same."""
+    _nursery.close()

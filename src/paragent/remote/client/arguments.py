@@ -1,0 +1,72 @@
+"""The arguments of one call, made ready to travel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paragent.remote.client.result import ENCODED, FAILED, HELD, PENDING, RAISED, Result
+from paragent.remote.faults import encode_error
+from paragent.remote.values import encode_argument
+
+if TYPE_CHECKING:
+    from paragent.remote.client.link import Link
+
+__all__ = ["Argued"]
+
+
+class Argued:
+    """Encoded arguments. A lazy result among them goes as a reference, so its value need not pass through here."""
+
+    __slots__ = ("_link", "args", "code", "keeps", "kwargs", "size")
+
+    def __init__(self, link: Link, args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> None:
+        self._link = link
+        self.size = 0
+        self.code: dict[str, bytes] = {}
+        self.keeps: list[Any] | None = None
+        self.args = tuple([self._encode(arg, f"an argument of {what}") for arg in args])
+        self.kwargs: dict[str, Any] | None = None
+        if kwargs:
+            self.kwargs = {key: self._encode(arg, f"the argument {key} of {what}") for key, arg in kwargs.items()}
+
+    def _encode(self, arg: Any, what: str) -> Any:
+        if type(arg) is Result:
+            return self._refer(arg, what)
+        value, size, code = encode_argument(arg, what, far=self._link.far)
+        self.size += size
+        if code:
+            self.code |= code
+        if hasattr(arg, "_paragent_agent"):
+            self._keep(arg)
+        return value
+
+    def _keep(self, thing: Any) -> None:
+        if self.keeps is None:
+            self.keeps = []
+        self.keeps.append(thing)
+
+    def _refer(self, result: Result, what: str) -> Any:
+        from paragent.remote.client.relay import relay
+
+        source = result._link
+        if source is not None and result._state == PENDING:
+            hold = source.pin(result)
+            if hold is not None:
+                self._keep(hold)
+                return self._reference(source, result, relay)
+        state, value = result._state, result._value
+        if state == HELD and source is not None:
+            self._keep(value)
+            return self._reference(source, result, relay)
+        if state == ENCODED:
+            return value
+        if state in (FAILED, RAISED):
+            return ("f", value if state == FAILED else encode_error(value))
+        return self._encode(value, what)
+
+    def _reference(self, source: Link, result: Result, relay: Any) -> Any:
+        if source is self._link:
+            return ("r", None, None, result._number)
+        if source.place.address.is_local and not self._link.place.address.is_local:
+            return relay(self._link, result)
+        return ("r", tuple(source.place.address), source.session, result._number)

@@ -1,0 +1,202 @@
+"""The connection under a link, on the I/O loop: made, used, made again when it breaks, and given up in the end.
+
+A connection that breaks is made again within a fraction of a second, or the server counts as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+from paragent._processes import program
+from paragent.errors import AccessDenied, LimitExceeded, ParagentError, ProtocolError, ServerLost
+from paragent.remote.conversation import Conversation
+from paragent.remote.wire import BYE
+from paragent.rpc.client import ClientStream, connect
+from paragent.rpc.limits import Limits
+from paragent.rpc.patience import Patience
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paragent.remote.client.ledger import Ledger
+    from paragent.remote.client.place import Place
+    from paragent.rpc.tls import TlsConf
+    from paragent.rpc.token import Token
+
+__all__ = ["Connection"]
+
+_FIRST_CONNECT = 2.0
+"""Seconds to find a server at first: one that is starting at the same time may take that long."""
+_RECONNECT = 1.0
+"""Seconds to find a server again whose connection broke at once, before our eyes."""
+_RECONNECT_SILENT = 0.35
+"""The same after a silence, which alone takes up to 1.55 s to be noticed (see `rpc.client`): the promise is 2 s for both."""
+_SEEN = ("closed", "reset", "cancel")
+"""Words by which gRPC says that a connection ended before our eyes; whatever else it says counts as a silence."""
+_RETRY = 0.05
+_ACK_AFTER = 0.2
+"""Seconds after which a frame is acknowledged although there is nothing else to say."""
+
+
+class Connection:
+    """Carries what is in an outbox to a server and settles what comes back. Everything but `notify` is the I/O loop's."""
+
+    def __init__(
+        self, place: Place, token: Token, tls: TlsConf | None, ledger: Ledger, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.session = secrets.token_hex(16)
+        """The name under which the server knows this client, through all its connections."""
+        self.stream: ClientStream | None = None
+        self.retirement: Callable[[], None] | None = None
+        """What to do when nothing is under way or held any more."""
+        self._place, self._token, self._tls = place, token, tls
+        self._ledger, self._outbox = ledger, ledger.outbox
+        self._loop = loop
+        self._runner: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._conversation = Conversation(Limits().frame_bytes)
+        self._instance: str | None = None
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    def notify(self) -> None:
+        """Have the loop look for something to say; from any thread. The first time, this connects."""
+        if not self._closing or self._runner is not None:
+            self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        if self._runner is None:
+            self._runner = self._loop.create_task(self._run())
+        self._wake.set()
+
+    async def _run(self) -> None:
+        watch = self._loop.create_task(self._watch_place())
+        try:
+            await self._keep_connected()
+        except ParagentError as error:
+            self._ledger.lose(error)
+        except asyncio.CancelledError:
+            self._ledger.lose(ServerLost(f"the link to agent server {self._place.address} was closed"))
+        except Exception as error:  # noqa: BLE001 - whatever went wrong here, nobody may be left waiting
+            self._ledger.lose(ServerLost(f"agent server {self._place.address}: {type(error).__name__}: {error}"))
+        finally:
+            watch.cancel()
+            if self.stream is not None:
+                await self.stream.close()
+                self.stream = None
+
+    async def _watch_place(self) -> None:
+        reason = await self._place.gone()
+        self._ledger.lose(ServerLost(reason))
+        assert self._runner is not None
+        self._runner.cancel()
+
+    # --- connecting -----------------------------------------------------------------------------------------------------
+
+    async def _keep_connected(self) -> None:
+        await self._place.ready()
+        patience = Patience(_FIRST_CONNECT)
+        while True:
+            welcome = await self._reach(patience)
+            try:
+                await self._converse(welcome)
+            except (AccessDenied, LimitExceeded, ProtocolError):
+                raise
+            except ParagentError as error:
+                seen = any(word in str(error).lower() for word in _SEEN)
+                patience = Patience(_RECONNECT if seen else _RECONNECT_SILENT)
+
+    async def _reach(self, patience: Patience) -> dict[str, Any]:
+        """Connect, trying again until the patience is over."""
+        while True:
+            hello: dict[str, Any] = {"session": self.session, "program": program()}
+            hello |= {"heard": self._conversation.heard, "again": self._instance is not None}
+            try:
+                self.stream, welcome = await connect(
+                    self._place.address, "agents", self._token, self._tls, hello, patience
+                )
+            except (ServerLost, LimitExceeded) as error:
+                if patience.left <= _RETRY:
+                    if isinstance(error, LimitExceeded):
+                        raise
+                    raise ServerLost(self._place.advice(str(error), first=self._instance is None)) from None
+                await asyncio.sleep(_RETRY)
+                patience.left -= _RETRY
+                continue
+            return welcome
+
+    # --- speaking -------------------------------------------------------------------------------------------------------
+
+    async def _converse(self, welcome: dict[str, Any]) -> None:
+        assert self.stream is not None
+        if self._instance is not None and (welcome["instance"] != self._instance or not welcome["resumed"]):
+            raise ProtocolError(f"agent server {self._place.address} was started anew; its agents are gone")
+        self._instance = welcome["instance"]
+        self._ledger.window = int(welcome["window"])
+        stream = self.stream
+        for messages in self._conversation.resume(int(welcome["heard"])):
+            for message in messages:
+                await stream.write(message)
+        writer = self._loop.create_task(self._write(stream))
+        try:
+            while True:
+                self._hear(await stream.read())
+        finally:
+            writer.cancel()
+            await asyncio.wait([writer])
+            if not writer.cancelled():
+                writer.exception()
+            await stream.close()
+
+    async def _write(self, stream: ClientStream) -> None:
+        conversation, wake, outbox = self._conversation, self._wake, self._outbox
+        while True:
+            await wake.wait()
+            wake.clear()
+            outbox.awake = False
+            while (outbox.items and not conversation.choked) or conversation.ack_due:
+                said = ([], []) if conversation.choked else outbox.take()
+                for message in conversation.say(*said):
+                    await stream.write(message)
+            if self.retirement is not None and not self._ledger.pending and not self._ledger.holds:
+                self.retirement()
+
+    def _hear(self, message: bytes) -> None:
+        conversation = self._conversation
+        heard = conversation.hear(message)
+        if heard is None:
+            return
+        acknowledged, items, attachments = heard
+        if items:
+            self._ledger.settle(items, attachments)
+        choked = conversation.choked
+        conversation.forget(acknowledged)
+        if conversation.ack_due or self.retirement is not None or choked:
+            self._wake.set()
+        elif items and self._ack_timer is None:
+            self._ack_timer = self._loop.call_later(_ACK_AFTER, self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        self._ack_timer = None
+        if self._conversation.ack_owed:
+            self._conversation.ack_late = True
+            self._wake.set()
+
+    # --- the end --------------------------------------------------------------------------------------------------------
+
+    async def close(self, patience: float) -> None:
+        """Say goodbye and end; what is still under way fails with `ServerLost`."""
+        self._closing = True
+        runner = self._runner
+        if runner is None or runner.done():
+            return
+        if self.stream is not None and self._ledger.lost is None:
+            self._outbox.put((BYE,))
+            until = time.monotonic() + patience
+            while self._outbox.items and time.monotonic() < until and not runner.done():
+                await asyncio.sleep(0.002)
+        runner.cancel()
+        await asyncio.wait([runner], timeout=patience)

@@ -1,0 +1,69 @@
+"""Every link of this process, one for each server, closed when the program ends."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from paragent.remote.client.link import Link
+from paragent.remote.client.place import Elsewhere
+from paragent.rpc.loop import run
+from paragent.rpc.token import load_token
+
+if TYPE_CHECKING:
+    from paragent.rpc.address import Address
+    from paragent.rpc.tls import TlsConf
+
+__all__ = ["adopt", "close_links", "link_to"]
+
+_FAREWELL = 0.15
+"""Seconds that a link may take to send what is on its way when the program ends, half of the 0.3 s that an exit may
+take."""
+
+_links: dict[tuple[Any, ...], Link] = {}
+_lock = threading.Lock()
+"""Protects `_links`."""
+
+
+def link_to(address: Address, tls: TlsConf | None) -> Link:
+    """Return the link to the server at `address`; a fresh one if there is none or the last one was lost."""
+    key = (tuple(address), tls)
+    with _lock:
+        link = _links.get(key)
+        if link is None or link.lost is not None:
+            link = _links[key] = Link(Elsewhere(address), load_token(), tls)
+    return link
+
+
+def adopt(link: Link) -> None:
+    """Have a link that was made elsewhere closed with the others, and found by its address."""
+    with _lock:
+        _links[(tuple(link.place.address), None)] = link
+
+
+def close_links() -> None:
+    """Say goodbye to every server. The end of the program does this."""
+    with _lock:
+        links = list(_links.values())
+        _links.clear()
+    if links:
+        with contextlib.suppress(TimeoutError):
+            run(_close(links), 2 * _FAREWELL)
+
+
+async def _close(links: list[Link]) -> None:
+    await asyncio.gather(*(link.close(_FAREWELL) for link in links), return_exceptions=True)
+
+
+def _forget() -> None:
+    global _lock
+    _links.clear()
+    _lock = threading.Lock()
+
+
+atexit.register(close_links)
+os.register_at_fork(after_in_child=_forget)

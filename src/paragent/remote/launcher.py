@@ -1,0 +1,211 @@
+"""Running an agent server: in this process, or in one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from paragent.errors import ConfigError, ServerLost
+from paragent.rpc.address import Address
+from paragent.rpc.limits import Limits
+from paragent.rpc.token import load_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType, TracebackType
+
+    from paragent.rpc.tls import TlsConf
+
+__all__ = ["RpcAgentServerLauncher"]
+
+_START = 10.0
+_STOP = 2.0
+"""Seconds to open and to close the listener; both need a few milliseconds."""
+LEASE = 10.0
+"""Seconds after which what a client had is freed if it does not come back. A client that can be reached comes back within
+one; ten leave room for a machine that stands still for a moment."""
+
+
+class RpcAgentServerLauncher:
+    """An agent server at one address.
+
+    It listens on loopback unless told otherwise, and speaks only with those who have the user's token. With
+    `custom_agent_classes` it runs agents of these classes alone and accepts no code from anybody, unless `accept_code` says
+    that it may. As a context manager it launches in this process and shuts down at the end.
+
+    Args:
+        host: the name or address to listen at; `0.0.0.0` for every network (use TLS then).
+        port: the port; 0 lets the system choose, `launcher.port` is then the one chosen.
+        custom_agent_classes: the classes that may become agents.
+        accept_code: whether clients may send classes of their own; None: only if there are no `custom_agent_classes`.
+        tls: certificate and key; with `ca` clients need a certificate too.
+        limits: what the server accepts.
+        lease: seconds after which what a lost client had is freed.
+
+    Raises:
+        ConfigError: (also by `launch`) a setting is out of range, or the address cannot be listened at.
+    """
+
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int | str = 0,
+        custom_agent_classes: Sequence[type] = (),
+        *,
+        accept_code: bool | None = None,
+        tls: TlsConf | None = None,
+        limits: Limits | None = None,
+        lease: float = LEASE,
+    ) -> None:
+        self.address = Address.of(host, port)
+        self._classes = tuple(custom_agent_classes)
+        if wrong := [cls for cls in self._classes if not isinstance(cls, type)]:
+            raise ConfigError(f"custom_agent_classes must be classes, not {wrong[0]!r}")
+        if not lease > 0:
+            raise ConfigError(f"lease must be a number of seconds above 0, not {lease!r}")
+        self._accept_code = not self._classes if accept_code is None else accept_code
+        self._tls, self._limits, self._lease = tls, limits or Limits(), lease
+        self._server: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+
+    @property
+    def host(self) -> str:
+        """The host that it listens at."""
+        return self.address.host
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at; after `launch` never 0."""
+        return self.address.port
+
+    def launch(self, in_subprocess: bool = True) -> None:
+        """Start to serve, and return when clients can connect.
+
+        Args:
+            in_subprocess: serve in a process of its own, which ends with this one; else in threads of this process.
+
+        Raises:
+            ConfigError: the address cannot be listened at.
+            ServerLost: the process of its own did not start.
+        """
+        if self._server is not None or self._process is not None:
+            return
+        self._ended.clear()
+        if in_subprocess:
+            self._launch_process()
+        else:
+            self._launch_here()
+
+    def wait_until_terminate(self) -> None:
+        """Wait until the server ends: by `shutdown`, by `paragent agent-server stop`, by SIGTERM or Ctrl-C."""
+        if threading.current_thread() is threading.main_thread():
+            with self.ending_at_signals():
+                self._wait()
+        else:
+            self._wait()
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """End the server; callers who wait for it get `ServerLost`. Doing it twice does nothing."""
+        from paragent.rpc.loop import run
+
+        server, self._server = self._server, None
+        if server is not None:
+            host, listener = server
+            with contextlib.suppress(TimeoutError):
+                run(listener.stop(0), _STOP)
+            host.close()
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(_STOP)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._ended.set()
+
+    def __enter__(self) -> Self:
+        self.launch(in_subprocess=False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _launch_here(self) -> None:
+        from paragent.remote.server.policy import Policy
+        from paragent.remote.server.service import open_server
+        from paragent.rpc.loop import run
+
+        policy = Policy(self._classes, accept_code=self._accept_code, nesting=self._limits.nesting)
+        opening = open_server(
+            self.address,
+            policy,
+            load_token(),
+            tls=self._tls,
+            limits=self._limits,
+            lease=self._lease,
+            stop=self._ended.set,
+        )
+        host, listener, port = run(opening, _START)
+        self.address = self.address._replace(port=port)
+        self._server = (host, listener)
+
+    def _launch_process(self) -> None:
+        import pickle
+
+        from paragent.parcels.packing import Packer
+
+        settings = {
+            "host": self.address.host,
+            "port": self.address.port,
+            "custom_agent_classes": self._classes,
+            "accept_code": self._accept_code,
+            "tls": self._tls,
+            "limits": self._limits,
+            "lease": self._lease,
+        }
+        parcel = Packer().pack(settings, "the settings of an agent server")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "paragent.remote.children.alone"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        pickle.dump((sys.path, parcel.code, parcel.body), self._process.stdin)
+        self._process.stdin.flush()
+        with self._process.stdout as answers:
+            said = answers.readline().decode().strip()
+        if not said.isdigit():
+            self.shutdown()
+            raise (ConfigError if said else ServerLost)(said or "the process of an agent server died at its start")
+        self.address = self.address._replace(port=int(said))
+
+    def _wait(self) -> None:
+        while not self._ended.wait(0.2):
+            if self._process is not None and self._process.poll() is not None:
+                return
+
+    @contextlib.contextmanager
+    def ending_at_signals(self) -> Iterator[None]:
+        """Within this, SIGTERM and Ctrl-C end the server; the main thread alone may use it."""
+
+        def end(_: int, __: FrameType | None) -> None:
+            self._ended.set()
+
+        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

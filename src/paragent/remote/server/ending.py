@@ -1,0 +1,114 @@
+"""Ending calls before they end by themselves: cancelled, past their deadline, or of an agent that is stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paragent._clock import monotonic
+from paragent.errors import AgentStopped, CallCancelled, CallTimedOut
+from paragent.remote.server.interruption import interrupt
+from paragent.remote.server.performing import credit_of, fail
+from paragent.remote.server.schedule import CONSTRUCT
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from paragent.remote.server.mailbox import Agent, Call
+    from paragent.remote.server.residents import Residents
+    from paragent.remote.server.schedule import Schedule
+    from paragent.remote.server.session import Session
+
+__all__ = ["Ending"]
+
+_LOOK = 0.01
+"""Seconds between two looks at a stream, at least, whatever limit a client sets."""
+
+
+class Ending:
+    """Stops what runs and answers what waits. Belongs to the I/O loop."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        residents: Residents,
+        sessions: dict[str, Session],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._schedule, self._residents, self._sessions, self._loop = schedule, residents, sessions, loop
+
+    def cancel(self, session: Session, number: int) -> None:
+        """End a call because its caller says so."""
+        call = session.active.get(number)
+        if call is not None:
+            self.interrupt(call, CallCancelled("the call was cancelled"))
+
+    def interrupt(self, call: Call, why: BaseException) -> None:
+        """End a call: a thread meets an exception, a task is cancelled, one that waits is answered when its turn comes."""
+        with self._schedule.mutex:
+            call.cancelled = why
+            if type(call.runs) is int:
+                interrupt(call.runs)
+        if call.credit and call.name != CONSTRUCT:
+            credit_of(call).close()
+        self._schedule.player.cancel(call)
+
+    def at(self, call: Call, seconds: float) -> None:
+        """End a call after `seconds`, whether or not its caller is still there to ask for it."""
+        call.timer = self._loop.call_later(seconds, self._expire, call, seconds)
+
+    def _expire(self, call: Call, seconds: float) -> None:
+        call.timer = None
+        if call.session.active.get(call.number) is call:
+            self.interrupt(call, CallTimedOut(f"no answer within {seconds} s"))
+
+    def late(self, call: Call, seconds: float) -> None:
+        """End a stream as soon as making one item takes longer than `seconds`; waiting for its reader does not count."""
+        call.timer = self._loop.call_later(max(seconds, _LOOK), self._look, call, seconds)
+
+    def _look(self, call: Call, seconds: float) -> None:
+        call.timer = None
+        if call.session.active.get(call.number) is not call:
+            return
+        since = credit_of(call).since
+        left = seconds if since is None else since + seconds - monotonic()
+        if left > 0 or since is None:
+            call.timer = self._loop.call_later(max(left, _LOOK), self._look, call, seconds)
+        else:
+            self.interrupt(call, CallTimedOut(f"no item within {seconds} s"))
+
+    def stop(self, agent: Agent, why: BaseException) -> None:
+        """Stop an agent now: what waits for it fails, what runs is cancelled."""
+        self._stop(agent, why, self._running({id(agent)}) if agent.busy else [])
+
+    def _stop(self, agent: Agent, why: BaseException, running: list[Call]) -> None:
+        with self._schedule.mutex:
+            agent.stopped = True
+            waiting, agent.queue = agent.queue, None
+        for call in waiting or ():
+            fail(call, why)
+        for call in running:
+            self.interrupt(call, why)
+        agent.owner.agents.pop(agent.number, None)
+        self._residents.free(agent)
+
+    def _running(self, agents: set[int]) -> list[Call]:
+        return [
+            call for session in self._sessions.values() for call in session.active.values() if id(call.agent) in agents
+        ]
+
+    def session(self, session: Session) -> None:
+        """End everything of a client that is gone: its calls are cancelled, its agents freed unless others hold them."""
+        gone = AgentStopped("the owner of the agent is gone")
+        for call in list(session.active.values()):
+            self.interrupt(call, CallCancelled("the caller is gone"))
+        ending = []
+        for agent in [*session.borrowed.values(), *session.agents.values()]:
+            agent.holders -= 1
+            if agent.holders <= 0:
+                ending.append(agent)
+        # What others still have under way there is looked for once, not once for each of a hundred thousand agents.
+        for call in self._running({id(agent) for agent in ending}):
+            self.interrupt(call, gone)
+        for agent in ending:
+            self._stop(agent, gone, [])
+        self._schedule.unpark(session.end())

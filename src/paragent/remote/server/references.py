@@ -1,0 +1,120 @@
+"""Arguments that are elsewhere: results of other calls, here or on another server, and values that the caller will push."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paragent.errors import AgentStopped
+from paragent.remote.faults import encode_error
+from paragent.remote.values import is_reference, restore
+from paragent.remote.wire import ERROR, RESULT
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from paragent.remote.server.mailbox import Agent, Call
+    from paragent.remote.server.session import Session
+
+__all__ = ["References"]
+
+_EARLY = 5.0
+"""Seconds that something may be asked for before it is heard of: it comes over another connection."""
+
+
+class References:
+    """Finds what references stand for. Belongs to the I/O loop.
+
+    Args:
+        sessions: those of the server, by name.
+        loop: the I/O loop.
+        stir: called with an agent when the arguments of one of its calls are complete.
+    """
+
+    def __init__(
+        self, sessions: dict[str, Session], loop: asyncio.AbstractEventLoop, stir: Callable[[Agent], None]
+    ) -> None:
+        self._sessions, self._loop, self._stir = sessions, loop, stir
+        self.early: dict[tuple[str, int], list[Callable[[], None]]] = {}
+        """What to do when a call or an agent is heard of that somebody asked for already; agents are negative."""
+
+    def await_arguments(self, call: Call, attachments: list[bytes]) -> None:
+        """Have the references among the arguments of a call replaced as their values come."""
+        call.args = list(call.args)
+        places: list[tuple[Any, Any]] = [(call.args, index) for index in range(len(call.args))]
+        places += [(call.kwargs, key) for key in call.kwargs or ()]
+        for container, key in places:
+            value = container[key]
+            if not is_reference(value):
+                continue
+            if value[0] == "f":
+                call.error = restore(value[1], attachments)
+                continue
+            call.missing += 1
+            self._obtain(call.session, value, self._filler(call, container, key))
+
+    def _filler(self, call: Call, container: Any, key: Any) -> Callable[[str, Any], None]:
+        def fill(kind: str, value: Any) -> None:
+            if kind == RESULT:
+                container[key] = value
+            else:
+                call.error = value
+            call.missing -= 1
+            if not call.missing:
+                self._stir(call.agent)
+
+        return fill
+
+    def _obtain(self, session: Session, reference: Any, then: Callable[[str, Any], None]) -> None:
+        """Have `then` called, on this loop and not before this returns, with the outcome that a reference names."""
+        if reference[0] == "v":
+            session.pushed[reference[1]] = then
+            return
+        _, address, identity, number = reference
+        if address is None:
+            self._loop.call_soon(self.want, session.identity, number, then)
+        else:
+            from paragent.remote.server.peers import fetch_from
+
+            self._loop.call_soon(fetch_from, address, identity, number, then)
+
+    def want(self, identity: str, number: int, then: Callable[[str, Any], None], *, early: bool = True) -> None:
+        """Have `then` called with the outcome of a call of this server, when there is one."""
+        session = self._sessions.get(identity)
+        if session is not None:
+            kind, value = session.outcome(number)
+            if kind is not None:
+                then(kind, value)
+                return
+            call = session.active.get(number)
+            if call is not None:
+                if call.watchers is None:
+                    call.watchers = []
+                call.watchers.append(then)
+                return
+        if early and (session is None or number > session.last_call):
+            self.expect((identity, number), lambda: self.want(identity, number, then, early=False))
+        else:
+            then(ERROR, encode_error(AgentStopped("the result is not kept any more: whoever held it dropped it")))
+
+    def expect(self, key: tuple[str, int], then: Callable[[], None]) -> None:
+        """Have `then` called when something is heard of, or after a while in any case."""
+        self.early.setdefault(key, []).append(then)
+        self._loop.call_later(_EARLY, self.heard_of, *key)
+
+    def heard_of(self, identity: str, number: int) -> None:
+        """Do what waited for this call, or for the agent with minus this number."""
+        for then in self.early.pop((identity, number), ()):
+            then()
+
+    # --- what clients say -----------------------------------------------------------------------------------------------
+
+    def fetch(self, session: Session, number: int, identity: str | None, wanted: int) -> None:
+        """Answer with the result of another call."""
+        self.want(identity or session.identity, wanted, lambda kind, value: session.tell(number, kind, value))
+
+    def push(self, session: Session, key: int, kind: str, value: Any, attachments: list[bytes]) -> None:
+        """Take a value that an argument stands for."""
+        then = session.pushed.pop(key, None)
+        if then is not None:
+            then(kind, restore(value, attachments))

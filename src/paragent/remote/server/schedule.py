@@ -1,0 +1,196 @@
+"""Which call is carried out next, and by whom: from the queue of an agent to a lane or the event loop, and back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from paragent.errors import AgentStopped, CallCancelled
+from paragent.remote.server.interruption import Interruption
+from paragent.remote.server.lanes import Lanes
+from paragent.remote.server.mailbox import Agent, Call, claim, next_call, offer, overlapping
+from paragent.remote.server.performing import Player, fail, perform_sync, read_attribute
+from paragent.remote.wire import ERROR
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from paragent.remote.server.policy import Policy
+    from paragent.rpc.limits import Limits
+
+__all__ = ["CONSTRUCT", "FREE", "Schedule"]
+
+CONSTRUCT = "__init__"
+"""The name of the call that makes an agent; clients cannot use it, as it is not public."""
+FREE = "__del__"
+"""The name of the call that frees an agent after everything it was asked before."""
+
+
+class Schedule:
+    """Gives calls to agents, one at a time each unless they may overlap.
+
+    Args:
+        policy: how arguments are read.
+        limits: how many threads there may be.
+        loop: the I/O loop, on which this is made.
+        construct: makes the agent of a call named `CONSTRUCT`.
+        free: frees an agent.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        construct: Callable[[Call], None],
+        free: Callable[[Agent], None],
+    ) -> None:
+        self.mutex = threading.Lock()
+        """Protects the queues and the `busy` flags of agents, and what a call `runs` in."""
+        self.lanes = Lanes(self._perform, limits.threads, loop)
+        self.player = Player(policy, self._after)
+        self.batch: tuple[list[Call], list[Call]] | None = None
+        """While a frame is handled: the calls of it that go to the lanes, and to the player, all at once."""
+        self._policy = policy
+        self._construct, self._free = construct, free
+        self._io_thread = threading.get_ident()
+
+    def begin_batch(self) -> None:
+        """Collect what is launched until `end_batch`."""
+        self.batch = ([], [])
+
+    def end_batch(self) -> None:
+        """Launch what was collected."""
+        assert self.batch is not None
+        to_lanes, to_loop = self.batch
+        self.batch = None
+        if to_lanes:
+            self.lanes.submit(to_lanes)
+        if to_loop:
+            self.player.submit(to_loop)
+
+    def begin(self, call: Call) -> None:
+        """Have an agent made that nobody can have asked anything yet, with the rest of the frame that brought it."""
+        assert self.batch is not None
+        call.agent.busy = True
+        self.batch[False].append(call)
+
+    def offer(self, call: Call) -> None:
+        """Give a call to its agent."""
+        ready = offer(call.agent, call, self.mutex)
+        if ready is not None:
+            self._start(ready)
+
+    def stir(self, agent: Agent) -> None:
+        """Begin with what an agent can do now that could not be done before."""
+        for call in overlapping(agent, self.mutex):
+            self._start(call)
+        ready = claim(agent, self.mutex)
+        if ready is not None:
+            self._start(ready)
+
+    def launch(self, call: Call) -> None:
+        """Give a call to whoever carries out its kind, together with the others of this frame if there is one."""
+        on_loop = call.method is not None and call.method.on_loop
+        if self.batch is not None and threading.get_ident() == self._io_thread:
+            self.batch[on_loop].append(call)
+        elif on_loop:
+            self.player.submit([call])
+        else:
+            self.lanes.submit([call])
+
+    def _start(self, call: Call) -> None:
+        """Begin with a call that its agent is free for, or answer it if it cannot be carried out."""
+        ready = self._after(call) if _refused(call) else call
+        if ready is not None:
+            self.launch(ready)
+
+    def _after(self, call: Call) -> Call | None:
+        """Free the agent of a call that has ended; return its next call if the same kind of thread carries it out."""
+        agent = call.agent
+        agent.served += 1
+        if call.method is not None and call.method.concurrent:
+            return None
+        while True:
+            following = next_call(agent, self.mutex)
+            if following is None:
+                return None
+            if _refused(following):
+                continue
+            method = following.method
+            if method is not None and method.concurrent:
+                self.launch(following)
+                continue
+            here = call.method is not None and call.method.on_loop
+            if (method is not None and method.on_loop) is here:
+                return following
+            self.launch(following)
+            return None
+
+    def _perform(self, call: Call | None) -> None:
+        """Carry out a call, and those that follow it, in a lane."""
+        while call is not None:
+            if call.session.backlog.full and call.session.backlog.park(call):
+                return
+            call.runs = threading.get_ident()
+            try:
+                if call.cancelled is not None:
+                    fail(call, call.cancelled)
+                elif call.name == CONSTRUCT:
+                    self._construct(call)
+                    if call.agent.queue:
+                        self.stir(call.agent)
+                elif call.name == FREE:
+                    self._free(call.agent)
+                elif call.name.startswith("?"):
+                    read_attribute(call)
+                else:
+                    perform_sync(call, self._policy)
+            except Interruption:
+                fail(call, call.cancelled or CallCancelled("the call was cancelled"))
+            self._leave(call)
+            call = self._after(call)
+
+    def _leave(self, call: Call) -> None:
+        """Note that no thread runs the call any more, and let an interruption that came too late pass."""
+        try:
+            with self.mutex:
+                call.runs = None
+            if call.cancelled is not None:
+                for _ in range(100):
+                    time.sleep(0)
+        except Interruption:
+            call.runs = None
+
+    def unpark(self, calls: list[Call]) -> None:
+        """Go on with calls that waited for their client to read what it was sent."""
+        for call in calls:
+            self.launch(call)
+
+    def close(self) -> None:
+        """Let every thread end."""
+        self.lanes.close()
+
+
+def _refused(call: Call) -> bool:
+    """Answer a call that cannot be carried out; return whether that was so."""
+    agent: Any = call.agent
+    if call.name in (CONSTRUCT, FREE) or (agent.methods is None and agent.failed is None and not agent.stopped):
+        return False
+    if call.method is None and agent.methods is not None:
+        call.method = agent.methods.get(call.name)
+    if call.error is not None:
+        call.session.tell(call, ERROR, call.error)
+    elif call.cancelled is not None:
+        fail(call, call.cancelled)
+    elif agent.stopped:
+        fail(call, AgentStopped("the agent was stopped"))
+    elif agent.failed is not None:
+        call.session.tell(call, ERROR, agent.failed)
+    elif call.method is None and not call.name.startswith("?"):
+        fail(call, AttributeError(f"{type(agent.thing).__name__!r} agent has no public method {call.name!r}"))
+    else:
+        return False
+    return True

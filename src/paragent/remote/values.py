@@ -1,0 +1,147 @@
+"""How one argument or result looks inside a frame.
+
+======================  ================================================================================
+a builtin value         itself: str, int, float, bool, bytes, None
+`("m", ...)`            a `Msg` whose content is a builtin value and which has no metadata: its fields
+`("M", bytes)`          any other `Msg`: its fields, packed
+`("p", bytes[, code])`  any other object, packed; `code` holds what the receiver cannot import
+`("b"/"B", index)`      as "p" and "M", but the bytes are an attachment of the frame
+`("r", ...)`            the result of another call, to be fetched: address, session, call
+`("v", key)`            a value that the caller will push
+`("f", value)`          no value: the call that should have made it failed with this error
+======================  ================================================================================
+
+A builtin tuple is always packed, so there is no mistaking one for a tag.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import TYPE_CHECKING, Any
+
+from paragent.errors import ProtocolError
+from paragent.messages.msg import Msg
+from paragent.parcels import learn, pack
+from paragent.parcels.packing import Packer
+from paragent.remote.wire import ATTACH_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["PLAIN", "attach", "decode", "encode_argument", "encode_result", "is_reference", "restore", "size_of"]
+
+PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+
+_packers = (Packer(), Packer(carries_modules=True))
+"""For servers of this machine, which find its modules, and for servers elsewhere, which get them."""
+_packing = threading.Lock()
+"""Protects `_packers`, and the packer of `parcels.pack`."""
+
+
+def encode_argument(thing: Any, what: str, *, far: bool = False) -> tuple[Any, int, dict[str, bytes]]:
+    """Return an argument as it goes into a frame, its size, and the code that the other side may lack.
+
+    With `far` the other side is on another machine: the program's own modules go along as code.
+
+    Raises:
+        Unserialisable: some part of it cannot travel; the error names the part.
+    """
+    kind = type(thing)
+    if kind in PLAIN:
+        if _short(thing):
+            return thing, len(thing) if kind is str or kind is bytes else 8, {}
+        return ("p", pickle.dumps(thing, protocol=5)), len(thing), {}
+    if kind is Msg:
+        content = thing.content
+        if type(content) in PLAIN and not thing.metadata and _short(content):
+            return ("m", thing.name, content, thing.role, thing.id, thing.timestamp), 64, {}
+        thing, tag = (thing.name, content, thing.role, thing.metadata, thing.id, thing.timestamp), "M"
+    else:
+        tag = "p"
+    with _packing:
+        parcel = _packers[far].pack(thing, what)
+    return (tag, parcel.body), len(parcel.body), parcel.code
+
+
+def encode_result(thing: Any, *what: str) -> Any:
+    """Return a result as it goes into a frame: as an argument, but with the code inside.
+
+    The words of `what` name it in errors; they are put together when they are needed.
+
+    Raises:
+        Unserialisable: some part of it cannot travel; the error names the part.
+    """
+    kind = type(thing)
+    if kind in PLAIN:
+        if (kind is str or kind is bytes) and len(thing) >= ATTACH_BYTES:
+            return ("p", pickle.dumps(thing, protocol=5))
+        return thing
+    if kind is Msg:
+        content = thing.content
+        if type(content) in PLAIN and not thing.metadata and _short(content):
+            return ("m", thing.name, content, thing.role, thing.id, thing.timestamp)
+        thing, tag = (thing.name, content, thing.role, thing.metadata, thing.id, thing.timestamp), "M"
+    else:
+        tag = "p"
+    with _packing:
+        parcel = pack(thing, " ".join(what))
+    return (tag, parcel.body, parcel.code) if parcel.code else (tag, parcel.body)
+
+
+def _short(thing: Any) -> bool:
+    return type(thing) not in (str, bytes) or len(thing) < ATTACH_BYTES
+
+
+def size_of(value: Any) -> int:
+    """Return the bytes of a packed value, 0 for one that is not packed."""
+    return len(value[1]) if type(value) is tuple and value[0] in ("p", "M") else 0
+
+
+def attach(value: Any, attachments: list[Any]) -> Any:
+    """Return the value with its bytes, where they are large, moved to `attachments`."""
+    if type(value) is tuple and value[0] in ("p", "M") and len(value[1]) >= ATTACH_BYTES:
+        attachments.append(value[1])
+        tag = "b" if value[0] == "p" else "B"
+        return (tag, len(attachments) - 1, *value[2:])
+    return value
+
+
+def restore(value: Any, attachments: list[bytes]) -> Any:
+    """Undo `attach`.
+
+    Raises:
+        ProtocolError: the frame has no such attachment.
+    """
+    if type(value) is tuple and value and value[0] in ("b", "B"):
+        index = value[1]
+        if type(index) is not int or not 0 <= index < len(attachments):
+            raise ProtocolError("a frame lacks an attachment")
+        return ("p" if value[0] == "b" else "M", attachments[index], *value[2:])
+    return value
+
+
+def is_reference(value: Any) -> bool:
+    """Return whether the value is somewhere else yet."""
+    return type(value) is tuple and value[0] in ("r", "v", "f")
+
+
+def decode(value: Any, loads: Callable[[bytes], Any] = pickle.loads) -> Any:
+    """Return what an encoded value stands for, a fresh copy each time.
+
+    Raises:
+        ProtocolError: the tag is unknown.
+        Exception: whatever loading an object of a user's class raises.
+    """
+    if type(value) is not tuple:
+        return value
+    tag = value[0]
+    if tag == "m":
+        _, name, content, role, identifier, timestamp = value
+        return Msg(name, content, role, {}, identifier, timestamp)
+    if tag not in ("p", "M"):
+        raise ProtocolError(f"a value with the tag {tag!r}")
+    if len(value) == 3 and loads is pickle.loads:
+        learn(value[2])
+    thing = loads(value[1])
+    return Msg(*thing) if tag == "M" else thing

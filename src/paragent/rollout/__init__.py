@@ -1,0 +1,18 @@
+"""A benchmark in, scores and trajectories out. Names are loaded when they are first used: flags need only the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paragent._lazy import names_from
+
+if TYPE_CHECKING:
+    from paragent.rollout.config import RolloutConfig
+    from paragent.rollout.running import run_parallel_rollout
+    from paragent.rollout.worker import RolloutWorker
+
+__all__ = ["RolloutConfig", "RolloutWorker", "run_parallel_rollout"]
+
+__getattr__ = names_from(
+    __name__, {"config": ("RolloutConfig",), "running": ("run_parallel_rollout",), "worker": ("RolloutWorker",)}
+)

@@ -1,0 +1,167 @@
+"""One rollout under way: the conversation, and a record of all that happens in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from paragent.rollout.pictures import Album, stamp
+from paragent.tasks.working import doing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from paragent.envs import Environment
+    from paragent.models import Completion, Model
+
+__all__ = ["PlayedEpisode"]
+
+
+class PlayedEpisode:
+    """Implements `paragent.agents.playing.Episode` over an environment and a model."""
+
+    def __init__(self, environment: Environment, model: Model, max_turns: int, max_retries: int) -> None:
+        self._environment = environment
+        self._model = model
+        self.instructions = environment.instructions
+        self.question = ""
+        self.tools = [tool.as_openai() for tool in environment.tools()]
+        self.messages: list[dict[str, Any]] = []
+        self.max_turns = max_turns
+        self.max_retries = max_retries
+        self.turns = 0
+        self.requests = 0
+        """Turns for which the model was asked here."""
+        self.tool_calls = 0
+        self.usage: dict[str, int] | None = {"prompt_tokens": 0, "completion_tokens": 0}
+        """None as soon as the endpoint once did not say, or the agent asked somebody else."""
+        self.steps: list[dict[str, Any]] = []
+        self.ended = ""
+        self._album = Album(environment.pictures_shown)
+        self._calls = 0
+        self._started = time.monotonic()
+
+    async def complete(self) -> Completion:
+        """Ask the model and append what it says."""
+        self._begin_album()
+        began = time.monotonic()
+        completion = await self._model.complete(self._album.developed(self.messages), self.tools)
+        self.turns += 1
+        self.requests += 1
+        self._count(completion.usage)
+        self._find_calls(completion.message)
+        _name_calls(completion.message, self.turns)
+        self.messages.append(completion.message)
+        self._step("model", began, usage=completion.usage, finish_reason=completion.finish_reason)
+        return completion
+
+    async def take(self, thinking: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        """Wait for a message of the agent's own and append it."""
+        self.usage = None
+        began = time.monotonic()
+        message = await thinking
+        self.turns += 1
+        _name_calls(message, self.turns)
+        self.messages.append(message)
+        self._step("agent", began)
+        return message
+
+    async def observation(self) -> dict[str, Any]:
+        """Return what the environment has to see."""
+        return await self._environment.observation()
+
+    async def answer_calls(self, calls: Sequence[dict[str, Any]]) -> None:
+        """Perform the calls of a turn; the environment decides whether they may overlap."""
+        self.tool_calls += len(calls)
+        results = await asyncio.gather(*(self._answer(call) for call in calls))
+        self.messages += results
+
+    def trajectory(self) -> dict[str, Any]:
+        """Return all that happened, for the store."""
+        return {"messages": self.messages, "tools": self.tools, "steps": self.steps}
+
+    def files(self) -> dict[str, bytes]:
+        """Return the pictures and what the environment left, by the name of the file; complete when it is closed."""
+        self._begin_album()
+        self._album.add_files(self._environment.files)
+        return self._album.files
+
+    def _begin_album(self) -> None:
+        """Put the pictures of the beginning to the first message of the user, whoever wrote it."""
+        environment = self._environment
+        first = next((message for message in self.messages if message.get("role") == "user"), None)
+        if first is None or not (environment.first_images or environment.first_kept):
+            return
+        _attach(first, "pictures", self._album.add(environment.first_images, 0))
+        _attach(first, "kept", self._album.add(environment.first_kept, 0))
+        environment.first_images = environment.first_kept = ()
+
+    async def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
+        began, moment = time.monotonic(), stamp()
+        self._calls += 1
+        number = self._calls
+        function = call["function"]
+        doing(function["name"])
+        result = await self._environment.call(function["name"], function["arguments"])
+        self.ended = self.ended or result.ends
+        message = {"role": "tool", "tool_call_id": call["id"], "content": result.text}
+        _attach(message, "pictures", self._album.add(result.images, number))
+        _attach(message, "kept", self._album.add(result.kept, number))
+        facts = {"name": function["name"], "call": call["id"], "error": result.error, "extras": result.extras}
+        self._step("tool", began, **facts, **({"moment": moment} if "pictures" in message or "kept" in message else {}))
+        return message
+
+    def _find_calls(self, message: dict[str, Any]) -> None:
+        """Take what a message says for a tool call, if the environment does."""
+        text = message.get("content")
+        if isinstance(text, str) and not message.get("tool_calls"):
+            found = self._environment.calls_in(text)
+            functions = [{"name": name, "arguments": json.dumps(given)} for name, given in found]
+            if functions:
+                calls = enumerate(functions)
+                message["tool_calls"] = [{"id": f"said_{self.turns}_{n}", "function": one} for n, one in calls]
+
+    def _count(self, usage: dict[str, int] | None) -> None:
+        if usage is None or self.usage is None:
+            self.usage = None
+            return
+        for name, amount in usage.items():
+            self.usage[name] = self.usage.get(name, 0) + amount
+
+    def _step(self, kind: str, began: float, **facts: Any) -> None:
+        now = time.monotonic()
+        shown = {name: value for name, value in facts.items() if value}
+        self.steps.append(
+            {
+                "kind": kind,
+                "turn": self.turns,
+                "at": round(began - self._started, 4),
+                "seconds": round(now - began, 4),
+                **shown,
+            }
+        )
+
+
+def _attach(message: dict[str, Any], key: str, names: list[str]) -> None:
+    if names:
+        message[key] = names
+
+
+def _name_calls(message: dict[str, Any], turn: int) -> None:
+    """Make every tool call one that can be answered: with an id, a name and arguments, whatever the model left out."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return
+    message["tool_calls"] = [
+        {
+            "id": str(call.get("id") or f"call_{turn}_{index}"),
+            "type": "function",
+            "function": {
+                "name": str((call.get("function") or {}).get("name") or ""),
+                "arguments": (call.get("function") or {}).get("arguments") or "{}",
+            },
+        }
+        for index, call in enumerate(calls)
+    ]

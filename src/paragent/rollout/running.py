@@ -1,0 +1,344 @@
+"""The driver's side of a rollout run: what is owed goes out, results come back, are durable, and then count."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from paragent._wording import counted
+from paragent.errors import Interrupted
+from paragent.models.base import MODELS
+from paragent.rollout.benchmark import digest_of
+from paragent.rollout.board import read_boards
+from paragent.rollout.machines import SessionPool
+from paragent.rollout.preparing import Prepared, prepare
+from paragent.rollout.tally import Tally
+from paragent.rollout.worker import FATAL, RolloutWorker
+from paragent.runners.run import Run
+from paragent.store import (
+    MACHINES,
+    PRICES,
+    OwedRollout,
+    Play,
+    PlayStatus,
+    RunDirectory,
+    StoredTask,
+    Summary,
+    final_failures,
+    summarise,
+)
+from paragent.tasks import Item, Task, TaskResponse, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from paragent.rollout.config import RolloutConfig
+    from paragent.rollout.station import PlaySettings
+
+__all__ = ["Session", "run_parallel_rollout"]
+
+_REPLAYS = 2
+"""Further plays of a rollout in one session after infrastructure ended it; a new session may try as often again."""
+_REPLAY_PAUSE = 2.0
+"""Seconds before the first of them, twice as many before the second."""
+_TURN = 0.25
+"""Seconds of waiting for results before the display is told something."""
+_TELL = 0.2
+"""Seconds between two reports to whoever watches: reading what workers say costs more than a result."""
+_SESSION_NOTE = 5.0
+"""Seconds between two notes of how long the session lasts."""
+_BREAKER = 20
+"""Rollouts in a row that the endpoint ended, at least, after which there is no point in going through all the others."""
+
+
+class Player:
+    """The call that travels to a worker: plays one rollout there."""
+
+    def __init__(self, settings: PlaySettings) -> None:
+        self._worker = RolloutWorker(settings)
+
+    async def __call__(self, given: dict[str, Any]) -> dict[str, Any]:
+        play = await self._worker.play(Item(**given["item"]), given["attempt"])
+        return {name: getattr(play, name) for name in play.__slots__}
+
+
+def run_parallel_rollout(config: RolloutConfig, watch: Callable[[Tally], None] | None = None) -> Summary:
+    """Play everything that is owed and return the statistics of the whole run.
+
+    The same configuration again continues where an earlier call stopped, for whatever reason it did.
+
+    Args:
+        config: what to play.
+        watch: told now and then how far it is.
+
+    Raises:
+        UsageError: something has to be changed first; nothing was started.
+        Interrupted: Ctrl-C; everything that had ended is kept.
+        StoreFailed: results cannot be kept; what was recorded before is safe.
+    """
+    with Session(prepare(config), watch) as session:
+        return session.play()
+
+
+class Session:
+    """One go at a run, from taking hold of its directory to letting go."""
+
+    def __init__(self, prepared: Prepared, watch: Callable[[Tally], None] | None = None) -> None:
+        self.prepared = prepared
+        self._watch = watch
+        self._config = prepared.config
+        self.directory = RunDirectory(prepared.path)
+        self._again: list[tuple[float, int, OwedRollout]] = []
+        """Rollouts to be played again, by the moment from which they may be."""
+        self._tries: dict[tuple[str, int], int] = {}
+        """How often those were played in this session."""
+        self._under_way: dict[str, OwedRollout] = {}
+        self._played = 0
+        self._in_a_row = 0
+        self._noted = 0.0
+        self._told = 0.0
+        self._pressure: Callable[[], tuple[int, int]] | None = None
+        self._pool: SessionPool | None = None
+        self._machines_before: dict[str, float] = {}
+        """What came of the machines of earlier sessions."""
+        self._began = False
+        """Whether rollouts were handed out: what ends earlier leaves no trace."""
+        self.stopped: str = ""
+        """Why the rest was not played; empty if it was."""
+
+    def __enter__(self) -> Self:
+        self.resumed = self.directory.open(self._config.shown(), self.prepared.identity, fresh=self._config.fresh)
+        journal = self.directory.journal
+        if journal.count_tasks() < self.prepared.benchmark.size:
+            journal.add_tasks(StoredTask(item.id, digest_of(item), _body(item)) for item in self.prepared.benchmark)
+        journal.set_meta("attempts", str(self._config.attempts))
+        if self.prepared.prices is not None:
+            journal.set_meta(PRICES, json.dumps(self.prepared.prices))
+        summary = self.summary()
+        self.tally = Tally.resumed(self.prepared.path.name, self.prepared.path, summary, final_failures(journal))
+        self.owed = summary.owed
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not self._began:
+            self.directory.undo()
+        else:
+            self.directory.close()
+
+    def watch(self, tell: Callable[[Tally], None]) -> None:
+        """Have somebody told how far it is, a few times a second."""
+        self._watch = tell
+
+    def summary(self) -> Summary:
+        """Return the statistics of the run as it is now."""
+        return summarise(self.directory.journal, self._config.attempts)
+
+    def play(self) -> Summary:
+        """Play what is owed.
+
+        Raises:
+            Interrupted: Ctrl-C.
+            StoreFailed: results cannot be kept.
+            UsageError, MachineFailed, PoolFailed: the machines that the environment needs cannot be had. On leaving the
+                `with`, the run's directory is as it was before.
+        """
+        if self.owed:
+            number = self.directory.journal.begin_session()
+            try:
+                with self._machines() as settings, self._gate(settings) as shared:
+                    self._player = Player(shared)
+                    self._drive(number)
+            finally:
+                self._note_session(number, force=True)
+        summary = self.summary()
+        self.directory.finish(summary)
+        return summary
+
+    @contextlib.contextmanager
+    def _machines(self) -> Iterator[PlaySettings]:
+        """Have machines, if the environment needs some; yield what workers need to know to play."""
+        settings = self.prepared.play
+        if self.prepared.machines is None:
+            yield settings
+            return
+        self._say("starting machines")
+        self._machines_before = json.loads(self.directory.journal.meta(MACHINES) or "{}")
+        with SessionPool(self._config, self.prepared.machines, self.owed) as pool:
+            self._pool = pool
+            self._say("")
+            try:
+                yield replace(settings, machines=pool.place)
+            finally:
+                self._note_machines()
+                self._pool = None
+                self._say("ending machines")
+        self._say("")
+
+    @contextlib.contextmanager
+    def _gate(self, settings: PlaySettings) -> Iterator[PlaySettings]:
+        """Have workers share the limit of the model's endpoint; one worker, or a model without endpoint, has no need to."""
+        if self.prepared.engine.workers == 1 or self._config.model in MODELS.names():
+            yield settings
+            return
+        from paragent.models.gate.server import GateServer
+
+        with GateServer(self._config.num_rollouts, self._config.own_address) as gate:
+            self._pressure = gate.pressure
+            model, judge = (replace(one, gate=gate.place) for one in (settings.model, settings.judge))
+            yield replace(settings, model=model, judge=judge)
+
+    def _drive(self, number: int) -> None:
+        run = Run(self.prepared.engine, None, iter(()))
+        owed = self.directory.journal.owed(self._config.attempts)
+        run.open()
+        self._began = True
+        try:
+            more = self._feed(run, owed)
+            while run.outstanding or (self._again and not self.stopped):
+                try:
+                    if not run.outstanding:
+                        time.sleep(self._patience())
+                    plays = self._plays(run.collect(self._patience()))
+                    more = self._feed(run, owed) if more or self._again else False
+                    self._keep(plays, number)
+                except KeyboardInterrupt:
+                    self._stop(run)
+                    raise Interrupted({}) from None
+        finally:
+            run.close()
+
+    def _feed(self, run: Run, owed: Iterator[OwedRollout]) -> bool:
+        """Keep N rollouts under way; return whether more may be owed."""
+        room = min(run.room, self._config.num_rollouts - run.outstanding)
+        tasks: list[Task] = []
+        exhausted = False
+        while len(tasks) < room and not self.stopped:
+            if self._again and self._again[0][0] <= time.monotonic():
+                rollout = heapq.heappop(self._again)[2]
+            elif (following := next(owed, None)) is not None:
+                rollout = following
+            else:
+                exhausted = True
+                break
+            tasks.append(self._task(rollout))
+        run.feed(tasks)
+        return not exhausted and not self.stopped
+
+    def _task(self, rollout: OwedRollout) -> Task:
+        self._played += 1
+        label = rollout.task if rollout.attempt == 1 else f"{rollout.task}#{rollout.attempt}"
+        task = Task({"item": rollout.body, "attempt": rollout.attempt}, self._player, id=f"{self._played}:{label}")
+        self._under_way[task.id] = rollout
+        return task
+
+    def _plays(self, responses: list[TaskResponse]) -> list[Play]:
+        """Turn responses into plays, and decide which of them are final."""
+        plays = []
+        for response in responses:
+            rollout = self._under_way.pop(response.id)
+            play = _play_of(response, rollout)
+            if play is not None:
+                self._decide(play, rollout)
+                plays.append(play)
+        return plays
+
+    def _decide(self, play: Play, rollout: OwedRollout) -> None:
+        key = (play.task, play.attempt)
+        if play.status is not PlayStatus.INFRASTRUCTURE:
+            self._in_a_row = 0
+            self._tries.pop(key, None)
+            return
+        if play.kind in FATAL:
+            self.stopped = self.stopped or play.error
+            return
+        tries = self._tries[key] = self._tries.get(key, 0) + 1
+        if play.kind == "worker" or tries > _REPLAYS or self.stopped:
+            self._tries.pop(key, None)
+            if play.kind == "endpoint":
+                self._in_a_row += 1
+                if self._in_a_row >= max(_BREAKER, self._config.num_rollouts) and not self.stopped:
+                    self.stopped = f"the last {self._in_a_row} rollouts all ended with: {play.error}"
+            return
+        play.decides = False
+        heapq.heappush(self._again, (time.monotonic() + _REPLAY_PAUSE * tries, self._played, rollout))
+        self._played += 1
+
+    def _keep(self, plays: list[Play], number: int) -> None:
+        """Make results durable, then count them."""
+        if plays:
+            self.directory.keep_files(plays)
+            self.directory.journal.record(plays)
+            self.directory.append_results(plays)
+            for play in plays:
+                self.tally.count(play)
+        self._note_session(number)
+        self.tally.under_way = len(self._under_way)
+        if self._watch and self.tally.seconds - self._told > _TELL:
+            self._told = self.tally.seconds
+            self.tally.sighting = seen = read_boards(self.directory.live)
+            if self._pressure:
+                seen.in_flight, seen.may_be_in_flight = self._pressure()
+            self.tally.machines = self._pool.look() if self._pool else None
+            self._watch(self.tally)
+
+    def _patience(self) -> float:
+        if not self._again:
+            return _TURN
+        return min(_TURN, max(0.01, self._again[0][0] - time.monotonic()))
+
+    def _stop(self, run: Run) -> None:
+        """End what is under way; what comes in meanwhile is kept, the rest stays owed."""
+        self.stopped = "interrupted"
+        self._say(f"stopping {counted(run.outstanding, 'rollout')}; everything that ended is kept")
+        plays = [play for play in self._plays(run.cancel()) if play.status is not PlayStatus.INFRASTRUCTURE]
+        if plays:
+            self.directory.keep_files(plays)
+            self.directory.journal.record(plays)
+            for play in plays:
+                self.tally.count(play)
+        self.directory.finish(self.summary())
+
+    def _say(self, note: str) -> None:
+        """Tell whoever watches what is being done besides playing."""
+        self.tally.note = note
+        if self._watch:
+            self._watch(self.tally)
+
+    def _note_machines(self) -> None:
+        """Keep what came of the machines so far, earlier sessions included."""
+        figures = self._pool.figures() if self._pool else {}
+        if figures:
+            whole = {name: round(self._machines_before.get(name, 0) + value, 3) for name, value in figures.items()}
+            self.directory.journal.set_meta(MACHINES, json.dumps(whole))
+
+    def _note_session(self, number: int, *, force: bool = False) -> None:
+        seconds = self.tally.seconds
+        if force or seconds - self._noted > _SESSION_NOTE:
+            self._noted = seconds
+            self._note_machines()
+            self.directory.journal.note_session(number, seconds, self.tally.done - self.tally.before)
+
+
+def _body(item: Item) -> dict[str, Any]:
+    return asdict(item)
+
+
+def _play_of(response: TaskResponse, rollout: OwedRollout) -> Play | None:
+    """Return the play that a response tells of; None for one that was cancelled, which never happened."""
+    if response.status is TaskStatus.SUCCEEDED:
+        return Play(**response.answer)
+    if response.status is TaskStatus.CANCELLED:
+        return None
+    play = Play(rollout.task, rollout.attempt, PlayStatus.FAILED, error=response.msg, worker=response.worker)
+    play.seconds, play.ended = response.time_cost, time.time()
+    if response.status is TaskStatus.LOST:
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "worker"
+    elif response.status is TaskStatus.TIMED_OUT:
+        play.status, play.kind = PlayStatus.TIMED_OUT, "time limit"
+    else:
+        play.kind = response.error.type if response.error else "unknown"
+    return play

@@ -1,0 +1,291 @@
+"""`RolloutWorker`: plays one task, on whatever side it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from paragent._plugins import load_dotted
+from paragent._processes import here
+from paragent.agents.chat import ChatAgent
+from paragent.agents.playing import Played
+from paragent.agents.predicting import PredictingAgent
+from paragent.agents.replying import answer_of, ask, replies_async, require_agent
+from paragent.errors import (
+    EndpointDown,
+    EndpointRefused,
+    EnvironmentFailed,
+    InfrastructureError,
+    LeaseLost,
+    LeaseTimeout,
+    MachineFailed,
+    PoolFailed,
+    PoolStopped,
+    UsageError,
+)
+from paragent.rollout.clock import WorkClock
+from paragent.rollout.config import RolloutConfig
+from paragent.rollout.episode import PlayedEpisode
+from paragent.rollout.looping import run_to_the_end
+from paragent.rollout.station import PlaySettings, Station, station_for
+from paragent.store import Play, PlayStatus
+from paragent.store.records import pack_trajectory
+from paragent.tasks.working import current_activity
+
+if TYPE_CHECKING:
+    from paragent.envs import Environment
+    from paragent.rollout.holding import Held, MachineDesk
+    from paragent.tasks import Item
+
+__all__ = ["FATAL", "REFUSED", "RolloutWorker"]
+
+REFUSED = "refused"
+FATAL = frozenset({REFUSED, "pool"})
+"""The kinds of failure after which no rollout of the run can succeed."""
+_CLOSE_LIMIT = 30.0
+"""Seconds for an environment to close: a browser context or a sandbox takes one."""
+_SCORE_LIMIT = 600.0
+"""Seconds for scoring one answer, a judge model's retries included."""
+
+
+class RolloutWorker:
+    """Builds an agent and an environment for one task, lets the one play in the other, scores, and cleans up.
+
+    `RolloutWorker(RolloutConfig(mode="math", model="demo")).run(Item("1", "Compute 2/3 + 1/6.", "5/6"))` plays a task by
+    itself: without a file of tasks, and without a directory that keeps the result. An environment that needs a machine
+    leases it from the pool at `pool_address`.
+
+    `run` and `play` always return a `Play`: whatever goes wrong is in it, told apart by whose fault it was.
+
+    Raises:
+        UsageError: the configuration cannot work here; the message says what to change.
+    """
+
+    def __init__(self, settings: RolloutConfig | PlaySettings) -> None:
+        if isinstance(settings, RolloutConfig):
+            from paragent.rollout.preparing import play_settings  # not at the top: workers are given what it finds out
+
+            settings = play_settings(settings)
+        self.settings = settings
+
+    def run(self, item: Item, attempt: int = 1) -> Play:
+        """Play a task and wait for its end; a notebook may call it, too, although it has an event loop."""
+        return run_to_the_end(self.play(item, attempt))
+
+    async def play(self, item: Item, attempt: int = 1) -> Play:
+        """Play a task once."""
+        play = Play(item.id, attempt, PlayStatus.COMPLETED, worker=here())
+        try:
+            station = station_for(self.settings)
+        except UsageError as error:
+            _blame(play, error)
+            return play
+        clock = WorkClock(self.settings.timeout)
+        current_activity.set(clock)
+        label = item.id if attempt == 1 else f"{item.id}#{attempt}"
+        station.enter()
+        if station.board:
+            station.board.clocks[label] = clock
+        try:
+            await self._play(station, item, play, clock)
+        finally:
+            station.leave()
+            if station.board:
+                station.board.clocks.pop(label, None)
+            play.seconds, play.waited, play.ended = clock.worked, clock.waited, time.time()
+        return play
+
+    async def _play(self, station: Station, item: Item, play: Play, clock: WorkClock) -> None:
+        """Build, play, score and close; the machine, if there is one, goes back last."""
+        settings = self.settings
+        environment: Environment | None = None
+        episode: PlayedEpisode | None = None
+        held: Held | None = None
+        async with contextlib.AsyncExitStack() as machines:
+            try:
+                environment = station.environment_class(settings.options, shared=station.shared)
+                if environment.needs_machine:
+                    held = await machines.enter_async_context(_desk(station, environment).lease(f"{here()} {item.id}"))
+                model = held.thinking(station.model) if held else station.model
+                episode = PlayedEpisode(environment, model, settings.max_turns, settings.max_retries)
+                async with held.guarded() if held else contextlib.nullcontext():
+                    await self._perform(station, environment, episode, item, play, clock, held)
+            except Exception as error:  # noqa: BLE001 - whatever a play ends with is its result
+                self._blame(play, await _cause(error, held), clock)
+            finally:
+                if environment is not None:
+                    clock.doing("closing")
+                    await _close(environment)
+                if episode is not None:
+                    _note(play, episode)
+
+    async def _perform(
+        self,
+        station: Station,
+        environment: Environment,
+        episode: PlayedEpisode,
+        item: Item,
+        play: Play,
+        clock: WorkClock,
+        held: Held | None,
+    ) -> None:
+        if held:
+            episode.steps.append(held.described())
+        async with asyncio.timeout(None) as timeout:
+            clock.enforce(timeout)
+            clock.doing("opening")
+            episode.question = await environment.open(item, held.machine if held else None)
+            episode.instructions = environment.instructions
+            clock.doing("playing")
+            played = await _let_play(_agent(self.settings, environment), episode)
+        play.answer, play.ending = played.answer, played.ending
+        clock.doing("scoring")
+        await _score(station, environment, item, play, episode)
+
+    def _blame(self, play: Play, error: Exception, clock: WorkClock) -> None:
+        limit = self.settings.timeout
+        if isinstance(error, TimeoutError) and not isinstance(error, LeaseTimeout) and clock_ran_out(clock, limit):
+            play.status, play.kind = PlayStatus.TIMED_OUT, "time limit"
+            play.error = f"worked longer than {limit:g} s"
+        else:
+            _blame(play, error)
+
+
+def _desk(station: Station, environment: Environment) -> MachineDesk:
+    """Return where machines are leased.
+
+    Raises:
+        UsageError: nowhere.
+    """
+    if station.machines is None:
+        raise UsageError(f"the environment {environment.name!r} needs a machine, and this run has no pool")
+    return station.machines
+
+
+async def _cause(error: Exception, held: Held | None) -> Exception:
+    """Return what an error comes from: whatever went wrong after the machine was lost went wrong because of that."""
+    if held is not None:
+        try:
+            await held.confirm()
+        except (LeaseLost, MachineFailed) as loss:
+            return loss
+    return error
+
+
+def clock_ran_out(clock: WorkClock, limit: float | None) -> bool:
+    """Return whether a time-out is that of the rollout's own limit."""
+    return limit is not None and clock.worked >= limit
+
+
+def _agent(settings: PlaySettings, environment: Environment) -> Any:
+    """Return a new agent for an environment that is open.
+
+    Raises:
+        UsageError: what `--agent` names is no agent.
+    """
+    if settings.agent is None:
+        return ChatAgent()
+    try:
+        found = load_dotted(settings.agent)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--agent: {error}") from error
+    if hasattr(found, "predict") and not hasattr(found, "play"):
+        if not isinstance(found, type):
+            raise UsageError(f"--agent {settings.agent}: name the class; every rollout needs an agent of its own")
+        return PredictingAgent(found, _known(settings, environment), getattr(environment.machine, "host", None))
+    if isinstance(found, type):
+        names = inspect.signature(found).parameters
+        found = found(**{name: value for name, value in {"name": "agent"}.items() if name in names})
+    if not hasattr(found, "play"):
+        require_agent(found, "--agent")
+    return found
+
+
+def _known(settings: PlaySettings, environment: Environment) -> dict[str, Any]:
+    """Return what the constructors of agents for OSWorld's runner are given; what is not set is left to their defaults."""
+    options, model = environment.options, settings.model
+    names = ("action_space", "observation_type", "client_password", "screen_width", "screen_height")
+    known = {name: getattr(options, name, None) for name in names}
+    width, height = known["screen_width"], known["screen_height"]
+    known |= {
+        "platform": "ubuntu",
+        "model": model.name,
+        "max_tokens": model.max_tokens,
+        "temperature": model.temperature,
+    }
+    known |= {"max_steps": settings.max_turns, "max_trajectory_length": getattr(options, "screenshots", None)}
+    known |= {"screen_size": (width, height) if width and height else None}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+async def _let_play(agent: Any, episode: PlayedEpisode) -> Played:
+    """Have the agent play: itself if it can, else by one reply to the question."""
+    if hasattr(agent, "play"):
+        played = await agent.play(episode)
+        return played if isinstance(played, Played) else Played(str(played))
+    episode.messages.append({"role": "user", "content": episode.question})
+    if replies_async(agent):
+        reply = await ask(agent, episode.question)
+    else:
+        reply = await asyncio.to_thread(ask, agent, episode.question)
+        if inspect.isawaitable(reply):
+            reply = await reply
+    answer = str(answer_of(reply))
+    episode.messages.append({"role": "assistant", "content": answer})
+    return Played(answer)
+
+
+async def _score(station: Station, environment: Environment, item: Item, play: Play, episode: PlayedEpisode) -> None:
+    """Score the answer by the environment and, if it does not know the metric that decides, by that metric."""
+    assert play.answer is not None
+    try:
+        async with asyncio.timeout(_SCORE_LIMIT):
+            own = await environment.score(item, play.answer, episode.messages)
+            play.scores = dict(own or {})
+            name = station.metric_name
+            if name not in play.scores and (metric := station.metric()) is not None:
+                score = await metric.score(item, play.answer)
+                play.scores[name] = score.value
+                if score.note:
+                    episode.steps.append({"kind": "score", "metric": name, "note": score.note})
+            play.score = play.scores.get(name)
+    except TimeoutError as error:
+        raise EnvironmentFailed(f"scoring took longer than {_SCORE_LIMIT:g} s") from error
+
+
+def _blame(play: Play, error: BaseException) -> None:
+    """Note an error by whose it is."""
+    play.error = f"{type(error).__name__}: {error}"
+    if isinstance(error, EndpointRefused | UsageError):
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, REFUSED
+    elif isinstance(error, EndpointDown):
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "endpoint"
+    elif isinstance(error, PoolFailed | PoolStopped):
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "pool"
+    elif isinstance(error, LeaseLost | LeaseTimeout | MachineFailed):
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "machine"
+    elif isinstance(error, InfrastructureError):
+        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "environment"
+    else:
+        play.status, play.kind = PlayStatus.FAILED, type(error).__name__
+        play.error += "\n" + "".join(traceback.format_exception(error)[-4:])
+
+
+def _note(play: Play, episode: PlayedEpisode) -> None:
+    play.turns, play.tool_calls, play.requests = episode.turns, episode.tool_calls, episode.requests
+    usage = episode.usage
+    play.prompt_tokens = None if usage is None else usage["prompt_tokens"]
+    play.completion_tokens = None if usage is None else usage["completion_tokens"]
+    play.files = episode.files()
+    play.trajectory = pack_trajectory(episode.trajectory())
+
+
+async def _close(environment: Environment) -> None:
+    """Close the environment; what goes wrong here is no part of the result."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(_CLOSE_LIMIT):
+            await asyncio.shield(environment.close())

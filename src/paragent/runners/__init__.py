@@ -1,0 +1,15 @@
+"""Tasks in, responses out: the door for people who come with a list of tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paragent._lazy import names_from
+
+if TYPE_CHECKING:
+    from paragent.runners.progress import Progress
+    from paragent.runners.runners import Runners, exec_tasks
+
+__all__ = ["Progress", "Runners", "exec_tasks"]
+
+__getattr__ = names_from(__name__, {"progress": ("Progress",), "runners": ("Runners", "exec_tasks")})

@@ -1,0 +1,121 @@
+"""How far a run is, for people and for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paragent.tasks import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from paragent.config import RunConfig
+    from paragent.tasks import TaskResponse
+
+__all__ = ["Progress", "Reporter", "open_reporter"]
+
+_INTERVAL = 0.1
+"""Seconds between two reports."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """A run at one moment."""
+
+    job_name: str
+    total: int | None
+    """How many tasks there are; None while that is not known."""
+    counts: dict[TaskStatus, int] = field(default_factory=lambda: dict.fromkeys(TaskStatus, 0))
+    under_way: int = 0
+    seconds: float = 0.0
+
+    @property
+    def done(self) -> int:
+        """How many tasks have their response."""
+        return sum(self.counts.values())
+
+
+class Reporter:
+    """Counts responses and, a few times a second, tells somebody."""
+
+    def __init__(self, config: RunConfig, total: int | None, tell: Callable[[Progress], None]) -> None:
+        self._progress = Progress(config.job_name, total)
+        self._tell = tell
+        self._started = time.monotonic()
+        self._told = 0.0
+
+    def note(self, responses: Iterable[TaskResponse], under_way: int) -> None:
+        """Take in what has happened."""
+        for response in responses:
+            self._progress.counts[response.status] += 1
+        self._progress.under_way = under_way
+        now = time.monotonic()
+        self._progress.seconds = now - self._started
+        if now - self._told >= _INTERVAL:
+            self._told = now
+            self._tell(self._progress)
+
+    def close(self) -> None:
+        """Tell the end."""
+        self._progress.seconds = time.monotonic() - self._started
+        self._tell(self._progress)
+
+
+class _Display(Reporter):
+    """A live bar on the terminal, or a line now and then where there is none."""
+
+    def __init__(self, config: RunConfig, total: int | None) -> None:
+        super().__init__(config, total, self._show)
+        self._bar: Any = None
+        self._last_line = 0.0
+        if sys.stderr.isatty():
+            self._bar, self._task = _rich_bar(config.job_name, total)
+            self._bar.start()
+
+    def _show(self, progress: Progress) -> None:
+        bad = progress.done - progress.counts[TaskStatus.SUCCEEDED]
+        if self._bar:
+            self._bar.update(self._task, completed=progress.done, under_way=progress.under_way, bad=bad)
+        elif progress.seconds - self._last_line >= _LINE_INTERVAL or progress.done == progress.total:
+            self._last_line = progress.seconds
+            of = "" if progress.total is None else f" of {progress.total}"
+            sys.stderr.write(
+                f"{progress.job_name}: {progress.done}{of} done, {progress.under_way} under way, {bad} without success, "
+                f"{progress.seconds:.1f} s\n"
+            )
+
+    def close(self) -> None:
+        """Show the end and leave the terminal as it was."""
+        super().close()
+        if self._bar:
+            self._bar.stop()
+
+
+_LINE_INTERVAL = 5.0
+"""Seconds between two lines where there is no terminal."""
+
+
+def open_reporter(config: RunConfig, total: int | None) -> Reporter | None:
+    """Return who reports on a run, as `config.progress` asks; the caller closes it."""
+    if config.progress is True:
+        return _Display(config, total)
+    return Reporter(config, total, config.progress) if callable(config.progress) else None
+
+
+def _rich_bar(title: str, total: int | None) -> tuple[Any, Any]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("[cyan]{task.fields[under_way]} under way[/] [red]{task.fields[bad]} without success"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=Console(stderr=True),
+    )
+    return bar, bar.add_task(title, total=total, under_way=0, bad=0)

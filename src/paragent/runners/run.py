@@ -1,0 +1,143 @@
+"""One run: tasks are fed in, responses come out; the fronts for sync and async callers are thin around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any
+
+from paragent.driver import Driver
+from paragent.engines import open_engine
+from paragent.errors import DuplicateTaskId, UsageError
+from paragent.runners.chain import Chain
+from paragent.runners.preparing import Preparer, check_ids, require_task
+from paragent.runners.progress import open_reporter
+from paragent.runners.responding import cancelled, failed_before_start, respond
+from paragent.runners.seen import SeenIds
+from paragent.tasks import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from paragent.config import RunConfig
+    from paragent.driver import Owed
+    from paragent.engines import RuntimeEngine
+    from paragent.tasks import Task, TaskResponse
+
+__all__ = ["Run"]
+
+_CANCEL_GRACE = 1.0
+"""Seconds that async agents have to clean up when the run is cancelled."""
+_CANCEL_PATIENCE = 5.0
+"""Seconds beyond the grace to wait for the engine's word on what it cancelled."""
+
+
+class Run:
+    """A run over one engine, which it closes in the end unless the caller only lends it. Belongs to one thread at a time.
+
+    Constructing a run checks and packs the tasks if they are all there already, and gives none to the engine.
+
+    Raises:
+        UsageError: something in `tasks` is no task, has no agent, cannot be sent to a worker, or an id stands twice.
+    """
+
+    def __init__(
+        self, config: RunConfig, engine: RuntimeEngine | None, tasks: Iterable[Any] | Any, *, lent: bool = True
+    ) -> None:
+        self._config = config
+        self._owns_engine = engine is None or not lent
+        self._engine = engine if engine is not None else open_engine(config)
+        self._preparer = Preparer(config, carries_modules=self._engine.carries_modules)
+        self._chain = Chain() if config.sequence_dependent else None
+        self._packed: dict[str, Owed] = {}
+        self._seen: SeenIds | None = SeenIds()
+        self._total: int | None = None
+        if isinstance(tasks, Sized):
+            known: list[Task] = list(tasks)  # type: ignore[call-overload]
+            check_ids(known)
+            self._packed = {task.id: self._preparer.owed(task, task.input) for task in known}
+            self._seen, self._total = None, len(known)
+        self._waiting: list[TaskResponse] = []
+        """Responses to tasks that were never given to the engine."""
+
+    def open(self) -> None:
+        """Take hold of the engine.
+
+        Raises:
+            UsageError: the engine that was lent is busy with another run.
+        """
+        if not self._engine.claim():
+            raise UsageError("this engine is busy with another run; open one engine for each run that overlaps")
+        self._driver = Driver(self._engine)
+        self._reporter = open_reporter(self._config, self._total)
+
+    @property
+    def outstanding(self) -> int:
+        """How many tasks were fed and have no response yet."""
+        return self._driver.outstanding + len(self._waiting)
+
+    @property
+    def room(self) -> int:
+        """How many more tasks may be fed now."""
+        return self._driver.room if self._chain is None else int(self.outstanding == 0)
+
+    def feed(self, tasks: Sequence[Task]) -> None:
+        """Take charge of tasks; each gets exactly one response from `collect`."""
+        owed = [piece for task in tasks if (piece := self._prepared(task)) is not None]
+        if owed:
+            self._driver.accept(owed)
+
+    def collect(self, timeout: float) -> list[TaskResponse]:
+        """Return the responses that are there, waiting up to `timeout` seconds for the first.
+
+        Raises:
+            EngineFailed: the engine cannot go on.
+        """
+        responses, self._waiting = self._waiting, []
+        if self._driver.outstanding:
+            responses += map(respond, self._driver.settle(0.0 if responses else timeout))
+        if self._chain:
+            for response in responses:
+                self._chain.note(response)
+        if self._reporter:
+            self._reporter.note(responses, self._driver.outstanding)
+        return responses
+
+    def cancel(self, unfed: Iterable[Task] = ()) -> list[TaskResponse]:
+        """Stop everything that is under way; return a response for each task that has none, the `unfed` ones included."""
+        self._driver.cancel(_CANCEL_GRACE)
+        responses: list[TaskResponse] = []
+        deadline = time.monotonic() + _CANCEL_GRACE + _CANCEL_PATIENCE
+        while self.outstanding and time.monotonic() < deadline:
+            responses += self.collect(0.1)
+        responses += map(respond, self._driver.abandon(Ending.CANCELLED))
+        return responses + [cancelled(task, "cancelled before it started") for task in unfed]
+
+    def close(self) -> None:
+        """Free what the run holds: an engine of its own is closed, a borrowed one is emptied."""
+        if self._owns_engine:
+            self._engine.close()
+        elif self._driver.outstanding:
+            self.cancel()
+        self._engine.unclaim()
+        if self._reporter:
+            self._reporter.close()
+
+    def _prepared(self, task: Task) -> Owed | None:
+        """Return what is owed for a task, or None with its response waiting if it will not be run."""
+        if self._packed and self._chain is None and (piece := self._packed.pop(task.id, None)) is not None:
+            return piece
+        try:
+            require_task(task)
+            if self._seen is not None and not self._seen.add(task.id):
+                raise DuplicateTaskId(task.id)
+            if self._chain is None:
+                return self._preparer.owed(task, task.input)
+            if self._chain.broken is None:
+                return self._preparer.owed(task, self._chain.given(task))
+            self._waiting.append(cancelled(task, self._chain.broken))
+        except UsageError as problem:
+            if not hasattr(task, "id"):
+                raise
+            self._waiting.append(failed_before_start(task, problem))
+        return None

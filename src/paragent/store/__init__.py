@@ -1,0 +1,22 @@
+"""What a run leaves behind: one directory, one journal, one row for each play of a rollout."""
+
+from paragent.store.directory import RunDirectory, find_runs, pictures_of
+from paragent.store.journal import Journal
+from paragent.store.records import OwedRollout, Play, PlayStatus, StoredTask
+from paragent.store.summary import MACHINES, PRICES, Summary, final_failures, summarise
+
+__all__ = [
+    "MACHINES",
+    "PRICES",
+    "Journal",
+    "OwedRollout",
+    "Play",
+    "PlayStatus",
+    "RunDirectory",
+    "StoredTask",
+    "Summary",
+    "final_failures",
+    "find_runs",
+    "pictures_of",
+    "summarise",
+]

@@ -1,0 +1,48 @@
+"""What a running attempt tells about itself besides its answer: tokens used, steps taken.
+
+The worker opens a `Recording` around every attempt; whatever way the attempt ends, what was recorded comes back.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+__all__ = ["Recording", "current_recording", "current_task", "record_step", "record_usage"]
+
+
+class Recording:
+    """The notes of one attempt."""
+
+    __slots__ = ("task_id", "trajectory", "usage")
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        """The task the attempt belongs to."""
+        self.usage: dict[str, float] = {}
+        self.trajectory: list[Any] = []
+
+
+current_recording: ContextVar[Recording | None] = ContextVar("paragent_recording", default=None)
+
+
+def current_task() -> str | None:
+    """Return the id of the task whose code is calling, or None outside of a task."""
+    recording = current_recording.get()
+    return recording.task_id if recording else None
+
+
+def record_usage(**amounts: float) -> None:
+    """Add to the task's usage, for example `record_usage(prompt_tokens=12, completion_tokens=40)`.
+
+    Outside of a task this does nothing, so that an agent's code runs the same by hand.
+    """
+    if recording := current_recording.get():
+        for name, amount in amounts.items():
+            recording.usage[name] = recording.usage.get(name, 0) + amount
+
+
+def record_step(step: Any) -> None:
+    """Append a step (a `Msg`, a tool call, any serialisable object) to the task's trajectory; outside of a task, nothing."""
+    if recording := current_recording.get():
+        recording.trajectory.append(step)

@@ -1,0 +1,310 @@
+"""A real HTTP server that speaks the OpenAI chat completions protocol and says what a script tells it to.
+
+In a test: `with OpenAIServer(Script(default="42")) as server: ... server.url`. As a process of its own:
+`python -m paragent.testing.openai_server --port 8400 --script script.json`, which prints its address and serves until it is
+told to stop. It knows streaming and plain answers, latencies, refusals with and without `Retry-After`, cut answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import signal
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from paragent._processes import die_with_parent
+from paragent.errors import ConfigError
+from paragent.testing.openai_script import Fault, Script, tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+__all__ = ["OpenAIServer", "Statistics", "main"]
+
+_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests"}
+_START_PATIENCE = 10.0
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What the server has seen."""
+
+    requests: int = 0
+    answered: int = 0
+    refused: int = 0
+    in_flight: int = 0
+    most_in_flight: int = 0
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    """The requests themselves, where the server was asked to keep them."""
+
+
+class _Connection(asyncio.Protocol):
+    """One client's connection: requests one after the other, each answered before the next is read."""
+
+    def __init__(self, script: Script, seen: Statistics, keep: bool) -> None:
+        self._script = script
+        self._seen = seen
+        self._keep = keep
+        self._buffer = bytearray()
+        self._busy = False
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._next_request()
+
+    def _next_request(self) -> None:
+        end = self._buffer.find(b"\r\n\r\n")
+        if self._busy or end < 0:
+            return
+        head = bytes(self._buffer[:end]).decode("latin-1")
+        lines = head.split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        length = int(headers.get("content-length", 0))
+        if len(self._buffer) < end + 4 + length:
+            return
+        body = bytes(self._buffer[end + 4 : end + 4 + length])
+        del self._buffer[: end + 4 + length]
+        method, path, _ = lines[0].split(" ", 2)
+        self._busy = True
+        self._route(method, path.partition("?")[0], body)
+
+    def _route(self, method: str, path: str, body: bytes) -> None:
+        if path.endswith("/chat/completions") and method == "POST":
+            self._chat(json.loads(body))
+        elif path.endswith("/embeddings") and method == "POST":
+            self._reply(200, _embeddings(json.loads(body)))
+        elif path.endswith("/models"):
+            self._reply(200, {"object": "list", "data": [{"id": "scripted", "object": "model"}]})
+        elif path == "/statistics":
+            seen = self._seen
+            self._reply(
+                200, {name: getattr(seen, name) for name in ("requests", "answered", "refused", "most_in_flight")}
+            )
+        else:
+            self._reply(404, _error("no such path", "not_found"))
+
+    def _chat(self, request: dict[str, Any]) -> None:
+        seen = self._seen
+        seen.requests += 1
+        seen.in_flight += 1
+        seen.most_in_flight = max(seen.most_in_flight, seen.in_flight)
+        if self._keep:
+            seen.bodies.append(request)
+        fault = self._script.fault()
+        most = self._script.most_at_once
+        if fault is None and most and seen.in_flight > most:
+            fault = Fault(429)
+        asyncio.get_running_loop().call_later(self._script.latency, self._answer, request, fault)
+
+    def _answer(self, request: dict[str, Any], fault: Fault | None) -> None:
+        seen = self._seen
+        seen.in_flight -= 1
+        if self._transport.is_closing():
+            return
+        limit = self._script.context_limit
+        if fault is None and limit and sum(len(str(m.get("content"))) for m in request["messages"]) > limit:
+            fault = Fault(400, code="context_length_exceeded")
+        if fault is not None and fault.status:
+            seen.refused += 1
+            self._reply(fault.status, _error("as the script says", fault.code), fault.retry_after)
+            return
+        completion = _completion(request, self._script.message(request))
+        if request.get("stream"):
+            self._stream(request, completion, cut=fault is not None)
+        elif fault is not None:
+            seen.refused += 1
+            self._cut(json.dumps(completion).encode())
+        else:
+            self._reply(200, completion)
+            seen.answered += 1
+
+    def _reply(self, status: int, body: Any, retry_after: float | None = None) -> None:
+        payload = json.dumps(body).encode()
+        extra = "" if retry_after is None else f"Retry-After: {retry_after:g}\r\n"
+        head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: application/json\r\n{extra}"
+        self._transport.write(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
+        self._busy = False
+        self._next_request()
+
+    def _cut(self, payload: bytes) -> None:
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+        self._transport.write(head.encode() + payload[: len(payload) // 2])
+        self._transport.close()
+
+    def _stream(self, request: Mapping[str, Any], completion: Mapping[str, Any], *, cut: bool) -> None:
+        self._transport.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        events = _events(completion, bool((request.get("stream_options") or {}).get("include_usage")))
+        for event in events[: len(events) // 2] if cut else events:
+            data = f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode()
+            self._transport.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        if cut:
+            self._seen.refused += 1
+            self._transport.close()
+            return
+        self._transport.write(b"0\r\n\r\n")
+        self._seen.answered += 1
+        self._busy = False
+        self._next_request()
+
+
+_completion_numbers = itertools.count(1)
+
+
+def _completion(request: Mapping[str, Any], message: dict[str, Any]) -> dict[str, Any]:
+    prompt = sum(tokens(str(m.get("content") or "")) for m in request["messages"])
+    said = tokens(str(message.get("content") or "")) + sum(
+        tokens(call["function"]["arguments"]) + 5 for call in message.get("tool_calls", ())
+    )
+    return {
+        "id": f"chatcmpl-{next(_completion_numbers)}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": request.get("model", "scripted"),
+        "choices": [
+            {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in message else "stop"}
+        ],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said},
+    }
+
+
+def _events(completion: Mapping[str, Any], with_usage: bool) -> list[Any]:
+    message = completion["choices"][0]["message"]
+    shared = {key: completion[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    deltas: list[dict[str, Any]] = [{"role": "assistant"}]
+    text = message.get("content") or ""
+    deltas += [{"content": text[start : start + 8]} for start in range(0, len(text), 8)]
+    for index, call in enumerate(message.get("tool_calls", ())):
+        function = call["function"]
+        deltas.append(
+            {"tool_calls": [{"index": index, **call, "function": {"name": function["name"], "arguments": ""}}]}
+        )
+        deltas.append({"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]})
+    events: list[Any] = [
+        {**shared, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
+    reason = completion["choices"][0]["finish_reason"]
+    events.append({**shared, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    if with_usage:
+        events.append({**shared, "choices": [], "usage": completion["usage"]})
+    return [*events, "[DONE]"]
+
+
+def _error(message: str, code: str) -> dict[str, Any]:
+    return {"error": {"message": f"{message} ({code})" if code else message, "type": "scripted", "code": code or None}}
+
+
+def _embeddings(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return vectors of letter counts: texts with the same letters are near to each other."""
+    given = request.get("input", "")
+    texts: Sequence[str] = [given] if isinstance(given, str) else given
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": [text.lower().count(letter) / (len(text) or 1) for letter in "abcdefghijklmnopqrstuvwxyz"],
+        }
+        for index, text in enumerate(texts)
+    ]
+    total = sum(map(tokens, texts))
+    return {
+        "object": "list",
+        "model": request.get("model", "scripted"),
+        "data": data,
+        "usage": {"prompt_tokens": total, "total_tokens": total},
+    }
+
+
+class OpenAIServer:
+    """The server in a thread of this process, from `with` to its end."""
+
+    def __init__(self, script: Script | None = None, *, port: int = 0, keep_requests: bool = False) -> None:
+        self.script = script if script is not None else Script()
+        self.seen = Statistics()
+        self.port = port
+        self._keep = keep_requests
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="openai-server", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """What belongs into `OPENAI_BASE_URL`."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        server = await self.listen(self._loop)
+        self._ready.set()
+        async with server:
+            await self._stop.wait()
+
+    async def listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
+        """Start to listen on this event loop and note the port."""
+        server = await loop.create_server(
+            lambda: _Connection(self.script, self.seen, self._keep), "127.0.0.1", self.port, backlog=1024
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if not self._ready.wait(_START_PATIENCE):
+            raise TimeoutError(f"the server did not start within {_START_PATIENCE} s")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(_START_PATIENCE)
+
+
+async def _serve_until_told(server: OpenAIServer) -> None:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    async with await server.listen(loop):
+        sys.stdout.write(f"{server.url}\n")
+        sys.stdout.flush()
+        await told.wait()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or Ctrl-C; the first line printed is the address."""
+    parser = argparse.ArgumentParser(prog="python -m paragent.testing.openai_server", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="0: any free one (default)")
+    parser.add_argument("--script", type=Path, help="a JSON file with the fields of Script")
+    parser.add_argument("--latency", type=float, help="seconds until each answer; wins over the script's")
+    parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
+    options = parser.parse_args(arguments)
+    if options.die_with_parent:
+        die_with_parent()
+    try:
+        script = Script.from_json(options.script.read_text()) if options.script else Script()
+        if options.latency is not None:
+            script.latency = options.latency
+        asyncio.run(_serve_until_told(OpenAIServer(script, port=options.port)))
+    except (ConfigError, OSError, OverflowError) as error:  # no such file, no script, a port that is taken or none
+        parser.error(str(error))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

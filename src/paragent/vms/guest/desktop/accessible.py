@@ -1,0 +1,276 @@
+"""What applications tell about their windows, menus, buttons and texts, by AT-SPI.
+
+Most of it comes in one answer of each application, its cache: names, roles, states, and who is inside whom. What the cache
+leaves out, as the cells of tables, and where things are, is asked for in bursts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from paragent.vms.guest.desktop.dbus import Bus, BusFailed, Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["NoAccessibility", "Node", "Watcher"]
+
+_ATSPI = "org.a11y.atspi."
+_PROPERTIES = "org.freedesktop.DBus.Properties"
+_REGISTRY = (f"{_ATSPI}Registry", "/org/a11y/atspi/accessible/root")
+_CACHE = "/org/a11y/atspi/cache"
+_NOBODY = "/org/a11y/atspi/null"
+_BUS_SECONDS = 25.0
+"""For the bus and its registry to start when they are asked for the first time, under emulation."""
+_RARE = "window:shade"
+"""An event that hardly happens. Applications have caches only while somebody is registered for some event."""
+_FILLING = (0.0, 0.05, 0.2, 0.5)
+"""Seconds before each question to a cache that may be empty because its program has only just been asked to fill it."""
+_ON_SCREEN = 0
+_EXTENDED = "extended"
+STATES = [
+    "invalid", "active", "armed", "busy", "checked", "collapsed", "defunct", "editable", "enabled", "expandable", "expanded",
+    "focusable", "focused", "has_tooltip", "horizontal", "iconified", "modal", "multi_line", "multiselectable", "opaque",
+    "pressed", "resizable", "selectable", "selected", "sensitive", "showing", "single_line", "stale", "transient",
+    "vertical", "visible", "manages_descendants", "indeterminate", "required", "truncated", "animated", "invalid_entry",
+    "supports_autocompletion", "selectable_text", "is_default", "visited", "checkable", "has_popup", "read_only",
+]  # fmt: skip
+"""The states of AT-SPI in the order of their numbers."""
+ROLES = [
+    "invalid", "accelerator label", "alert", "animation", "arrow", "calendar", "canvas", "check box", "check menu item",
+    "color chooser", "column header", "combo box", "date editor", "desktop icon", "desktop frame", "dial", "dialog",
+    "directory pane", "drawing area", "file chooser", "filler", "focus traversable", "font chooser", "frame", "glass pane",
+    "html container", "icon", "image", "internal frame", "label", "layered pane", "list", "list item", "menu", "menu bar",
+    "menu item", "option pane", "page tab", "page tab list", "panel", "password text", "popup menu", "progress bar",
+    "push button", "radio button", "radio menu item", "root pane", "row header", "scroll bar", "scroll pane", "separator",
+    "slider", "spin button", "split pane", "status bar", "table", "table cell", "table column header", "table row header",
+    "tearoff menu item", "terminal", "text", "toggle button", "tool bar", "tool tip", "tree", "tree table", "unknown",
+    "viewport", "window", _EXTENDED, "header", "footer", "paragraph", "ruler", "application", "autocomplete", "editbar",
+    "embedded", "entry", "chart", "caption", "document frame", "heading", "page", "section", "redundant object", "form",
+    "link", "input method window", "table row", "tree item", "document spreadsheet", "document presentation",
+    "document text", "document web", "document email", "comment", "list box", "grouping", "image map", "notification",
+    "info bar", "level bar", "title bar", "block quote", "audio", "video", "definition", "article", "landmark", "log",
+    "marquee", "math", "rating", "timer", "static", "math fraction", "math root", "subscript", "superscript",
+    "description list", "description term", "description value", "footnote", "content deletion", "content insertion",
+    "mark", "suggestion", "push button menu",
+]  # fmt: skip
+"""The roles of AT-SPI in the order of their numbers."""
+
+
+class NoAccessibility(Exception):
+    """There is no accessibility bus."""
+
+
+class Reference(NamedTuple):
+    """Where an object is: its program's name on the bus, and its path there."""
+
+    program: str
+    path: str
+
+
+class Node:
+    """One thing on the screen, or one that could be there."""
+
+    def __init__(self, reference: Reference) -> None:
+        self.reference = reference
+        self.name, self.role = "", "unknown"
+        self.states: list[str] = []
+        self.interfaces: set[str] = set()
+        self.count = 0
+        """How many are inside it, as far as it tells."""
+        self.children: list[Node] = []
+        self.attributes: dict[str, str] = {}
+        self.place: tuple[int, int, int, int] | None = None
+        self.text = ""
+        self.values: dict[str, Any] = {}
+        self.actions: list[tuple[str, str, str]] = []
+
+    @property
+    def showing(self) -> bool:
+        """Whether it is on the screen."""
+        return "showing" in self.states and "visible" in self.states
+
+    def can(self, interface: str) -> bool:
+        """Return whether it has an interface, as `Text`."""
+        return f"{_ATSPI}{interface}" in self.interfaces
+
+    def call(self, interface: str, member: str, signature: str = "", *arguments: Any) -> Call:
+        """Return a question to it."""
+        name = interface if "." in interface else f"{_ATSPI}{interface}"
+        return Call(*self.reference, name, member, signature, arguments)
+
+
+class Watcher:
+    """Asks applications, within limits for one look at all of them. One thread at a time may use it.
+
+    It stays connected: an application fills its cache when somebody is there who may ask, and drops it when nobody is.
+    """
+
+    def __init__(self, width: int, depth: int, nodes: int) -> None:
+        self._width, self._depth, self._nodes = width, depth, nodes
+        self._left, self._deadline = 0, 0.0
+        self._bus: Bus | None = None
+        self._known: set[str] = set()
+
+    def desktop(self, seconds: float, among: str = "") -> Node:
+        """Return the root with all applications and what they have: names, roles, states.
+
+        With `among`, only applications whose names are part of that text, as the class of a window.
+
+        Raises:
+            NoAccessibility: there is no accessibility bus.
+        """
+        self._deadline, self._left = time.monotonic() + seconds, self._nodes
+        root = Node(Reference(*_REGISTRY))
+        root.name, root.role = "main", "desktop frame"
+        (listed,) = self._ask([root.call("Accessible", "GetChildren")])
+        programs = [Node(Reference(*each)) for each in (listed[0] if listed else ())]
+        self._describe(programs)
+        if among:
+            programs = [node for node in programs if node.name and node.name.lower() in among.lower()]
+        caches = self._caches(programs)
+        asked = (_PROPERTIES, "Get", "ss", f"{_ATSPI}Application", "ToolkitName")
+        toolkits = self._ask([node.call(*asked) for node in programs])
+        for node, cache, toolkit in zip(programs, caches, toolkits, strict=True):
+            node.attributes = {"toolkit": str(toolkit[0])} if toolkit else {}
+            _arrange(node, cache)
+        root.children = programs
+        self._complete(programs)
+        return root
+
+    def _connect(self) -> Bus:
+        where = Call("org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress")
+        listen = Call(_REGISTRY[0], "/org/a11y/atspi/registry", _REGISTRY[0], "RegisterEvent", "s", (_RARE,))
+        try:
+            session = Bus(os.environ.get("DBUS_SESSION_BUS_ADDRESS", ""), _BUS_SECONDS)
+            (found,) = session.ask([where], _BUS_SECONDS)
+            session.close()
+            if found is None:
+                raise NoAccessibility("nobody offers an accessibility bus")
+            bus = Bus(found[0], _BUS_SECONDS)
+            bus.ask([listen], _BUS_SECONDS)
+        except BusFailed as error:
+            raise NoAccessibility(str(error)) from None
+        return bus
+
+    def _ask(self, calls: Sequence[Call]) -> list[tuple[Any, ...] | None]:
+        if self._bus is None:
+            self._bus, self._known = self._connect(), set()
+        try:
+            return self._bus.ask(calls, max(self._deadline - time.monotonic(), 0.0))
+        except BusFailed as error:
+            self._bus = None
+            raise NoAccessibility(str(error)) from None
+
+    def _caches(self, programs: Sequence[Node]) -> list[Sequence[Any]]:
+        """Return what each program's cache has. One that has just begun to fill it is asked again."""
+        found: list[Sequence[Any]] = [()] * len(programs)
+        open_ones = list(range(len(programs)))
+        for pause in _FILLING:
+            time.sleep(pause)
+            calls = [Call(programs[i].reference.program, _CACHE, f"{_ATSPI}Cache", "GetItems") for i in open_ones]
+            for index, answer in zip(open_ones, self._ask(calls), strict=True):
+                found[index] = answer[0] if answer else ()
+            open_ones = [i for i in open_ones if not found[i] and programs[i].reference.program not in self._known]
+            if not open_ones:
+                break
+        self._known |= {program.reference.program for program in programs}
+        return found
+
+    def _describe(self, nodes: Sequence[Node]) -> None:
+        """Ask objects that no cache told of for what caches tell."""
+        questions = ("GetRole", "GetState", "GetInterfaces")
+        count = len(questions) + 2
+        calls = []
+        for node in nodes:
+            calls += [node.call("Accessible", question) for question in questions]
+            calls += [
+                node.call(_PROPERTIES, "Get", "ss", f"{_ATSPI}Accessible", name) for name in ("Name", "ChildCount")
+            ]
+        answers = self._ask(calls)
+        for index, node in enumerate(nodes):
+            role, states, interfaces, name, children = answers[index * count : (index + 1) * count]
+            node.role, node.states = _role(role[0] if role else 67), _states(states[0] if states else ())
+            node.interfaces = set(interfaces[0] if interfaces else ())
+            node.name, node.count = str(name[0]) if name else "", int(children[0]) if children else 0
+
+    def _complete(self, level: Sequence[Node]) -> None:
+        """Go down the tree and ask for what the caches left out, a level at a time."""
+        for _ in range(self._depth):
+            unknown = [node for node in level if node.count and not node.children and self._left > 0]
+            answers = self._ask([node.call("Accessible", "GetChildren") for node in unknown])
+            fresh = []
+            for node, answer in zip(unknown, answers, strict=True):
+                found = (answer[0] if answer else [])[: min(self._width, max(self._left, 0))]
+                node.children = [Node(Reference(*each)) for each in found if each[1] != _NOBODY]
+                self._left -= len(node.children)
+                fresh += node.children
+            self._describe(fresh)
+            level = [child for node in level for child in node.children]
+            if not level or time.monotonic() > self._deadline:
+                return
+
+    def look(self, nodes: Iterable[Node]) -> None:
+        """Ask for what changes: where things are, their texts and numbers, what can be done with them."""
+        asked: list[tuple[Node, str]] = []
+        calls: list[Call] = []
+        for node in nodes:
+            for what, call in _questions(node):
+                asked.append((node, what))
+                calls.append(call)
+        for (node, what), answer in zip(asked, self._ask(calls), strict=True):
+            if answer is not None:
+                _take(node, what, answer[0])
+
+
+def _role(number: int) -> str:
+    return ROLES[number] if number < len(ROLES) else _EXTENDED
+
+
+def _states(words: Sequence[int]) -> list[str]:
+    bits = sum(word << 32 * index for index, word in enumerate(words))
+    return [name for number, name in enumerate(STATES) if number and bits >> number & 1]
+
+
+def _arrange(program: Node, items: Sequence[Any]) -> None:
+    """Make a tree of what a program's cache has."""
+    nodes = {program.reference: program}
+    inside: dict[Reference, list[tuple[int, Node]]] = {}
+    for position, item in enumerate(items):
+        reference = Reference(*item[0])
+        node = nodes.setdefault(reference, Node(reference))
+        *_, interfaces, node.name, role, _, states = item
+        node.interfaces, node.role, node.states = set(interfaces), _role(role), _states(states)
+        index = position
+        if isinstance(item[3], int):
+            index, node.count = item[3], item[4]
+        else:
+            node.count = len(item[3])
+        if node is not program:
+            inside.setdefault(Reference(*item[2]), []).append((index, node))
+    for reference, children in inside.items():
+        if reference in nodes:
+            nodes[reference].children = [node for _, node in sorted(children, key=lambda pair: pair[0])]
+
+
+def _questions(node: Node) -> Iterable[tuple[str, Call]]:
+    if node.can("Text"):
+        yield "text", node.call("Text", "GetText", "ii", 0, -1)
+    if not node.showing:
+        return
+    if node.can("Component"):
+        yield "place", node.call("Component", "GetExtents", "u", _ON_SCREEN)
+    if node.can("Action"):
+        yield "actions", node.call("Action", "GetActions")
+    if node.can("Value"):
+        yield "values", node.call(_PROPERTIES, "GetAll", "s", f"{_ATSPI}Value")
+    if not node.attributes:
+        yield "attributes", node.call("Accessible", "GetAttributes")
+
+
+def _take(node: Node, what: str, answer: Any) -> None:
+    if what in {"values", "attributes"}:
+        answer = dict(answer)
+    setattr(node, what, answer)

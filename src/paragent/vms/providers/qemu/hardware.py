@@ -1,0 +1,172 @@
+"""What a QEMU machine is made of: one record, from which every command line and the key of its golden state follow."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paragent._processes import describe_exit
+from paragent.errors import UsageError
+from paragent.vms.folders import find_program
+from paragent.vms.providers.base import GUEST_PORT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Accelerator", "Drives", "Hardware", "kvm_works", "qemu_program"]
+
+Accelerator = str
+"""`kvm` or `tcg`."""
+
+# Under emulation a plain x86-64-v2 processor is faster than `max`: guests would use wide vectors, which are emulated.
+_PROCESSORS = {"kvm": "host", "tcg": "Nehalem"}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The QEMU of this host."""
+
+    path: str
+    version: str
+    machine: str
+    """A versioned machine type: an unversioned one is another machine after an upgrade."""
+
+
+def qemu_program() -> Program:
+    """Return the QEMU of this host.
+
+    Raises:
+        UsageError: it is not installed, does not work, or does not know the machine that we use.
+    """
+    path = find_program("qemu-system-x86_64")
+    version, machines = _said(path, "--version"), _said(path, "-machine", "help")
+    alias = re.search(r"^pc\s.*\(alias of (\S+?)\)", machines, re.MULTILINE)
+    if alias is None:
+        raise UsageError(f"{path} has no machine type 'pc'")
+    return Program(path, version.splitlines()[0], alias[1])
+
+
+def _said(*command: str) -> str:
+    """Return what a program says; in a session of its own, for a Ctrl-C is meant for us."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, start_new_session=True)
+    if done.returncode:
+        raise UsageError(f"{shlex.join(command)} {describe_exit(done.returncode)}: {done.stderr.strip()[-300:]}")
+    return done.stdout
+
+
+def kvm_works(cpuinfo: Path = Path("/proc/cpuinfo"), device: Path = Path("/dev/kvm")) -> bool:
+    """Return whether KVM can be expected to work.
+
+    The device alone is no proof: there are hosts on which it exists, QEMU starts, and every guest hangs.
+    """
+    try:
+        flags = re.search(r"^flags\s*:.*\b(vmx|svm)\b", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:
+        return False
+    return flags is not None and os.access(device, os.R_OK | os.W_OK)
+
+
+@dataclass(frozen=True, slots=True)
+class Drives:
+    """Which files one process uses."""
+
+    ram: Path
+    shared: bool
+    """Whether writes to memory go to the file: only while the golden state is made."""
+    disk: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """A machine. Two machines with equal records can continue each other's state."""
+
+    program: str
+    version: str
+    machine: str
+    accelerator: Accelerator
+    memory_mib: int
+    cores: int
+    image_key: str
+    """Which image, and which contents of it."""
+    kernel: str = ""
+    initrd: str = ""
+    arguments: str = ""
+    disk: bool = False
+    graphics: bool = False
+    screen: tuple[int, int] = (1920, 1080)
+    host: str = "127.0.0.1"
+    forwards: tuple[int, ...] = (GUEST_PORT,)
+    offline: bool = False
+    """Whether the guest reaches nothing but is reached."""
+    firmware: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return a digest of all that is part of a state: the name of its golden state.
+
+        Forwarded ports are not; where the program and the image's files are does not matter, as version and key name them.
+        """
+        elsewhere = {"host", "forwards", "program", "kernel", "initrd"}
+        fields = {name: value for name, value in asdict(self).items() if name not in elsewhere}
+        return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:24]
+
+    def command(self, drives: Drives, monitor: int, *, incoming: bool, display: str = "") -> list[str]:
+        """Return the command line of one process.
+
+        Args:
+            drives: Its files.
+            monitor: The descriptor of a connected socket for QMP.
+            incoming: Whether it waits for a state instead of booting.
+            display: An address for VNC; empty: no display.
+        """
+        memory = f"memory-backend-file,id=ram0,mem-path={drives.ram},size={self.memory_mib}M"
+        return [
+            self.program,
+            *("-nodefaults", "-no-user-config", "-no-reboot"),
+            *("-machine", f"{self.machine},memory-backend=ram0", "-accel", self.accelerator),
+            *("-cpu", _PROCESSORS[self.accelerator], "-smp", str(self.cores), "-m", f"{self.memory_mib}M"),
+            *("-object", f"{memory},share={'on' if drives.shared else 'off'}"),
+            *("-chardev", f"socket,id=qmp,fd={monitor}", "-mon", "chardev=qmp,mode=control"),
+            *("-serial", "file:console.log"),
+            *self._boot(),
+            *self._disk(drives.disk),
+            *self._network(),
+            *("-device", "virtio-rng-pci"),
+            *self._graphics(display),
+            *(("-S", "-incoming", "defer") if incoming else ()),
+        ]
+
+    def _boot(self) -> list[str]:
+        parts: Mapping[str, str] = {
+            "-kernel": self.kernel,
+            "-initrd": self.initrd,
+            "-append": self.arguments,
+            "-bios": self.firmware,
+        }
+        return [word for option, value in parts.items() if value for word in (option, value)]
+
+    def _disk(self, disk: Path | None) -> list[str]:
+        """A machine that ends is thrown away, so what it writes need never reach the disk."""
+        if disk is None:
+            return []
+        drive = f"if=none,id=disk0,file={disk},format=qcow2,cache=unsafe,discard=unmap"
+        return ["-drive", drive, "-device", "virtio-blk-pci,drive=disk0"]
+
+    def _network(self) -> list[str]:
+        """Port 0 lets the kernel choose: nobody else can take the port in between."""
+        forwards = "".join(f",hostfwd=tcp:{self.host}:0-:{port}" for port in self.forwards)
+        restrict = ",restrict=on" if self.offline else ""
+        return ["-netdev", f"user,id=net0{restrict}{forwards}", "-device", "virtio-net-pci,netdev=net0"]
+
+    def _graphics(self, display: str) -> list[str]:
+        shown = ["-vnc", display] if display else ["-display", "none"]
+        if not self.graphics:
+            return ["-vga", "none", *shown]
+        width, height = self.screen
+        return ["-device", f"VGA,edid=on,xres={width},yres={height}", "-device", "virtio-tablet-pci", *shown]
