@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -83,3 +84,47 @@ def test_tasks_wait_time_out_and_are_cancelled_as_ever(loop: CrowdLoop) -> None:
     *numbers, error = loop.run_until_complete(everything())
     assert numbers == list(range(5))
     assert isinstance(error, TimeoutError)
+
+
+@pytest.mark.parametrize("delay", [math.inf, 1e300, 1.7e308, 1e10])
+def test_a_delay_may_be_endless(loop: CrowdLoop, delay: float) -> None:
+    async def program() -> str:
+        endless = loop.create_task(asyncio.sleep(delay))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(endless), 0.01)
+        endless.cancel()
+        return await asyncio.wait_for(asyncio.sleep(0.01, "slept"), delay)
+
+    assert loop.run_until_complete(program()) == "slept"
+    assert not loop._ticks, "a timer that was cancelled does not stay"
+
+
+def test_a_delay_in_the_past_is_due_now_and_nan_is_refused(loop: CrowdLoop) -> None:
+    called: list[float] = []
+    for delay in (-math.inf, -1e300, -1.0):
+        loop.call_later(delay, called.append, delay)
+    loop.call_later(0.02, loop.stop)
+    loop.run_forever()
+    assert called == [-math.inf, -1e300, -1.0]
+    for call in (loop.call_later, loop.call_at):
+        with pytest.raises(ValueError, match="NaN"):
+            call(math.nan, called.append, 0.0)
+
+
+def test_what_ends_a_program_does_not_drop_the_rest_of_an_entry(loop: CrowdLoop) -> None:
+    called: list[int] = []
+    told: list[Any] = []
+
+    def end(kind: type[BaseException]) -> None:
+        raise kind
+
+    loop.set_exception_handler(lambda _, context: told.append(type(context["exception"])))
+    for number, kind in enumerate((SystemExit, KeyboardInterrupt)):
+        loop.call_soon(end, kind)
+        loop.call_soon(called.append, number)
+        loop.call_later(0.01, end, kind)
+        loop.call_later(0.01, called.append, number + 2)
+    loop.call_later(0.05, loop.stop)
+    loop.run_forever()
+    assert called == [0, 1, 2, 3]
+    assert told == [SystemExit, KeyboardInterrupt] * 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.agents.base import AgentBase
 from paragent.errors import ConfigError
-from paragent.remote.dist import DistConf, place_of
+from paragent.remote.dist import DistConf, check_timeout, place_of
 from paragent.remote.methods import Kind, Method, attributes_of, methods_of
 from paragent.remote.wire import DROP
 
@@ -48,7 +48,12 @@ class RpcAgent(AgentBase):
         return result
 
     def options(self, *, timeout: float | None) -> Any:
-        """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`."""
+        """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`.
+
+        Raises:
+            ConfigError: `timeout` is not a number of seconds above 0.
+        """
+        check_timeout(timeout)
         # The view keeps the original alive, which owns the agent.
         return _proxy(type(self)._paragent_agent, self._link, self._agent, timeout, owns=False, child=self)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paragent.remote.client.link import Link
     from paragent.rpc.tls import TlsConf
 
-__all__ = ["DistConf", "place_of"]
+__all__ = ["DistConf", "check_timeout", "place_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,7 @@ class DistConf:
             Address.of(self.host, self.port)
             if self.own_process:
                 raise ConfigError("own_process=True is for child processes; leave host= and port= out")
-        if self.timeout is not None and (isinstance(self.timeout, bool) or not self.timeout > 0):
-            raise ConfigError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
+        check_timeout(self.timeout)
 
     @classmethod
     def of(cls, given: Any) -> DistConf | None:
@@ -67,6 +66,18 @@ class DistConf:
                 raise ConfigError(f"to_dist has no setting {unknown[0]!r}; there are: {', '.join(known)}")
             return cls(**given)
         raise ConfigError(f"to_dist must be True, a mapping or a DistConf, not {given!r}")
+
+
+def check_timeout(seconds: Any) -> None:
+    """Check how long a call may take; None is for ever.
+
+    Raises:
+        ConfigError: it is not a number of seconds above 0.
+    """
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise ConfigError(f"timeout must be a number of seconds above 0, not {seconds!r}")
 
 
 _CHILD = DistConf()

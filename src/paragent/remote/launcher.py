@@ -9,6 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from paragent._threads import fatal, write_traceback
 from paragent.errors import ConfigError, ServerLost
 from paragent.rpc.address import Address
 from paragent.rpc.limits import Limits
@@ -72,6 +73,8 @@ class RpcAgentServerLauncher:
         self._server: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
+        self._failure = ""
+        """Why the server ended by itself; empty if it did not."""
 
     @property
     def host(self) -> str:
@@ -96,19 +99,26 @@ class RpcAgentServerLauncher:
         if self._server is not None or self._process is not None:
             return
         self._ended.clear()
+        self._failure = ""
         if in_subprocess:
             self._launch_process()
         else:
             self._launch_here()
 
     def wait_until_terminate(self) -> None:
-        """Wait until the server ends: by `shutdown`, by `paragent agent-server stop`, by SIGTERM or Ctrl-C."""
+        """Wait until the server ends: by `shutdown`, by `paragent agent-server stop`, by SIGTERM or Ctrl-C.
+
+        Raises:
+            ServerLost: it ended by itself, because one of its threads did.
+        """
         if threading.current_thread() is threading.main_thread():
             with self.ending_at_signals():
                 self._wait()
         else:
             self._wait()
         self.shutdown()
+        if self._failure:
+            raise ServerLost(self._failure)
 
     def shutdown(self) -> None:
         """End the server; callers who wait for it get `ServerLost`. Doing it twice does nothing."""
@@ -143,7 +153,7 @@ class RpcAgentServerLauncher:
     def _launch_here(self) -> None:
         from paragent.remote.server.policy import Policy
         from paragent.remote.server.service import open_server
-        from paragent.rpc.loop import run
+        from paragent.rpc.loop import on_failure, run
 
         policy = Policy(self._classes, accept_code=self._accept_code, nesting=self._limits.nesting)
         opening = open_server(
@@ -154,10 +164,18 @@ class RpcAgentServerLauncher:
             limits=self._limits,
             lease=self._lease,
             stop=self._ended.set,
+            failed=self._thread_failed,
         )
+        on_failure(fatal)  # without the I/O loop there is no other way to let its clients know
         host, listener, port = run(opening, _START)
         self.address = self.address._replace(port=port)
         self._server = (host, listener)
+
+    def _thread_failed(self, name: str, error: BaseException) -> None:
+        """End the server: without the thread its clients would wait for ever."""
+        self._failure = f"the agent server ended: its thread {name!r} failed with {type(error).__name__}"
+        write_traceback(f"the thread {name!r} ended unexpectedly, so the agent server at {self.address} ends", error)
+        self.shutdown()
 
     def _launch_process(self) -> None:
         import pickle

@@ -10,16 +10,20 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
+from paragent._threads import run_loop, start_thread, write_traceback
 
-__all__ = ["io_loop", "run"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+__all__ = ["io_loop", "on_failure", "run"]
 
 T = TypeVar("T")
 
 _lock = threading.Lock()
 """Makes the loop start once."""
 _loop: asyncio.AbstractEventLoop | None = None
+_told: list[Callable[[str, BaseException], object]] = []
+"""Who is told if the loop ends unexpectedly."""
 
 
 def io_loop() -> asyncio.AbstractEventLoop:
@@ -29,9 +33,26 @@ def io_loop() -> asyncio.AbstractEventLoop:
         with _lock:
             if _loop is None:
                 loop = asyncio.new_event_loop()
-                threading.Thread(target=loop.run_forever, name="paragent-io", daemon=True).start()
+                start_thread(run_loop, loop, name="paragent-io", failed=_failed)
                 _loop = loop
     return _loop
+
+
+def on_failure(tell: Callable[[str, BaseException], object]) -> None:
+    """Have `tell` called with the thread's name and the error if the loop ever ends; telling it twice does nothing.
+
+    A client fails what waits for an answer, a server ends its process. The next use of the loop starts another one.
+    """
+    if tell not in _told:
+        _told.append(tell)
+
+
+def _failed(name: str, error: BaseException) -> None:
+    global _loop
+    write_traceback(f"the thread {name!r} ended unexpectedly; what waits for a server fails", error)
+    _loop = None
+    for tell in _told:
+        tell(name, error)
 
 
 def run(work: Coroutine[Any, Any, T], timeout: float) -> T:

@@ -32,15 +32,19 @@ def main() -> None:
         return
 
     def watch() -> None:
-        source.read()
-        launcher.shutdown()
-        end_own_group()
+        try:
+            source.read()
+            launcher.shutdown()
+        finally:
+            end_own_group()
 
     threading.Thread(target=watch, daemon=True).start()
     answers.write(f"{launcher.port}\n")
     answers.close()
-    launcher.wait_until_terminate()
-    end_own_group()
+    try:
+        launcher.wait_until_terminate()
+    finally:
+        end_own_group()
 
 
 if __name__ == "__main__":

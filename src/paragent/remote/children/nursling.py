@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from paragent._processes import die_with_parent, end_own_group
+from paragent._threads import write_traceback
 from paragent.remote.children.collecting import collect_as_needed
 
 __all__ = ["live", "warm_up"]
@@ -59,7 +60,7 @@ def _serve(settings: dict[str, Any]) -> None:
     from paragent.remote.server.service import open_server
     from paragent.rpc.address import Address
     from paragent.rpc.limits import Limits
-    from paragent.rpc.loop import run
+    from paragent.rpc.loop import on_failure, run
     from paragent.rpc.token import load_token
 
     limits = Limits()
@@ -72,5 +73,15 @@ def _serve(settings: dict[str, Any]) -> None:
         limits=limits,
         lease=settings["lease"],
         stop=end_own_group,
+        failed=_thread_failed,
     )
+    on_failure(_thread_failed)
     run(opening, 10.0)
+
+
+def _thread_failed(name: str, error: BaseException) -> None:
+    """End this process and what it started: without the thread its clients would wait for ever."""
+    try:
+        write_traceback(f"the thread {name!r} ended unexpectedly, so agent server {os.getpid()} ends", error)
+    finally:
+        end_own_group()

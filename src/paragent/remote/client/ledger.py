@@ -155,13 +155,13 @@ class Ledger:
         _wake_loops(wakes)
 
     def lose(self, error: ParagentError) -> None:
-        """Note that the server is lost, and why; everyone who waits for it is told."""
+        """Note that the server is lost, and why; everyone who waits for it is told. Any thread may do it."""
         if self.lost is None:
             self.lost = error
         self.fail_all()
 
     def fail_all(self) -> None:
-        """End everything under way with the error of the loss."""
+        """End everything under way with the error of the loss; from any thread."""
         wakes: dict[Any, list[Any]] = {}
         with self.lock:
             while self.pending:

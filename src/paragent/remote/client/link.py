@@ -199,7 +199,7 @@ class Link:
     def _look_again(self) -> None:
         """Settle what was added after the link was lost but before anybody could see that it was."""
         if self.ledger.lost is not None:
-            self._loop.call_soon_threadsafe(self.ledger.fail_all)
+            self.ledger.fail_all()
 
     def _on_loop(self) -> bool:
         return asyncio._get_running_loop() is self._loop

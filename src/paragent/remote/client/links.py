@@ -9,9 +9,10 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from paragent.errors import ServerLost
 from paragent.remote.client.link import Link
 from paragent.remote.client.place import Elsewhere
-from paragent.rpc.loop import run
+from paragent.rpc.loop import on_failure, run
 from paragent.rpc.token import load_token
 
 if TYPE_CHECKING:
@@ -59,11 +60,21 @@ async def _close(links: list[Link]) -> None:
     await asyncio.gather(*(link.close(_FAREWELL) for link in links), return_exceptions=True)
 
 
+def _lose_all(name: str, error: BaseException) -> None:
+    """Fail everything that waits for a server: the thread that would bring the answers is gone."""
+    with _lock:
+        links = list(_links.values())
+        _links.clear()
+    for link in links:
+        link.ledger.lose(ServerLost(f"the connection broke: the thread {name!r} ended with {type(error).__name__}"))
+
+
 def _forget() -> None:
     global _lock
     _links.clear()
     _lock = threading.Lock()
 
 
+on_failure(_lose_all)
 atexit.register(close_links)
 os.register_at_fork(after_in_child=_forget)

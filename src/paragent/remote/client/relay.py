@@ -44,6 +44,6 @@ def _push(target: Link, key: int, result: Result) -> None:
     else:
         try:
             encoded = encode_result(result.result(), "a result")
-        except Exception as error:  # noqa: BLE001 - the error of the first call is the argument of the second
+        except BaseException as error:  # noqa: BLE001 - the error of the first call is the argument of the second
             kind, encoded = ERROR, encode_error(error)
     target.post((PUSH, key, kind, encoded), size_of(encoded))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -138,9 +140,12 @@ class Result:
     def _wait(self, timeout: float | None) -> None:
         if self._state != PENDING:
             return
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout must be a number of seconds, not NaN")
+        longest = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
         gate = threading.Lock()
         gate.acquire()
-        if self._watch(gate.release) and not gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+        if self._watch(gate.release) and not gate.acquire(timeout=longest):
             raise TimeoutError(f"no result within {timeout} s; the call goes on, cancel() ends it")
 
     def _watch(self, watcher: Any) -> bool:
@@ -259,10 +264,8 @@ def _value_of(thing: Any) -> Any:
 
 
 def _call(watcher: Callable[[], None]) -> None:
-    try:
+    with contextlib.suppress(RuntimeError):  # a gate whose waiter has given up meanwhile and was opened twice
         watcher()
-    except RuntimeError:
-        return  # a gate whose waiter has given up meanwhile and was opened twice
 
 
 def failed(error: BaseException) -> Result:

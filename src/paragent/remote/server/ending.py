@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from paragent._clock import monotonic
 from paragent.errors import AgentStopped, CallCancelled, CallTimedOut
 from paragent.remote.server.interruption import interrupt
+from paragent.remote.server.mailbox import under_way
 from paragent.remote.server.performing import credit_of, fail
 from paragent.remote.server.schedule import CONSTRUCT
 
@@ -31,10 +33,9 @@ class Ending:
         self,
         schedule: Schedule,
         residents: Residents,
-        sessions: dict[str, Session],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._schedule, self._residents, self._sessions, self._loop = schedule, residents, sessions, loop
+        self._schedule, self._residents, self._loop = schedule, residents, loop
 
     def cancel(self, session: Session, number: int) -> None:
         """End a call because its caller says so."""
@@ -53,8 +54,12 @@ class Ending:
         self._schedule.player.cancel(call)
 
     def at(self, call: Call, seconds: float) -> None:
-        """End a call after `seconds`, whether or not its caller is still there to ask for it."""
-        call.timer = self._loop.call_later(seconds, self._expire, call, seconds)
+        """End a call after `seconds`, whether or not its caller is still there to ask for it.
+
+        Raises:
+            ValueError: `seconds` is NaN.
+        """
+        call.timer = self._loop.call_later(_checked(seconds), self._expire, call, seconds)
 
     def _expire(self, call: Call, seconds: float) -> None:
         call.timer = None
@@ -62,8 +67,12 @@ class Ending:
             self.interrupt(call, CallTimedOut(f"no answer within {seconds} s"))
 
     def late(self, call: Call, seconds: float) -> None:
-        """End a stream as soon as making one item takes longer than `seconds`; waiting for its reader does not count."""
-        call.timer = self._loop.call_later(max(seconds, _LOOK), self._look, call, seconds)
+        """End a stream as soon as making one item takes longer than `seconds`; waiting for its reader does not count.
+
+        Raises:
+            ValueError: `seconds` is NaN.
+        """
+        call.timer = self._loop.call_later(max(_checked(seconds), _LOOK), self._look, call, seconds)
 
     def _look(self, call: Call, seconds: float) -> None:
         call.timer = None
@@ -78,37 +87,29 @@ class Ending:
 
     def stop(self, agent: Agent, why: BaseException) -> None:
         """Stop an agent now: what waits for it fails, what runs is cancelled."""
-        self._stop(agent, why, self._running({id(agent)}) if agent.busy else [])
-
-    def _stop(self, agent: Agent, why: BaseException, running: list[Call]) -> None:
         with self._schedule.mutex:
             agent.stopped = True
             waiting, agent.queue = agent.queue, None
         for call in waiting or ():
             fail(call, why)
-        for call in running:
+        for call in under_way(agent):
             self.interrupt(call, why)
         agent.owner.agents.pop(agent.number, None)
         self._residents.free(agent)
-
-    def _running(self, agents: set[int]) -> list[Call]:
-        return [
-            call for session in self._sessions.values() for call in session.active.values() if id(call.agent) in agents
-        ]
 
     def session(self, session: Session) -> None:
         """End everything of a client that is gone: its calls are cancelled, its agents freed unless others hold them."""
         gone = AgentStopped("the owner of the agent is gone")
         for call in list(session.active.values()):
             self.interrupt(call, CallCancelled("the caller is gone"))
-        ending = []
         for agent in [*session.borrowed.values(), *session.agents.values()]:
             agent.holders -= 1
             if agent.holders <= 0:
-                ending.append(agent)
-        # What others still have under way there is looked for once, not once for each of a hundred thousand agents.
-        for call in self._running({id(agent) for agent in ending}):
-            self.interrupt(call, gone)
-        for agent in ending:
-            self._stop(agent, gone, [])
+                self.stop(agent, gone)
         self._schedule.unpark(session.end())
+
+
+def _checked(seconds: float) -> float:
+    if math.isnan(seconds):
+        raise ValueError("a time limit must be a number of seconds, not NaN")
+    return seconds

@@ -6,13 +6,14 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+from paragent._threads import fatal
 from paragent._wording import counted
 from paragent.errors import AgentStopped, LimitExceeded, ProtocolError
 from paragent.parcels import learn
 from paragent.remote import wire
 from paragent.remote.faults import encode_error
 from paragent.remote.server.ending import Ending
-from paragent.remote.server.mailbox import Call
+from paragent.remote.server.mailbox import Call, overlap
 from paragent.remote.server.performing import credit_of
 from paragent.remote.server.references import References
 from paragent.remote.server.report import describe
@@ -33,10 +34,23 @@ __all__ = ["Host"]
 
 
 class Host:
-    """Everything that lives on one server. Made on the I/O loop, to which it belongs."""
+    """Everything that lives on one server. Made on the I/O loop, to which it belongs.
+
+    Args:
+        policy: what clients may send.
+        limits: how much of it.
+        loop: the I/O loop.
+        stop: ends the server, when a client asks for it.
+        failed: called if a thread ends that carries out calls; the default ends the process.
+    """
 
     def __init__(
-        self, policy: Policy, limits: Limits, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]
+        self,
+        policy: Policy,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        stop: Callable[[], None],
+        failed: Callable[[str, BaseException], object] = fatal,
     ) -> None:
         self.instance = secrets.token_hex(8)
         self.started = time.time()
@@ -46,9 +60,9 @@ class Host:
         """Calls of sessions that are over."""
         self._loop, self._stop = loop, stop
         self.residents = Residents(policy, limits.agents, self.sessions)
-        self.schedule = Schedule(policy, limits, loop, self.residents.construct, self.residents.free)
+        self.schedule = Schedule(policy, limits, loop, self.residents.construct, self.residents.free, failed)
         self._references = References(self.sessions, loop, self.schedule.stir)
-        self._ending = Ending(self.schedule, self.residents, self.sessions, loop)
+        self._ending = Ending(self.schedule, self.residents, loop)
         self._handlers: dict[str, Callable[..., None]] = {
             wire.BYE: self.end_session,
             wire.CALL: self._call,
@@ -121,7 +135,9 @@ class Host:
         session.load += session.share
         call.method = method
         if not method.concurrent:
-            target.busy = True
+            target.busy = call
+        else:
+            overlap(target, call, self.schedule.mutex)
         assert self.schedule.batch is not None
         self.schedule.batch[method.on_loop].append(call)
 

@@ -8,11 +8,16 @@ number is doubled.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
 from collections import deque
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
+
+from paragent._threads import start_thread
+from paragent.remote.server.interruption import Interruption
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,21 +25,39 @@ if TYPE_CHECKING:
 
 __all__ = ["Lanes"]
 
+_log = logging.getLogger("paragent.remote")
+
 _TICK = 0.002
 """Seconds between looks at work that waits: small against any call worth a thread, large against a quick one."""
 _IDLE = 10.0
 """Seconds after which a thread without work ends."""
+_RETRY = 0.1
+"""Seconds until the next look after the system refused another thread."""
 _BUSY_SHARE = 0.5
 """A process that used this share of a core or more between two looks is computing, not waiting."""
 
 
 class Lanes:
-    """Runs `perform` on each work item in some thread. `submit` belongs to the I/O loop or any other thread."""
+    """Runs `perform` on each work item in some thread. `submit` belongs to the I/O loop or any other thread.
 
-    def __init__(self, perform: Callable[[Any], None], limit: int, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        perform: carries out one work item; must not raise.
+        limit: threads there may be.
+        loop: the I/O loop.
+        failed: called if a thread ends by an exception all the same.
+    """
+
+    def __init__(
+        self,
+        perform: Callable[[Any], None],
+        limit: int,
+        loop: asyncio.AbstractEventLoop,
+        failed: Callable[[str, BaseException], object],
+    ) -> None:
         self._perform = perform
         self._limit = limit
         self._loop = loop
+        self._failed = failed
         self._ready: deque[Any] = deque()
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._threads = 0
@@ -45,6 +68,8 @@ class Lanes:
         """Work items that ended; only whether it moves matters, so it is counted without a lock."""
         self._watched = False
         self._seen = (0, 0.0, 0.0)
+        self._refused = False
+        """Whether the system had no room for another thread when one was last asked for."""
         self._open = True
 
     @property
@@ -77,7 +102,7 @@ class Lanes:
 
     def _watch(self) -> None:
         self._seen = (self.performed, time.process_time(), time.monotonic())
-        self._loop.call_later(_TICK, self._look)
+        self._loop.call_later(_RETRY if self._refused else _TICK, self._look)
 
     def _look(self) -> None:
         performed, used, then = self._seen
@@ -95,10 +120,20 @@ class Lanes:
         self._watch()
 
     def _grow(self, count: int) -> None:
+        """Start threads, as many as the system has room for: where it has none, the watch tries again."""
         for _ in range(count):
             with self._counting:
                 self._threads += 1
-            threading.Thread(target=self._lane, name="paragent-lane", daemon=True).start()
+            try:
+                start_thread(self._lane, name="paragent-lane", failed=self._failed)
+            except (RuntimeError, MemoryError) as error:
+                with self._counting:
+                    self._threads -= 1
+                if not self._refused:
+                    _log.warning("%d threads for sync methods, and no more: %s; calls wait", self._threads, error)
+                self._refused = True
+                return
+            self._refused = False
 
     def _lane(self) -> None:
         ready = self._ready
@@ -109,7 +144,8 @@ class Lanes:
                 if not self._rest():
                     break
                 continue
-            self._perform(work)
+            with contextlib.suppress(Interruption):  # meant for a call that has just ended by itself
+                self._perform(work)
             self.performed += 1
         with self._counting:
             self._threads -= 1

@@ -9,6 +9,7 @@ fires up to a millisecond later than asked, which is what the system's clock all
 from __future__ import annotations
 
 import asyncio
+import math
 from contextvars import Context, copy_context
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ __all__ = ["CrowdLoop"]
 
 _TICKS = 1000
 """Per second."""
+_FAR = 1e9
+"""Seconds on the loop's clock, some thirty years, from which on a timer is asyncio's own. Most of these are `math.inf`, are
+cancelled in the end and must not stay in a shared entry that never comes up."""
 
 
 class _Handle:
@@ -92,7 +96,13 @@ class CrowdLoop(asyncio.SelectorEventLoop):
     ) -> Any:
         return self._enter(when, callback, args, context)
 
-    def _enter(self, when: float, callback: Any, args: Any, context: Context | None) -> _Handle:
+    def _enter(self, when: float, callback: Any, args: Any, context: Context | None) -> Any:
+        if not when < _FAR:
+            if math.isnan(when):  # it has no place in an ordered heap
+                raise ValueError("a delay must be a number of seconds, not NaN")
+            return super().call_at(when, callback, *args, context=context)
+        if when < 0:
+            when = 0.0  # due now, also where it is -math.inf
         timer = _Handle(callback, args, copy_context() if context is None else context, when)
         tick = int(when * _TICKS) + 1
         timers = self._ticks.get(tick)
@@ -114,9 +124,9 @@ class CrowdLoop(asyncio.SelectorEventLoop):
                 continue
             try:
                 handle._context.run(handle._callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
             except BaseException as error:  # noqa: BLE001 - as asyncio does: a callback's error is the handler's
+                # Also SystemExit and KeyboardInterrupt, which asyncio raises: they would end the loop of everybody's agents
+                # and drop the rest of `handles`. A task that raised one keeps it for whoever awaits the task.
                 self.call_exception_handler(
-                    {"message": "Exception in a callback", "exception": error, "handle": handle}
+                    {"message": f"{type(error).__name__} in a callback", "exception": error, "handle": handle}
                 )

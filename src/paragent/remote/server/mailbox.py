@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from paragent.remote.methods import Method
     from paragent.remote.server.session import Session
 
-__all__ = ["Agent", "Call", "claim", "next_call", "offer", "overlapping"]
+__all__ = ["Agent", "Call", "claim", "next_call", "offer", "overlap", "overlapping", "under_way"]
 
 
 class Call:
@@ -73,6 +73,7 @@ class Agent:
         "holders",
         "methods",
         "number",
+        "overlaps",
         "owner",
         "queue",
         "served",
@@ -87,7 +88,10 @@ class Agent:
         """Known once it is constructed."""
         self.failed: Any = None
         """The error of its constructor, as it goes into a frame."""
-        self.busy = False
+        self.busy: Call | None = None
+        """The call that it carries out, or is about to; calls of `@concurrent` methods do not count."""
+        self.overlaps: set[Call] | None = None
+        """Calls of `@concurrent` methods that it carries out, or is about to; made when it is needed."""
         self.queue: deque[Call] | None = None
         """Made when it is needed: most agents of a crowd never have two calls at a time."""
         self.holders = 1
@@ -105,7 +109,7 @@ def offer(agent: Agent, call: Call, mutex: threading.Lock) -> Call | None:
     if _may_overlap(agent, call):
         return call
     if not agent.busy and not call.missing and not agent.queue:
-        agent.busy = True
+        agent.busy = call
         return call
     with mutex:
         if _may_overlap(agent, call):
@@ -132,6 +136,22 @@ def overlapping(agent: Agent, mutex: threading.Lock) -> list[Call]:
     return chosen
 
 
+def overlap(agent: Agent, call: Call, mutex: threading.Lock) -> None:
+    """Note that a call of a `@concurrent` method is carried out from now on; `agent.overlaps` lets go of it at its end."""
+    if agent.overlaps is None:
+        with mutex:
+            if agent.overlaps is None:
+                agent.overlaps = set()
+    agent.overlaps.add(call)
+
+
+def under_way(agent: Agent) -> list[Call]:
+    """Return the calls that an agent carries out, or is about to, and that have not ended."""
+    calls = [] if agent.busy is None else [agent.busy]
+    calls += agent.overlaps or ()
+    return [call for call in calls if call.session.active.get(call.number) is call]
+
+
 def _may_overlap(agent: Agent, call: Call) -> bool:
     if agent.methods is None or call.missing:
         return False
@@ -150,7 +170,7 @@ def claim(agent: Agent, mutex: threading.Lock) -> Call | None:
 def next_call(agent: Agent, mutex: threading.Lock) -> Call | None:
     """Return what an agent that has finished a call does next; with None it is free."""
     if not agent.queue:
-        agent.busy = False
+        agent.busy = None
         return claim(agent, mutex) if agent.queue else None
     with mutex:
         return choose(agent)
@@ -164,11 +184,11 @@ def choose(agent: Agent) -> Call | None:
     """
     queue = agent.queue
     if not queue:
-        agent.busy = False
+        agent.busy = None
         return None
     if not queue[0].missing:
-        agent.busy = True
-        return queue.popleft()
+        agent.busy = queue.popleft()
+        return agent.busy
     made = agent.methods is not None or agent.failed is not None
     held_back: set[int] = set()
     for position, call in enumerate(queue if made else ()):
@@ -176,7 +196,7 @@ def choose(agent: Agent) -> Call | None:
             held_back.add(id(call.session))
         elif id(call.session) not in held_back:
             del queue[position]
-            agent.busy = True
+            agent.busy = call
             return call
-    agent.busy = False
+    agent.busy = None
     return None

@@ -9,7 +9,8 @@ from collections import deque
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from paragent.errors import CallCancelled
+from paragent._threads import run_loop, start_thread
+from paragent.errors import CallCancelled, LimitExceeded
 from paragent.remote.faults import encode_error
 from paragent.remote.server.credit import Credit
 from paragent.remote.server.interruption import Interruption
@@ -31,7 +32,11 @@ waits one second each then takes the memory of what can begin in a second, howev
 
 
 def perform_sync(call: Call, policy: Policy) -> None:
-    """Carry out a call of a sync method or generator in this thread, and tell its caller."""
+    """Carry out a call of a sync method or generator in this thread, and tell its caller.
+
+    Raises:
+        Interruption: the call was cancelled meanwhile; its caller is not told.
+    """
     try:
         function = getattr(call.agent.thing, call.name)
         args, kwargs = arguments_of(call, policy)
@@ -43,7 +48,7 @@ def perform_sync(call: Call, policy: Policy) -> None:
             outcome = copy_context().run(function, *args, **kwargs)
         value = encode_result(outcome, "the result of", call.name)
     except Interruption:
-        fail(call, call.cancelled or CallCancelled("the call was cancelled"))
+        raise
     except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
         fail(call, error)
     else:
@@ -59,7 +64,9 @@ def read_attribute(call: Call) -> None:
         else:
             value = getattr(call.agent.thing, name)
         encoded = encode_result(value, "the attribute", name)
-    except Exception as error:  # noqa: BLE001 - a property may raise anything
+    except Interruption:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a property may raise anything
         fail(call, error)
     else:
         call.session.tell(call, RESULT, encoded)
@@ -114,11 +121,18 @@ class Player:
     Args:
         policy: how arguments are read.
         then: called on this loop when a call has ended; may return the agent's next call if it belongs here too.
+        failed: called if the loop ends all the same.
     """
 
-    def __init__(self, policy: Policy, then: Callable[[Call], Call | None]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        then: Callable[[Call], Call | None],
+        failed: Callable[[str, BaseException], object],
+    ) -> None:
         self._policy = policy
         self._then = then
+        self._failed = failed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Call] = deque()
         """Calls that have not begun."""
@@ -131,12 +145,31 @@ class Player:
         """Have calls carried out; from any thread."""
         self._waiting.extend(calls)
         with self._submitting:
-            if self._loop is None:
-                self._loop = CrowdLoop()
-                threading.Thread(target=self._loop.run_forever, name="paragent-agents", daemon=True).start()
-            called, self._called = self._called, True
-        if not called:
+            opened = self._loop is not None or self._open()
+            called, self._called = self._called, opened
+        if not opened:
+            self._refuse()
+        elif not called:
+            assert self._loop is not None
             self._loop.call_soon_threadsafe(self._begin)
+
+    def _open(self) -> bool:
+        """Start the loop; return False if the system has no room for its thread. The next call tries again."""
+        loop = CrowdLoop()
+        try:
+            start_thread(run_loop, loop, name="paragent-agents", failed=self._failed)
+        except (RuntimeError, MemoryError):
+            loop.close()
+            return False
+        self._loop = loop
+        return True
+
+    def _refuse(self) -> None:
+        while self._waiting:
+            call: Call | None = self._waiting.popleft()
+            while call is not None:
+                fail(call, LimitExceeded("the server cannot start a thread for async methods: the system has no room"))
+                call = self._then(call)
 
     def cancel(self, call: Call) -> None:
         """Cancel the task of a call, if it runs; from any thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import resource
 import time
@@ -49,7 +50,8 @@ def _agents(host: Host, limit: int) -> list[dict[str, Any]]:
         for agent in list(session.agents.values()):
             if len(listed) == limit:
                 return listed
-            name = getattr(agent.thing, "name", None)
+            # Not getattr: this is the I/O loop, where a property or `__getattr__` of a user must not run.
+            name = inspect.getattr_static(agent.thing, "name", None)
             listed.append(
                 {
                     "id": f"{session.identity[:8]}-{agent.number}",

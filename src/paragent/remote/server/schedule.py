@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paragent.errors import AgentStopped, CallCancelled
 from paragent.remote.server.interruption import Interruption
 from paragent.remote.server.lanes import Lanes
-from paragent.remote.server.mailbox import Agent, Call, claim, next_call, offer, overlapping
+from paragent.remote.server.mailbox import Agent, Call, claim, next_call, offer, overlap, overlapping
 from paragent.remote.server.performing import Player, fail, perform_sync, read_attribute
 from paragent.remote.wire import ERROR
 
@@ -37,6 +37,7 @@ class Schedule:
         loop: the I/O loop, on which this is made.
         construct: makes the agent of a call named `CONSTRUCT`.
         free: frees an agent.
+        failed: called if a thread ends that carries out calls.
     """
 
     def __init__(
@@ -46,11 +47,12 @@ class Schedule:
         loop: asyncio.AbstractEventLoop,
         construct: Callable[[Call], None],
         free: Callable[[Agent], None],
+        failed: Callable[[str, BaseException], object],
     ) -> None:
         self.mutex = threading.Lock()
         """Protects the queues and the `busy` flags of agents, and what a call `runs` in."""
-        self.lanes = Lanes(self._perform, limits.threads, loop)
-        self.player = Player(policy, self._after)
+        self.lanes = Lanes(self._perform, limits.threads, loop, failed)
+        self.player = Player(policy, self._after, failed)
         self.batch: tuple[list[Call], list[Call]] | None = None
         """While a frame is handled: the calls of it that go to the lanes, and to the player, all at once."""
         self._policy = policy
@@ -74,7 +76,7 @@ class Schedule:
     def begin(self, call: Call) -> None:
         """Have an agent made that nobody can have asked anything yet, with the rest of the frame that brought it."""
         assert self.batch is not None
-        call.agent.busy = True
+        call.agent.busy = call
         self.batch[False].append(call)
 
     def offer(self, call: Call) -> None:
@@ -94,6 +96,8 @@ class Schedule:
     def launch(self, call: Call) -> None:
         """Give a call to whoever carries out its kind, together with the others of this frame if there is one."""
         on_loop = call.method is not None and call.method.on_loop
+        if call.method is not None and call.method.concurrent:
+            overlap(call.agent, call, self.mutex)
         if self.batch is not None and threading.get_ident() == self._io_thread:
             self.batch[on_loop].append(call)
         elif on_loop:
@@ -112,6 +116,8 @@ class Schedule:
         agent = call.agent
         agent.served += 1
         if call.method is not None and call.method.concurrent:
+            if agent.overlaps is not None:
+                agent.overlaps.discard(call)
             return None
         while True:
             following = next_call(agent, self.mutex)
@@ -134,35 +140,47 @@ class Schedule:
         while call is not None:
             if call.session.backlog.full and call.session.backlog.park(call):
                 return
-            call.runs = threading.get_ident()
-            try:
-                if call.cancelled is not None:
-                    fail(call, call.cancelled)
-                elif call.name == CONSTRUCT:
-                    self._construct(call)
-                    if call.agent.queue:
-                        self.stir(call.agent)
-                elif call.name == FREE:
-                    self._free(call.agent)
-                elif call.name.startswith("?"):
-                    read_attribute(call)
-                else:
-                    perform_sync(call, self._policy)
-            except Interruption:
-                fail(call, call.cancelled or CallCancelled("the call was cancelled"))
-            self._leave(call)
+            self._run(call)
             call = self._after(call)
+
+    def _run(self, call: Call) -> None:
+        """Carry out a call in this thread and answer it, although it is interrupted, even more than once."""
+        call.runs = threading.get_ident()
+        begun = answered = False
+        while True:
+            try:
+                if not begun:
+                    begun = True
+                    self._carry_out(call)
+                elif not answered:
+                    fail(call, call.cancelled or CallCancelled("the call was cancelled"))
+                answered = True
+                self._leave(call)
+            except Interruption:
+                continue
+            return
+
+    def _carry_out(self, call: Call) -> None:
+        if call.cancelled is not None:
+            fail(call, call.cancelled)
+        elif call.name == CONSTRUCT:
+            self._construct(call)
+            if call.agent.queue:
+                self.stir(call.agent)
+        elif call.name == FREE:
+            self._free(call.agent)
+        elif call.name.startswith("?"):
+            read_attribute(call)
+        else:
+            perform_sync(call, self._policy)
 
     def _leave(self, call: Call) -> None:
         """Note that no thread runs the call any more, and let an interruption that came too late pass."""
-        try:
-            with self.mutex:
-                call.runs = None
-            if call.cancelled is not None:
-                for _ in range(100):
-                    time.sleep(0)
-        except Interruption:
+        with self.mutex:
             call.runs = None
+        if call.cancelled is not None:
+            for _ in range(100):
+                time.sleep(0)
 
     def unpark(self, calls: list[Call]) -> None:
         """Go on with calls that waited for their client to read what it was sent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from paragent._threads import fatal
 from paragent.errors import ParagentError, ProtocolError
 from paragent.remote.server.host import Host
 from paragent.rpc.server import RpcServer
@@ -53,11 +54,18 @@ class AgentService:
         session, heard = admitted
         if session.writer is not None:
             session.writer.cancel()
-        session.begin(stream)
-        writer = session.writer = asyncio.create_task(session.write(stream, heard))
+        try:
+            unheard = session.begin(stream, heard)
+        except ProtocolError:
+            self._host.end_session(session)
+            raise
+        writer = session.writer = asyncio.create_task(session.write(stream, unheard))
         try:
             while session.stream is stream:
-                session.hear(await stream.read(), self._host.handle)
+                message = await stream.read()
+                if session.stream is not stream:
+                    break  # the client has connected again meanwhile and repeats what it said here
+                session.hear(message, self._host.handle)
                 if session.pause:
                     await asyncio.sleep(session.pause)
         except (ProtocolError, ParagentError) as error:
@@ -87,13 +95,16 @@ async def open_server(
     limits: Limits,
     lease: float,
     stop: Callable[[], None],
+    failed: Callable[[str, BaseException], object] = fatal,
 ) -> tuple[Host, RpcServer, int]:
     """Start a server on the running loop; return its host, its listener and its port.
+
+    `failed` is called with its name and the error if a thread ends that carries out calls.
 
     Raises:
         ConfigError: the address cannot be listened at.
     """
-    host = Host(policy, limits, asyncio.get_running_loop(), stop)
+    host = Host(policy, limits, asyncio.get_running_loop(), stop, failed)
     service = AgentService(host, lease, limits.window_bytes)
     server = RpcServer(address, {"agents": service}, token, tls=tls, limits=limits)
     return host, server, await server.start()

@@ -155,18 +155,24 @@ class Session:
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
-    def begin(self, stream: ServerStream) -> None:
-        """Take a connection; one that came before is over."""
+    def begin(self, stream: ServerStream, their_heard: int) -> list[list[bytes]]:
+        """Take a connection; one that came before is over. Return the frames that the client has not heard.
+
+        Raises:
+            ProtocolError: the client claims to have heard what was never said, or misses what was let go.
+        """
+        unheard = self._conversation.resume(their_heard)
         self.stream = stream
         self.peer = stream.peer
         self._frame_bytes = 0
         if self.lease is not None:
             self.lease.cancel()
             self.lease = None
+        return unheard
 
-    async def write(self, stream: ServerStream, their_heard: int) -> None:
-        """Send whatever is there, grouped, until the connection ends."""
-        for messages in self._conversation.resume(their_heard):
+    async def write(self, stream: ServerStream, unheard: list[list[bytes]]) -> None:
+        """Send what the client has not heard and whatever else is there, grouped, until the connection ends."""
+        for messages in unheard:
             for message in messages:
                 await stream.write(message)
         conversation, wake = self._conversation, self._wake

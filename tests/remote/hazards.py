@@ -1,0 +1,146 @@
+"""Agents whose code harms the server that they live on, in a module that servers can import."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from paragent import AgentBase, concurrent
+
+
+class Unreadable:
+    """Fails at every look, in ways that nobody expects."""
+
+    def __init__(self, raises: type[BaseException]) -> None:
+        self.__dict__["raises"] = raises
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self.__dict__["raises"](name)
+
+    def __reduce__(self) -> NoReturn:
+        raise self.__dict__["raises"]("reduce")
+
+
+class UnreadableError(Exception):
+    """As `Unreadable`, and cannot be shown either."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+    def __reduce__(self) -> NoReturn:
+        raise KeyboardInterrupt
+
+
+class Hazard(AgentBase):
+    """Does what the code of agents must not do."""
+
+    def __init__(self) -> None:
+        super().__init__("hazard")
+
+    async def gather(self, kind: str) -> str:
+        """Await tasks one of which ends the program, as its author thinks."""
+        await asyncio.gather(self._end(kind), asyncio.sleep(0.01))
+        return "gathered"
+
+    async def leave_task(self, kind: str) -> str:
+        """Make such a task and await something else."""
+        task = asyncio.create_task(self._end(kind))
+        await asyncio.sleep(0.01)
+        return str(task.done())
+
+    async def _end(self, kind: str) -> None:
+        await asyncio.sleep(0)
+        raise {"exit": SystemExit, "interrupt": KeyboardInterrupt}[kind](kind)
+
+    async def callback(self, kind: str) -> str:
+        """Have a callback do it that is due in the same millisecond as others."""
+
+        def end() -> None:
+            raise {"exit": SystemExit, "interrupt": KeyboardInterrupt}[kind](kind)
+
+        loop = asyncio.get_running_loop()
+        due = loop.time() + 0.01
+        before, after = asyncio.Event(), asyncio.Event()
+        loop.call_at(due, before.set)
+        loop.call_at(due, end)
+        loop.call_at(due, after.set)
+        await before.wait()
+        await after.wait()
+        return "called"
+
+    async def stop_loop(self) -> str:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        return "stopped"
+
+    async def break_loop(self) -> None:
+        """Make the event loop itself fail."""
+        asyncio.get_running_loop()._selector.close()  # type: ignore[attr-defined]
+
+    async def nap(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "slept"
+
+    @concurrent
+    async def long_nap(self) -> str:
+        await asyncio.sleep(60)
+        return "slept"
+
+    def add(self, a: int) -> int:
+        return a + 1
+
+    def no_more_threads(self, path: str) -> str:
+        """Let no thread start until the file exists."""
+        original = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            if not Path(path).exists():
+                raise RuntimeError("can't start new thread")
+            original(thread)
+
+        threading.Thread.start = start  # type: ignore[method-assign]
+        return "none"
+
+    @concurrent
+    def wait_for(self, path: str) -> str:
+        deadline = time.monotonic() + 30
+        while not Path(path).exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return path
+
+    def answer(self, raises: type[BaseException]) -> Any:
+        return Unreadable(raises)
+
+    async def answer_async(self, raises: type[BaseException]) -> Any:
+        return [Unreadable(raises)]
+
+    def fail(self) -> None:
+        raise UnreadableError
+
+    async def fail_async(self) -> None:
+        await asyncio.sleep(0)
+        raise UnreadableError
+
+    @property
+    def trap(self) -> str:
+        raise SystemExit("trap")
+
+
+class Nameless(AgentBase):
+    """Whoever asks for its name ends the program."""
+
+    def __init__(self) -> None:
+        return
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        raise SystemExit("name")
+
+    def add(self, a: int) -> int:
+        return a + 1

@@ -1,0 +1,292 @@
+"""Code of agents that would end the threads of its server: others must not notice, and nobody may wait for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from paragent import LimitExceeded, ParagentError, RpcAgentServerLauncher
+from paragent._threads import fatal
+from paragent.remote.client.links import link_to
+from paragent.remote.server.host import Host
+from paragent.remote.server.lanes import Lanes
+from paragent.remote.server.policy import Policy
+from paragent.remote.server.service import AgentService
+from paragent.remote.values import encode_argument
+from paragent.remote.wire import CALL, CLASS, NEW, STOP, encode
+from paragent.rpc import Address, Limits
+from tests.remote.crew import Worker
+from tests.remote.hazards import Hazard, Nameless
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def place(server: RpcAgentServerLauncher) -> dict[str, Any]:
+    return {"host": server.host, "port": server.port}
+
+
+@pytest.fixture
+def hazard(place: dict[str, Any]) -> Iterator[Any]:
+    """A harmful agent, between two looks at whether the server still serves others."""
+    other: Any = Worker("other", to_dist=place)
+    waiting = other.nap(0.3)
+    yield Hazard(to_dist=place)  # type: ignore[call-arg]
+    assert waiting.result(20) == "other", "what was under way goes on"
+    assert other.nap(0).result(20) == "other", "async calls begin"
+    assert other.add(1).result(20) == 2, "sync calls too"
+
+
+@pytest.mark.parametrize(("kind", "error"), [("exit", SystemExit), ("interrupt", KeyboardInterrupt)])
+def test_a_task_that_ends_the_program_ends_its_own_call_only(
+    hazard: Any, kind: str, error: type[BaseException]
+) -> None:
+    with pytest.raises(error):
+        hazard.gather(kind).result(20)
+    assert hazard.leave_task(kind).result(20) == "True"
+    assert hazard.callback(kind).result(20) == "called"
+    assert hazard.nap(0.01).result(20) == "slept"
+
+
+def test_an_agent_that_stops_the_event_loop(hazard: Any) -> None:
+    assert hazard.stop_loop().result(20) == "stopped"
+
+
+@pytest.mark.parametrize("raises", [KeyError, SystemExit, KeyboardInterrupt, RecursionError])
+def test_an_answer_that_fails_at_every_look_is_an_error(hazard: Any, raises: type[BaseException]) -> None:
+    for result in (hazard.answer(raises), hazard.answer_async(raises)):
+        with pytest.raises((TypeError, raises)):
+            result.result(20)
+
+
+def test_an_error_that_fails_at_every_look_is_still_told(hazard: Any) -> None:
+    for result in (hazard.fail(), hazard.fail_async()):
+        error = result.exception(20)
+        assert "UnreadableError" in f"{type(error).__name__} {error.__dict__}"
+
+
+def test_a_property_that_ends_the_program(hazard: Any) -> None:
+    for _ in range(3):
+        with pytest.raises(SystemExit, match="trap"):
+            _ = hazard.trap
+
+
+def test_a_list_of_agents_runs_no_code_of_theirs(place: dict[str, Any]) -> None:
+    nameless: Any = Nameless(to_dist=place)  # type: ignore[call-arg]
+    assert nameless.add(1).result(20) == 2
+    link = link_to(Address.of(place["host"], place["port"]), None)
+    assert "Nameless" in [agent["class"] for agent in link.control("list").result(20)["list"]]
+    assert nameless.add(1).result(20) == 2
+
+
+def test_a_server_that_cannot_start_threads_goes_on_when_it_can(
+    own_server: RpcAgentServerLauncher, tmp_path: Path
+) -> None:
+    place = {"host": own_server.host, "port": own_server.port}
+    agents: list[Any] = [Hazard(to_dist=place) for _ in range(3)]  # type: ignore[call-arg]
+    assert agents[0].no_more_threads(str(tmp_path / "room")).result(20) == "none"
+    refused = agents[1].nap(0)  # needs the thread of the event loop, which has not started yet
+    with pytest.raises(LimitExceeded, match="thread"):
+        refused.result(20)
+    blocked = [agents[0].wait_for(str(tmp_path / "go")) for _ in range(50)]  # more than there are threads
+    waiting = agents[2].add(1)
+    with pytest.raises(TimeoutError):
+        waiting.result(0.3)
+    (tmp_path / "room").touch()
+    assert waiting.result(20) == 2, "more threads have started although all were blocked"
+    (tmp_path / "go").touch()
+    assert [result.result(20) for result in blocked] == [str(tmp_path / "go")] * 50
+    assert agents[1].nap(0).result(20) == "slept"
+
+
+def test_threads_that_cannot_start_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def program() -> None:
+        performed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        lanes = Lanes(lambda _: loop.call_soon_threadsafe(performed.set), 4, loop, fatal)
+        with monkeypatch.context() as patch:
+            patch.setattr("threading.Thread.start", no_room)
+            lanes.submit(["work"])
+            await asyncio.sleep(0.05)
+            assert lanes.threads == 0
+        async with asyncio.timeout(20):
+            await performed.wait()
+        assert lanes.threads == 1
+        lanes.close()
+
+    def no_room(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    asyncio.run(program())
+
+
+def test_an_event_loop_that_breaks_ends_its_server_visibly() -> None:
+    program = """
+        from paragent import ServerLost
+        from tests.remote.hazards import Hazard
+        broken, other = (Hazard(to_dist={"own_process": True}) for _ in range(2))
+        waiting = broken.long_nap()
+        broken.break_loop()
+        assert isinstance(waiting.exception(30), ServerLost)
+        assert other.nap(0).result(20) == "slept"
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "'paragent-agents' ended unexpectedly" in ended.stderr
+    assert "Traceback" in ended.stderr
+
+
+def test_a_server_inside_the_program_that_breaks_is_ended_alone() -> None:
+    program = """
+        from paragent import RpcAgentServerLauncher, ServerLost
+        from tests.remote.hazards import Hazard
+        with RpcAgentServerLauncher(port=0) as launcher:
+            agent = Hazard(to_dist={"host": launcher.host, "port": launcher.port})
+            waiting = agent.long_nap()
+            agent.break_loop()
+            assert isinstance(waiting.exception(30), ServerLost)
+            try:
+                launcher.wait_until_terminate()
+            except ServerLost as error:
+                print(error)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "paragent-agents" in ended.stdout
+    assert "Traceback" in ended.stderr
+
+
+def test_a_program_whose_connections_break_for_good_fails_what_waits_and_goes_on() -> None:
+    program = """
+        from paragent import ServerLost
+        from paragent.rpc.loop import io_loop
+        from tests.remote.hazards import Hazard
+        shared, own = Hazard(to_dist=True), Hazard(to_dist={"own_process": True})
+        assert shared.add(1).result(20) == 2 and own.add(1).result(20) == 2
+        waiting = shared.nap(60), own.nap(60)
+        io_loop().call_soon_threadsafe(io_loop()._selector.close)
+        for result in waiting:
+            assert isinstance(result.exception(20), ServerLost)
+        assert isinstance(own.nap(0).exception(20), ServerLost)
+        assert Hazard(to_dist=True).add(1).result(20) == 2
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "'paragent-io' ended unexpectedly" in ended.stderr
+
+
+# --- without a network ----------------------------------------------------------------------------------------------------
+
+
+class _Stream:
+    """A connection that delivers what it is given, when it is given it."""
+
+    peer = "test"
+
+    def __init__(self) -> None:
+        self.incoming: asyncio.Queue[bytes] = asyncio.Queue()
+        self.outgoing: list[bytes] = []
+
+    async def read(self) -> bytes:
+        return await self.incoming.get()
+
+    async def write(self, message: bytes) -> None:
+        self.outgoing.append(message)
+
+
+def _host(accept_code: bool = True) -> Host:
+    limits = Limits()
+    policy = Policy((), accept_code=accept_code, nesting=limits.nesting)
+    return Host(policy, limits, asyncio.get_running_loop(), lambda: None)
+
+
+def _introduction() -> tuple[Any, ...]:
+    return CLASS, 1, Worker.__module__, Worker.__qualname__, encode_argument(Worker, "the class")[0]
+
+
+def test_late_bytes_of_a_stale_connection_do_not_feed_the_new_one() -> None:
+    """A connection stalls inside an attachment; its rest comes after the client has connected again."""
+
+    async def program() -> None:
+        service = AgentService(_host(), 10.0, 1 << 20)
+        new = (NEW, 1, 1, "init", ("agent",), None)
+        large = ("b", 0)
+        call = ("C", 1, 1, "size", (large,), None, 0, None)
+        payload = encode_argument(bytes(range(256)) * 2048, "it")[0][1]
+        messages = encode(1, 0, [_introduction(), new, call], [payload])
+        assert len(messages) == 2
+        half = len(messages[1]) // 2
+        hello = {"session": "a" * 32, "heard": 0, "again": False}
+        first, second = _Stream(), _Stream()
+        serving = [asyncio.create_task(service.serve(first, service.welcome(hello)[1]))]  # type: ignore[arg-type]
+        for message in (messages[0], messages[1][:half]):
+            first.incoming.put_nowait(message)
+        while not first.incoming.empty():
+            await asyncio.sleep(0)
+        welcome, admitted = service.welcome({**hello, "again": True})
+        assert welcome["resumed"]
+        serving.append(asyncio.create_task(service.serve(second, admitted)))  # type: ignore[arg-type]
+        second.incoming.put_nowait(messages[0])
+        while not second.incoming.empty():
+            await asyncio.sleep(0)
+        first.incoming.put_nowait(messages[1][half:])
+        await asyncio.wait([serving[0]], timeout=20)
+        assert serving[0].exception() is None
+        second.incoming.put_nowait(messages[1])
+        async with asyncio.timeout(20):
+            while not second.outgoing:
+                await asyncio.sleep(0.001)
+        assert first.outgoing == []
+        assert serving[1].cancel()
+
+    asyncio.run(program())
+
+
+def test_stopping_an_agent_does_not_look_at_the_calls_of_others() -> None:
+    class Unscanned(dict[int, Any]):
+        def values(self) -> Any:
+            raise AssertionError("all calls were looked at")
+
+    async def program() -> None:
+        host = _host()
+        session, _ = host.open_session("a" * 32)
+        agents = range(1, 51)
+        host.handle(session, [_introduction(), *[(NEW, n, 1, "init", (), None) for n in agents]], [])
+        host.handle(session, [(CALL, n, n, "nap", (60,)) for n in agents], [])
+        host.handle(session, [(CALL, 100, 7, "together", (60,))], [])
+        while any(agent.methods is None for agent in session.agents.values()):
+            await asyncio.sleep(0.01)
+        session.active = Unscanned(session.active)
+        host.handle(session, [(STOP, 101, 7)], [])
+        told: list[Any] = []
+        async with asyncio.timeout(20):
+            while {item[1] for item in told} != {7, 100, 101}:
+                await asyncio.sleep(0.01)
+                told += session._take()[0]
+        assert len(session.active) == len(agents) - 1
+        host.close()
+
+    asyncio.run(program())
+
+
+def test_a_time_limit_that_is_no_number_is_refused(place: dict[str, Any]) -> None:
+    agent: Any = Worker("a", to_dist=place)
+    for timeout in (float("nan"), -1.0, 0):
+        with pytest.raises(ParagentError, match="timeout"):
+            agent.options(timeout=timeout)
+    assert agent.options(timeout=float("inf")).add(1).result(float("inf")) == 2
+    with pytest.raises(ValueError, match="NaN"):
+        agent.nap(0.2).result(float("nan"))
