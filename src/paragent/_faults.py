@@ -13,7 +13,7 @@ _HOUSE = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - what frames have a
 def type_name(error: BaseException) -> str:
     """Return the name of its class, with the module where that is neither Python's nor `paragent.errors`."""
     kind = type(error)
-    known = kind.__module__ in {"builtins", "paragent.errors"}
+    known = kind.__module__ in ("builtins", "paragent.errors")
     return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -21,7 +21,7 @@ def message_of(error: BaseException) -> str:
     """Return its message."""
     try:
         return str(error)
-    except Exception as second:  # noqa: BLE001 - a broken __str__ must not hide the error itself
+    except BaseException as second:  # noqa: BLE001 - a broken __str__ must not hide the error itself
         return f"(its message cannot be shown: {type(second).__name__})"
 
 
@@ -39,5 +39,5 @@ def traceback_of(error: BaseException, *, of_ours: bool) -> str:
         return ""
     try:
         return "".join(traceback.format_exception(type(error), error, trace))
-    except Exception as second:  # noqa: BLE001 - as above
+    except BaseException as second:  # noqa: BLE001 - as above
         return f"(its traceback cannot be shown: {type(second).__name__})"

@@ -119,6 +119,24 @@ class Worker(AgentBase):
             raise OwnError(7, why="because")
         raise {"value": ValueError, "key": KeyError, "exit": SystemExit}[kind](f"a {kind} error")
 
+    def refuse(self, kind: str) -> None:
+        """Raise an error of a library, whose constructor takes other arguments than it passes on."""
+        import email.message
+        import urllib.error
+
+        import httpx
+        import openai
+
+        request = httpx.Request("POST", "http://host/v1", headers={"authorization": "Bearer secret"})
+        response = httpx.Response(429, request=request, json={"error": "slow"})
+        errors: dict[str, BaseException] = {
+            "openai": openai.RateLimitError("slow down", response=response, body={"code": "limit"}),
+            "httpx": httpx.HTTPStatusError("429", request=request, response=response),
+            "urllib": urllib.error.HTTPError("http://host", 404, "not found", email.message.Message(), None),
+            "own": OwnError(7, why="because"),
+        }
+        raise errors[kind] from LookupError("root")
+
     def local_error(self) -> None:
         class Local(Exception):
             pass

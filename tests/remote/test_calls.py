@@ -7,14 +7,29 @@ import inspect
 import os
 import pickle
 import time
+import urllib.error
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
+import openai
 import pytest
 
 import paragent
-from paragent import AgentBase, AgentStopped, ConfigError, DistConf, Msg, RemoteError, Result, RpcAgent, Unserialisable
+from paragent import (
+    AgentBase,
+    AgentStopped,
+    ConfigError,
+    DistConf,
+    Msg,
+    RemoteError,
+    Result,
+    RpcAgent,
+    RpcAgentServerLauncher,
+    Unserialisable,
+)
+from paragent.remote.faults import decode_error, encode_error
 from tests.remote.crew import Failing, Holder, OwnError, Slow, Worker
 
 
@@ -129,16 +144,59 @@ def test_errors_are_the_original_ones(worker: Any) -> None:
     assert "crew.py" in str(caught.value.__cause__)
     with pytest.raises(KeyError):
         _ = worker.fail("key").content
-    with pytest.raises(RemoteError, match=r"OwnError: 7: because") as odd:
+    with pytest.raises(OwnError, match=r"^7: because$") as odd:
         worker.fail("own").result(10)
-    assert odd.value.error_type.endswith("OwnError")
-    assert OwnError(7, why="because").code == 7
+    assert odd.value.code == 7
     with pytest.raises(SystemExit):
         worker.fail("exit").result(10)
     with pytest.raises(Exception, match="not importable"):
         worker.local_error().result(10)
     assert isinstance(worker.fail("value").exception(10), ValueError)
     assert worker.add(1).exception(10) is None
+
+
+def check_errors(worker: Any) -> BaseException:
+    """Every error of a library arrives as what it was; return one of them."""
+    with pytest.raises(httpx.HTTPStatusError, match="429"):
+        worker.refuse("httpx").result(10)
+    with pytest.raises(urllib.error.HTTPError) as not_found:
+        worker.refuse("urllib").result(10)
+    assert (not_found.value.code, not_found.value.filename) == (404, "http://host")
+    with pytest.raises(OwnError) as own:
+        worker.refuse("own").result(10)
+    assert own.value.code == 7
+    with pytest.raises(openai.RateLimitError, match="slow down") as limited:
+        worker.refuse("openai").result(10)
+    assert (limited.value.status_code, limited.value.body) == (429, {"code": "limit"})
+    traceback = limited.value.__cause__
+    assert "in refuse" in str(traceback)
+    assert traceback is not None
+    assert repr(traceback.__cause__) == "LookupError('root')", "what it was raised from"
+    return limited.value
+
+
+def test_errors_of_libraries_are_the_original_ones(worker: Any) -> None:
+    error: Any = check_errors(worker)
+    assert error.response.json() == {"error": "slow"}
+
+
+def test_a_server_that_accepts_no_code_sends_no_objects_with_its_errors() -> None:
+    with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
+        agent = Worker("a", to_dist={"host": launcher.host, "port": launcher.port})
+        error = check_errors(agent)
+    assert not hasattr(error, "request"), "its headers hold the server's API key"
+    assert "request (httpx.Request)" in error.__notes__[0]
+
+
+def test_an_error_whose_class_cannot_be_imported_here_is_described() -> None:
+    value = encode_error(OwnError(7, why="because"))
+    kind, message, text, body, code = pickle.loads(value[1])
+    body = body.replace(b"tests.remote.crew", b"tests.remote.none")
+    error = decode_error(("p", pickle.dumps((kind, message, text, body, code))))
+    assert isinstance(error, RemoteError)
+    assert (error.error_type, error.message) == ("tests.remote.crew.OwnError", "7: because")
+    for broken in (b"", b"\x80", pickle.dumps(1), pickle.dumps((1, 2, 3, 4, 5))):
+        assert isinstance(decode_error(("p", broken)), RemoteError)
 
 
 def test_the_error_of_a_constructor_surfaces_on_first_use() -> None:

@@ -52,22 +52,30 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, list | tuple | set | frozenset):
         for index, value in enumerate(thing):
             yield f"[{index}]", value
-    closure = getattr(thing, "__closure__", None)
-    if closure and hasattr(thing, "__code__"):
-        for name, cell in zip(thing.__code__.co_freevars, closure, strict=True):
+    closure, code = _look(thing, "__closure__"), _look(thing, "__code__")
+    if closure and code:
+        for name, cell in zip(code.co_freevars, closure, strict=True):
             try:
                 yield f" (captured variable `{name}`)", cell.cell_contents
             except ValueError:
                 continue
-    if hasattr(thing, "__code__") and hasattr(thing, "__globals__"):
-        for name in thing.__code__.co_names:
+    if code and _look(thing, "__globals__"):
+        for name in code.co_names:
             if name in thing.__globals__:
                 yield f" (global `{name}`)", thing.__globals__[name]
-    if hasattr(thing, "__func__") and hasattr(thing, "__self__"):
+    if _look(thing, "__func__") and _look(thing, "__self__"):
         yield ".__self__", thing.__self__
-    for name, value in getattr(thing, "__dict__", {}).items() if not isinstance(thing, type) else ():
+    for name, value in (_look(thing, "__dict__") or {}).items() if not isinstance(thing, type) else ():
         yield f".{name}", value
     for cls in type(thing).__mro__:
         for name in getattr(cls, "__slots__", ()):
-            if isinstance(name, str) and hasattr(thing, name):
-                yield f".{name}", getattr(thing, name)
+            if isinstance(name, str) and (value := _look(thing, name)) is not None:
+                yield f".{name}", value
+
+
+def _look(thing: Any, name: str) -> Any:
+    """Return an attribute, or None: the object is a user's, and looking at it may raise anything."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # noqa: BLE001 - as above
+        return None

@@ -19,6 +19,7 @@ import cloudpickle
 
 from paragent.parcels import codebook
 from paragent.parcels.diagnosis import culprit
+from paragent.parcels.exceptions import take_apart
 from paragent.parcels.parcel import Parcel
 
 __all__ = ["Packer"]
@@ -145,6 +146,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, thing: Any) -> Any:
         """Decide how one class, function or other object that is no builtin value is written."""
+        if isinstance(thing, BaseException):
+            return take_apart(thing, self._write_part, lenient=True)
         reduced = super().reducer_override(thing)
         if reduced is NotImplemented or not isinstance(thing, type | FunctionType) or thing.__module__ == "builtins":
             return reduced
@@ -153,3 +156,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         digest, blobs = self._packer.digest(thing)
         self.code |= blobs
         return codebook.resolve, (digest,)
+
+    def _write_part(self, part: Any) -> bytes:
+        buffer = io.BytesIO()
+        pickler = _Pickler(buffer, self._packer, self._within)
+        pickler.dump(part)
+        self.code |= pickler.code
+        return buffer.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,8 +57,26 @@ def pack(thing: Any, what: str, root: str = "it") -> Parcel:
         Unserialisable: some part of it cannot travel; the error names the part.
     """
     try:
-        return Parcel(pickle.dumps(thing, protocol=5), {})
+        return Parcel(_dumps(thing), {})
     except Exception:  # noqa: BLE001 - not importable by name, or not serialisable: the careful way tells
         from paragent.parcels.packing import Packer  # not at the top: workers rarely need it, and it takes 20 ms
 
         return Packer().pack(thing, what, root).without(codebook.known_code())
+
+
+class _Pickler(pickle.Pickler):
+    """Python's own, but exceptions are taken apart."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Called for everything that is no builtin value or container."""
+        if not isinstance(thing, BaseException):
+            return NotImplemented
+        from paragent.parcels.exceptions import take_apart
+
+        return take_apart(thing, _dumps, lenient=False)
+
+
+def _dumps(thing: Any) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=5).dump(thing)
+    return buffer.getvalue()

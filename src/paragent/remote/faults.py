@@ -1,18 +1,28 @@
-"""An exception that travels: the original type where it can, and always with the traceback of the far side."""
+"""Exceptions in frames: their own class where it can be imported, and always the traceback of the far side.
+
+A packed error unpacks to `(type, message, traceback, pickle, code)`. The first three are texts, so that a receiver which cannot
+load the pickle still knows what happened; the pickle is None if the error could not be packed.
+"""
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 from paragent._faults import message_of, traceback_of, type_name
 from paragent.errors import RemoteError
-from paragent.remote.values import decode, encode_result
+from paragent.parcels import learn, pack
+from paragent.parcels.exceptions import dump_data
+from paragent.remote.values import packing
 
 __all__ = ["RemoteTraceback", "decode_error", "encode_error"]
 
 
 class RemoteTraceback(Exception):
-    """The cause of an error that came from an agent server: shows where it was raised there."""
+    """The cause of an error that came from an agent server: shows where it was raised there.
+
+    Its own cause is what the error was raised from, if it was raised from another one.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -22,25 +32,43 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
-def encode_error(error: BaseException) -> Any:
-    """Return the value that stands for an error in a frame; whatever the error is, there is one."""
+def encode_error(error: BaseException, *, data_only: bool = False) -> Any:
+    """Return the value that stands for an error in a frame; whatever the error is, there is one.
+
+    With `data_only` its attributes are sent where they are builtin values, and other objects are not.
+    """
     text = traceback_of(error, of_ours=False)  # frames of paragent alone say nothing to a user
+    body: bytes | None = None
+    code: dict[str, bytes] = {}
     try:
-        packed = encode_result((error, text), "an error")
-        decode(packed)  # an exception whose constructor takes other arguments than it stores fails only here
-    except Exception:  # noqa: BLE001 - a user's exception class may fail in any way
-        return encode_result((RemoteError(type_name(error), message_of(error), text), text), "an error")
-    return packed
+        if data_only:
+            body = dump_data(error)
+        else:
+            with packing:
+                body, code = pack(error, "an error")
+    except BaseException:  # noqa: BLE001 - a user's exception class may fail in any way; its texts are sent
+        body = None
+    return ("p", pickle.dumps((type_name(error), message_of(error), text, body, code), protocol=5))
 
 
 def decode_error(value: Any) -> BaseException:
-    """Return the error, its cause being the traceback of the far side."""
+    """Return the error, its cause being the traceback of the far side.
+
+    It is a `RemoteError` if its class cannot be imported here or the error cannot be rebuilt.
+    """
     try:
-        error, text = decode(value)
-    except Exception as trouble:  # noqa: BLE001 - the class of the error may not exist here, or fail to load
-        return RemoteError(type(trouble).__name__, f"an error came back that cannot be read here: {trouble}")
+        kind, message, text, body, code = pickle.loads(value[1])
+    except Exception as trouble:  # noqa: BLE001 - another version may run there
+        return RemoteError("ProtocolError", f"the server sent a malformed error ({type(trouble).__name__})")
+    try:
+        learn(code)
+        error = pickle.loads(body) if body is not None else None
+    except Exception:  # noqa: BLE001 - the class of the error may not exist here, or fail to load
+        error = None
     if not isinstance(error, BaseException):
-        return RemoteError("ProtocolError", "the server sent an error that is none")
+        error = RemoteError(kind, message, text)
     if text:
-        error.__cause__ = RemoteTraceback(text)
+        traceback = RemoteTraceback(text)
+        traceback.__cause__ = error.__cause__
+        error.__cause__ = traceback
     return error

@@ -29,14 +29,24 @@ from paragent.remote.wire import ATTACH_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PLAIN", "attach", "decode", "encode_argument", "encode_result", "is_reference", "restore", "size_of"]
+__all__ = [
+    "PLAIN",
+    "attach",
+    "decode",
+    "encode_argument",
+    "encode_result",
+    "is_reference",
+    "packing",
+    "restore",
+    "size_of",
+]
 
 PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
 _packers = (Packer(), Packer(carries_modules=True))
 """For servers of this machine, which find its modules, and for servers elsewhere, which get them."""
-_packing = threading.Lock()
-"""Protects `_packers`, and the packer of `parcels.pack`."""
+packing = threading.RLock()
+"""Protects `_packers`, and the packer of `parcels.pack`. Reentrant: what is packed may run code of its own that packs."""
 
 
 def encode_argument(thing: Any, what: str, *, far: bool = False) -> tuple[Any, int, dict[str, bytes]]:
@@ -59,7 +69,7 @@ def encode_argument(thing: Any, what: str, *, far: bool = False) -> tuple[Any, i
         thing, tag = (thing.name, content, thing.role, thing.metadata, thing.id, thing.timestamp), "M"
     else:
         tag = "p"
-    with _packing:
+    with packing:
         parcel = _packers[far].pack(thing, what)
     return (tag, parcel.body), len(parcel.body), parcel.code
 
@@ -84,7 +94,7 @@ def encode_result(thing: Any, *what: str) -> Any:
         thing, tag = (thing.name, content, thing.role, thing.metadata, thing.id, thing.timestamp), "M"
     else:
         tag = "p"
-    with _packing:
+    with packing:
         parcel = pack(thing, " ".join(what))
     return (tag, parcel.body, parcel.code) if parcel.code else (tag, parcel.body)
 

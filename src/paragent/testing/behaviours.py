@@ -20,7 +20,9 @@ __all__ = [
     "Counter",
     "Point",
     "Presence",
+    "Rejected",
     "answer_with_a_lock",
+    "answer_with_errors",
     "block_the_loop",
     "clean_up_when_cancelled",
     "die_once",
@@ -47,6 +49,14 @@ class Point(NamedTuple):
 
     x: int
     y: int
+
+
+class Rejected(Exception):
+    """An error whose constructor takes other arguments than it passes on, as those of many libraries do."""
+
+    def __init__(self, code: int, *, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code, self.detail = code, detail
 
 
 class Presence(NamedTuple):
@@ -186,6 +196,18 @@ def segfault(_: Any) -> None:
 def answer_with_a_lock(_: Any) -> Any:
     """Return what no process can send to another."""
     return {"fine": 1, "lock": threading.Lock()}
+
+
+def answer_with_errors(_: Any) -> list[BaseException]:
+    """Answer with exceptions, as `asyncio.gather(..., return_exceptions=True)` does."""
+    import urllib.error
+    from email.message import Message
+
+    error = Rejected(7, detail="because")
+    error.__cause__ = ValueError("root")
+    error.add_note("a note")
+    error.stream = threading.Lock()  # type: ignore[attr-defined]
+    return [error, urllib.error.HTTPError("http://host", 404, "not found", Message(), None)]
 
 
 def print_and_log(text: str) -> str | None:

@@ -85,6 +85,17 @@ class EngineContract:
         assert responses["p"].answer == be.Point(1, 2)
         assert isinstance(responses["q"].answer["k"][0], be.Point)
 
+    def test_errors_inside_an_answer_keep_their_class(self) -> None:
+        response = self.run(Task(1, be.answer_with_errors, id="a"))["a"]
+        assert response.success, response.msg
+        rejected, not_found = response.answer
+        assert type(rejected) is be.Rejected
+        assert (str(rejected), rejected.code, rejected.detail) == ("7: because", 7, "because")
+        assert rejected.__notes__[0] == "a note"
+        assert "stream" in rejected.__notes__[1], "what cannot travel is left out and named"
+        assert repr(rejected.__cause__) == "ValueError('root')"
+        assert (type(not_found).__name__, not_found.code, not_found.filename) == ("HTTPError", 404, "http://host")
+
     def test_large_inputs_and_answers_pass(self) -> None:
         payload = os.urandom(1 << 20) * 20
         response = self.run(Task(payload, be.echo, id="big"))["big"]

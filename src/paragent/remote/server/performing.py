@@ -74,7 +74,7 @@ def read_attribute(call: Call) -> None:
 
 def fail(call: Call, error: BaseException) -> None:
     """Tell the caller that a call failed."""
-    call.session.tell(call, ERROR, encode_error(error))
+    call.session.tell(call, ERROR, encode_error(error, data_only=call.session.data_only))
 
 
 def arguments_of(call: Call, policy: Policy) -> tuple[Any, dict[str, Any]]:
