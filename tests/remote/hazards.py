@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from paragent import AgentBase, concurrent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Unreadable:
@@ -91,6 +98,36 @@ class Hazard(AgentBase):
     async def long_nap(self) -> str:
         await asyncio.sleep(60)
         return "slept"
+
+    def sleep(self, seconds: float) -> str:
+        """Sleep in one piece, which no exception interrupts."""
+        time.sleep(seconds)
+        return "slept"
+
+    def hold_interpreter(self, seconds: int) -> int:
+        """Stay in native code that lets no other thread run."""
+        return int(ctypes.PyDLL(None).sleep(seconds))
+
+    async def hog(self, seconds: float) -> None:
+        """Keep the event loop from everyone."""
+        time.sleep(seconds)
+
+    def late(self, seconds: float) -> Iterator[int]:
+        yield 0
+        time.sleep(seconds)
+        yield 1
+
+    def spin(self) -> None:
+        """Work in small steps, which can be interrupted."""
+        while True:
+            time.sleep(0.001)
+
+    def start_process(self) -> int:
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
+
+    @concurrent
+    def pid(self) -> int:
+        return os.getpid()
 
     def add(self, a: int) -> int:
         return a + 1

@@ -87,6 +87,7 @@ class AgentBase(metaclass=_AgentMeta):
         port: int | str | None = None,
         *,
         own_process: bool = False,
+        grace: float = 2.0,
         timeout: float | None = None,
         tls: TlsConf | None = None,
     ) -> RpcAgent:
@@ -96,6 +97,7 @@ class AgentBase(metaclass=_AgentMeta):
             host: with `port`, the server that it shall live on; without both, a child process of this program.
             port: see `host`.
             own_process: a child process for this agent alone.
+            grace: with `own_process`, seconds in which a call that timed out or was cancelled must end, or the process is ended.
             timeout: seconds that each call may take.
             tls: how to connect to a server that uses TLS.
 
@@ -108,7 +110,8 @@ class AgentBase(metaclass=_AgentMeta):
         from paragent.agents.rpc_agent import move
         from paragent.remote import DistConf
 
-        return move(self, DistConf(host=host, port=port, own_process=own_process, timeout=timeout, tls=tls))
+        conf = DistConf(host=host, port=port, own_process=own_process, grace=grace, timeout=timeout, tls=tls)
+        return move(self, conf)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={getattr(self, 'name', None)!r})"

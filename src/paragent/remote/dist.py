@@ -33,6 +33,8 @@ class DistConf:
     """Of a server that somebody started: `paragent agent-server`, or an `RpcAgentServerLauncher`."""
     own_process: bool = False
     """A child process for this agent alone; else as many as there are cores are shared by all agents."""
+    grace: float = 2.0
+    """With `own_process`: seconds in which a call that timed out or was cancelled must end, or its process is ended."""
     timeout: float | None = None
     """Seconds that each call may take, from being sent to its answer; it is cancelled then."""
     tls: TlsConf | None = None
@@ -46,6 +48,9 @@ class DistConf:
             if self.own_process:
                 raise ConfigError("own_process=True is for child processes; leave host= and port= out")
         check_timeout(self.timeout)
+        if self.grace is None:
+            raise ConfigError("grace must be a number of seconds above 0; math.inf lets calls take any time to end")
+        check_timeout(self.grace, "grace")
 
     @classmethod
     def of(cls, given: Any) -> DistConf | None:
@@ -68,8 +73,8 @@ class DistConf:
         raise ConfigError(f"to_dist must be True, a mapping or a DistConf, not {given!r}")
 
 
-def check_timeout(seconds: Any) -> None:
-    """Check how long a call may take; None is for ever.
+def check_timeout(seconds: Any, name: str = "timeout") -> None:
+    """Check how long something may take; None is for ever.
 
     Raises:
         ConfigError: it is not a number of seconds above 0.
@@ -77,7 +82,7 @@ def check_timeout(seconds: Any) -> None:
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise ConfigError(f"timeout must be a number of seconds above 0, not {seconds!r}")
+        raise ConfigError(f"{name} must be a number of seconds above 0, not {seconds!r}")
 
 
 _CHILD = DistConf()
@@ -90,7 +95,7 @@ def place_of(conf: DistConf) -> tuple[Link, Child | None]:
 
         return link_to(Address.of(conf.host, conf.port), conf.tls), None
     nursery = _nursery()
-    return nursery.own_child_link() if conf.own_process else (nursery.child_link(), None)
+    return nursery.own_child_link(conf.grace) if conf.own_process else (nursery.child_link(), None)
 
 
 @functools.cache

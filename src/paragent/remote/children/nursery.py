@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paragent._processes import kill_group
 from paragent.config.run_config import usable_cores
 from paragent.errors import ServerLost
 from paragent.remote.children import parent
@@ -41,6 +42,10 @@ class Child:
         self._leash = leash
         self._leash.setblocking(False)
         self._up = asyncio.Event()
+        self._pid = 0
+        """Known once it is up."""
+        self._ended = False
+        """Whether the process is known to have ended; its number may then be another's."""
 
     async def ready(self) -> None:
         """Wait until the process listens."""
@@ -50,14 +55,16 @@ class Child:
                 said = await loop.sock_recv(self._leash, 1024)
         except (TimeoutError, OSError):
             said = b"it did not start in time"
-        if said != b"ready":
+        if not said.startswith(b"ready "):
             raise ServerLost(f"a child server could not start: {said.decode(errors='replace') or 'it died'}")
+        self._pid = int(said.removeprefix(b"ready "))
         self._up.set()
 
     async def gone(self) -> str:
         await self._up.wait()
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().sock_recv(self._leash, 1)
+        self._ended = True
         return "the agent server, a child process of this program, died; its agents are lost"
 
     def advice(self, trouble: str, *, first: bool) -> str:
@@ -68,6 +75,12 @@ class Child:
         """Let go of the leash, which ends the process and all that it started."""
         with contextlib.suppress(OSError):
             self._leash.shutdown(socket.SHUT_RDWR)
+
+    def kill(self) -> None:
+        """End the process and all that it started, also while native code holds its interpreter."""
+        if self._pid and not self._ended:
+            kill_group(self._pid)
+        self.end()
 
     def close(self) -> None:
         """End the process, and be done with the leash: the I/O loop will not look at it any more."""
@@ -100,11 +113,15 @@ class _Nursery:
             self._shared.append(self._bear())
             return self._shared[-1]
 
-    def own(self) -> tuple[Link, Child]:
-        """Return the link to a child that is nobody else's."""
+    def own(self, grace: float) -> tuple[Link, Child]:
+        """Return the link to a child that is nobody else's, which ends if a cancelled call does not end within `grace`."""
+        from paragent.remote.client.hard_stop import HardStop
+
         with self._lock:
             link = self._bear()
-            return link, self._children[-1]
+            child = self._children[-1]
+            link.hard_stop = HardStop(link, child.kill, grace)
+            return link, child
 
     def _bear(self) -> Link:
         control = parent.start().control
@@ -161,9 +178,12 @@ def child_link() -> Link:
     return _nursery.shared()
 
 
-def own_child_link() -> tuple[Link, Child]:
-    """Return the link to a fresh child server, and the child, which the caller ends."""
-    return _nursery.own()
+def own_child_link(grace: float) -> tuple[Link, Child]:
+    """Return the link to a fresh child server, and the child, which the caller ends.
+
+    It ends by itself if a call that was cancelled does not end within `grace` seconds.
+    """
+    return _nursery.own(grace)
 
 
 def close_nursery() -> None:

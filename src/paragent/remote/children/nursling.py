@@ -46,7 +46,7 @@ def live(settings: dict[str, Any], leash: int) -> None:
     connection = socket.socket(fileno=leash)
     try:
         _serve(settings)
-        connection.send(b"ready")
+        connection.send(b"ready %d" % os.getpid())
         while connection.recv(1):
             continue
     except BaseException as error:  # noqa: BLE001 - a process that cannot start says why and ends

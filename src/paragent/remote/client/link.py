@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.errors import ParagentError
+    from paragent.remote.client.hard_stop import HardStop
     from paragent.remote.client.hold import Hold
     from paragent.remote.client.place import Place
     from paragent.rpc.tls import TlsConf
@@ -52,6 +53,8 @@ class Link:
         self._outbox = Outbox(lambda: self.connection.notify())
         self.ledger = Ledger(self._outbox)
         self.connection = Connection(place, token, tls, self.ledger, self._loop)
+        self.hard_stop: HardStop | None = None
+        """Ends the process of the server if a cancelled call does not end; None unless an agent has it for itself."""
         self._introducing = threading.Lock()
         """Protects `_classes` and `_code_sent`, and that what they say was put on its way."""
         self._classes: dict[int, tuple[int, type]] = {}
@@ -172,6 +175,8 @@ class Link:
 
     def stop(self, agent: Any) -> Result:
         """Have an agent freed now; the result comes when it is."""
+        if self.hard_stop is not None:
+            self._loop.call_soon_threadsafe(self._watch, list(self.ledger.pending), "was stopped")
         return self._ask(STOP, agent)
 
     def control(self, what: str, argument: Any = None) -> Result:
@@ -225,15 +230,28 @@ class Link:
             self._abort(late, CallTimedOut(f"no answer within {seconds} s"))
 
     def _abort(self, result: Result, error: BaseException) -> None:
-        self.ledger.abort(result, error, lambda number: self._outbox.put((CANCEL, number)))
+        def aborted(number: int) -> None:
+            self._outbox.put((CANCEL, number))
+            self._watch([number], "timed out" if isinstance(error, CallTimedOut) else "was cancelled")
+
+        self.ledger.abort(result, error, aborted)
+
+    def _watch(self, numbers: list[int], how: str) -> None:
+        """On the I/O loop: end the process of the server if calls that were cancelled do not end, where that is agreed."""
+        if self.hard_stop is not None:
+            for number in numbers:
+                self.hard_stop.watch(number, how)
 
     def pin(self, result: Result) -> Hold | None:
         """Have the server keep the result of a call under way for somebody else; None if it has already come."""
         return self.ledger.pin(result)
 
-    def forget(self, number: int) -> None:
-        """Drop whatever still comes for a call."""
+    def end_stream(self, number: int) -> None:
+        """End a remote generator and drop whatever still comes from it; never blocks, as `post`."""
         self.ledger.forget(number)
+        self._outbox.put((CANCEL, number))
+        if self.hard_stop is not None:
+            self._loop.call_soon_threadsafe(self._watch, [number], "was closed")
 
     def retire(self, then: Callable[[], None]) -> None:
         """Have `then` called, on the I/O loop, when every call has ended and no result is kept on the server."""

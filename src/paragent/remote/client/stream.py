@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paragent.remote.client.result import FAILED, RAISED, READY, Result
 from paragent.remote.faults import decode_error
 from paragent.remote.values import decode
-from paragent.remote.wire import CANCEL, GRANT
+from paragent.remote.wire import GRANT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -97,8 +97,7 @@ class RemoteStream:
         if self._inbox.tail is None:
             self._inbox.tail = (READY, None)
             self._inbox.items.clear()
-            self._link.forget(self._number)
-            self._link.post((CANCEL, self._number))
+            self._link.end_stream(self._number)
 
     def __del__(self) -> None:
         self.close()

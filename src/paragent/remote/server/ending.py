@@ -43,6 +43,11 @@ class Ending:
         if call is not None:
             self.interrupt(call, CallCancelled("the call was cancelled"))
 
+    def is_running(self, session: Session, number: int) -> bool:
+        """Return whether a call of this client is being carried out; one that waits for its turn is not."""
+        call = session.active.get(number)
+        return call is not None and (call.begun or type(call.runs) is int)
+
     def interrupt(self, call: Call, why: BaseException) -> None:
         """End a call: a thread meets an exception, a task is cancelled, one that waits is answered when its turn comes."""
         with self._schedule.mutex:

@@ -295,6 +295,9 @@ class Host:
         if what == "stop":
             session.tell(number, RESULT, True)
             self._loop.call_later(0.05, self._stop)
+        elif what == "running":
+            running = [call for call in argument if self._ending.is_running(session, call)]
+            session.tell(number, RESULT, encode_result(running, "a report"))
         else:
             session.tell(number, RESULT, encode_result(describe(self, what, argument), "a report"))
 

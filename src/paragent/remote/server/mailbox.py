@@ -53,7 +53,7 @@ class Call:
         self.runs: int | asyncio.Task[None] | None = None
         """The thread or task that carries it out, while it does."""
         self.begun = False
-        """Whether its task has taken its first step."""
+        """Whether the first step of an async method was taken."""
         self.cancelled: BaseException | None = None
         self.watchers: list[Callable[[str, Any], None]] | None = None
         """Who else wants its outcome."""

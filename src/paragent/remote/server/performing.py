@@ -209,6 +209,7 @@ class Player:
 
     def _step(self, call: Call) -> None:
         """Carry out an async method that never awaits: its coroutine ends with its first step."""
+        call.begun = True
         try:
             args, kwargs = arguments_of(call, self._policy)
             coroutine = getattr(call.agent.thing, call.name)(*args, **kwargs)

@@ -1,0 +1,115 @@
+"""Agents with a process of their own: a cancelled call that does not end costs the process, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import psutil
+import pytest
+
+from paragent import AgentStopped, CallTimedOut, ConfigError
+from paragent.remote.client import hard_stop
+from tests.remote.hazards import Hazard
+
+
+def own(**settings: Any) -> Any:
+    return Hazard(to_dist={"own_process": True, "grace": 0.3, **settings})  # type: ignore[call-arg]
+
+
+def ended(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("method", ["sleep", "hog"])
+def test_a_call_that_timed_out_and_does_not_end_costs_the_process(method: str, eventually: Any) -> None:
+    agent = own()
+    pid, helper = agent.pid().result(20), agent.start_process().result(20)
+    late = getattr(agent.options(timeout=0.2), method)(60)
+    waiting = agent.add(1)
+    with pytest.raises(CallTimedOut):
+        late.result(20)
+    with pytest.raises(AgentStopped, match=r"timed out and did not end within 0\.3 s"):
+        waiting.result(20)
+    with pytest.raises(AgentStopped):
+        agent.add(1).result(20)
+    eventually(lambda: ended(pid) and ended(helper))
+    assert own().add(1).result(20) == 2, "a new agent has a new process"
+
+
+def test_a_call_that_was_cancelled_and_holds_the_interpreter(eventually: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hard_stop, "_ANSWER", 1.0)
+    agent = own()
+    pid = agent.pid().result(20)
+    running = agent.hold_interpreter(60)
+    with pytest.raises(TimeoutError):
+        agent.pid().result(0.5)
+    assert running.cancel()
+    with pytest.raises(AgentStopped, match="was cancelled"):
+        agent.add(1).result(20)
+    eventually(lambda: ended(pid))
+
+
+def test_a_stream_that_was_closed_and_does_not_end(eventually: Any) -> None:
+    agent = own()
+    pid = agent.pid().result(20)
+    stream = agent.late(60)
+    assert next(stream) == 0
+    stream.close()
+    with pytest.raises(AgentStopped, match="was closed"):
+        agent.add(1).result(20)
+    eventually(lambda: ended(pid))
+
+
+def test_an_agent_that_is_stopped_while_native_code_runs(eventually: Any) -> None:
+    agent = own()
+    pid = agent.pid().result(20)
+    running = agent.sleep(60)
+    agent.pid().result(20)
+    assert agent.stop().result(20)
+    with pytest.raises(AgentStopped):
+        running.result(20)
+    eventually(lambda: ended(pid))
+
+
+def test_code_that_can_be_interrupted_keeps_its_process(eventually: Any) -> None:
+    agent = own(grace=1.0)
+    pid = agent.pid().result(20)
+    for _ in range(3):
+        with pytest.raises(CallTimedOut):
+            agent.options(timeout=0.1).spin().result(20)
+    eventually(lambda: agent._link.hard_stop._task is None)
+    assert agent.pid().result(20) == pid
+
+
+def test_a_call_that_times_out_in_the_queue_costs_nothing(eventually: Any) -> None:
+    agent = own(grace=0.1)
+    pid = agent.pid().result(20)
+    running = agent.sleep(2.0)
+    waiting = [agent.options(timeout=0.1).add(n) for n in range(20)]
+    for result in waiting:
+        with pytest.raises(CallTimedOut):
+            result.result(20)
+    assert running.result(20) == "slept"
+    eventually(lambda: agent._link.hard_stop._task is None)
+    assert agent.pid().result(20) == pid
+
+
+def test_agents_that_share_a_process_have_no_hard_stop(eventually: Any) -> None:
+    agent: Any = Hazard(to_dist=True)  # type: ignore[call-arg]
+    pid = agent.pid().result(20)
+    with pytest.raises(CallTimedOut):
+        agent.options(timeout=0.1).sleep(1.0).result(20)
+    assert agent.add(1).result(20) == 2, "it waits until the code has ended"
+    assert agent.pid().result(20) == pid
+    assert pid != os.getpid()
+
+
+def test_the_grace_is_checked() -> None:
+    for grace in (0, -1, float("nan"), None, "1"):
+        with pytest.raises(ConfigError, match="grace"):
+            own(grace=grace)
+    assert own(grace=float("inf")).add(1).result(20) == 2
