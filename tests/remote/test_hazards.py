@@ -6,12 +6,15 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from paragent import LimitExceeded, ParagentError, RpcAgentServerLauncher
+from paragent import LimitExceeded, ParagentError, RpcAgentServerLauncher, ServerLost
 from paragent._threads import fatal
+from paragent.errors import ProtocolError
 from paragent.remote.client.links import link_to
 from paragent.remote.server.host import Host
 from paragent.remote.server.lanes import Lanes
@@ -165,6 +168,71 @@ def test_a_server_inside_the_program_that_breaks_is_ended_alone() -> None:
     assert ended.returncode == 0, ended.stderr
     assert "paragent-agents" in ended.stdout
     assert "Traceback" in ended.stderr
+
+
+class _Broken:
+    """Cannot be put into a frame, where only builtin values should ever be."""
+
+    def __reduce__(self) -> Any:
+        raise KeyError("broken")
+
+
+def test_a_client_that_cannot_write_fails_what_waits(own_server: RpcAgentServerLauncher) -> None:
+    agent: Any = Worker("a", to_dist={"host": own_server.host, "port": own_server.port})
+    assert agent.add(1).result(20) == 2
+    waiting = agent.nap(60)
+    agent._link.post(("c", _Broken()))
+    with pytest.raises(ServerLost, match="KeyError"):
+        waiting.result(20)
+
+
+def test_a_server_that_cannot_write_to_a_client_ends() -> None:
+    program = """
+        from paragent import RpcAgentServerLauncher, ServerLost
+        from tests.remote.crew import Worker
+        with RpcAgentServerLauncher(port=0) as launcher:
+            agent = Worker("a", to_dist={"host": launcher.host, "port": launcher.port})
+            assert agent.add(1).result(20) == 2
+            waiting = agent.nap(60)
+            session = next(iter(launcher._server[0].sessions.values()))
+            session.tell(1000, "r", {lambda: 1})
+            assert isinstance(waiting.exception(20), ServerLost)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "'writer of a session' ended unexpectedly" in ended.stderr
+
+
+def test_a_frame_that_cannot_be_handled_ends_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def program() -> None:
+        host = _host()
+        service = AgentService(host, 10.0, 1 << 20)
+        hello = {"session": "a" * 32, "heard": 0, "again": False}
+        stream = _Stream()
+
+        def fail(*_: Any) -> None:
+            raise RuntimeError("unexpected")
+
+        monkeypatch.setattr(host, "handle", fail)
+        stream.incoming.put_nowait(encode(1, 0, [_introduction()], [])[0])
+        with pytest.raises(ProtocolError, match="RuntimeError"):
+            await service.serve(stream, service.welcome(hello)[1])  # type: ignore[arg-type]
+        assert not host.sessions
+
+    asyncio.run(program())
+
+
+class _Name(StrEnum):
+    B = "b"
+
+
+def test_a_frame_holds_builtin_values_alone(place: dict[str, Any]) -> None:
+    """Whatever subclass of them a caller uses."""
+    agent: Any = Worker("a", to_dist=place)
+    assert agent.options(timeout=np.float64(20)).add(1, **{_Name.B: 2}).result(20) == 3
+    assert list(agent.options(timeout=np.float64(20)).numbers(3)) == [0, 1, 2]
 
 
 def test_a_program_whose_connections_break_for_good_fails_what_waits_and_goes_on() -> None:

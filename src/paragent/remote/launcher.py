@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from paragent._threads import fatal, write_traceback
+from paragent._threads import fatal, start_thread, write_traceback
 from paragent.errors import ConfigError, ServerLost
 from paragent.rpc.address import Address
 from paragent.rpc.limits import Limits
@@ -175,7 +175,7 @@ class RpcAgentServerLauncher:
         """End the server: without the thread its clients would wait for ever."""
         self._failure = f"the agent server ended: its thread {name!r} failed with {type(error).__name__}"
         write_traceback(f"the thread {name!r} ended unexpectedly, so the agent server at {self.address} ends", error)
-        self.shutdown()
+        start_thread(self.shutdown, name="paragent-shutdown")  # waits for the I/O loop, which this may be
 
     def _launch_process(self) -> None:
         import pickle

@@ -90,6 +90,10 @@ class ClientStream:
         except TimeoutError:
             return ServerLost(f"server {self._address}: the connection is closed")
 
+    def cancel(self) -> None:
+        """End the stream: whoever reads it or writes to it gets an error."""
+        self._call.cancel()
+
     async def close(self) -> None:
         """End the stream and its connection."""
         self._call.cancel()

@@ -27,7 +27,10 @@ class Argued:
         self.args = tuple([self._encode(arg, f"an argument of {what}") for arg in args])
         self.kwargs: dict[str, Any] | None = None
         if kwargs:
-            self.kwargs = {key: self._encode(arg, f"the argument {key} of {what}") for key, arg in kwargs.items()}
+            # A name may be of a subclass of str, such as an enum's; a frame holds builtin values alone.
+            self.kwargs = {
+                str.__str__(key): self._encode(arg, f"the argument {key} of {what}") for key, arg in kwargs.items()
+            }
 
     def _encode(self, arg: Any, what: str) -> Any:
         if type(arg) is Result:

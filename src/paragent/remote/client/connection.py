@@ -141,15 +141,17 @@ class Connection:
             for message in messages:
                 await stream.write(message)
         writer = self._loop.create_task(self._write(stream))
+        writer.add_done_callback(lambda _: stream.cancel())  # nothing can be asked any more: let the reader end too
         try:
             while True:
                 self._hear(await stream.read())
         finally:
             writer.cancel()
             await asyncio.wait([writer])
-            if not writer.cancelled():
-                writer.exception()
             await stream.close()
+            error = None if writer.cancelled() else writer.exception()
+            if error is not None and not isinstance(error, ParagentError):
+                raise error  # not the connection's fault: what was taken out of the outbox is lost
 
     async def _write(self, stream: ClientStream) -> None:
         conversation, wake, outbox = self._conversation, self._wake, self._outbox

@@ -146,6 +146,7 @@ class Link:
         result._keeps = argued.keeps
         self._send_code(argued.code)
         number = result._number
+        timeout = None if timeout is None else float(timeout)  # a frame holds builtin values alone
         item: tuple[Any, ...]
         if argued.kwargs is None and timeout is None and argued.size < SMALL:
             item = (CALL, number, agent, method, argued.args)
@@ -161,6 +162,7 @@ class Link:
         """Send a call to a generator method and return the stream of what it yields."""
         argued = Argued(self, args, kwargs, method)
         number = next(self.numbers)
+        timeout = None if timeout is None else float(timeout)
         inbox = Inbox()
         stream = RemoteStream(self, number, inbox, timeout)
         self._send_code(argued.code)

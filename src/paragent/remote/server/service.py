@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from paragent._threads import fatal
+from paragent._threads import fatal, write_traceback
 from paragent.errors import ParagentError, ProtocolError
 from paragent.remote.server.host import Host
 from paragent.rpc.server import RpcServer
@@ -27,8 +27,10 @@ __all__ = ["AgentService", "open_server"]
 class AgentService:
     """The service `agents`."""
 
-    def __init__(self, host: Host, lease: float, window: int) -> None:
-        self._host, self._lease, self._window = host, lease, window
+    def __init__(
+        self, host: Host, lease: float, window: int, failed: Callable[[str, BaseException], object] = fatal
+    ) -> None:
+        self._host, self._lease, self._window, self._failed = host, lease, window, failed
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], tuple[Session, int]]:
         """Find or make the client's session."""
@@ -60,12 +62,13 @@ class AgentService:
             self._host.end_session(session)
             raise
         writer = session.writer = asyncio.create_task(session.write(stream, unheard))
+        writer.add_done_callback(self._written)
         try:
             while session.stream is stream:
                 message = await stream.read()
                 if session.stream is not stream:
                     break  # the client has connected again meanwhile and repeats what it said here
-                session.hear(message, self._host.handle)
+                self._hear(session, message)
                 if session.pause:
                     await asyncio.sleep(session.pause)
         except (ProtocolError, ParagentError) as error:
@@ -76,6 +79,21 @@ class AgentService:
             writer.cancel()
             if session.stream is stream:
                 self._detach(session)
+
+    def _hear(self, session: Session, message: bytes) -> None:
+        try:
+            session.hear(message, self._host.handle)
+        except ParagentError:
+            raise
+        except Exception as error:
+            # The rest of the frame is lost, and with it calls that their client would wait for: it has to know.
+            write_traceback("a frame could not be handled, so the session of its client ends", error)
+            raise ProtocolError(f"the server could not handle a frame: {type(error).__name__}") from error
+
+    def _written(self, writer: asyncio.Task[None]) -> None:
+        """End the server if what tells a client of its results failed by itself: the client would wait for ever."""
+        if not writer.cancelled() and (error := writer.exception()) is not None:
+            self._failed("writer of a session", error)
 
     def _detach(self, session: Session) -> None:
         """The connection is over; give the client time to come back."""
@@ -99,12 +117,12 @@ async def open_server(
 ) -> tuple[Host, RpcServer, int]:
     """Start a server on the running loop; return its host, its listener and its port.
 
-    `failed` is called with its name and the error if a thread ends that carries out calls.
+    `failed` is called with its name and the error if a thread or task ends without which calls would never be answered.
 
     Raises:
         ConfigError: the address cannot be listened at.
     """
     host = Host(policy, limits, asyncio.get_running_loop(), stop, failed)
-    service = AgentService(host, lease, limits.window_bytes)
+    service = AgentService(host, lease, limits.window_bytes, failed)
     server = RpcServer(address, {"agents": service}, token, tls=tls, limits=limits)
     return host, server, await server.start()

@@ -175,8 +175,8 @@ class Session:
     async def write(self, stream: ServerStream, unheard: list[list[bytes]]) -> None:
         """Send what the client has not heard and whatever else is there, grouped, until the connection ends."""
         for messages in unheard:
-            for message in messages:
-                await stream.write(message)
+            if not await _sent(stream, messages):
+                return
         conversation, wake = self._conversation, self._wake
         wake.set()
         while True:
@@ -186,8 +186,8 @@ class Session:
             while (self._outgoing and not conversation.choked) or conversation.ack_due:
                 said = ([], []) if conversation.choked else self._take()
                 all_said = not self._outgoing
-                for message in conversation.say(*said):
-                    await stream.write(message)
+                if not await _sent(stream, conversation.say(*said)):
+                    return
                 if all_said and len(self.active) >= _CROWD:
                     crowd = len(self.active) if len(said[0]) >= _FLOW else _CROWD
                     await asyncio.sleep(min(_GATHER * crowd, _LONGEST_GATHER))
@@ -269,6 +269,16 @@ class Session:
         if self.writer is not None:
             self.writer.cancel()
         return self.backlog.end()
+
+
+async def _sent(stream: ServerStream, messages: list[bytes]) -> bool:
+    """Send the messages of one frame; return False if the connection is over. They are sent again over the next one."""
+    try:
+        for message in messages:
+            await stream.write(message)
+    except Exception:  # noqa: BLE001 - gRPC raises several kinds, and the one who reads learns what happened
+        return False
+    return True
 
 
 _SIZED = frozenset({tuple, str, bytes, list})
