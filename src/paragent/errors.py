@@ -5,7 +5,7 @@
     ParagentError
     ├── UsageError                    the caller must change the call
     │   ├── AccessDenied              the peer does not accept our token or certificate, or we not its (also a PermissionError)
-    │   ├── AgentStopped              the remote agent was stopped, or its owner is gone (also a LookupError)
+    │   ├── AgentStopped              the remote agent was stopped, its owner is gone, or its own process was ended (also a LookupError)
     │   ├── ConfigError               a setting is unknown, of the wrong type or out of range
     │   ├── BadData                   a line of a benchmark file cannot be a task
     │   ├── DuplicateTaskId           two tasks of one run have the same id
@@ -19,7 +19,7 @@
     ├── AgentError                    the agent's own code must change
     │   ├── CallCancelled             the call to a remote agent was cancelled
     │   ├── CallTimedOut              the call did not end by its deadline (also a TimeoutError)
-    │   ├── RemoteError               a remote agent raised an error that cannot travel; its name and traceback do
+    │   ├── RemoteError               a remote agent raised an error whose class cannot be imported here
     │   ├── ContextFull               the conversation is longer than the model accepts
     │   ├── RequestRejected           the endpoint cannot make sense of what the agent sent
     │   ├── SubAgentError             one sub-agent of a ParallelizableAgent failed
@@ -108,7 +108,8 @@ class AccessDenied(UsageError, PermissionError):
 
 
 class AgentStopped(UsageError, LookupError):
-    """The remote agent is not there any more: it was stopped, or whoever owned it dropped it or is gone."""
+    """The remote agent is not there any more: it was stopped, its owner dropped it or is gone, or its own process was ended
+    because a cancelled call did not end."""
 
 
 class LimitExceeded(UsageError, ValueError):
@@ -210,7 +211,7 @@ class CallTimedOut(AgentError, TimeoutError):
 
 
 class RemoteError(AgentError):
-    """A remote agent raised an error that cannot travel; `error_type` and `traceback` describe it."""
+    """A remote agent raised an error whose class cannot be imported or rebuilt here; the fields describe it."""
 
     def __init__(self, error_type: str, message: str, traceback: str = "") -> None:
         self.error_type, self.message, self.traceback = error_type, message, traceback

@@ -94,6 +94,7 @@ def test_a_server_that_cannot_start_threads_goes_on_when_it_can(
 ) -> None:
     place = {"host": own_server.host, "port": own_server.port}
     agents: list[Any] = [Hazard(to_dist=place) for _ in range(3)]  # type: ignore[call-arg]
+    assert [agent.add(1).result(20) for agent in agents] == [2, 2, 2]
     assert agents[0].no_more_threads(str(tmp_path / "room")).result(20) == "none"
     refused = agents[1].nap(0)  # needs the thread of the event loop, which has not started yet
     with pytest.raises(LimitExceeded, match="thread"):
