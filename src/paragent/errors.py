@@ -5,7 +5,7 @@
     ParagentError
     ├── UsageError                    the caller must change the call
     │   ├── AccessDenied              the peer does not accept our token or certificate, or we not its (also a PermissionError)
-    │   ├── AgentStopped              the remote agent was stopped, its owner is gone, or its own process was ended (also a LookupError)
+    │   ├── AgentStopped              the remote agent was stopped, or its owner or its process is gone (also a LookupError)
     │   ├── ConfigError               a setting is unknown, of the wrong type or out of range
     │   ├── BadData                   a line of a benchmark file cannot be a task
     │   ├── DuplicateTaskId           two tasks of one run have the same id

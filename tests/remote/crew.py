@@ -128,7 +128,7 @@ class Worker(AgentBase):
         import openai
 
         request = httpx.Request("POST", "http://host/v1", headers={"authorization": "Bearer secret"})
-        response = httpx.Response(429, request=request, json={"error": "slow"})
+        response: Any = httpx.Response(429, request=request, json={"error": "slow"})
         errors: dict[str, BaseException] = {
             "openai": openai.RateLimitError("slow down", response=response, body={"code": "limit"}),
             "httpx": httpx.HTTPStatusError("429", request=request, response=response),

@@ -37,6 +37,9 @@ class UnreadableError(Exception):
     def __getattr__(self, name: str) -> NoReturn:
         raise KeyError(name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise KeyError(name)
+
     def __str__(self) -> str:
         raise SystemExit("no text")
 
@@ -136,10 +139,10 @@ class Hazard(AgentBase):
         """Let no thread start until the file exists."""
         original = threading.Thread.start
 
-        def start(thread: threading.Thread) -> None:
+        def start(self: threading.Thread) -> None:
             if not Path(path).exists():
                 raise RuntimeError("can't start new thread")
-            original(thread)
+            original(self)
 
         threading.Thread.start = start  # type: ignore[method-assign]
         return "none"

@@ -114,7 +114,11 @@ def test_threads_that_cannot_start_are_not_counted(monkeypatch: pytest.MonkeyPat
     async def program() -> None:
         performed = asyncio.Event()
         loop = asyncio.get_running_loop()
-        lanes = Lanes(lambda _: loop.call_soon_threadsafe(performed.set), 4, loop, fatal)
+
+        def perform(_: Any) -> None:
+            loop.call_soon_threadsafe(performed.set)
+
+        lanes = Lanes(perform, 4, loop, fatal)
         with monkeypatch.context() as patch:
             patch.setattr("threading.Thread.start", no_room)
             lanes.submit(["work"])

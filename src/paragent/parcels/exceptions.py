@@ -59,9 +59,9 @@ def take_apart(error: BaseException, write: Callable[[Any], bytes], *, lenient: 
         for name, value in _attributes(error):
             if (part := _part(name, value, write, left_out if lenient else None)) is not None:
                 state[name] = part
-        cause = None
-        if error.__cause__ is not None:
-            cause = _part("__cause__", error.__cause__, write, left_out if lenient else None)
+        cause = object.__getattribute__(error, "__cause__")
+        if cause is not None:
+            cause = _part("__cause__", cause, write, left_out if lenient else None)
         parts = (type(error), tuple(args), state, cause, left_out)
         rebuild(*parts)  # what cannot be rebuilt here cannot be rebuilt anywhere
     finally:
@@ -124,7 +124,7 @@ def rebuild(
     try:
         base.__init__(error, *values)
     except TypeError:  # a subclass that stores other arguments than its builtin base class takes
-        error.args = values
+        object.__setattr__(error, "args", values)
     for name, part in state.items():
         value = _value(part)
         try:
@@ -133,7 +133,7 @@ def rebuild(
             if not isinstance(getattr(base, name, None), MemberDescriptorType):
                 object.__getattribute__(error, "__dict__")[name] = value
     if cause is not None:
-        error.__cause__ = _value(cause)
+        object.__setattr__(error, "__cause__", _value(cause))
     if left_out:
         notes = object.__getattribute__(error, "__dict__").setdefault("__notes__", [])
         notes.append(f"left out on the way to this process: {', '.join(left_out)}")

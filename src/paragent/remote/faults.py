@@ -69,6 +69,7 @@ def decode_error(value: Any) -> BaseException:
         error = RemoteError(kind, message, text)
     if text:
         traceback = RemoteTraceback(text)
-        traceback.__cause__ = error.__cause__
-        error.__cause__ = traceback
+        # Not by the error's own methods: a class may forbid setting attributes, as frozen dataclasses do.
+        traceback.__cause__ = object.__getattribute__(error, "__cause__")
+        object.__setattr__(error, "__cause__", traceback)
     return error

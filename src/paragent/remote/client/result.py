@@ -193,7 +193,7 @@ class Result:
         if state == FAILED:
             self._value, self._state = value, state = decode_error(value), RAISED
         if state == RAISED:
-            raise value.with_traceback(None)
+            raise BaseException.with_traceback(value, None)
         return value
 
     # --- standing for the value ---------------------------------------------------------------------------------------
