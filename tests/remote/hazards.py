@@ -89,6 +89,12 @@ class Hazard(AgentBase):
         await asyncio.sleep(0)
         return "stopped"
 
+    async def cancel_everything(self) -> int:
+        """Cancel every task of the loop but this one."""
+        count = sum(task.cancel() for task in asyncio.all_tasks() if task is not asyncio.current_task())
+        await asyncio.sleep(0)
+        return count
+
     async def break_loop(self) -> None:
         """Make the event loop itself fail."""
         asyncio.get_running_loop()._selector.close()  # type: ignore[attr-defined]

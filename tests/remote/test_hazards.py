@@ -355,6 +355,28 @@ def test_stopping_an_agent_does_not_look_at_the_calls_of_others() -> None:
     asyncio.run(program())
 
 
+def test_calls_whose_tasks_are_cancelled_by_somebody_else_are_answered() -> None:
+    async def program() -> None:
+        host = _host()
+        session, _ = host.open_session("a" * 32)
+        introduction = CLASS, 1, Hazard.__module__, Hazard.__qualname__, encode_argument(Hazard, "the class")[0]
+        agents = range(1, 21)
+        host.handle(session, [introduction, *[(NEW, n, 1, "init", (), None) for n in agents]], [])
+        while any(agent.methods is None for agent in session.agents.values()):
+            await asyncio.sleep(0.01)
+        host.handle(
+            session, [(CALL, n, n, "cancel_everything" if n < 3 else "nap", (60,)[: n > 2]) for n in agents], []
+        )
+        told: list[Any] = []
+        async with asyncio.timeout(20):
+            while len(told) < len(agents):
+                await asyncio.sleep(0.01)
+                told += session._take()[0]
+        host.close()
+
+    asyncio.run(program())
+
+
 def test_a_time_limit_that_is_no_number_is_refused(place: dict[str, Any]) -> None:
     agent: Any = Worker("a", to_dist=place)
     for timeout in (float("nan"), -1.0, 0):

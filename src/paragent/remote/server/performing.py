@@ -140,6 +140,8 @@ class Player:
         """Whether `_begin` is about to look at them."""
         self._submitting = threading.Lock()
         """Protects `_loop`, so that it starts once, and `_called`."""
+        self._fresh: list[Call] = []
+        """Calls whose task has perhaps not taken its first step; used by the loop's thread only."""
 
     def submit(self, calls: list[Call]) -> None:
         """Have calls carried out; from any thread."""
@@ -203,9 +205,26 @@ class Player:
             assert method is not None
             if not method.prompt or call.cancelled is not None:
                 call.runs = asyncio.Task(self._play(call), loop=self._loop, name=call.name)
+                self._fresh.append(call)
+                if len(self._fresh) == 1:
+                    assert self._loop is not None
+                    self._loop.call_soon(self._check)
                 return
             self._step(call)
             call = self._then(call)
+
+    def _check(self) -> None:
+        """Answer calls whose task was cancelled before its first step: some code cancels every task that it finds."""
+        unbegun = [call for call in self._fresh if not call.begun]
+        self._fresh = [call for call in unbegun if not (isinstance(call.runs, asyncio.Task) and call.runs.done())]
+        if self._fresh:
+            assert self._loop is not None
+            self._loop.call_soon(self._check)
+        for call in unbegun:
+            if isinstance(call.runs, asyncio.Task) and call.runs.done():
+                call.runs = None
+                fail(call, call.cancelled or CallCancelled("the call was cancelled"))
+                self._start(self._then(call))
 
     def _step(self, call: Call) -> None:
         """Carry out an async method that never awaits: its coroutine ends with its first step."""
