@@ -32,16 +32,16 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
-def encode_error(error: BaseException, *, data_only: bool = False) -> Any:
+def encode_error(error: BaseException, *, plain: bool = False) -> Any:
     """Return the value that stands for an error in a frame; whatever the error is, there is one.
 
-    With `data_only` its attributes are sent where they are builtin values, and other objects are not.
+    With `plain` its attributes are sent where they are builtin values, and other objects are not.
     """
     text = traceback_of(error, of_ours=False)  # frames of paragent alone say nothing to a user
     body: bytes | None = None
     code: dict[str, bytes] = {}
     try:
-        if data_only:
+        if plain:
             body = dump_data(error)
         else:
             with packing:

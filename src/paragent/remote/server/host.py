@@ -280,7 +280,7 @@ class Host:
         if len(self.sessions) >= self.limits.sessions:
             raise LimitExceeded(f"this server has {counted(len(self.sessions), 'client')}, which is its limit")
         session = self.sessions[identity] = Session(identity, self.limits, self._loop, self.schedule.unpark)
-        session.data_only = not self.policy.accept_code
+        session.plain_errors = not self.policy.accept_code
         return session, False
 
     def end_session(self, session: Session) -> None:

@@ -74,7 +74,7 @@ def read_attribute(call: Call) -> None:
 
 def fail(call: Call, error: BaseException) -> None:
     """Tell the caller that a call failed."""
-    call.session.tell(call, ERROR, encode_error(error, data_only=call.session.data_only))
+    call.session.tell(call, ERROR, encode_error(error, plain=call.session.plain_errors))
 
 
 def arguments_of(call: Call, policy: Policy) -> tuple[Any, dict[str, Any]]:

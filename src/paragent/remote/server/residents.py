@@ -56,7 +56,7 @@ class Residents:
             made: type = type(agent.thing)
             agent.methods = methods_of(made)
         except BaseException as error:  # noqa: BLE001 - whatever the constructor raises is what every call then meets
-            agent.failed = encode_error(error, data_only=not self._policy.accept_code)
+            agent.failed = encode_error(error, plain=not self._policy.accept_code)
 
     def _make(self, cls: type, how: str, call: Call) -> Any:
         args, kwargs = arguments_of(call, self._policy)

@@ -75,7 +75,7 @@ class Session:
         self.pushed: dict[int, Callable[[str, Any], None]] = {}
         """Calls that wait for a value which the client will push, by key."""
         self.served = 0
-        self.data_only = False
+        self.plain_errors = False
         """Whether the client may see builtin values alone of what agents' errors hold: it may not run code here."""
         self.peer = ""
         self.program = ""
