@@ -113,16 +113,19 @@ class Hazard(AgentBase):
         time.sleep(seconds)
         return "slept"
 
-    def hold_interpreter(self, seconds: int) -> int:
-        """Stay in native code that lets no other thread run."""
+    def hold_interpreter(self, seconds: int, path: str) -> int:
+        """Stay in native code that lets no other thread run; the file is there from then on."""
+        Path(path).touch()
         return int(ctypes.PyDLL(None).sleep(seconds))
 
     async def hog(self, seconds: float) -> None:
         """Keep the event loop from everyone."""
         time.sleep(seconds)
 
-    def late(self, seconds: float) -> Iterator[int]:
+    def late(self, seconds: float, path: str) -> Iterator[int]:
+        """Take long for the second item; the file is there from then on."""
         yield 0
+        Path(path).touch()
         time.sleep(seconds)
         yield 1
 
