@@ -156,7 +156,7 @@ def test_a_module_without_agents_is_a_mistake() -> None:
             timeout=30,
             check=False,
         )
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert module in done.stderr
 
 

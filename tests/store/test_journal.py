@@ -201,6 +201,7 @@ def test_what_workers_of_an_earlier_session_were_doing_is_forgotten(tmp_path: Pa
     for _ in range(2):
         with RunDirectory(tmp_path / "run") as directory:
             directory.open({}, "x")
+            directory.forget_live()
             assert list(directory.live.iterdir()) == []
             (directory.live / "worker").write_text("playing")
 
@@ -245,6 +246,21 @@ def test_runs_are_compared_task_by_task() -> None:
     margin = 1.959964 * 0.5  # the differences are 0 and 1: their standard deviation is 0.707, over the root of two
     assert found.interval == pytest.approx((0.5 - margin, 0.5 + margin))
     assert compare({"a": 1.0}, {"b": 1.0}) is None
+
+
+IDS = st.text(st.characters(codec=None) | st.sampled_from("/._\0a"), min_size=1, max_size=80) | st.builds(
+    str.__mul__, st.sampled_from(["ü", "日", "a", "😀"]), st.integers(1, 300)
+)
+
+
+@given(st.lists(IDS, min_size=2, max_size=6, unique=True))
+def test_every_id_has_a_folder_of_its_own_inside_the_run(ids: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        folders = [pictures_of(Path(folder), one, 1) for one in ids]
+        assert len(set(folders)) == len(ids)
+        for one in folders:
+            one.mkdir(parents=True)
+            assert one.resolve().parents[1] == Path(folder).resolve() / "pictures"
 
 
 def interval_of(scores: dict[str, list[float]], tmp_path: Path) -> tuple[float, float]:

@@ -69,6 +69,12 @@ class RolloutConfig:
     )
     output_dir: Path = _set(Path("results"), "how", "where the directories of runs are", metavar="DIR")
     run_name: str | None = _set(None, "how", "the directory's name (default: made from what is played)", metavar="NAME")
+    retry_failed: bool = _set(
+        False, "how", "when a run is continued: play the rollouts that failed or timed out again, too"
+    )
+    give_up_after: int = _set(
+        10, "how", "stop when this many rollouts, the first ones, all fail in the same way; 0: never", least=0
+    )
     fresh: bool = _set(False, "how", "start anew; an earlier run is moved aside, never deleted")
     model: str = _set(
         "gpt-4.1-2025-04-14", "the agent", "a model of the endpoint, or `demo`, a hand-written policy that is no LLM"
@@ -222,7 +228,7 @@ class RolloutConfig:
     def shown(self) -> dict[str, Any]:
         """Return the settings as plain values, as a run's directory keeps them: without secrets, and ready to go on with."""
         settings = {spec.name: _shown(spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self)}
-        return settings | {"fresh": False}
+        return settings | {"fresh": False, "retry_failed": False}
 
 
 def is_secret(name: str) -> bool:

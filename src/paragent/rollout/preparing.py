@@ -29,6 +29,7 @@ from paragent.rollout.looping import run_to_the_end
 from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_place
 from paragent.rollout.reading import read_settings
 from paragent.rollout.station import PlaySettings
+from paragent.rollout.worker import check_agent
 
 if TYPE_CHECKING:
     from paragent.rollout.config import RolloutConfig
@@ -179,11 +180,13 @@ def _check_own(config: RolloutConfig) -> None:
         location = getattr(config, name)
         if location and (":" in location or name == "agent"):  # the others may be names of what is here
             try:
-                load_dotted(location)
+                found = load_dotted(location)
             except ModuleNotFoundError as error:
                 raise ConfigError(
                     f"--{name} {location}: {error}. Modules are looked for in this folder and in PYTHONPATH"
                 ) from error
+            if name == "agent":
+                check_agent(found)
 
 
 def _environment(config: RolloutConfig) -> type[Environment]:

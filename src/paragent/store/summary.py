@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.store.comparing import Z
 from paragent.store.records import PlayStatus
+from paragent.tasks.recording import TURNS_USED_UP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,6 +70,9 @@ class Summary:
     machines: dict[str, float] | None = None
     """`hand_overs`, `leased_seconds`, `machine_seconds` and `utilisation`; None: no machines were used."""
 
+    out_of_turns: bool = False
+    """Every result came from a rollout that used up its turns, and none has a score above 0."""
+
     def as_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""
         return {name: getattr(self, name) for name in self.__slots__}
@@ -96,10 +100,18 @@ def summarise(journal: Journal, attempts: int) -> Summary:
         sessions=sessions,
         seconds=seconds,
         means=_means(journal),
+        out_of_turns=_out_of_turns(journal),
         machines=_machines(journal),
         **_scores(journal, statuses),
         **_use(journal),
     )
+
+
+def _out_of_turns(journal: Journal) -> bool:
+    [(results, used_up, best)] = journal.rows(
+        "SELECT count(*), total(ending = ?), max(score) FROM plays WHERE decides = 1", [TURNS_USED_UP]
+    )
+    return bool(results) and used_up == results and not best
 
 
 def _failures(journal: Journal) -> dict[str, int]:
