@@ -114,7 +114,7 @@ def test_the_command_line() -> None:
     with process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert "runs Failing, Holder, Slow, Worker" in line
+        assert "runs Failing, Holder, Slow, Team, Worker" in line
         port = line.split("localhost:")[1].split(":")[0]
         agent: Any = Worker("listed", to_dist={"host": "localhost", "port": port})
         assert agent.note(1) == 1

@@ -26,6 +26,10 @@ class _AgentMeta(ABCMeta):
             return super().__call__(*args, **kwargs)
         return _constructor(to_dist is True)(cls, args, kwargs, to_dist)
 
+    def construct_here(cls, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Return an agent of this process, whatever the arguments say: how a server makes an agent for a client."""
+        return super().__call__(*args, **kwargs)
+
     def __instancecheck__(cls, instance: Any) -> bool:
         """A proxy counts as an instance of the class of the agent that it stands for."""
         if super().__instancecheck__(instance):

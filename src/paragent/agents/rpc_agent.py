@@ -149,10 +149,7 @@ def _proxy_class(cls: type) -> type[RpcAgent]:
     """Return the proxy class of an agent class: a function for each public method, a property for each attribute."""
     members: dict[str, Any] = {"__slots__": (), "_paragent_agent": cls, "__doc__": cls.__doc__, "__module__": __name__}
     for method in methods_of(cls).values():
-        original = getattr(cls, method.name)
-        if method.name in _OWN and original is getattr(AgentBase, method.name, None):
-            continue
-        members[method.name] = _forward(method, original)
+        members[method.name] = _forward(method, getattr(cls, method.name))
     for name in attributes_of(cls):
         if name not in members and not hasattr(RpcAgent, name):
             members[name] = _reader(name)

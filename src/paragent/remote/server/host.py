@@ -47,7 +47,7 @@ class Host:
         self._loop, self._stop = loop, stop
         self.residents = Residents(policy, limits.agents, self.sessions)
         self.schedule = Schedule(policy, limits, loop, self.residents.construct, self.residents.free)
-        self._references = References(self.sessions, loop, self.schedule.stir)
+        self._references = References(self.sessions, loop, self.schedule.stir, policy)
         self._ending = Ending(self.schedule, self.residents, self.sessions, loop)
         self._handlers: dict[str, Callable[..., None]] = {
             wire.BYE: self.end_session,
@@ -263,7 +263,9 @@ class Host:
             return session, True
         if len(self.sessions) >= self.limits.sessions:
             raise LimitExceeded(f"this server has {counted(len(self.sessions), 'client')}, which is its limit")
-        session = self.sessions[identity] = Session(identity, self.limits, self._loop, self.schedule.unpark)
+        session = self.sessions[identity] = Session(
+            identity, self.limits, self._loop, self.schedule.unpark, hears_data=not self.policy.accept_code
+        )
         return session, False
 
     def end_session(self, session: Session) -> None:
