@@ -15,8 +15,10 @@ from paragent.remote.wire import CALL, CALL_MORE, CLASS, CODE, ERROR, NEW, PUSH,
 
 __all__ = ["as_data", "described", "encode_data", "error_from", "error_of", "outcome_as_data", "translated"]
 
-_MEANS_ELSEWHERE = ("m", "r", "v", "d")
-"""Tags of values that hold no pickles."""
+_NO_PICKLES = ("m", "r", "v", "d")
+"""Tags of values that hold none."""
+_LONGEST_INT = 1 << 16
+"""Bits of an integer that is part of a frame; a longer one is packed, so that its own limit is met by it alone."""
 
 
 def encode_data(thing: Any, expand: Any = None) -> Any:
@@ -26,7 +28,7 @@ def encode_data(thing: Any, expand: Any = None) -> Any:
         thing: the argument.
         expand: as that of `data.dump`.
     """
-    if type(thing) in PLAIN and is_short(thing):
+    if type(thing) in PLAIN and is_short(thing) and not _is_long(thing):
         return thing
     try:
         return ("d", dump(thing, expand))
@@ -36,7 +38,9 @@ def encode_data(thing: Any, expand: Any = None) -> Any:
 
 def as_data(value: Any) -> Any:
     """Return an encoded value in a form without pickles. The value is this process's own, or of a server that it trusts."""
-    if type(value) is not tuple or value[0] in _MEANS_ELSEWHERE:
+    if type(value) is not tuple:
+        return encode_data(value) if _is_long(value) else value
+    if value[0] in _NO_PICKLES:
         return value
     if value[0] == "f":
         return ("f", error_of(value[1]))
@@ -70,6 +74,10 @@ def translated(item: tuple[Any, ...]) -> tuple[Any, ...] | None:
     if kind == PUSH:
         return (*item[:2], *outcome_as_data(item[2], item[3]))
     return None if kind == CODE else item
+
+
+def _is_long(thing: Any) -> bool:
+    return type(thing) is int and thing.bit_length() > _LONGEST_INT
 
 
 def _values(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -188,10 +188,20 @@ class Connection:
             outbox.awake = False
             while (outbox.items and not conversation.choked) or conversation.ack_due:
                 said = ([], []) if conversation.choked else outbox.take()
-                for message in conversation.say(*said):
+                for message in self._frame(*said):
                     await stream.write(message)
             if self.retirement is not None and not self._ledger.pending and not self._ledger.holds:
                 self.retirement()
+
+    def _frame(self, items: list[Any], attachments: list[Any]) -> list[bytes]:
+        """Return the messages of a frame; one that cannot be made ends the link, as whoever waits would wait for ever."""
+        try:
+            return self._conversation.say(items, attachments)
+        except Exception as error:
+            self._ledger.lose(ProtocolError(f"what was to be said to agent server {self._place.address}: {error}"))
+            assert self._runner is not None
+            self._runner.cancel()
+            raise
 
     def _hear(self, message: bytes) -> None:
         conversation = self._conversation

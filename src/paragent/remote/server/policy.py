@@ -14,9 +14,18 @@ if TYPE_CHECKING:
 
     from paragent.rpc.tls import TlsConf
 
-__all__ = ["Policy"]
+__all__ = ["OwnResult", "Policy"]
 
 _CONTAINERS = (dict, list, tuple, set)
+
+
+class OwnResult:
+    """A result of this very server that has become an argument here; a client can refer to one but cannot make one."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 class Policy:
@@ -68,6 +77,8 @@ class Policy:
         if type(value) is not tuple:
             if type(value) in PLAIN:
                 return value
+            if type(value) is OwnResult:
+                return decode(value.value)
             raise ProtocolError("an argument that is neither a simple value nor packed")
         if not self.accept_code:
             return self._read(value)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AgentStopped, ProtocolError
 from paragent.remote.faults import encode_error
+from paragent.remote.server.policy import OwnResult
 from paragent.remote.values import is_reference, restore
 from paragent.remote.wire import ERROR, RESULT
 
@@ -79,8 +80,10 @@ class References:
         _, address, identity, number, tls = reference
         if type(number) is not int or not _is_address(address, identity, tls):
             raise ProtocolError("a reference to a result that is nowhere")
-        if address is None:
+        if address is None and self._policy.accept_code:
             self._loop.call_soon(self.want, session.identity, number, then)
+        elif address is None:
+            self._loop.call_soon(self.want, session.identity, number, _as_own(then))
         else:
             from paragent.remote.server.peers import fetch_from
 
@@ -147,6 +150,11 @@ class References:
         if then is not None:
             value = restore(value, attachments)
             then(kind, value if kind == RESULT else self._error(value))
+
+
+def _as_own(then: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+    """Return `then` for a result of this server, which it wrote itself and may therefore load."""
+    return lambda kind, value: then(kind, OwnResult(value) if kind == RESULT else value)
 
 
 def _is_address(address: Any, identity: Any, tls: Any) -> bool:
