@@ -216,6 +216,15 @@ def test_references_that_lead_nowhere_are_refused(attacker: RawClient, reference
         attacker.read(1)
 
 
+@pytest.mark.parametrize(("credit", "seconds"), [(0, float("nan")), (0, -1.0), ((), None), ("x", None), (None, 1.0)])
+def test_calls_with_deadlines_or_credit_that_are_none_end_the_client_alone(
+    attacker: RawClient, credit: Any, seconds: Any
+) -> None:
+    attacker.say([(CALL_MORE, 1, 1, "nap", (60,), None, credit, seconds)])
+    with pytest.raises(ProtocolError):
+        attacker.read(1)
+
+
 def test_errors_of_a_client_are_not_handed_to_others_as_pickles(attacker: RawClient, mark: Path) -> None:
     bomb = ("p", pickle.dumps((Bomb(mark), "")))
     attacker.say([(NEW, 2, 1, "init", (("f", bomb),), None)])
@@ -325,6 +334,8 @@ HOSTILE = [
     tree("n", "|b1", 1, buffers=(b"\x07",)),
     tree("N", "|O", buffers=(b"A" * 8,)),
     tree("n", [["f", "O"]], 1, buffers=(b"A" * 8,)),
+    tree(["f"], buffers=(b"1234567",)),
+    tree(["j"]),
     tree("D", "1e100000000"),
     tree("D", "1" * 20_000),
     tree("D", [0, [1], 10**17]),
@@ -401,6 +412,8 @@ data = st.recursive(
     | st.uuids()
     | st.builds(bytearray, st.binary(max_size=5))
     | st.builds(range, st.integers(), st.integers())
+    | st.lists(st.floats(allow_nan=False), min_size=30, max_size=40)
+    | st.lists(st.integers(-(2**63), 2**63), min_size=30, max_size=40)
     | st.integers(min_value=-(2**200), max_value=2**200),
     lambda inner: (
         st.lists(inner, max_size=3)

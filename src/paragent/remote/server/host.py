@@ -143,6 +143,8 @@ class Host:
         credit: int,
         seconds: float | None,
     ) -> None:
+        if type(credit) is not int or (seconds is not None and not float(seconds) > 0):  # NaN would upset every timer
+            raise ProtocolError("a call with a credit or a deadline that is none")
         target = self.residents.find(session, agent)
         if target is None:
             self._absent(session, number, agent, (name, args, kwargs, credit, seconds))
