@@ -6,6 +6,8 @@ import asyncio
 import datetime as dt
 import pickle
 import random
+import subprocess
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from decimal import Decimal
 from fractions import Fraction
@@ -341,6 +343,7 @@ HOSTILE = [
     tree("D", [0, [1], 10**17]),
     tree("F", "1e100000000", 1),
     tree("F", 1, 0),
+    tree("F", ["i", "f" * 60_000], ["i", "e" * 60_000]),
     tree("i", "f" * 100_000),
     tree("T", "2020-01-01" * 100),
     tree("T", 5),
@@ -388,10 +391,29 @@ def test_nesting_is_counted_while_reading(attacker: RawClient) -> None:
     assert load(dump([[[]]]), 3) == [[[]]]
     with pytest.raises(LimitExceeded):
         load(dump([[[]]]), 2)
+    assert load(dump({"a": ["]" * 200, '["\\' * 200, {"b": [b"x"]}]}), 4)["a"][2] == {"b": [b"x"]}
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(LimitExceeded):
         dump(loop)
+
+
+def test_nesting_does_not_overflow_the_stack_of_a_program_that_raised_its_recursion_limit() -> None:
+    program = r"""
+import sys
+from paragent.errors import LimitExceeded
+from paragent.remote.data import dump, load
+sys.setrecursionlimit(10**7)
+value = {"a": ["]" * 200, '["\\' * 200, {"b": [b"x"]}]}
+assert load(dump(value), 4) == value
+for text in (b"[" * 3_000_000, b'{"[":' * 3_000_000, b'["\\\\",' * 3_000_000):
+    try:
+        load(len(text).to_bytes(8, "big") + text, 100)
+    except LimitExceeded:
+        print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.returncode) == (["refused"] * 3, 0), done.stderr
 
 
 keys = st.recursive(
@@ -399,13 +421,14 @@ keys = st.recursive(
     lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=2),
     max_leaves=4,
 )
-data = st.recursive(
+data: st.SearchStrategy[Any] = st.recursive(
     keys
     | st.text(st.characters(), max_size=5)
     | st.floats(allow_nan=False)
     | st.complex_numbers(allow_nan=False)
     | st.decimals(allow_nan=False)
     | st.fractions()
+    | st.from_regex(r'["\\\[{]{1,9}')
     | st.datetimes(timezones=st.none() | st.just(dt.UTC))
     | st.times()
     | st.timedeltas()

@@ -37,16 +37,24 @@ _DEEPEST = 400
 _SMALL_INT = 1 << 63
 _INT_DIGITS = 1 << 16
 """Hexadecimal digits of the longest integer."""
+_FRACTION_BITS = 1 << 14
+"""Of each of its integers: reducing it takes time that grows with the square, half a millisecond at this size."""
 _DECIMAL_CHARACTERS = 10_000
 _DECIMAL_EXPONENT = 10_000
 """Beyond that a decimal is not a number that somebody measured, and turning it into an integer would fill memory."""
 _TIME_CHARACTERS = 64
-_ARRAY = re.compile(r"[<>|=]?[biufcSU][0-9]{1,9}|[<>|=]?[mM]8(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
+_ARRAY = re.compile(r"[<>|=]?[biufcSU][0-9]{1,6}|[<>|=]?[mM]8(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
 """The types of arrays: numbers, texts and times; never objects, and no records, whose fields may be objects."""
+_RECURSION = 2_000
+"""The parser of JSON counts levels against Python's recursion limit. Where somebody has raised that, the stack may be smaller
+than the limit, and levels are counted before the text is parsed."""
+_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKETS = re.compile(r"[\[\]{}]")
 _LONG = 32
 """Items from which on a list of numbers alone is written as their bytes, which is fifty times faster."""
 _NUMBERS = {"d": "f", "q": "j"}
 _PLAIN = frozenset({str, float, bool, type(None)})
+_SCALARS = _PLAIN | {int}
 _FACTORIES: dict[str, Any] = {"": None, **{kind.__name__: kind for kind in (dict, float, int, list, set, str)}}
 _FACTORY_NAMES = {factory: name for name, factory in _FACTORIES.items()}
 
@@ -91,7 +99,10 @@ def load(data: bytes, nesting: int, refused: str = "") -> Any:
     if len(view) < _HEAD or end > len(view):
         raise ProtocolError("a value that was cut off")
     try:
-        tree, sizes = json.loads(str(view[_HEAD:end], "utf-8", "surrogatepass"))
+        text = str(view[_HEAD:end], "utf-8", "surrogatepass")
+        if sys.getrecursionlimit() > _RECURSION:
+            _count_levels(text, nesting + 3)
+        tree, sizes = json.loads(text)
         pieces = _cut(view, end, sizes)
         return _Reader(iter(pieces), nesting, refused).read(tree, 0)
     except (LimitExceeded, AccessDenied, ProtocolError):
@@ -100,6 +111,15 @@ def load(data: bytes, nesting: int, refused: str = "") -> Any:
         raise LimitExceeded(f"an argument is nested more than {nesting} levels deep") from None
     except Exception as error:  # noqa: BLE001 - what is wrong with bytes of anybody shows in many ways
         raise ProtocolError(f"a value that cannot be read: {type(error).__name__}") from None
+
+
+def _count_levels(text: str, limit: int) -> None:
+    """Refuse a text with more levels than `limit`: the root, the value's own, those of a value without parts."""
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > limit:
+            raise LimitExceeded(f"an argument is nested more than {limit - 3} levels deep")
 
 
 def _cut(view: memoryview, start: int, sizes: Any) -> list[memoryview]:
@@ -129,12 +149,14 @@ class _Writer:
         if depth > _DEEPEST:
             raise LimitExceeded("a value is nested too deeply, or contains itself")
         if kind is dict and all(type(key) is str for key in thing):
-            return {key: self.write(value, depth + 1) for key, value in thing.items()}
+            return {
+                key: value if type(value) in _PLAIN else self.write(value, depth + 1) for key, value in thing.items()
+            }
         sequence = _SEQUENCE_TAGS.get(kind)
         if kind is list and len(thing) >= _LONG and (tag := self._write_numbers(thing)):
             return [tag]
         if sequence is not None:
-            return [sequence, *[self.write(part, depth + 1) for part in thing]]
+            return [sequence, *[part if type(part) in _PLAIN else self.write(part, depth + 1) for part in thing]]
         writer = _WRITERS.get(kind)
         if writer is not None:
             tag, *parts = writer(thing)
@@ -191,11 +213,12 @@ class _Reader:
         deeper = depth + 1
         if kind is dict:
             self._check_key(self._refused in node)
-            return {key: self.read(value, deeper) for key, value in node.items()}
+            return {key: value if type(value) in _SCALARS else self.read(value, deeper) for key, value in node.items()}
         tag = node[0]
         if tag in _LEAVES:
             return _LEAVES[tag](self._buffers, *node[1:])
-        return _READERS[tag](self, [self.read(part, deeper) for part in node[1:]])
+        parts = [part if type(part) in _SCALARS else self.read(part, deeper) for part in node[1:]]
+        return _READERS[tag](self, parts)
 
     def pairs(self, parts: list[Any]) -> list[tuple[Any, Any]]:
         """Return keys and values that follow each other."""
@@ -237,6 +260,8 @@ def _fraction(_: _Reader, parts: list[Any]) -> Fraction:
     numerator, denominator = parts
     if type(numerator) is not int or type(denominator) is not int:
         raise ProtocolError("a fraction that is not made of integers")
+    if max(numerator.bit_length(), denominator.bit_length()) > _FRACTION_BITS:
+        raise LimitExceeded(f"a fraction of integers of more than {_FRACTION_BITS} bits")
     return Fraction(numerator, denominator)
 
 

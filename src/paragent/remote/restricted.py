@@ -65,7 +65,10 @@ def translated(item: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Return an item for a server that accepts no code; None where there is nothing left to say."""
     kind = item[0]
     if kind == CALL:
-        return (*item[:4], _values(item[4]))
+        for value in item[4]:
+            if type(value) is tuple or type(value) is int:
+                return (*item[:4], _values(item[4]))
+        return item  # the common one, short
     if kind in (CALL_MORE, NEW):
         kwargs = item[5] and {key: as_data(value) for key, value in item[5].items()}
         return (*item[:4], _values(item[4]), kwargs, *item[6:])
@@ -115,7 +118,7 @@ def error_from(value: Any) -> BaseException:
     kind = getattr(builtins, name, None) or getattr(errors, name, None)
     if isinstance(kind, type) and (issubclass(kind, ParagentError) or _is_simple(kind)):
         try:
-            error = kind(message)
+            error: BaseException = kind(message)
         except TypeError:  # its constructor wants more than a message
             return RemoteError(name, message, text)
         if text:
