@@ -24,7 +24,7 @@ from paragent import AccessDenied, LimitExceeded, Msg, ProtocolError, RpcAgentSe
 from paragent.errors import ParagentError, RemoteError
 from paragent.messages.action import ActionModel
 from paragent.remote.conversation import Conversation
-from paragent.remote.data import dump, load
+from paragent.remote.data import _LEAVES, _READERS, dump, load
 from paragent.remote.faults import decode_error
 from paragent.remote.restricted import error_from
 from paragent.remote.wire import CALL, CALL_MORE, CLASS, ERROR, FETCH, HELD, NEW, READ, RESULT, encode
@@ -506,6 +506,43 @@ def test_changed_bytes_are_data_or_refused(thing: Any, seed: int) -> None:
             load(mutated(dump(thing), chance), 20)
         except (ProtocolError, LimitExceeded, AccessDenied):
             continue
+
+
+leaves: st.SearchStrategy[Any] = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 5)
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from(
+        ["<f8", "<U2", "|b1", "|O", "<M8[D]", "|S3", ">c16", "<m8", "2020-01-01", "1e9", "ff", "list", "to_dist"]
+    )
+)
+nodes: st.SearchStrategy[Any] = st.recursive(
+    leaves,
+    lambda inner: (
+        st.tuples(st.sampled_from([*_READERS, *_LEAVES]), st.lists(inner, max_size=6)).map(
+            lambda node: [node[0], *node[1]]
+        )
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        | st.lists(inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+MODULES = {"builtins", "collections", "datetime", "decimal", "fractions", "uuid", "numpy", "paragent"}
+
+
+@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(nodes, st.lists(st.binary(max_size=33), max_size=3))
+def test_texts_of_any_shape_are_data_or_refused(node: Any, buffers: list[bytes]) -> None:
+    """Texts that can be parsed, with tags and parts that do not belong together."""
+    try:
+        thing = load(tree(node, buffers=tuple(buffers)), 20, "to_dist")
+    except (ProtocolError, LimitExceeded, AccessDenied):
+        return
+    assert type(thing).__module__.partition(".")[0] in MODULES
+    repr(thing)
 
 
 @settings(max_examples=400, deadline=None)
