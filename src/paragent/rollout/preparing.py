@@ -100,6 +100,7 @@ def prepare(config: RolloutConfig) -> Prepared:
     identity = _identity(config, benchmark, options, needs_machine=machines is not None)
     name = config.run_name or f"{config.mode or environment.name}-{_slug(config.model)}-{identity[:10]}"
     path = config.output_dir / name
+    options = _with_data_folder(options, environment, config.data)
     play = _play(config, options, f"{path.resolve()}:{os.getpid()}", live=str(path.resolve() / "live"))
     _check(environment, options)
     prepared = Prepared(config, benchmark, play, path, identity, _prices(config), machines)
@@ -214,6 +215,16 @@ def _options(config: RolloutConfig, environment: type[Environment]) -> dict[str,
         options = {name: getattr(config, name) for name in _DESKTOP_FLAGS} | options
     environment.read_options(options)
     return options
+
+
+def _with_data_folder(options: dict[str, Any], environment: type[Environment], data: Path) -> dict[str, Any]:
+    """Return the options with the folder whose files tasks may read: that of the data, unless the user names another.
+
+    It is not part of a run's identity: a benchmark that was moved is the same benchmark.
+    """
+    if "data_folder" not in environment.option_names():
+        return options
+    return {**options, "data_folder": str(Path(options.get("data_folder") or data.parent).resolve())}
 
 
 def _check(environment: type[Environment], options: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from paragent._plugins import require_extra
 from paragent.envs.base import Environment
+from paragent.envs.osworld.access import Access
 from paragent.envs.osworld.actions import Action, BadAction, actions_in, command_of, read_action, special_in
 from paragent.envs.osworld.controller import Controller
 from paragent.envs.osworld.coverage import lacks
@@ -71,6 +72,8 @@ class OSWorldOptions:
     settle: Annotated[float, "seconds that programs which the set-up launches may take to appear"] = 20.0
     screenshots: Annotated[int, "how many of the last screenshots the model is sent"] = 3
     record: Annotated[bool, "keep a video of the screen"] = False
+    data_folder: Annotated[Path | None, "whose files tasks may put into the guest; otherwise that of --data"] = None
+    allow_private: Annotated[bool, "whether tasks may download from this computer and private networks"] = False
 
 
 class OSWorldEnvironment(Environment):
@@ -142,7 +145,14 @@ class OSWorldEnvironment(Environment):
             self._screen = await controller.screen_size()
         self.instructions = self._instructions()
         self._folder = Path(tempfile.mkdtemp(prefix="paragent-osworld-"))
-        self._ground = Ground(controller, self._folder, options.client_password, self._screen, run_steps=set_up)
+        self._ground = Ground(
+            controller,
+            self._folder,
+            options.client_password,
+            self._screen,
+            run_steps=set_up,
+            access=Access(options.data_folder, options.allow_private),
+        )
         self._observer = Observer(controller, options.observation_type, self._screen, terminal=options.terminal)
         steps = item.metadata.get("config") or []
         if steps:

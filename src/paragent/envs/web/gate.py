@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from paragent.envs.networks import is_public
+from paragent.envs.networks import PrivateAddress, check_public
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -70,10 +70,11 @@ class Gate:
         except (OSError, UnicodeError):
             raise Refused(f"there is no host {host!r}") from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        if not self._allow_private and (private := [one for one in addresses if not is_public(one)]):
-            raise Refused(
-                f"{host!r} is at {private[0]}, which is no public address; private ones must be allowed explicitly"
-            )
+        if not self._allow_private:
+            try:
+                check_public(host, addresses)
+            except PrivateAddress as error:
+                raise Refused(f"{error}; private ones must be allowed explicitly") from None
         return addresses
 
     async def check(self, url: str) -> None:
