@@ -13,7 +13,7 @@ from paragent.errors import ConfigError, ContextFull, EndpointDown, EndpointRefu
 from paragent.models.base import DEFAULT_URL, Completion, Model, ModelSettings
 from paragent.models.limiter import Limiter
 from paragent.models.patience import Patience
-from paragent.models.secrets import NO_KEY
+from paragent.models.secrets import DEFAULT_URL, NO_KEY
 from paragent.models.streaming import assemble
 from paragent.tasks.working import doing, waiting
 

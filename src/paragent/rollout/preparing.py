@@ -240,8 +240,14 @@ def _check(environment: type[Environment], options: dict[str, Any]) -> None:
 
 
 def _model(config: RolloutConfig, name: str) -> ModelSettings:
-    url, key = endpoint_from_environment(Path.cwd())
-    if name not in MODELS.names() and not key:
+    named = name in MODELS.names()  # such a model may need no endpoint
+    try:
+        url, key = endpoint_from_environment(Path.cwd())
+    except ConfigError:
+        if not named:
+            raise
+        url = key = None
+    if not named and not key:
         raise ConfigError(NO_KEY)
     return ModelSettings(
         name=name,
