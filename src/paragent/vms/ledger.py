@@ -91,6 +91,8 @@ class Effect:
     kind: EffectKind
     machine_id: str
     lease: LeaseRecord | None = None
+    quarantined: bool = False
+    """For DISCARD: whether the machine broke. By the time that it is ended, the table may have forgotten the machine."""
 
 
 @dataclass(slots=True)
@@ -213,6 +215,16 @@ class Ledger:
         for machine in list(self.machines.values()):
             if machine.state in LIVE and machine.state is not MachineState.LEASED:
                 self._end(machine, MachineState.STOPPED, "the pool was drained")
+
+    def reason(self, machine_id: str) -> str:
+        """Return why a machine is in a final state; empty if it is not, or has been forgotten."""
+        machine = self.machines.get(machine_id)
+        return machine.reason if machine is not None else ""
+
+    def note(self, machine_id: str, text: str) -> None:
+        """Add to the reason of a machine that has ended, if it is still remembered."""
+        if (machine := self.machines.get(machine_id)) is not None:
+            machine.reason += text
 
     @property
     def drained(self) -> bool:
@@ -386,7 +398,7 @@ class Ledger:
         self._free.pop(machine.id, None)
         machine.lease, machine.reason = None, reason
         self._set(machine, state)
-        self.effects.append(Effect(EffectKind.DISCARD, machine.id))
+        self.effects.append(Effect(EffectKind.DISCARD, machine.id, quarantined=state is MachineState.QUARANTINED))
         self._final.append(machine.id)
         if len(self._final) > _FINAL_KEPT:
             del self.machines[self._final.popleft()]
