@@ -21,7 +21,7 @@ LEVELS: list[set[str]] = [
     {"rpc", "bounded"},
     {"parcels", "_processes"},
     {"messages", "tasks", "config"},
-    {"_plugins"},
+    {"_plugins", "_numbers"},
     {"errors", "_clock", "_faults", "_files", "_ids", "_lazy", "_threads"},
     {"_wording"},
 ]

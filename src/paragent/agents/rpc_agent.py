@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from paragent._numbers import seconds
 from paragent.agents.base import AgentBase
 from paragent.errors import ConfigError
 from paragent.remote.dist import DistConf, place_of
@@ -48,7 +49,13 @@ class RpcAgent(AgentBase):
         return result
 
     def options(self, *, timeout: float | None) -> Any:
-        """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`."""
+        """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`.
+
+        Raises:
+            ConfigError: it is not a number of seconds above 0, nor None.
+        """
+        if timeout is not None:
+            seconds(timeout, "timeout", none=True)
         # The view keeps the original alive, which owns the agent.
         return _proxy(type(self)._paragent_agent, self._link, self._agent, timeout, owns=False, child=self)
 

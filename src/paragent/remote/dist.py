@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from paragent._numbers import seconds
 from paragent.errors import ConfigError
 from paragent.rpc.address import Address
 
@@ -45,8 +46,8 @@ class DistConf:
             Address.of(self.host, self.port)
             if self.own_process:
                 raise ConfigError("own_process=True is for child processes; leave host= and port= out")
-        if self.timeout is not None and (isinstance(self.timeout, bool) or not self.timeout > 0):
-            raise ConfigError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
+        if self.timeout is not None:
+            seconds(self.timeout, "timeout", none=True)
 
     @classmethod
     def of(cls, given: Any) -> DistConf | None:

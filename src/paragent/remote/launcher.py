@@ -9,6 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from paragent._numbers import seconds
 from paragent.errors import ConfigError, ServerLost
 from paragent.rpc.address import Address
 from paragent.rpc.limits import Limits
@@ -67,8 +68,7 @@ class RpcAgentServerLauncher:
         self._classes = tuple(custom_agent_classes)
         if wrong := [cls for cls in self._classes if not isinstance(cls, type)]:
             raise ConfigError(f"custom_agent_classes must be classes, not {wrong[0]!r}")
-        if not lease > 0:
-            raise ConfigError(f"lease must be a number of seconds above 0, not {lease!r}")
+        lease = seconds(lease, "lease")
         self._accept_code = not self._classes if accept_code is None else accept_code
         self._peer_tls = peer_tls or tls
         self._tls, self._limits, self._lease = tls, limits or Limits(), lease

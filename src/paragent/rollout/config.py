@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from paragent._numbers import finite, seconds
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -169,8 +170,11 @@ class RolloutConfig:
             if least is not None and value is not None and value < least:
                 raise ConfigError(f"{flag_of(spec.name)} must be at least {least}, not {value}")
             setattr(self, spec.name, value)
-        if self.timeout is not None and self.timeout <= 0:
-            raise ConfigError(f"--timeout must be a number of seconds above 0, not {self.timeout:g}")
+        if self.timeout is not None:
+            seconds(self.timeout, "--timeout")
+        seconds(self.pause, "--pause", zero=True)
+        if self.temperature is not None:
+            finite(self.temperature, "--temperature")
         if self.engine_address is not None and self.engine not in _ADDRESSES:
             raise ConfigError(f"--engine-address is for {' and '.join(_ADDRESSES)}, not for --engine {self.engine}")
         if self.pool_tls is not None and self.pool_address is None:

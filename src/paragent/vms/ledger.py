@@ -12,8 +12,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from paragent._clock import monotonic
+from paragent._numbers import seconds, whole
 from paragent._wording import counted
-from paragent.errors import ConfigError, LeaseLost, PoolFailed, PoolStopped, UsageError
+from paragent.errors import LeaseLost, PoolFailed, PoolStopped, UsageError
 from paragent.vms.states import FINAL, LIVE, MachineState
 
 if TYPE_CHECKING:
@@ -118,8 +119,7 @@ class Ledger:
         self, size: int, spares: int = 0, *, clock: Clock = monotonic, patience: int = 3, first_token: int = 1
     ) -> None:
         for name, number, least in (("size", size, 1), ("spares", spares, 0), ("patience", patience, 1)):
-            if number < least:
-                raise ConfigError(f"the {name} of a pool must be at least {least}, not {number}")
+            whole(number, f"the {name} of a pool", least=least)
         self.size, self.spares, self.patience = size, spares, patience
         self.machines: dict[str, MachineRecord] = {}
         self.leases: dict[int, LeaseRecord] = {}
@@ -263,15 +263,16 @@ class Ledger:
             LeaseLost: this request had a lease which has ended.
             PoolFailed: the pool gave up.
             PoolStopped: the pool is being drained.
-            ConfigError: `duration` or `limit` is not more than 0.
+            ConfigError: `duration` or `limit` is not a number of seconds above 0.
         """
         if lease := self._granted.get(request_id):
             return lease
         if request_id in self._ended:
             raise LeaseLost(f"the lease of request {request_id} has ended; ask again with a new id")
         self._check_open()
-        if duration <= 0 or (limit is not None and limit <= 0):
-            raise ConfigError(f"a lease needs a duration and a limit of more than 0 s, not {duration} and {limit}")
+        seconds(duration, "the duration of a lease")
+        if limit is not None:
+            seconds(limit, "the limit of a lease", none=True)
         if request_id not in self._pending:
             self._pending[request_id] = _Request(request_id, holder, duration, limit)
             self._match()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from paragent._numbers import seconds, whole
 from paragent._plugins import require_extra
 from paragent.envs.base import Environment
 from paragent.envs.osworld.access import Access
@@ -74,6 +75,12 @@ class OSWorldOptions:
     record: Annotated[bool, "keep a video of the screen"] = False
     data_folder: Annotated[Path | None, "whose files tasks may put into the guest; otherwise that of --data"] = None
     allow_private: Annotated[bool, "whether tasks may download from this computer and private networks"] = False
+
+    def __post_init__(self) -> None:
+        for name in ("pause", "settle"):
+            seconds(getattr(self, name), name, zero=True)
+        for name, least in (("screen_width", 1), ("screen_height", 1), ("screenshots", 0)):
+            whole(getattr(self, name), name, least=least)
 
 
 class OSWorldEnvironment(Environment):

@@ -15,6 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from paragent._clock import monotonic
+from paragent._numbers import seconds
 from paragent.errors import ConfigError, MachineFailed
 from paragent.vms.providers.base import GUEST_PORT, Instance, MachineSettings, Provider, uncancelled
 
@@ -56,7 +57,7 @@ class AwsProvider(Provider):
         self._way = settings.options.get("reset", "instance")
         if self._way not in {"instance", "root-volume"}:
             raise ConfigError(f"reset must be 'instance' or 'root-volume', not {self._way!r}")
-        self._poll = float(settings.options.get("poll_seconds", _POLL))
+        self._poll = seconds(float(settings.options.get("poll_seconds", _POLL)), "poll_seconds")
         self._client: Any = None
         self._made: set[str] = set()
         """Instances that were made here and not ended yet."""

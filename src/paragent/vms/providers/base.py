@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paragent._clock import monotonic
+from paragent._numbers import seconds, whole
 from paragent.errors import ConfigError, MachineFailed
 from paragent.vms.guest_http import ask_async
 
@@ -60,10 +61,10 @@ class MachineSettings:
     """What only one provider knows; docs/machines.md lists them."""
 
     def __post_init__(self) -> None:
-        for name in ("memory_mib", "cores", "boot_seconds"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name} must be more than 0, not {value!r}")
+        for name in ("memory_mib", "cores"):
+            if (value := getattr(self, name)) is not None:
+                whole(value, name, least=1, none=True)
+        seconds(self.boot_seconds, "boot_seconds")
         if any(not 0 < port < 65536 for port in self.forwards):
             raise ConfigError(f"forwards must be ports, not {self.forwards!r}")
 
