@@ -68,7 +68,8 @@ def test_texts_from_the_command_line_are_refused_too(text: str) -> None:
 
 
 def test_a_lease_from_the_wire_may_be_anything_and_is_refused() -> None:
-    for value in ("10", None, [], {}, math.nan):
+    given: list[Any] = ["10", None, [], {}, math.nan]
+    for value in given:
         with pytest.raises(ConfigError, match="duration of a lease"):
             ask(duration=value)
 

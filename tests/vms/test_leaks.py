@@ -159,7 +159,7 @@ def instances(settings: MachineSettings) -> list[dict[str, Any]]:
     client = boto3.client("ec2", region_name="us-east-1", endpoint_url=settings.options["endpoint"])
     answer = client.describe_instances(Filters=[{"Name": "tag-key", "Values": [TAG]}])
     client.close()
-    return [each for group in answer["Reservations"] for each in group["Instances"]]
+    return [dict(each) for group in answer["Reservations"] for each in group["Instances"]]
 
 
 def running(settings: MachineSettings) -> list[str]:
@@ -261,14 +261,16 @@ def test_an_instance_that_ec2_does_not_know_yet_is_ended(slow: type[SlowAws], ec
     assert running(ec2) == []
 
 
-def test_an_instance_that_does_not_get_ready_is_ended(slow: type[SlowAws], ec2: MachineSettings) -> None:
+def test_an_instance_that_does_not_get_ready_is_ended(
+    slow: type[SlowAws], ec2: MachineSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow.answer.set()
 
     async def story(provider: SlowAws) -> None:
         async def never(*_: Any) -> Any:
             raise MachineFailed("no address")
 
-        provider._running = never  # type: ignore[method-assign]
+        monkeypatch.setattr(provider, "_running", never)
         with pytest.raises(MachineFailed, match="no address"):
             await provider.create("m0")
 

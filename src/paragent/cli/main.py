@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paragent._terminal import safe_streams
 from paragent.cli import agent_server, demo, osworld, pool, rollout, runs, vm
 from paragent.errors import Interrupted, ParagentError, UsageError
 
@@ -24,7 +26,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C.
 
     `paragent rollout` returns 0 only if every rollout has a result of its own; 1 if some failed or are owed.
+    Whatever is printed meanwhile, also by agents and tasks, reaches the terminal without control characters.
     """
+    with safe_streams():
+        try:
+            return _main(arguments)
+        except Exception:  # noqa: BLE001 - a mistake of ours: shown as Python would, but its message may be of others
+            traceback.print_exc()
+            return 1
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="paragent", description="Run agents in parallel, from one laptop to a cluster."
     )

@@ -24,11 +24,11 @@ COLOURS = {
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console; without a terminal, lines are not cut at 80 columns."""
-    from rich.console import Console
+    """Return a console that prints no control characters of others; without a terminal, lines are not cut at 80 columns."""
+    from paragent.cli.safe_console import SafeConsole
 
-    made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=140)
+    made = SafeConsole(stderr=stderr, highlight=False)
+    return made if made.is_terminal else SafeConsole(stderr=stderr, highlight=False, width=140)
 
 
 def number(value: float | None, form: str = ".3f") -> str:
