@@ -85,11 +85,12 @@ def prepare(config: RolloutConfig) -> Prepared:
     if config.data is None:
         raise ConfigError("--data is missing: the file with the tasks")
     environment, options = _world(config)
+    located = _with_data_folder(options, environment, config.data)
     benchmark = read_benchmark(
         config.data,
         limit=config.limit,
         task_ids=config.task_id,
-        lacking=environment(options).lacking,
+        lacking=environment(located).lacking,
         skip=config.skip_unsupported,
     )
     machines = _machines(config, environment) if environment(options).needs_machine else None
@@ -100,8 +101,7 @@ def prepare(config: RolloutConfig) -> Prepared:
     identity = _identity(config, benchmark, options, needs_machine=machines is not None)
     name = config.run_name or f"{config.mode or environment.name}-{_slug(config.model)}-{identity[:10]}"
     path = config.output_dir / name
-    options = _with_data_folder(options, environment, config.data)
-    play = _play(config, options, f"{path.resolve()}:{os.getpid()}", live=str(path.resolve() / "live"))
+    play = _play(config, located, f"{path.resolve()}:{os.getpid()}", live=str(path.resolve() / "live"))
     _check(environment, options)
     prepared = Prepared(config, benchmark, play, path, identity, _prices(config), machines)
     open_engine(prepared.engine).close()  # constructing one starts nothing, and refuses what is not there

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from paragent.envs import networks
+from paragent.envs import networks, open_environment
 from paragent.envs.osworld.access import Access
 from paragent.envs.osworld.ground import Ground
 from paragent.envs.osworld.setting_up import fetching, set_up
 from paragent.errors import EnvironmentFailed
+from paragent.tasks import Item
 
 
 class Service:
@@ -212,6 +213,22 @@ def test_files_of_the_data_folder_are_put_into_the_guest(data: Path) -> None:
 def test_other_files_of_this_host_are_not(data: Path, name: str, kind: str) -> None:
     with pytest.raises(EnvironmentFailed, match=r"outside of the folder|hidden|No such file"):
         put(name, Access(data), kind)
+
+
+def test_tasks_that_read_other_files_are_named_before_a_run(data: Path) -> None:
+    def lacking(name: str, **options: Any) -> list[str]:
+        step = {"type": "upload_file", "parameters": {"files": [{"local_path": name, "path": "/there"}]}}
+        first = Item("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
+        last = Item("b", "?", None, {"evaluator": {"func": "infeasible", "postconfig": [step]}})
+        environment = open_environment("osworld", {"data_folder": str(data), **options})
+        assert environment.lacking(first) == environment.lacking(last)
+        return environment.lacking(first)
+
+    assert lacking("files/note.txt") == []
+    [told] = lacking("../secret.txt")
+    assert "'../secret.txt', which is outside" in told
+    assert "hidden" in lacking(".env")[0]
+    assert lacking("secret.txt", data_folder=str(data.parent)) == []
 
 
 def test_without_a_data_folder_no_file_is_read(data: Path) -> None:

@@ -7,11 +7,12 @@ what they read into a guest that may have a network.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paragent.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["Access"]
@@ -32,19 +33,36 @@ class Access:
         Raises:
             EnvironmentFailed: it is not in the data folder, is hidden, or is not a regular file.
         """
-        if self.data_folder is None:
-            raise EnvironmentFailed(
-                f"the task reads {name!r} of this host, and no folder is allowed: --env-option data_folder=FOLDER"
-            )
-        root = self.data_folder.resolve()
-        path = (root / name).resolve()
-        if not path.is_relative_to(root):
-            raise EnvironmentFailed(
-                f"the task reads {name!r}, which is outside of the folder of its data, {root}. If that is wanted, name a folder "
-                "that has it: --env-option data_folder=FOLDER"
-            )
-        if any(part.startswith(".") for part in path.relative_to(root).parts):
-            raise EnvironmentFailed(f"the task reads {name!r}: hidden files and folders are not for tasks")
+        if refusal := self._refusal(name):
+            raise EnvironmentFailed(f"the task reads {refusal}")
+        path = self._path(name)
         if not path.is_file():
-            raise EnvironmentFailed(f"the task reads {name!r}: No such file in {root}")
+            raise EnvironmentFailed(f"the task reads {name!r}: No such file in {self.data_folder}")
         return path
+
+    def refused(self, steps: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return which files set-up steps name and may not read, in words for the user, before anything is played."""
+        named: list[Any] = []
+        for step in steps:
+            parameters = step.get("parameters") or {}
+            if step.get("type") == "upload_file":
+                named += [file.get("local_path") for file in parameters.get("files") or () if isinstance(file, dict)]
+            elif step.get("type") == "replay":
+                named.append(parameters.get("trajectory"))
+        return [refusal for name in named if isinstance(name, str) and (refusal := self._refusal(name))]
+
+    def _path(self, name: str) -> Path:
+        assert self.data_folder is not None
+        return (self.data_folder / name).resolve()
+
+    def _refusal(self, name: str) -> str:
+        """Return why a file may not be read; empty if it may."""
+        if self.data_folder is None:
+            return f"{name!r} of this host, and no folder is allowed: --env-option data_folder=FOLDER"
+        root = self.data_folder.resolve()
+        path = self._path(name)
+        if not path.is_relative_to(root):
+            return f"{name!r}, which is outside of the folder of its data, {root}: --env-option data_folder=FOLDER"
+        if any(part.startswith(".") for part in path.relative_to(root).parts):
+            return f"{name!r}, which is hidden: tasks may not read hidden files and folders"
+        return ""

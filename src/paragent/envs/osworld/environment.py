@@ -107,6 +107,7 @@ class OSWorldEnvironment(Environment):
         self.pictures_shown = chosen.screenshots
         self._tools = {name: one for name, one in self._tools.items() if name in _TOOLS[chosen.action_space]}
         self._screen = (chosen.screen_width, chosen.screen_height)
+        self._access = Access(chosen.data_folder, chosen.allow_private)
         self._marks: tuple[tuple[int, int], ...] = ()
         self._seen: Observation | None = None
         """What was seen last; None while an action is under way, and if it was stopped."""
@@ -134,7 +135,13 @@ class OSWorldEnvironment(Environment):
             require_extra("the observation type 'som'", extra="osworld", package="PIL")
 
     def lacking(self, item: Item) -> list[str]:
-        return lacks(item.metadata)
+        if found := lacks(item.metadata):
+            return found  # its steps may not even be steps
+        steps = [
+            *(item.metadata.get("config") or ()),
+            *((item.metadata.get("evaluator") or {}).get("postconfig") or ()),
+        ]
+        return [f"the file {refusal}" for refusal in self._access.refused(steps)]
 
     def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
         space = self.options.action_space
@@ -158,7 +165,7 @@ class OSWorldEnvironment(Environment):
             options.client_password,
             self._screen,
             run_steps=set_up,
-            access=Access(options.data_folder, options.allow_private),
+            access=self._access,
         )
         self._observer = Observer(controller, options.observation_type, self._screen, terminal=options.terminal)
         steps = item.metadata.get("config") or []
