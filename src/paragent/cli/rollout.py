@@ -73,7 +73,8 @@ def _endpoint(prepared: Prepared) -> str:
     """Return the address of the model's endpoint, without a password that may be in it; empty for a model without one."""
     from urllib.parse import urlsplit, urlunsplit
 
-    from paragent.models.base import DEFAULT_URL, MODELS
+    from paragent.models.base import MODELS
+    from paragent.models.secrets import DEFAULT_URL
 
     if prepared.config.model in MODELS.names():
         return ""

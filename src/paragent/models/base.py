@@ -11,10 +11,8 @@ from paragent._plugins import Family, Member
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DEFAULT_URL", "MODELS", "Completion", "GatePlace", "Model", "ModelSettings", "open_model"]
+__all__ = ["MODELS", "Completion", "GatePlace", "Model", "ModelSettings", "open_model"]
 
-DEFAULT_URL = "https://api.openai.com/v1"
-"""The endpoint where none is named."""
 MODELS = Family(
     kind="model",
     members={
@@ -42,7 +40,7 @@ class ModelSettings:
 
     name: str
     base_url: str | None = None
-    """None: `DEFAULT_URL`."""
+    """None: that of OpenAI."""
     api_key: str | None = None
     max_retries: int = 3
     """Further requests for one turn after errors; being told to wait is no error."""

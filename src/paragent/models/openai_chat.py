@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from paragent.errors import ConfigError, ContextFull, EndpointDown, EndpointRefused, RequestRejected
-from paragent.models.base import DEFAULT_URL, Completion, Model, ModelSettings
+from paragent.models.base import Completion, Model, ModelSettings
 from paragent.models.limiter import Limiter
 from paragent.models.patience import Patience
 from paragent.models.secrets import DEFAULT_URL, NO_KEY
