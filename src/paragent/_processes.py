@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["bound_to_parent", "describe_exit", "die_with_parent", "end_own_group", "here", "kill_group", "program"]
+__all__ = [
+    "bound_to_parent",
+    "describe_exit",
+    "die_with_parent",
+    "end_own_group",
+    "here",
+    "is_alive",
+    "kill_group",
+    "program",
+]
 
 _BIND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"  # PR_SET_PDEATHSIG, SIGKILL
 """What `setpriv --pdeathsig` does, for systems without it; it takes some 15 ms more."""
@@ -43,6 +52,17 @@ def end_own_group() -> None:
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether there is a process of this number on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def describe_exit(status: int | None) -> str:

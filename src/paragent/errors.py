@@ -24,7 +24,8 @@
     │   ├── RequestRejected           the endpoint cannot make sense of what the agent sent
     │   ├── SubAgentError             one sub-agent of a ParallelizableAgent failed
     │   ├── SubAgentsFailed           some did, and nobody was there to aggregate the rest
-    │   └── TaskFailed                raised by TaskResponse.unwrap() for a response without success
+    │   ├── TaskFailed                raised by TaskResponse.unwrap() for a response without success
+    │   └── TurnsUsedUp               the agent asked for more turns than --max-turns allows
     └── InfrastructureError           nobody's code is wrong: a process or a machine went away
         ├── EndpointDown              the model's endpoint does not answer, or only with errors
         ├── EngineFailed              the engine cannot go on
@@ -85,6 +86,7 @@ __all__ = [
     "SubAgentError",
     "SubAgentsFailed",
     "TaskFailed",
+    "TurnsUsedUp",
     "UnknownName",
     "Unserialisable",
     "UsageError",
@@ -223,6 +225,10 @@ class RemoteError(AgentError):
 
 class ContextFull(AgentError):
     """The conversation is longer than the model accepts."""
+
+
+class TurnsUsedUp(AgentError):
+    """The agent asked for one more turn than the rollout may have. Unless it is caught, the rollout ends here and is scored."""
 
 
 class RequestRejected(AgentError):

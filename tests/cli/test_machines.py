@@ -40,7 +40,7 @@ def test_a_pool_is_served_shown_and_drained(
         shown = capsys.readouterr().out
         assert "by-command: process, 2 machines and 1 spare, 0 waiting" in shown
         assert "leased" in shown
-        assert main(["pool", "retire", "m99", "--pool", address]) == 1
+        assert main(["pool", "retire", "m99", "--pool", address]) == 2
         assert "no live machine" in capsys.readouterr().err
         assert main(["pool", "retire", lease.machine.id, "--pool", address]) == 0
         assert main(["pool", "drain", "--pool", address]) == 0
@@ -63,7 +63,7 @@ def test_ctrl_c_ends_machines(served: tuple[subprocess.Popen[str], str]) -> None
 
 def test_a_pool_must_be_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PARAGENT_POOL", raising=False)
-    assert main(["pool", "status"]) == 1
+    assert main(["pool", "status"]) == 2
     assert "--pool HOST:PORT" in capsys.readouterr().err
 
 
@@ -72,7 +72,7 @@ def test_a_pool_is_never_served_without_the_tls_that_was_asked_for(
 ) -> None:
     (tmp_path / "ca.pem").write_text("an authority")
     served = ["pool", "serve", "--provider-name", "process", "--num-vms", "1", "--name", "half-tls"]
-    assert main([*served, "--tls-ca", str(tmp_path / "ca.pem")]) == 1
+    assert main([*served, "--tls-ca", str(tmp_path / "ca.pem")]) == 2
     assert "a TLS server needs a certificate" in capsys.readouterr().err
 
 
@@ -90,7 +90,7 @@ def test_a_step_to_an_image_is_shown_as_such_and_not_offered_to_boot(
         Image(name, image_folder(name), "key").write()
     assert main(["vm", "list"]) == 0
     assert "part of screen" in capsys.readouterr().out
-    assert main(["vm", "shell", "--path-to-vm", "screen-base"]) == 1
+    assert main(["vm", "shell", "--path-to-vm", "screen-base"]) == 2
     assert "is no file and no built image; there are: desktop, screen, tiny" in capsys.readouterr().err
     assert main(["vm", "rm", "screen"]) == 0
     assert not list(tmp_path.glob("images/screen*"))
@@ -102,7 +102,7 @@ def test_images_are_built_listed_and_a_machine_tried(capsys: pytest.CaptureFixtu
     assert "tiny: " in capsys.readouterr().out
     assert main(["vm", "list"]) == 0
     assert "tiny" in capsys.readouterr().out
-    assert main(["vm", "rm", "no-such-image"]) == 1
+    assert main(["vm", "rm", "no-such-image"]) == 2
     assert "there is no image 'no-such-image'" in capsys.readouterr().err
     lines = "uname -n\necho problem >&2\nexit 3\n"
     done = subprocess.run(

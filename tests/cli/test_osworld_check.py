@@ -93,10 +93,10 @@ def test_accounts_and_proxies_are_the_users_own_business(
 
 
 def test_files_that_are_no_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["osworld", "check", "--data", str(tmp_path / "none.json")]) == 1
+    assert main(["osworld", "check", "--data", str(tmp_path / "none.json")]) == 2
     assert "there is no file" in capsys.readouterr().err
     (tmp_path / "bad.json").write_text('{"os": ["gone"]}')
-    assert main(["osworld", "check", "--data", str(tmp_path / "bad.json")]) == 1
+    assert main(["osworld", "check", "--data", str(tmp_path / "bad.json")]) == 2
     assert "gone.json" in capsys.readouterr().err
 
 

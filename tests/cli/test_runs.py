@@ -41,7 +41,7 @@ def test_comparing_leaves_out_what_could_not_be_scored(tmp_path: Path, capsys: p
     assert main(["compare", str(a), str(b), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["pairs"], found["mean_a"], found["mean_b"], found["only_b"]) == (2, 0.5, 0.5, 1)
-    assert main(["compare", str(b), str(a), "--metric", "f1"]) == 1
+    assert main(["compare", str(b), str(a), "--metric", "f1"]) == 2
     assert "has no scores by 'f1'; it has: math" in capsys.readouterr().err
 
 

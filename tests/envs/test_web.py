@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -22,8 +23,9 @@ import pytest
 
 from paragent.envs import Environment, Shared, open_environment
 from paragent.envs.samples import sample_options, sample_path
+from paragent.envs.web.browser import FLAGS, find_chromium
 from paragent.envs.web.environment import WebEnvironment
-from paragent.envs.web.gate import Gate, Refused, _is_public
+from paragent.envs.web.gate import Gate, Refused
 from paragent.envs.web.searching import BACKENDS
 from paragent.errors import ConfigError, EnvironmentFailed, MissingProgram
 from paragent.tasks import Item
@@ -157,29 +159,6 @@ def test_a_tool_before_the_first_page_says_what_to_do() -> None:
 # --- the gate ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("address", "public"),
-    [
-        ("8.8.8.8", True),
-        ("2606:4700::1111", True),
-        ("127.0.0.1", False),
-        ("10.1.2.3", False),
-        ("169.254.169.254", False),
-        ("100.64.0.1", False),
-        ("0.0.0.0", False),
-        ("224.0.0.1", False),
-        ("::1", False),
-        ("fe80::1%eth0", False),
-        ("fd00::1", False),
-        ("::ffff:127.0.0.1", False),
-        ("64:ff9b::a00:1", False),
-        ("2002:7f00:1::", False),
-    ],
-)
-def test_public_addresses_are_told_from_private_ones(address: str, public: bool) -> None:
-    assert _is_public(address) is public
-
-
 def test_private_addresses_are_refused_however_they_are_written(server: str) -> None:
     port = server.rpartition(":")[2]
     names = ["127.0.0.1", "localhost", "[::1]", "2130706433", "0x7f.1", "0177.0.0.1", "[::ffff:127.0.0.1]"]
@@ -237,6 +216,74 @@ def at(*addresses: str) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     return getaddrinfo
+
+
+RTC = """<title>waiting</title><p>page</p><script>
+const udp = UDP_PORT, tcp = TCP_PORT, login = {username: 'u', credential: 'c'};
+async function attack() {
+  const near = new RTCPeerConnection({iceServers: [
+    {urls: `stun:127.0.0.1:${udp}`},
+    {urls: `turn:127.0.0.1:${udp}?transport=udp`, ...login},
+    {urls: `turn:127.0.0.1:${tcp}?transport=tcp`, ...login}]});
+  const far = new RTCPeerConnection();
+  near.createDataChannel('x');
+  await near.setLocalDescription(await near.createOffer());
+  await far.setRemoteDescription(near.localDescription);
+  await far.setLocalDescription(await far.createAnswer());
+  await near.setRemoteDescription(far.localDescription);
+  const host = (kind, port, rest) => near.addIceCandidate(
+    {candidate: `candidate:1 1 ${kind} 2130706431 127.0.0.1 ${port} typ host${rest}`, sdpMid: '0'});
+  await host('udp', udp, '');
+  await host('tcp', tcp, ' tcptype passive');
+  const failed = new Promise(done => near.oniceconnectionstatechange = () =>
+    ['failed', 'disconnected'].includes(near.iceConnectionState) && done());
+  await Promise.race([failed, new Promise(done => setTimeout(done, 15000))]);
+}
+attack().then(() => document.title = 'attacked', error => document.title = `error ${error}`);
+</script>"""
+
+
+async def webrtc_attack(flags: list[str], folder: Path) -> tuple[int, bool]:
+    """Visit a page that attacks two ports of this host; return how many packets came, and whether there was a connection."""
+    from playwright.async_api import async_playwright
+
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+    ):
+        udp.bind(("127.0.0.1", 0))
+        for one in (udp, tcp):
+            one.setblocking(False)
+        ports = {"UDP_PORT": udp.getsockname()[1], "TCP_PORT": tcp.getsockname()[1]}
+        page = RTC
+        for name, port in ports.items():
+            page = page.replace(name, str(port))
+        (folder / "rtc.html").write_text(page)
+        async with Gate.running(allow_private=False, site=folder) as gate, async_playwright() as playwright:
+            chromium = await playwright.chromium.launch(
+                executable_path=find_chromium(None),
+                args=[*flags, "--no-sandbox"],
+                proxy={"server": f"http://127.0.0.1:{gate.port}", "bypass": "<-loopback>"},
+            )
+            tab = await chromium.new_page()
+            await tab.goto("http://site.test/rtc.html")
+            await tab.wait_for_function("document.title != 'waiting'", timeout=60_000)
+            assert await tab.title() == "attacked"
+            await chromium.close()
+        packets = 0
+        with contextlib.suppress(BlockingIOError):
+            while udp.recv(4096):
+                packets += 1
+        with contextlib.suppress(BlockingIOError):
+            tcp.accept()[0].close()
+            return packets, True
+        return packets, False
+
+
+def test_webrtc_does_not_get_past_the_gate(tmp_path: Path) -> None:
+    packets, _ = run(webrtc_attack([], tmp_path))
+    assert packets, "the attack works on a browser without our flags"
+    assert run(webrtc_attack(FLAGS, tmp_path)) == (0, False)
 
 
 def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ LEVELS: list[set[str]] = [
     {"rpc", "bounded"},
     {"parcels", "_processes"},
     {"messages", "tasks", "config"},
-    {"_plugins"},
+    {"_plugins", "_numbers"},
     {"errors", "_clock", "_faults", "_files", "_ids", "_lazy", "_threads"},
-    {"_wording"},
+    {"_wording", "_terminal"},
 ]
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # `agents` knows `remote`, and records know each other.

@@ -24,6 +24,9 @@ WORDS = st.lists(st.sampled_from(["red", "green", "blue", "no", "yes", "42", "x"
 )
 
 
+SOLUTION_OF_THOUSANDS = "He pays 17*125=<<17*125=2125>>2125 dollars.\n#### 2,125"
+
+
 def score(metric: str, reference: Any, answer: str) -> float | None:
     return asyncio.run(_score(metric, reference, answer)).value
 
@@ -138,10 +141,41 @@ def test_without_a_reference_there_is_no_score() -> None:
         ("3", "I do not know", 0.0),
         ("3", "", 0.0),
         ("12", r"\boxed{12", 0.0),
+        (SOLUTION_OF_THOUSANDS, r"\boxed{2125}", 1.0),
+        (SOLUTION_OF_THOUSANDS, r"\boxed{2}", 0.0),
+        (SOLUTION_OF_THOUSANDS, r"\boxed{125}", 0.0),
+        ("#### 0.50", r"\boxed{\frac12}", 1.0),
     ],
 )
 def test_mathematics(reference: Any, answer: str, expected: float) -> None:
     assert score("math", reference, answer) == expected
+
+
+SOLUTION = "Ann has 12 boxes of 6 eggs and breaks 2.\nShe has 12*6=<<12*6=72>>72 eggs.\n72-2=<<72-2=70>>70\n#### "
+"""A reference as GSM8K has them: the worked solution, and the answer in the last line."""
+
+
+@pytest.mark.parametrize("metric", ["math", "numeric", "exact_match"])
+@pytest.mark.parametrize(
+    ("reference", "answer", "expected"),
+    [
+        (SOLUTION + "70", r"\boxed{70}", 1.0),
+        (SOLUTION + "70", "12*6=72, minus 2\n#### 70", 1.0),
+        (SOLUTION + "70", SOLUTION + "70", 1.0),
+        (SOLUTION + "70", r"\boxed{72}", 0.0),
+        (SOLUTION + "70", "It is 70, or so\n#### 72\n", 0.0),
+        (SOLUTION + "70", r"\boxed{2}", 0.0),
+        (SOLUTION + "70", r"#### \boxed{70}", 1.0),
+        (SOLUTION + "70", "#### **70**", 1.0),
+        (SOLUTION + "70", "#### Step 1\n12*6=72\n#### Step 2\nAnswer: 70", 1.0),
+        (SOLUTION + "-70", "#### -70", 1.0),
+        (SOLUTION + "2,125", r"\boxed{2,125}", 1.0),
+    ],
+)
+def test_a_reference_of_gsm8k_is_what_follows_the_hashes(
+    metric: str, reference: str, answer: str, expected: float
+) -> None:
+    assert score(metric, reference, answer) == expected
 
 
 def test_mathematics_works_outside_the_main_thread() -> None:

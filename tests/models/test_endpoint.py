@@ -18,7 +18,7 @@ from paragent.errors import ConfigError, ContextFull, EndpointDown, EndpointRefu
 from paragent.models import Completion, ModelSettings, open_model
 from paragent.models.limiter import Limiter
 from paragent.models.patience import Patience
-from paragent.models.secrets import endpoint_from_environment, read_env_file
+from paragent.models.secrets import DEFAULT_URL, endpoint_from_environment, read_env_file
 from paragent.testing import Fault, OpenAIServer, Script
 
 ASK = [{"role": "user", "content": "what is it?"}]
@@ -255,8 +255,37 @@ def test_env_files(tmp_path: Any) -> None:
     assert read_env_file(tmp_path / "none") == {}
 
 
-def test_the_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".env").write_text("OPENAI_BASE_URL=http://file/v1\nOPENAI_API_KEY=from-the-file\n")
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://environment/v1")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert endpoint_from_environment(tmp_path) == ("http://environment/v1", "from-the-file")
+@pytest.mark.parametrize(
+    ("environment", "file", "found"),
+    [
+        (("http://e/v1", "ek"), ("http://f/v1", "fk"), ("http://e/v1", "ek")),
+        (("http://e/v1", "ek"), ("http://f/v1", None), ("http://e/v1", "ek")),
+        ((None, None), ("http://f/v1", "fk"), ("http://f/v1", "fk")),
+        ((None, "ek"), (None, "fk"), (DEFAULT_URL, "ek")),
+        ((None, None), (None, "fk"), (DEFAULT_URL, "fk")),
+        (("http://e/v1", None), (None, None), ("http://e/v1", None)),
+        ((None, "ek"), ("http://f/v1", None), None),
+        ((None, "ek"), ("http://f/v1", "fk"), None),
+        (("http://e/v1", None), (None, "fk"), None),
+        (("http://e/v1", None), ("http://f/v1", "fk"), None),
+        (("http://f/v1", None), ("http://f/v1", "fk"), ("http://f/v1", "fk")),
+    ],
+)
+def test_key_and_address_come_from_one_place(
+    environment: tuple[str | None, str | None],
+    file: tuple[str | None, str | None],
+    found: tuple[str, str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
+    for name, value in zip(names, environment, strict=True):
+        monkeypatch.setenv(name, value or "")
+    (tmp_path / ".env").write_text(
+        "".join(f"{name}={value}\n" for name, value in zip(names, file, strict=True) if value)
+    )
+    if found is not None:
+        assert endpoint_from_environment(tmp_path) == found
+        return
+    with pytest.raises(ConfigError, match="from the same place"):
+        endpoint_from_environment(tmp_path)

@@ -221,6 +221,17 @@ class Worker(AgentBase):
         return self.count * 2
 
 
+class Team(AgentBase):
+    """Makes agents of its own with what it is given."""
+
+    def __init__(self, members: list[dict[str, Any]]) -> None:
+        super().__init__("team")
+        self.members = [Worker(**member) for member in members]
+
+    def echo(self, x: Any) -> Any:
+        return [member.echo(x) for member in self.members]
+
+
 class Slow(AgentBase):
     """Its constructor takes a while."""
 

@@ -13,19 +13,17 @@ import pytest
 from paragent import LimitExceeded, Limits, ProtocolError, RemoteStream, RpcAgentServerLauncher, ServerLost
 from paragent.remote.conversation import Conversation
 from paragent.remote.faults import decode_error
-from paragent.remote.values import encode_argument
-from paragent.remote.wire import CALL, CALL_MORE, CLASS, ERROR, NEW, READ, RESULT
-from paragent.rpc.client import ClientStream, connect
+from paragent.remote.wire import CALL, CALL_MORE, ERROR, READ, RESULT
+from paragent.rpc.client import connect
 from paragent.rpc.loop import run
 from paragent.rpc.pace import Pace
 from paragent.rpc.token import load_token
 from tests.remote.crew import Worker
+from tests.remote.raw_client import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from paragent.rpc import Address
 
 
 def at(server: RpcAgentServerLauncher) -> Any:
@@ -46,43 +44,6 @@ def launch() -> Iterator[Callable[..., RpcAgentServerLauncher]]:
     yield start
     for launcher in launched:
         launcher.shutdown()
-
-
-class RawClient:
-    """A client with an agent (number 1) that knows no window and reads when it is told to."""
-
-    def __init__(self, address: Address) -> None:
-        self._conversation = Conversation(1 << 30)
-        hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
-        self.stream: ClientStream
-        self.stream, _ = run(connect(address, "agents", load_token(), None, hello, 10.0), 20.0)
-        cls, _, _ = encode_argument(Worker, "a class")
-        self.say([(CLASS, 1, Worker.__module__, "Worker", cls), (NEW, 1, 1, "init", ("raw",), None)])
-
-    def say(self, items: list[Any], attachments: list[bytes] | None = None) -> None:
-        async def write() -> None:
-            for message in self._conversation.say(items, attachments or []):
-                await self.stream.write(message)
-
-        run(write(), 20.0)
-
-    def read(self, count: int) -> list[tuple[Any, ...]]:
-        """Return so many answers, acknowledging as a client does."""
-        answers: list[tuple[Any, ...]] = []
-
-        async def hear() -> None:
-            while len(answers) < count:
-                heard = self._conversation.hear(await self.stream.read())
-                if heard is not None:
-                    answers.extend(heard[1])
-                    for message in self._conversation.say([]):
-                        await self.stream.write(message)
-
-        run(hear(), 60.0)
-        return answers
-
-    def close(self) -> None:
-        run(self.stream.close(), 5.0)
 
 
 def info(agent: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from paragent import AccessDenied, ConfigError, LimitExceeded, Limits, ProtocolError, RpcAgentServerLauncher, TlsConf
 from paragent.errors import ParagentError
 from paragent.remote.conversation import Conversation
+from paragent.remote.data import dump
 from paragent.remote.server.policy import Policy
 from paragent.remote.wire import Assembler, encode
 from paragent.rpc.client import METHOD, connect
@@ -314,6 +315,50 @@ def test_random_messages_instead_of_a_handshake_are_refused(
     assert run(send(), 10.0) is not grpc.StatusCode.OK
 
 
+@pytest.mark.parametrize(
+    "nonce",
+    ["\ud800" * 64, "g" * 64, "A" * 64, "\u0663" * 64, "0" * 63, "0" * 65, "0" * 64 + "\n", 5, None],
+    ids=["surrogates", "letters", "capitals", "digits", "short", "long", "newline", "number", "none"],
+)
+def test_a_nonce_is_hexadecimal(here: RpcAgentServerLauncher, caplog: pytest.LogCaptureFixture, nonce: Any) -> None:
+    """Anything else is refused before it is used, and not by an exception that nobody expects."""
+
+    async def send() -> grpc.StatusCode:
+        async with grpc.aio.insecure_channel(here.address.target) as channel:
+            call: Any = channel.stream_stream(METHOD)()
+            await call.write(as_text({"service": "agents", "nonce": nonce}))
+            return await call.code()  # type: ignore[no-any-return]
+
+    with caplog.at_level(logging.ERROR):
+        assert run(send(), 10.0) is grpc.StatusCode.INVALID_ARGUMENT
+    assert not caplog.records
+    with pytest.raises(ProtocolError, match="hexadecimal"):
+        ClientSide(Token("x" * 20), "agents").answer(as_text({"nonce": nonce, "proof": ""}), {})
+
+
+def test_clients_that_vanish_before_they_are_welcome_leave_no_session() -> None:
+    """They prove that they know the token and are gone; about half of them before the server could say welcome."""
+    with RpcAgentServerLauncher(lease=0.3, limits=Limits(sessions=50)) as server:
+
+        async def vanish() -> None:
+            channel = grpc.aio.insecure_channel(server.address.target)
+            call: Any = channel.stream_stream(METHOD)()
+            side = ClientSide(load_token(), "agents")
+            await call.write(side.begin())
+            hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
+            await call.write(side.answer(await call.read(), hello))
+            call.cancel()
+            await channel.close()
+
+        async def vanish_often() -> None:
+            await asyncio.gather(*(vanish() for _ in range(40)))
+
+        for _ in range(2):
+            asyncio.run(vanish_often())  # not on the loop of the server, where the order of things would be another
+            wait_until(lambda: not server._server[0].sessions)
+        assert at(server).add(1).result(10) == 2
+
+
 items = st.recursive(
     st.none() | st.integers() | st.text(max_size=5) | st.binary(max_size=5) | st.floats(),
     lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=3), inner),
@@ -342,13 +387,13 @@ def test_a_trusted_client_that_talks_nonsense_harms_only_itself(here: RpcAgentSe
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda data: b"\x80\x05" + data) | items.map(pickle.dumps))
-def test_a_server_without_code_reads_any_bytes_as_data_or_not_at_all(data: bytes) -> None:
+@given(st.binary(max_size=60) | items.map(pickle.dumps) | items.map(dump), items)
+def test_a_server_without_code_reads_any_value_as_data_or_not_at_all(data: bytes, item: Any) -> None:
     policy = Policy((Worker,), accept_code=False, nesting=20)
-    for value in (("p", data), ("M", data), ("p", data, {"digest": data})):
+    for value in (("p", data), ("M", data), ("p", data, {"digest": data}), ("d", data), ("d", item), (), (item,), item):
         try:
             thing = policy.decode(value)
-        except Exception:  # noqa: BLE001 - random bytes make the unpickler raise anything
+        except (AccessDenied, LimitExceeded, ProtocolError):
             continue
         assert type(thing).__module__ in ("builtins", "paragent.messages.msg")
 
@@ -485,3 +530,30 @@ def test_tls_and_mutual_tls(certificates: Path) -> None:
     for wrong in (TlsConf(ca="/none"), TlsConf(cert=ca), TlsConf()):
         with pytest.raises(ConfigError):
             wrong.server_credentials()
+
+
+def test_results_are_passed_on_between_servers_with_tls(certificates: Path) -> None:
+    """From server to server where the second has certificates to do so, else through the caller; never without TLS."""
+    ca = str(certificates / "ca.pem")
+
+    def pair(name: str) -> dict[str, str]:
+        return {"cert": str(certificates / f"{name}.pem"), "key": str(certificates / f"{name}.key")}
+
+    client = TlsConf(ca=ca, **pair("client"))
+    mutual = TlsConf(ca=ca, **pair("server"))
+    child: Any = Worker("agent", to_dist=True)
+    with (
+        RpcAgentServerLauncher(tls=mutual) as first,
+        RpcAgentServerLauncher(tls=mutual, custom_agent_classes=[Worker]) as second,
+        RpcAgentServerLauncher(peer_tls=mutual) as third,
+        RpcAgentServerLauncher() as fourth,
+    ):
+        source = at(first, tls=client)
+        targets = [at(second, tls=client), at(third), at(fourth), child]
+        assert [target.add(1).result(10) for target in targets] == [2] * 4
+        for target in targets:
+            assert target.echo(source.nap(0.1)).result(10) == "agent"
+            assert target.echo(source.echo({"a": [1]})).result(10) == {"a": [1]}
+        fetched_by = [session.peer for session in first._server[0].sessions.values()]
+        assert len(fetched_by) == 4, "this program, the second and third server, and the child; the fourth cannot"
+        assert source.echo(targets[0].nap(0.1)).result(10) == "agent"

@@ -114,7 +114,7 @@ def test_the_command_line() -> None:
     with process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert "runs Failing, Holder, Slow, Worker" in line
+        assert "runs Failing, Holder, Slow, Team, Worker" in line
         port = line.split("localhost:")[1].split(":")[0]
         agent: Any = Worker("listed", to_dist={"host": "localhost", "port": port})
         assert agent.note(1) == 1
@@ -156,7 +156,7 @@ def test_a_module_without_agents_is_a_mistake() -> None:
             timeout=30,
             check=False,
         )
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert module in done.stderr
 
 

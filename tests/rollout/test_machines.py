@@ -253,7 +253,9 @@ def test_a_pool_that_others_serve_with_tls(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PARAGENT_TLS_CA", "cert.pem")
     written = tmp_path / "settings.json"
-    written.write_text(json.dumps({"tls_server_name": "127.0.0.1", "pool_address": address, "engine": "local"}))
+    written.write_text(
+        json.dumps({"tls_server_name": "127.0.0.1", "pool_address": address, "engine": "local", "model": "m"})
+    )
     with OpenAIServer(Script(default=LOOK)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -356,7 +358,7 @@ def test_a_rollout_that_is_stopped_while_it_pauses_lets_its_machine_go_on() -> N
 
 def start(tmp_path: Path, server: OpenAIServer, data: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "paragent", "rollout", "--env", f"{HERE}:Room", "--data", str(data)]
-    command += ["--run-name", "run", "--output-dir", str(tmp_path / "results"), *more]
+    command += ["--model", "m", "--run-name", "run", "--output-dir", str(tmp_path / "results"), *more]
     environment = os.environ | {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "any"}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, process_group=0)
 

@@ -64,7 +64,7 @@ def test_streamed_answers_and_prices(data: Path, tmp_path: Path, monkeypatch: py
     assert main(["show", str(tmp_path / "results/run")]) == 0
     assert f"{summary.cost:,.4f}" in capsys.readouterr().out
     prices.write_text("m: {input: cheap}\n")
-    assert main(["rollout", "--env", TINY, "--data", str(data), "--model", "m", "--prices", str(prices)]) == 1
+    assert main(["rollout", "--env", TINY, "--data", str(data), "--model", "m", "--prices", str(prices)]) == 2
     assert "needs numbers" in capsys.readouterr().err
 
 
@@ -111,7 +111,7 @@ def test_rescoring_waits_for_nobody_and_disturbs_nobody(
     holder.hold()
     with pytest.raises(RunBusy):
         RunDirectory(path).hold()
-    assert main(["rescore", str(path), "--metric", "exact_match"]) == 1
+    assert main(["rescore", str(path), "--metric", "exact_match"]) == 2
     assert "is being played by process" in capsys.readouterr().err
     holder.close()
     assert main(["rescore", str(path), "--metric", "exact_match"]) == 0
@@ -138,7 +138,7 @@ def test_modules_beside_the_data_are_found(data: Path, tmp_path: Path) -> None:
     assert (status, '"mean": 1.0' in said) == (0, True), said
     for flag in ("--env", "--agent", "--metric"):
         status, said = outcome("--env", "my_world:World", flag, "no_world:X")
-        assert (status, f"{flag} no_world:X" in said, "Traceback" in said) == (1, True, False), said
+        assert (status, f"{flag} no_world:X" in said, "Traceback" in said) == (2, True, False), said
 
 
 def test_a_module_in_this_folder_wins_over_an_installed_one(
@@ -151,7 +151,7 @@ def test_a_module_in_this_folder_wins_over_an_installed_one(
     monkeypatch.chdir(tmp_path)
     command = ["rollout", "--mode", "math", "--model", "demo", "--data", str(data), "--dry-run", "--agent"]
     assert main([*command, "hands_on:Mine"]) == 0
-    assert main([*command, "hands_on:Theirs"]) == 1
+    assert main([*command, "hands_on:Theirs"]) == 2
     assert f"module 'hands_on' ({tmp_path / 'hands_on.py'}) has no 'Theirs'" in capsys.readouterr().err
 
 

@@ -397,13 +397,15 @@ def test_a_refusal_stops_the_run_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "wrong")
         monkeypatch.chdir(tmp_path)
-        settings = write(tmp_path / "settings.json", {"num_rollouts": 4, "engine": "inline", "fresh": True})
+        settings = write(
+            tmp_path / "settings.json", {"num_rollouts": 4, "engine": "inline", "fresh": True, "model": "m"}
+        )
         command = ["rollout", "--env", f"{HERE}:Tiny", "--data", str(data), "--fresh", "--config", str(settings)]
         assert main(command) == 1
         assert server.seen.requests <= 12
         said = capsys.readouterr().err
         assert "OPENAI_API_KEY" in said
-        assert "50 rollouts left without a result. To continue:" in said
+        assert "50 rollouts left without a result\nTo continue:" in said
         program, *arguments = shlex.split(said.splitlines()[-1])
         assert (program, main(arguments)) == ("paragent", 1)
     [run] = (tmp_path / "results").iterdir()
@@ -521,10 +523,10 @@ def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pyt
     assert "7 rollouts at a time" in said
     assert not (tmp_path / "results").exists()
     settings.write_text("num_rolouts: 3\n")
-    assert main(["rollout", "--config", str(settings)]) == 1
+    assert main(["rollout", "--config", str(settings)]) == 2
     assert "did you mean 'num_rollouts'" in capsys.readouterr().err
     settings.write_text("5: 3\n")
-    assert main(["rollout", "--config", str(settings)]) == 1
+    assert main(["rollout", "--config", str(settings)]) == 2
     assert "one `key: value` for each setting" in capsys.readouterr().err
 
 

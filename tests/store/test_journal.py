@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -200,6 +201,7 @@ def test_what_workers_of_an_earlier_session_were_doing_is_forgotten(tmp_path: Pa
     for _ in range(2):
         with RunDirectory(tmp_path / "run") as directory:
             directory.open({}, "x")
+            directory.forget_live()
             assert list(directory.live.iterdir()) == []
             (directory.live / "worker").write_text("playing")
 
@@ -244,6 +246,59 @@ def test_runs_are_compared_task_by_task() -> None:
     margin = 1.959964 * 0.5  # the differences are 0 and 1: their standard deviation is 0.707, over the root of two
     assert found.interval == pytest.approx((0.5 - margin, 0.5 + margin))
     assert compare({"a": 1.0}, {"b": 1.0}) is None
+
+
+IDS = st.text(st.characters(codec=None) | st.sampled_from("/._\0a"), min_size=1, max_size=80) | st.builds(
+    str.__mul__, st.sampled_from(["ü", "日", "a", "😀"]), st.integers(1, 300)
+)
+
+
+@given(st.lists(IDS, min_size=2, max_size=6, unique=True))
+def test_every_id_has_a_folder_of_its_own_inside_the_run(ids: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        folders = [pictures_of(Path(folder), one, 1) for one in ids]
+        assert len(set(folders)) == len(ids)
+        for one in folders:
+            one.mkdir(parents=True)
+            assert one.resolve().parents[1] == Path(folder).resolve() / "pictures"
+
+
+def interval_of(scores: dict[str, list[float]], tmp_path: Path) -> tuple[float, float]:
+    """Return mean and margin of a run in which each task has these scores, one for each attempt."""
+    with Journal(tmp_path / f"{len(list(tmp_path.iterdir()))}.sqlite") as journal:
+        journal.add_tasks(tasks(list(scores)))
+        journal.record(
+            [play(task, n, score=score) for task, all_of in scores.items() for n, score in enumerate(all_of, 1)]
+        )
+        summary = summarise(journal, max(map(len, scores.values())))
+    assert summary.mean is not None
+    assert summary.interval is not None
+    assert summary.standard_error is not None
+    assert summary.interval[1] - summary.mean == pytest.approx(1.959964 * summary.standard_error)
+    return summary.mean, summary.interval[1] - summary.mean
+
+
+def test_more_attempts_that_say_the_same_make_nobody_surer(tmp_path: Path) -> None:
+    once = {f"t{n}": [float(n % 5 == 0)] for n in range(50)}
+    assert interval_of({task: scores * 4 for task, scores in once.items()}, tmp_path) == pytest.approx(
+        interval_of(once, tmp_path)
+    )
+
+
+def test_the_interval_is_the_textbook_one_for_one_attempt_and_for_means_of_tasks(tmp_path: Path) -> None:
+    single = {"a": [1.0], "b": [0.0], "c": [0.5], "d": [0.0]}
+    error = statistics.stdev([1.0, 0.0, 0.5, 0.0]) / 2
+    assert interval_of(single, tmp_path) == pytest.approx((0.375, 1.959964 * error))
+    several = {"a": [1.0, 1.0, 0.0], "b": [0.0, 0.0, 0.0], "c": [1.0, 0.0, 0.0]}
+    error = statistics.stdev([2 / 3, 0.0, 1 / 3]) / 3**0.5
+    assert interval_of(several, tmp_path) == pytest.approx((1 / 3, 1.959964 * error))
+
+
+def test_one_task_has_no_interval(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as journal:
+        journal.add_tasks(tasks(["a"]))
+        journal.record([play("a", 1, score=1.0), play("a", 2, score=0.0)])
+        assert summarise(journal, 2).interval is None
 
 
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:

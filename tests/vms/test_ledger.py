@@ -261,6 +261,17 @@ def test_the_book_remembers_a_bounded_past() -> None:
     assert book.ledger.ask("r0", "h", 10) is None, "nobody sends it again after ten thousand others: it is a new one"
 
 
+@pytest.mark.parametrize("machines", [1, 50, 51, 80, 200])
+def test_all_of_many_machines_that_break_at_once_are_to_be_ended(machines: int) -> None:
+    book = Book(machines, patience=10_000)
+    for number in range(machines):
+        book.ledger.broke(f"m{number}", Trouble.HEALTH, "the host lost power")
+    discarded = [effect for effect in book.ledger.effects if effect.kind is EffectKind.DISCARD]
+    assert [effect.machine_id for effect in discarded] == [f"m{number}" for number in range(machines)]
+    assert all(effect.quarantined for effect in discarded)
+    assert book.ledger.reason("m0") in {"", "stopped answering: the host lost power"}
+
+
 def test_leases_of_a_machine_are_counted() -> None:
     book = Book(1)
     for number in range(3):
@@ -327,6 +338,8 @@ class History(RuleBasedStateMachine):
         self.work: dict[str, EffectKind] = {}
         self.tokens: list[int] = []
         self.served: list[str] = []
+        self.booting: set[str] = set()
+        self.discarded: set[str] = set()
         self.collect()
 
     def collect(self) -> None:
@@ -334,7 +347,13 @@ class History(RuleBasedStateMachine):
         while self.ledger.effects:
             effect = self.ledger.effects.popleft()
             machine = effect.machine_id
+            if effect.kind is EffectKind.BOOT:
+                self.booting.add(machine)
             if effect.kind is EffectKind.DISCARD:
+                assert machine not in self.discarded, "a machine was ended twice"
+                self.discarded.add(machine)
+                if (record := self.ledger.machines.get(machine)) is not None:
+                    assert effect.quarantined == (record.state is MachineState.QUARANTINED)
                 self.work.pop(machine, None)
                 self.dirty.discard(machine)
                 continue
@@ -474,6 +493,12 @@ class History(RuleBasedStateMachine):
         if hasattr(self, "ledger") and (self.ledger.draining or self.ledger.failure):
             assert self.ledger.waiting == 0
             assert all(m.state in FINAL | {MachineState.LEASED} for m in self.ledger.machines.values())
+
+    @invariant()
+    def every_machine_that_is_not_alive_is_ended(self) -> None:
+        if hasattr(self, "ledger"):
+            alive = {machine.id for machine in self.ledger.machines.values() if machine.state in LIVE}
+            assert self.booting - self.discarded == alive
 
     @invariant()
     def tokens_grow_and_the_queue_is_fair(self) -> None:

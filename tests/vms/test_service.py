@@ -170,9 +170,20 @@ def test_a_client_that_stays_away_loses_its_place(pool: VMPoolManager, later: li
         lease.release()
 
 
-@pytest.mark.parametrize("call", [("acquire",), ("renew", "x", 1), ("acquire", "r", "h", "long", None), ("fly",)])
-def test_a_call_that_makes_no_sense_is_answered(client: PoolClient, call: tuple[str, ...]) -> None:
-    with pytest.raises(MachineFailed):
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (("acquire",), MachineFailed),
+        (("renew", "x", 1), MachineFailed),
+        (("acquire", "r", "h", "long", None), ConfigError),
+        (("acquire", "r", "h", float("nan"), None), ConfigError),
+        (("fly",), MachineFailed),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_answered(
+    client: PoolClient, call: tuple[str, ...], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
         client.wait(client._call(*call), 20)
     assert client.status().size == 2
 

@@ -26,6 +26,10 @@ class _AgentMeta(ABCMeta):
             return super().__call__(*args, **kwargs)
         return _constructor(to_dist is True)(cls, args, kwargs, to_dist)
 
+    def construct_here(cls, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Return an agent of this process, whatever the arguments say: how a server makes an agent for a client."""
+        return super().__call__(*args, **kwargs)
+
     def __instancecheck__(cls, instance: Any) -> bool:
         """A proxy counts as an instance of the class of the agent that it stands for."""
         if super().__instancecheck__(instance):
@@ -87,7 +91,7 @@ class AgentBase(metaclass=_AgentMeta):
         port: int | str | None = None,
         *,
         own_process: bool = False,
-        grace: float = 2.0,
+        grace: float | None = 2.0,
         timeout: float | None = None,
         tls: TlsConf | None = None,
     ) -> RpcAgent:
@@ -97,7 +101,8 @@ class AgentBase(metaclass=_AgentMeta):
             host: with `port`, the server that it shall live on; without both, a child process of this program.
             port: see `host`.
             own_process: a child process for this agent alone.
-            grace: with `own_process`, seconds in which a call that timed out or was cancelled must end, or the process is ended.
+            grace: with `own_process`, seconds in which a call that timed out or was cancelled must end, or the process is ended;
+                None lets it take any time.
             timeout: seconds that each call may take.
             tls: how to connect to a server that uses TLS.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from paragent.agents.base import AgentBase
 from paragent.agents.playing import Played
 from paragent.errors import ContextFull
+from paragent.tasks.recording import TURNS_USED_UP
 
 if TYPE_CHECKING:
     from paragent.agents.playing import Episode
@@ -48,4 +49,4 @@ class ChatAgent(AgentBase):
                 episode.messages.pop()
             else:
                 return Played("", "answered")
-        return Played(said, "turns used up")
+        return Played(said, TURNS_USED_UP)

@@ -46,6 +46,7 @@ class Episode(Protocol):
 
         Raises:
             ContextFull: the conversation is too long for the model.
+            TurnsUsedUp: the rollout has had `max_turns`. An agent that lets it pass ends there, with what was said last.
             InfrastructureError: the endpoint is down; let it pass, it ends the rollout.
         """
 
@@ -53,6 +54,9 @@ class Episode(Protocol):
         """Wait for a message that the agent comes to without `complete`, count the turn, append the message and return it.
 
         What an agent that asks models by itself has used is unknown from then on.
+
+        Raises:
+            TurnsUsedUp: as with `complete`.
         """
 
     async def observation(self) -> dict[str, Any]:

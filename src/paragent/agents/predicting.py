@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.agents.playing import Played
 from paragent.errors import UsageError
+from paragent.tasks.recording import TURNS_USED_UP
 from paragent.tasks.working import doing
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class PredictingAgent:
                 idle += 1
             else:
                 return Played(said, "no actions")
-        return Played(said, "turns used up")
+        return Played(said, TURNS_USED_UP)
 
 
 async def _predicted(agent: Any, episode: Episode, tool: Mapping[str, Any]) -> dict[str, Any]:

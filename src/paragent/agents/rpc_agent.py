@@ -6,9 +6,10 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from paragent._numbers import seconds
 from paragent.agents.base import AgentBase
 from paragent.errors import ConfigError
-from paragent.remote.dist import DistConf, check_timeout, place_of
+from paragent.remote.dist import DistConf, place_of
 from paragent.remote.methods import Kind, Method, attributes_of, methods_of
 from paragent.remote.wire import DROP
 
@@ -51,9 +52,10 @@ class RpcAgent(AgentBase):
         """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`.
 
         Raises:
-            ConfigError: `timeout` is not a number of seconds above 0.
+            ConfigError: it is not a number of seconds above 0, nor None.
         """
-        check_timeout(timeout)
+        if timeout is not None:
+            seconds(timeout, "timeout", none=True)
         # The view keeps the original alive, which owns the agent.
         return _proxy(type(self)._paragent_agent, self._link, self._agent, timeout, owns=False, child=self)
 
@@ -154,10 +156,7 @@ def _proxy_class(cls: type) -> type[RpcAgent]:
     """Return the proxy class of an agent class: a function for each public method, a property for each attribute."""
     members: dict[str, Any] = {"__slots__": (), "_paragent_agent": cls, "__doc__": cls.__doc__, "__module__": __name__}
     for method in methods_of(cls).values():
-        original = getattr(cls, method.name)
-        if method.name in _OWN and original is getattr(AgentBase, method.name, None):
-            continue
-        members[method.name] = _forward(method, original)
+        members[method.name] = _forward(method, getattr(cls, method.name))
     for name in attributes_of(cls):
         if name not in members and not hasattr(RpcAgent, name):
             members[name] = _reader(name)

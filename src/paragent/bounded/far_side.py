@@ -30,10 +30,27 @@ def give_up_rights(settings: dict[str, Any]) -> None:
         os.setgroups([])
         os.setresgid(settings["uid"], settings["uid"], settings["uid"])
         os.setresuid(settings["uid"], settings["uid"], settings["uid"])
+    if settings.get("keyctl"):
+        _leave_session_keyring(*settings["keyctl"])
     if settings.get("die_with_parent"):
         import ctypes
 
         ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG in <linux/prctl.h>
+
+
+def _leave_session_keyring(number: int, operation: int) -> None:
+    """Replace the inherited session keyring, which may hold keys of the user, by a new, empty one.
+
+    Raises:
+        OSError: that failed although the kernel has keyrings and this process may use them.
+    """
+    import ctypes
+    import errno
+
+    if ctypes.CDLL(None, use_errno=True).syscall(number, operation, None) < 0:
+        failure = ctypes.get_errno()
+        if failure not in (errno.ENOSYS, errno.EPERM):  # EPERM: an outer filter, of a container, refuses all of keyctl
+            raise OSError(failure, f"cannot leave the session keyring: {os.strerror(failure)}")
 
 
 def execute(namespace: dict[str, Any], name: str, code: str, limit: float) -> dict[str, Any]:

@@ -76,9 +76,14 @@ class Partner:
 
     @classmethod
     async def start(
-        cls, command: Sequence[str], limits: Limits, *, environment: Mapping[str, str] | None = None
+        cls,
+        command: Sequence[str],
+        limits: Limits,
+        *,
+        environment: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> Self:
-        """Start a process that speaks the protocol of `far_side`.
+        """Start a process that speaks the protocol of `far_side`; it inherits the file descriptors `pass_fds`.
 
         Raises:
             OSError: the program does not exist or cannot be started.
@@ -94,6 +99,7 @@ class Partner:
                     stderr=subprocess.STDOUT,
                     process_group=0,
                     env=environment,
+                    pass_fds=pass_fds,
                 )
             except OSError:
                 near.close()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from paragent.remote.client.link import Link
+    from paragent.rpc import TlsConf
 
 __all__ = ["add"]
 
@@ -34,6 +35,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="a module whose agent classes the server runs; with it the server accepts no code (may be given again)",
     )
     server.add_argument("--accept-code", action="store_true", help="also run classes that clients send")
+    server.add_argument(
+        "--peer-ca",
+        metavar="FILE",
+        help="PEM file: the authority of other agent servers' certificates, from which this one fetches results that are "
+        "passed on (default: that of --tls-ca)",
+    )
     server.add_argument("--lease", type=float, default=10.0, help="seconds until what a lost client had is freed")
     server.set_defaults(run=run)
     agents = subparsers.add_parser("agents", help="show the agents of a running agent server")
@@ -61,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
         classes,
         accept_code=options.accept_code or not classes,
         tls=tls_conf(options),
+        peer_tls=_peer_tls(options),
         lease=options.lease,
     )
     what = f"runs {', '.join(sorted(cls.__name__ for cls in classes))}" if classes else "runs whatever is sent"
@@ -69,6 +77,15 @@ def run(options: argparse.Namespace) -> int:
         print(f"agent server at {launcher.address}: {what} for whoever has the token; Ctrl-C ends it", flush=True)
         launcher.wait_until_terminate()
     return 0
+
+
+def _peer_tls(options: argparse.Namespace) -> TlsConf | None:
+    """Return how the server connects to others that use TLS; None: as it serves itself."""
+    if options.peer_ca is None:
+        return None
+    from paragent.rpc import TlsConf
+
+    return TlsConf(ca=options.peer_ca, cert=options.tls_cert, key=options.tls_key)
 
 
 def _agent_classes(name: str) -> list[type]:

@@ -78,9 +78,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(options: argparse.Namespace) -> int:
     """Run the batch and show what came of it."""
-    from rich.console import Console
+    from paragent.cli.safe_console import SafeConsole
 
-    console = Console()
+    console = SafeConsole()
     workers = options.workers or usable_cores()
     processes = counted(workers, "worker process", "worker processes")
     console.print(

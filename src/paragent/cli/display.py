@@ -72,7 +72,7 @@ def line(tally: Tally) -> str:
     ]
     if tally.seconds_left:
         parts.append(f"{clock(tally.seconds_left)} left")
-    return ", ".join(parts) + (f"; {tally.note}" if tally.note else "")
+    return " ".join((", ".join(parts) + (f"; {tally.note}" if tally.note else "")).split())
 
 
 def picture(tally: Tally) -> Any:

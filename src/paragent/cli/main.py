@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paragent._terminal import safe_streams
 from paragent.cli import agent_server, demo, osworld, pool, rollout, runs, vm
-from paragent.errors import Interrupted, ParagentError
+from paragent.errors import Interrupted, ParagentError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +23,20 @@ _COMMANDS = (demo, rollout, runs, agent_server, pool, vm, osworld)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
+    """Run the command line and return its exit status: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C.
+
+    `paragent rollout` returns 0 only if every rollout has a result of its own; 1 if some failed or are owed.
+    Whatever is printed meanwhile, also by agents and tasks, reaches the terminal without control characters.
+    """
+    with safe_streams():
+        try:
+            return _main(arguments)
+        except Exception:  # noqa: BLE001 - a mistake of ours: shown as Python would, but its message may be of others
+            traceback.print_exc()
+            return 1
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="paragent", description="Run agents in parallel, from one laptop to a cluster."
     )
@@ -40,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Interrupted, KeyboardInterrupt) as interruption:
         return _told(str(interruption) or "interrupted", 130)
     except ParagentError as error:
-        return _told(str(error), 1)
+        return _told(str(error), 2 if isinstance(error, UsageError) else 1)
     except BrokenPipeError:  # whoever read the output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         return 1

@@ -136,12 +136,12 @@ def _table(status: PoolStatus) -> Any:
     for row in status.machines:
         colour = _COLOURS[row.state]
         table.add_row(
-            row.id,
+            escape(row.id),
             f"[{colour}]{row.state}[/]",
             f"{row.seconds:.0f} s",
             escape(row.holder),
             str(row.uses),
-            row.address,
+            escape(row.address),
             escape(row.reason),
         )
     return table

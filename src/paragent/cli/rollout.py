@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from paragent._wording import counted
-from paragent.errors import Interrupted
+from paragent.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from paragent.rollout import RolloutConfig
@@ -43,13 +43,43 @@ def run(options: argparse.Namespace) -> int:
     """Play, show and tell what came of it."""
     from paragent.rollout.preparing import prepare
 
-    config = _config(options)
+    config, chosen = _config(options)
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     prepared = prepare(config)
     _tell_left_out(prepared)
     if options.dry_run:
         return _dry_run(prepared)
+    if not chosen and not options.yes:
+        _confirm(prepared)
     return _play(prepared, as_json=options.json, command=_again(options.arguments, fresh=config.fresh))
+
+
+def _confirm(prepared: Prepared) -> None:
+    """Ask whether to use the default model: nobody chose it, and its endpoint may bill for it.
+
+    Raises:
+        ConfigError: the answer is no, or nobody can be asked.
+    """
+    config, rollouts = prepared.config, prepared.benchmark.size * prepared.config.attempts
+    plan = f"{counted(rollouts, 'rollout')} with the default model, {config.model}, at {_endpoint(prepared)}"
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{plan}: nothing was started. Choose a model with --model, or accept this one with --yes")
+    print(f"paragent: {plan}. It may be billed. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise ConfigError("nothing was started. Choose a model with --model; `--model demo` needs no endpoint")
+
+
+def _endpoint(prepared: Prepared) -> str:
+    """Return the address of the model's endpoint, without a password that may be in it; empty for a model without one."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    from paragent.models.base import MODELS
+    from paragent.models.secrets import DEFAULT_URL
+
+    if prepared.config.model in MODELS.names():
+        return ""
+    parts = urlsplit(prepared.play.model.base_url or DEFAULT_URL)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def _tell_left_out(prepared: Prepared) -> None:
@@ -72,6 +102,9 @@ def _play(prepared: Prepared, *, as_json: bool, command: str) -> int:
             )
         elif session.resumed:
             out.print(f"Continuing {prepared.path}: {_done(session)}.", markup=False)
+        if session.owed:
+            where = _endpoint(prepared)
+            out.print(f"Model {prepared.config.model}" + (f" at {where}" if where else ", built in"), markup=False)
         try:
             with open_display(session):
                 summary = session.play()
@@ -95,13 +128,29 @@ def _done(session: Session) -> str:
 
 
 def _status(summary: Summary, stopped: str, command: str) -> int:
-    if not summary.owed:
-        return 0
+    """Tell what is missing; return 0 if nothing is, else 1."""
+    from paragent.store import PlayStatus
+
+    failed = {
+        name: summary.statuses[name] for name in (PlayStatus.FAILED, PlayStatus.TIMED_OUT) if summary.statuses[name]
+    }
     if stopped:
         print(f"paragent: stopped early: {stopped}", file=sys.stderr)
-    owed = counted(summary.owed, "rollout")
-    print(f"paragent: {owed} left without a result. To continue:\n  {command}", file=sys.stderr)
-    return 1
+    if failed:
+        counts = ", ".join(f"{count:,} {name}" for name, count in failed.items())
+        print(f"paragent: {counted(sum(failed.values()), 'rollout')} without a score: {counts}", file=sys.stderr)
+    if summary.owed:
+        print(f"paragent: {counted(summary.owed, 'rollout')} left without a result", file=sys.stderr)
+    if summary.out_of_turns:
+        print(
+            "paragent: every rollout used up its turns and none scored above 0; see --max-turns, and `paragent show`",
+            file=sys.stderr,
+        )
+    if failed or summary.owed:
+        again = f"{command} --retry-failed" if failed and "--retry-failed" not in command else command
+        what = "To continue, and play what failed again" if failed else "To continue"
+        print(f"{what}:\n  {again}", file=sys.stderr)
+    return int(bool(failed or summary.owed or summary.out_of_turns))
 
 
 def _dry_run(prepared: Prepared) -> int:
@@ -144,6 +193,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML, TOML or JSON file")
     parser.add_argument("--dry-run", action="store_true", help="check everything, say what would be played, and stop")
+    parser.add_argument(
+        "--yes", action="store_true", help="use the default model without being asked, if --model names none"
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     groups: dict[str, Any] = {}
     hints = get_type_hints(RolloutConfig)
@@ -170,7 +222,8 @@ def _metavar(hint: Any) -> str:
     return next((word for kind, word in (("int", "N"), ("float", "NUMBER")) if kind in str(hint)), "NAME")
 
 
-def _config(given: argparse.Namespace) -> RolloutConfig:
+def _config(given: argparse.Namespace) -> tuple[RolloutConfig, bool]:
+    """Return the configuration, and whether somebody chose the model: by the flag, a variable or the file."""
     from paragent.rollout.config import RolloutConfig
     from paragent.rollout.reading import read_settings
 
@@ -179,7 +232,7 @@ def _config(given: argparse.Namespace) -> RolloutConfig:
     settings = {name.replace("-", "_"): value for name, value in written.items()}
     settings |= {name: os.environ[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in os.environ}
     settings |= {name: getattr(given, name) for name in names if getattr(given, name) is not None}
-    return RolloutConfig.from_settings(settings)
+    return RolloutConfig.from_settings(settings), "model" in settings
 
 
 def _again(arguments: list[str], *, fresh: bool) -> str:

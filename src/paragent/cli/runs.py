@@ -138,7 +138,7 @@ def _row(play: Play) -> list[str]:
     from rich.markup import escape
 
     label = play.task if play.attempt == 1 else f"{play.task}#{play.attempt}"
-    said = (play.error or play.answer or "").replace("\n", " ")
+    said = " ".join((play.error or play.answer or "").split())
     colour = COLOURS[play.status]
     return [
         escape(label),
@@ -162,13 +162,13 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     out = console()
     for play_number, play in plays:
         out.print(
-            f"[bold]{escape(task)}[/] attempt {attempt}: {play.status}, score {number(play.score)}, {play.ending}"
+            f"[bold]{escape(task)}[/] attempt {attempt}: {play.status}, score {number(play.score)}, {escape(play.ending)}"
         )
         if play.error:
             out.print(f"[red]{escape(play.error)}[/]")
         folder = pictures_of(journal.folder, task, attempt)
         for message in (journal.trajectory(play_number) or {}).get("messages", ()):
-            out.print(f"[cyan]{message['role']}[/] {escape(str(message.get('content') or ''))}")
+            out.print(f"[cyan]{escape(str(message['role']))}[/] {escape(str(message.get('content') or ''))}")
             for name in pictures_in(message):
                 out.print(f"  [magenta]picture[/] {escape(str(folder / name))}", soft_wrap=True)
             for call in message.get("tool_calls", ()):

@@ -24,11 +24,11 @@ COLOURS = {
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console; without a terminal, lines are not cut at 80 columns."""
-    from rich.console import Console
+    """Return a console that prints no control characters of others; without a terminal, lines are not cut at 80 columns."""
+    from paragent.cli.safe_console import SafeConsole
 
-    made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=140)
+    made = SafeConsole(stderr=stderr, highlight=False)
+    return made if made.is_terminal else SafeConsole(stderr=stderr, highlight=False, width=140)
 
 
 def number(value: float | None, form: str = ".3f") -> str:
@@ -56,8 +56,7 @@ def summary_table(name: str, summary: Summary) -> Any:
     for status, count in summary.statuses.items():
         if count:
             table.add_row(f"  {status}", f"[{COLOURS[PlayStatus(status)]}]{count}[/]")
-    error = "" if summary.standard_error is None else f" ± {summary.standard_error:.3f}"
-    table.add_row("[bold]score[/]", f"[bold]{number(summary.mean)}[/]{error}")
+    table.add_row("[bold]score[/]", f"[bold]{number(summary.mean)}[/]{_margin(summary)}")
     if summary.statuses[PlayStatus.INFRASTRUCTURE]:
         table.add_row("  without failures of infrastructure", number(summary.mean_of_played))
     for k, value in summary.pass_at.items():
@@ -80,6 +79,13 @@ def summary_table(name: str, summary: Summary) -> Any:
 def _machines(figures: dict[str, float]) -> str:
     leased, part = figures["leased_seconds"], figures["utilisation"]
     return f"{counted(round(figures['hand_overs']), 'hand-over')}, {leased:.1f} s leased, {part:.0%} of their time"
+
+
+def _margin(summary: Summary) -> str:
+    """Return how far the 95 % interval of the score goes to either side."""
+    if summary.interval is None or summary.mean is None:
+        return ""
+    return f" ± {summary.interval[1] - summary.mean:.3f} (95 % interval)"
 
 
 def _attempts(summary: Summary) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from paragent._numbers import seconds, whole
 from paragent.config.engine_name import EngineName
 from paragent.errors import ConfigError
 
@@ -72,13 +73,11 @@ class RunConfig:
     def _validate(self) -> None:
         if not isinstance(self.engine_name, str) or not self.engine_name:
             raise ConfigError(f"engine_name must be an EngineName or a string, not {self.engine_name!r}")
-        _require_whole(self, "worker_num", at_least=1)
-        _require_whole(self, "concurrency", at_least=1)
-        _require_whole(self, "max_retries", at_least=0)
+        for name, least in (("worker_num", 1), ("concurrency", 1), ("max_retries", 0)):
+            if (number := getattr(self, name)) is not None:
+                whole(number, name, least=least, none=True)
         if self.timeout is not None:
-            if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
-                raise ConfigError(f"timeout must be a number of seconds above 0 or None, not {self.timeout!r}")
-            self.timeout = float(self.timeout)
+            self.timeout = seconds(self.timeout, "timeout", none=True)
         for name in ("sequence_dependent", "in_local", "reuse_process"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be True or False, not {getattr(self, name)!r}")
@@ -112,12 +111,6 @@ class RunConfig:
 def usable_cores() -> int:
     """Return how many cores this process may use, which a container or `taskset` makes fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _require_whole(config: RunConfig, name: str, *, at_least: int) -> None:
-    value = getattr(config, name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < at_least):
-        raise ConfigError(f"{name} must be a whole number of at least {at_least}, or None, not {value!r}")
 
 
 def _unknown_field(name: str, known: list[str]) -> str:

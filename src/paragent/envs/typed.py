@@ -6,6 +6,7 @@ Understood are `str`, `int`, `float`, `bool`, `Path`, `Any`, `list[T]`, `dict[st
 
 from __future__ import annotations
 
+import math
 import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -71,19 +72,25 @@ def convert(value: Any, annotation: Any) -> Any:
 
 def _simple(value: Any, kind: Any) -> Any:
     if kind is Any or (isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)):
-        return value
+        return _finite(value) if kind is float else value
     try:
         if kind is Path and isinstance(value, str):
             return Path(value)
         if kind is bool and isinstance(value, str):
             return _WORDS[value.strip().lower()]
         if kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
-            return float(value)
+            return _finite(float(value))
         if kind is int and isinstance(value, (float, str)) and float(value) == int(float(value)):
             return int(value)
     except (ValueError, KeyError, OverflowError):
         pass
     raise ValueError(f"must be of type {_SIMPLE[kind].get('type', 'any')}, not {value!r:.200}")
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"must be a finite number, not {value!r}")
+    return value
 
 
 def _without_none(annotation: Any) -> Any:

@@ -11,16 +11,28 @@ _MARKED = re.compile(
     r"(?:^|\n)[ \t>*_#-]*(?:the[ ]+)?(?:final[ ]+)?answer[ \t*_]*(?:is|:)[ \t*_:]*(?P<answer>[^\n]*\S[^\n]*)",
     re.IGNORECASE,
 )
+_AFTER_HASHES = re.compile(r"(?:^|\n)[ \t]*####[ \t]*(?P<answer>\S[^\n]*)\s*\Z")
+"""GSM8K's convention: the last line is `#### 72`. Higher up, four hashes are a heading of Markdown."""
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def final_answer(message: str) -> str:
-    r"""Return what a message calls its answer: the last `\boxed{...}`, else the last line `Answer: ...`, else all of it."""
+    r"""Return the part of a message that is its answer.
+
+    In this order: what follows `####` in the last line, the last `\boxed{...}`, the last line `Answer: ...`, all of it.
+    """
+    if found := _AFTER_HASHES.search(message):
+        return _boxed_or_all(found["answer"])
     if (boxed := _last_boxed(message)) is not None:
         return boxed
     marked = [found["answer"] for found in _MARKED.finditer(message)]
-    return marked[-1].strip().strip("*_").strip() if marked else message.strip()
+    return _boxed_or_all(marked[-1]) if marked else message.strip()
+
+
+def _boxed_or_all(text: str) -> str:
+    boxed = _last_boxed(text)
+    return text.strip().strip("*_").strip() if boxed is None else boxed
 
 
 def _last_boxed(message: str) -> str | None:

@@ -40,7 +40,7 @@ class ModelSettings:
 
     name: str
     base_url: str | None = None
-    """None: the client's own default, which is OpenAI's."""
+    """None: that of OpenAI."""
     api_key: str | None = None
     max_retries: int = 3
     """Further requests for one turn after errors; being told to wait is no error."""

@@ -13,7 +13,7 @@ from paragent.errors import ConfigError, ContextFull, EndpointDown, EndpointRefu
 from paragent.models.base import Completion, Model, ModelSettings
 from paragent.models.limiter import Limiter
 from paragent.models.patience import Patience
-from paragent.models.secrets import NO_KEY
+from paragent.models.secrets import DEFAULT_URL, NO_KEY
 from paragent.models.streaming import assemble
 from paragent.tasks.working import doing, waiting
 
@@ -201,7 +201,7 @@ class OpenAIChat(Model):
 def _http_client(settings: ModelSettings) -> Any:
     """Return the client's aiohttp transport: it needs half the processor time of the default one."""
     return openai.DefaultAioHttpClient(
-        base_url=settings.base_url or "https://api.openai.com/v1",
+        base_url=settings.base_url or DEFAULT_URL,
         timeout=openai.Timeout(settings.request_limit, connect=_CONNECT_LIMIT),
     )
 

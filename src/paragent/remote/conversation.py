@@ -28,8 +28,10 @@ _KEPT_BYTES = 64 << 20
 class Conversation:
     """One side's memory of what was said and heard. Belongs to one thread."""
 
-    def __init__(self, frame_limit: int) -> None:
-        self._frame_limit = frame_limit
+    def __init__(self, frame_limit: int, *, hears_data: bool = False) -> None:
+        self._frame_limit, self._hears_data = frame_limit, hears_data
+        self.says_data = False
+        """Whether the other side reads frames that are data only; known before anything is said to it."""
         self._said = 0
         self._kept: deque[tuple[int, list[bytes]]] = deque()
         self._kept_bytes = 0
@@ -39,7 +41,7 @@ class Conversation:
         self._heard_bytes = 0
         self.ack_late = False
         """Set by a timer: acknowledge now."""
-        self._assembler = Assembler(frame_limit)
+        self._assembler = Assembler(frame_limit, as_data=hears_data)
 
     @property
     def ack_due(self) -> bool:
@@ -61,9 +63,11 @@ class Conversation:
         self._heard_frames = self._heard_bytes = 0
         self.ack_late = False
         if not items:
-            return encode(0, self.heard, [], ())  # a bare acknowledgement has no number and is not repeated
+            return encode(
+                0, self.heard, [], (), as_data=self.says_data
+            )  # a bare acknowledgement has no number and is not repeated
         self._said += 1
-        messages = encode(self._said, self.heard, items, attachments)
+        messages = encode(self._said, self.heard, items, attachments, as_data=self.says_data)
         self._kept.append((self._said, messages))
         self._kept_bytes += sum(map(len, messages))
         return messages
@@ -104,7 +108,7 @@ class Conversation:
         Raises:
             ProtocolError: they claim to have heard what was never said, or miss what was let go.
         """
-        self._assembler = Assembler(self._frame_limit)
+        self._assembler = Assembler(self._frame_limit, as_data=self._hears_data)
         if not 0 <= their_heard <= self._said:
             raise ProtocolError("the other side heard frames that were never sent")
         self.forget(their_heard)
@@ -115,7 +119,7 @@ class Conversation:
     def unacknowledged(self) -> Iterator[tuple[list[Any], list[bytes]]]:
         """Yield the items and attachments of every frame that is kept."""
         for _, messages in self._kept:
-            assembler = Assembler(self._frame_limit)
+            assembler = Assembler(self._frame_limit, as_data=self.says_data)
             for message in messages:
                 if (frame := assembler.feed(message)) is not None:
                     yield frame[2], frame[3]

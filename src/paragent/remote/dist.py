@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from paragent._numbers import seconds
 from paragent.errors import ConfigError
 from paragent.rpc.address import Address
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from paragent.remote.client.link import Link
     from paragent.rpc.tls import TlsConf
 
-__all__ = ["DistConf", "check_timeout", "place_of"]
+__all__ = ["DistConf", "place_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +34,9 @@ class DistConf:
     """Of a server that somebody started: `paragent agent-server`, or an `RpcAgentServerLauncher`."""
     own_process: bool = False
     """A child process for this agent alone; else as many as there are cores are shared by all agents."""
-    grace: float = 2.0
-    """With `own_process`: seconds in which a call that timed out or was cancelled must end, or its process is ended."""
+    grace: float | None = 2.0
+    """With `own_process`: seconds in which a call that timed out or was cancelled must end, or its process is ended; None lets
+    it take any time."""
     timeout: float | None = None
     """Seconds that each call may take, from being sent to its answer; it is cancelled then."""
     tls: TlsConf | None = None
@@ -47,10 +49,10 @@ class DistConf:
             Address.of(self.host, self.port)
             if self.own_process:
                 raise ConfigError("own_process=True is for child processes; leave host= and port= out")
-        check_timeout(self.timeout)
-        if self.grace is None:
-            raise ConfigError("grace must be a number of seconds above 0; math.inf lets calls take any time to end")
-        check_timeout(self.grace, "grace")
+        if self.timeout is not None:
+            seconds(self.timeout, "timeout", none=True)
+        if self.grace is not None:
+            seconds(self.grace, "grace", none=True)
 
     @classmethod
     def of(cls, given: Any) -> DistConf | None:
@@ -71,18 +73,6 @@ class DistConf:
                 raise ConfigError(f"to_dist has no setting {unknown[0]!r}; there are: {', '.join(known)}")
             return cls(**given)
         raise ConfigError(f"to_dist must be True, a mapping or a DistConf, not {given!r}")
-
-
-def check_timeout(seconds: Any, name: str = "timeout") -> None:
-    """Check how long something may take; None is for ever.
-
-    Raises:
-        ConfigError: it is not a number of seconds above 0.
-    """
-    if seconds is None:
-        return
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise ConfigError(f"{name} must be a number of seconds above 0, not {seconds!r}")
 
 
 _CHILD = DistConf()

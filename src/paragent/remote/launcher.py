@@ -9,6 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from paragent._numbers import seconds
 from paragent._threads import fatal, start_thread, write_traceback
 from paragent.errors import ConfigError, ServerLost
 from paragent.rpc.address import Address
@@ -44,6 +45,7 @@ class RpcAgentServerLauncher:
         custom_agent_classes: the classes that may become agents.
         accept_code: whether clients may send classes of their own; None: only if there are no `custom_agent_classes`.
         tls: certificate and key; with `ca` clients need a certificate too.
+        peer_tls: how to connect to other servers that use TLS, for results that are passed on from there; None: as `tls`.
         limits: what the server accepts.
         lease: seconds after which what a lost client had is freed.
 
@@ -59,6 +61,7 @@ class RpcAgentServerLauncher:
         *,
         accept_code: bool | None = None,
         tls: TlsConf | None = None,
+        peer_tls: TlsConf | None = None,
         limits: Limits | None = None,
         lease: float = LEASE,
     ) -> None:
@@ -66,9 +69,9 @@ class RpcAgentServerLauncher:
         self._classes = tuple(custom_agent_classes)
         if wrong := [cls for cls in self._classes if not isinstance(cls, type)]:
             raise ConfigError(f"custom_agent_classes must be classes, not {wrong[0]!r}")
-        if not lease > 0:
-            raise ConfigError(f"lease must be a number of seconds above 0, not {lease!r}")
+        lease = seconds(lease, "lease")
         self._accept_code = not self._classes if accept_code is None else accept_code
+        self._peer_tls = peer_tls or tls
         self._tls, self._limits, self._lease = tls, limits or Limits(), lease
         self._server: Any = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -155,7 +158,9 @@ class RpcAgentServerLauncher:
         from paragent.remote.server.service import open_server
         from paragent.rpc.loop import on_failure, run
 
-        policy = Policy(self._classes, accept_code=self._accept_code, nesting=self._limits.nesting)
+        policy = Policy(
+            self._classes, accept_code=self._accept_code, nesting=self._limits.nesting, peer_tls=self._peer_tls
+        )
         opening = open_server(
             self.address,
             policy,
@@ -188,6 +193,7 @@ class RpcAgentServerLauncher:
             "custom_agent_classes": self._classes,
             "accept_code": self._accept_code,
             "tls": self._tls,
+            "peer_tls": self._peer_tls,
             "limits": self._limits,
             "lease": self._lease,
         }

@@ -12,7 +12,11 @@ from typing import Any
 
 from paragent.remote.concurrency import is_concurrent
 
-__all__ = ["Kind", "Method", "attributes_of", "methods_of"]
+__all__ = ["MOVES", "Kind", "Method", "attributes_of", "methods_of"]
+
+MOVES = "to_dist"
+"""Moves an agent elsewhere. The name belongs to those who own an agent's object and to its proxies: as a method it would send
+the whole state of an agent to any address, as an argument of a constructor it would make a proxy inside a server."""
 
 
 class Kind(enum.IntEnum):
@@ -46,10 +50,10 @@ class Method:
 
 @functools.cache
 def methods_of(cls: type) -> dict[str, Method]:
-    """Return the public methods of a class by name; `__call__` counts as public."""
+    """Return the methods of a class that clients can call, by name: the public ones and `__call__`, without `to_dist`."""
     methods = {}
     for name in dir(cls):
-        if name.startswith("_") and name != "__call__":
+        if (name.startswith("_") and name != "__call__") or name == MOVES:
             continue
         function = inspect.getattr_static(cls, name)
         function = getattr(function, "__func__", function)
@@ -102,7 +106,7 @@ def attributes_of(cls: type) -> frozenset[str]:
                 names |= _stored(inspect.unwrap(function))
             else:
                 names.add(name)
-    return frozenset(name for name in names if not name.startswith("_"))
+    return frozenset(name for name in names if not name.startswith("_") and name != MOVES)
 
 
 def _stored(function: Any) -> set[str]:

@@ -5,10 +5,12 @@ a builtin value         itself: str, int, float, bool, bytes, None
 `("m", ...)`            a `Msg` whose content is a builtin value and which has no metadata: its fields
 `("M", bytes)`          any other `Msg`: its fields, packed
 `("p", bytes[, code])`  any other object, packed; `code` holds what the receiver cannot import
-`("b"/"B", index)`      as "p" and "M", but the bytes are an attachment of the frame
-`("r", ...)`            the result of another call, to be fetched: address, session, call
+`("d", bytes)`          any data, as `data` writes it: all that is packed for a receiver that accepts no code
+`("b"/"B"/"D", index)`  as "p", "M" and "d", but the bytes are an attachment of the frame
+`("r", ...)`            the result of another call, to be fetched: address, session, call, how to use TLS or None
 `("v", key)`            a value that the caller will push
 `("f", value)`          no value: the call that should have made it failed with this error
+`("x", ...)`            (as an error) for a receiver that accepts no code: the name of its type, its message, its traceback
 ======================  ================================================================================
 
 A builtin tuple is always packed, so there is no mistaking one for a tag.
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paragent.errors import ProtocolError
 from paragent.messages.msg import Msg
@@ -26,22 +28,25 @@ from paragent.parcels import learn, pack
 from paragent.parcels.packing import Packer
 from paragent.remote.wire import ATTACH_BYTES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 __all__ = [
+    "ATTACHED",
     "PLAIN",
     "attach",
     "decode",
     "encode_argument",
     "encode_result",
     "is_reference",
+    "is_short",
     "packing",
     "restore",
     "size_of",
 ]
 
 PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+
+ATTACHED = {"p": "b", "M": "B", "d": "D"}
+"""The tags of values that are bytes, and those of the same when the bytes are an attachment."""
+_RESTORED = {attached: tag for tag, attached in ATTACHED.items()}
 
 _packers = (Packer(), Packer(carries_modules=True))
 """For servers of this machine, which find its modules, and for servers elsewhere, which get them."""
@@ -59,12 +64,12 @@ def encode_argument(thing: Any, what: str, *, far: bool = False) -> tuple[Any, i
     """
     kind = type(thing)
     if kind in PLAIN:
-        if _short(thing):
+        if is_short(thing):
             return thing, len(thing) if kind is str or kind is bytes else 8, {}
         return ("p", pickle.dumps(thing, protocol=5)), len(thing), {}
     if kind is Msg:
         content = thing.content
-        if type(content) in PLAIN and not thing.metadata and _short(content):
+        if type(content) in PLAIN and not thing.metadata and is_short(content):
             return ("m", thing.name, content, thing.role, thing.id, thing.timestamp), 64, {}
         thing, tag = (thing.name, content, thing.role, thing.metadata, thing.id, thing.timestamp), "M"
     else:
@@ -89,7 +94,7 @@ def encode_result(thing: Any, *what: str) -> Any:
         return thing
     if kind is Msg:
         content = thing.content
-        if type(content) in PLAIN and not thing.metadata and _short(content):
+        if type(content) in PLAIN and not thing.metadata and is_short(content):
             return ("m", thing.name, content, thing.role, thing.id, thing.timestamp)
         thing, tag = (thing.name, content, thing.role, thing.metadata, thing.id, thing.timestamp), "M"
     else:
@@ -99,21 +104,21 @@ def encode_result(thing: Any, *what: str) -> Any:
     return (tag, parcel.body, parcel.code) if parcel.code else (tag, parcel.body)
 
 
-def _short(thing: Any) -> bool:
+def is_short(thing: Any) -> bool:
+    """Return whether a builtin value travels inside its frame as it is."""
     return type(thing) not in (str, bytes) or len(thing) < ATTACH_BYTES
 
 
 def size_of(value: Any) -> int:
     """Return the bytes of a packed value, 0 for one that is not packed."""
-    return len(value[1]) if type(value) is tuple and value[0] in ("p", "M") else 0
+    return len(value[1]) if type(value) is tuple and value[0] in ATTACHED else 0
 
 
 def attach(value: Any, attachments: list[Any]) -> Any:
     """Return the value with its bytes, where they are large, moved to `attachments`."""
-    if type(value) is tuple and value[0] in ("p", "M") and len(value[1]) >= ATTACH_BYTES:
+    if type(value) is tuple and value[0] in ATTACHED and len(value[1]) >= ATTACH_BYTES:
         attachments.append(value[1])
-        tag = "b" if value[0] == "p" else "B"
-        return (tag, len(attachments) - 1, *value[2:])
+        return (ATTACHED[value[0]], len(attachments) - 1, *value[2:])
     return value
 
 
@@ -123,11 +128,11 @@ def restore(value: Any, attachments: list[bytes]) -> Any:
     Raises:
         ProtocolError: the frame has no such attachment.
     """
-    if type(value) is tuple and value and value[0] in ("b", "B"):
+    if type(value) is tuple and value and value[0] in _RESTORED:
         index = value[1]
         if type(index) is not int or not 0 <= index < len(attachments):
             raise ProtocolError("a frame lacks an attachment")
-        return ("p" if value[0] == "b" else "M", attachments[index], *value[2:])
+        return (_RESTORED[value[0]], attachments[index], *value[2:])
     return value
 
 
@@ -136,8 +141,8 @@ def is_reference(value: Any) -> bool:
     return type(value) is tuple and value[0] in ("r", "v", "f")
 
 
-def decode(value: Any, loads: Callable[[bytes], Any] = pickle.loads) -> Any:
-    """Return what an encoded value stands for, a fresh copy each time.
+def decode(value: Any) -> Any:
+    """Return what an encoded value of a trusted sender stands for, a fresh copy each time.
 
     Raises:
         ProtocolError: the tag is unknown.
@@ -151,7 +156,7 @@ def decode(value: Any, loads: Callable[[bytes], Any] = pickle.loads) -> Any:
         return Msg(name, content, role, {}, identifier, timestamp)
     if tag not in ("p", "M"):
         raise ProtocolError(f"a value with the tag {tag!r}")
-    if len(value) == 3 and loads is pickle.loads:
+    if len(value) == 3:
         learn(value[2])
-    thing = loads(value[1])
+    thing = pickle.loads(value[1])
     return Msg(*thing) if tag == "M" else thing

@@ -2,8 +2,9 @@
 
 A frame is a tuple `(number, acknowledged, sizes, items)`. Items are tuples whose first element is one of the kinds below;
 everything in them is a builtin value, and what is more than that is inside as bytes which the receiver opens as its
-policy allows. `sizes` announces attachments, large bytes that follow the frame as messages of their own, so that they are
-not copied into it. A frame of many items costs as much to send as a frame of one, so whatever is ready goes together.
+policy allows. A frame is a pickle, or `data` where the receiver accepts no code. `sizes` announces attachments, large bytes
+that follow the frame as messages of their own, so that they are not copied into it. A frame of many items costs as much to
+send as a frame of one, so whatever is ready goes together.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from paragent.errors import LimitExceeded, ProtocolError
 from paragent.rpc.limits import MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "ATTACH_BYTES",
@@ -47,6 +48,9 @@ __all__ = [
 ATTACH_BYTES = 64 << 10
 """Bytes from which on a packed object follows its frame instead of being copied into it."""
 
+_FRAME_NESTING = 12
+"""Levels of the deepest item: frame, items, item, arguments, value, and the same again for an error in a value."""
+
 # Client to server; BYE means that nothing more will come.
 # `agent` is a number that the client chose, or (session, number) for an agent of somebody else.
 BYE = "q"
@@ -73,20 +77,27 @@ HELD = "h"  # call, bytes: the result stays on the server until it is fetched or
 STREAMED = "i"  # call, [values]
 
 
-def encode(number: int, acknowledged: int, items: Sequence[Any], attachments: Sequence[Any]) -> list[bytes]:
-    """Return the messages of one frame."""
+def encode(
+    number: int, acknowledged: int, items: Sequence[Any], attachments: Sequence[Any], *, as_data: bool = False
+) -> list[bytes]:
+    """Return the messages of one frame; `as_data` for a receiver that unpickles nothing of the sender."""
+    dumps = _as_data if as_data else _pickled
     sizes = tuple(len(attachment) for attachment in attachments)
-    head = pickle.dumps((number, acknowledged, sizes, items), protocol=5)
+    head = dumps((number, acknowledged, sizes, items))
     messages = [bytes(piece) for piece in _pieces(head)] if len(head) > MESSAGE_BYTES else [head]
     if len(messages) > 1:
         # A head of several messages is announced as the attachment of a frame that has nothing else.
-        messages = [pickle.dumps((number, acknowledged, len(head), None), protocol=5), *messages]
+        messages = [dumps((number, acknowledged, len(head), None)), *messages]
     for attachment in attachments:
         if len(attachment) <= MESSAGE_BYTES and type(attachment) is bytes:
             messages.append(attachment)
         else:
             messages += [bytes(piece) for piece in _pieces(attachment)]
     return messages
+
+
+def _pickled(head: Any) -> bytes:
+    return pickle.dumps(head, protocol=5)
 
 
 def _pieces(data: Any) -> Iterator[memoryview]:
@@ -106,13 +117,18 @@ class _BuiltinsOnly(pickle.Unpickler):
 class Assembler:
     """Puts frames together from messages as they arrive.
 
+    Args:
+        limit: the largest frame, in bytes.
+        as_data: whether frames are read as data, which the sender must have written them as; nothing is unpickled then.
+
     Raises:
         ProtocolError: (by `feed`) a message is not what must come now.
         LimitExceeded: (by `feed`) a frame is larger than `limit` bytes.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, as_data: bool = False) -> None:
         self._limit = limit
+        self._load = _load_data if as_data else _load_pickle
         self._head: tuple[int, int, tuple[int, ...], Any] | None = None
         self._missing: list[int] = []
         self._pieces: list[bytes] = []
@@ -139,7 +155,7 @@ class Assembler:
         return None if self._missing else self._complete()
 
     def _begin(self, data: bytes) -> tuple[int, int, list[Any], list[bytes]] | None:
-        head = _read_head(data)
+        head = _read_head(data, self._load)
         if isinstance(head[2], int):
             self._announce((head[2],))
             self._long_head = True
@@ -160,9 +176,25 @@ class Assembler:
         return number, acknowledged, items, attachments
 
 
-def _read_head(data: bytes) -> tuple[int, int, Any, Any]:
+def _load_pickle(data: bytes) -> Any:
+    return _BuiltinsOnly(io.BytesIO(data)).load()
+
+
+def _as_data(head: Any) -> bytes:
+    from paragent.remote.data import dump  # not at the top: only restricted servers and their clients need it
+
+    return dump(head)
+
+
+def _load_data(data: bytes) -> Any:
+    from paragent.remote.data import load  # as above
+
+    return load(data, _FRAME_NESTING)
+
+
+def _read_head(data: bytes, loads: Callable[[bytes], Any]) -> tuple[int, int, Any, Any]:
     try:
-        head = _BuiltinsOnly(io.BytesIO(data)).load()
+        head = loads(data)
     except ProtocolError:
         raise
     except Exception as error:  # noqa: BLE001 - the unpickler raises anything for random bytes

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from paragent._numbers import finite, seconds
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,6 +70,12 @@ class RolloutConfig:
     )
     output_dir: Path = _set(Path("results"), "how", "where the directories of runs are", metavar="DIR")
     run_name: str | None = _set(None, "how", "the directory's name (default: made from what is played)", metavar="NAME")
+    retry_failed: bool = _set(
+        False, "how", "when a run is continued: play the rollouts that failed or timed out again, too"
+    )
+    give_up_after: int = _set(
+        10, "how", "stop when this many rollouts, the first ones, all fail in the same way; 0: never", least=0
+    )
     fresh: bool = _set(False, "how", "start anew; an earlier run is moved aside, never deleted")
     model: str = _set(
         "gpt-4.1-2025-04-14", "the agent", "a model of the endpoint, or `demo`, a hand-written policy that is no LLM"
@@ -163,8 +170,11 @@ class RolloutConfig:
             if least is not None and value is not None and value < least:
                 raise ConfigError(f"{flag_of(spec.name)} must be at least {least}, not {value}")
             setattr(self, spec.name, value)
-        if self.timeout is not None and self.timeout <= 0:
-            raise ConfigError(f"--timeout must be a number of seconds above 0, not {self.timeout:g}")
+        if self.timeout is not None:
+            seconds(self.timeout, "--timeout")
+        seconds(self.pause, "--pause", zero=True)
+        if self.temperature is not None:
+            finite(self.temperature, "--temperature")
         if self.engine_address is not None and self.engine not in _ADDRESSES:
             raise ConfigError(f"--engine-address is for {' and '.join(_ADDRESSES)}, not for --engine {self.engine}")
         if self.pool_tls is not None and self.pool_address is None:
@@ -222,7 +232,7 @@ class RolloutConfig:
     def shown(self) -> dict[str, Any]:
         """Return the settings as plain values, as a run's directory keeps them: without secrets, and ready to go on with."""
         settings = {spec.name: _shown(spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self)}
-        return settings | {"fresh": False}
+        return settings | {"fresh": False, "retry_failed": False}
 
 
 def is_secret(name: str) -> bool:

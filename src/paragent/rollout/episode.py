@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import time
 from typing import TYPE_CHECKING, Any
 
+from paragent.errors import TurnsUsedUp
 from paragent.rollout.pictures import Album, stamp
+from paragent.tasks.recording import record_usage
 from paragent.tasks.working import doing
 
 if TYPE_CHECKING:
@@ -40,11 +43,14 @@ class PlayedEpisode:
         self.steps: list[dict[str, Any]] = []
         self.ended = ""
         self._album = Album(environment.pictures_shown)
+        self._begun = 0
+        """Turns that began; several may be under way."""
         self._calls = 0
         self._started = time.monotonic()
 
     async def complete(self) -> Completion:
         """Ask the model and append what it says."""
+        await self._begin_turn()
         self._begin_album()
         began = time.monotonic()
         completion = await self._model.complete(self._album.developed(self.messages), self.tools)
@@ -59,6 +65,12 @@ class PlayedEpisode:
 
     async def take(self, thinking: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         """Wait for a message of the agent's own and append it."""
+        try:
+            await self._begin_turn()
+        except TurnsUsedUp:
+            if inspect.iscoroutine(thinking):
+                thinking.close()  # nobody will wait for it
+            raise
         self.usage = None
         began = time.monotonic()
         message = await thinking
@@ -67,6 +79,11 @@ class PlayedEpisode:
         self.messages.append(message)
         self._step("agent", began)
         return message
+
+    def said_last(self) -> str:
+        """Return the last text of the assistant; empty if there is none."""
+        texts = (message.get("content") for message in reversed(self.messages) if message.get("role") == "assistant")
+        return next((text for text in texts if isinstance(text, str) and text), "")
 
     async def observation(self) -> dict[str, Any]:
         """Return what the environment has to see."""
@@ -123,7 +140,14 @@ class PlayedEpisode:
                 calls = enumerate(functions)
                 message["tool_calls"] = [{"id": f"said_{self.turns}_{n}", "function": one} for n, one in calls]
 
+    async def _begin_turn(self) -> None:
+        if self._begun >= self.max_turns:
+            await asyncio.sleep(0)  # an agent that asks over and over must not keep the event loop from its time limit
+            raise TurnsUsedUp(f"the rollout has had its {self.max_turns} turns (--max-turns)")
+        self._begun += 1
+
     def _count(self, usage: dict[str, int] | None) -> None:
+        record_usage(requests=1, unknown=usage is None, **(usage or {}))
         if usage is None or self.usage is None:
             self.usage = None
             return

@@ -29,6 +29,7 @@ from paragent.rollout.looping import run_to_the_end
 from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_place
 from paragent.rollout.reading import read_settings
 from paragent.rollout.station import PlaySettings
+from paragent.rollout.worker import check_agent
 
 if TYPE_CHECKING:
     from paragent.rollout.config import RolloutConfig
@@ -84,11 +85,12 @@ def prepare(config: RolloutConfig) -> Prepared:
     if config.data is None:
         raise ConfigError("--data is missing: the file with the tasks")
     environment, options = _world(config)
+    located = _with_data_folder(options, environment, config.data)
     benchmark = read_benchmark(
         config.data,
         limit=config.limit,
         task_ids=config.task_id,
-        lacking=environment(options).lacking,
+        lacking=environment(located).lacking,
         skip=config.skip_unsupported,
     )
     machines = _machines(config, environment) if environment(options).needs_machine else None
@@ -99,7 +101,7 @@ def prepare(config: RolloutConfig) -> Prepared:
     identity = _identity(config, benchmark, options, needs_machine=machines is not None)
     name = config.run_name or f"{config.mode or environment.name}-{_slug(config.model)}-{identity[:10]}"
     path = config.output_dir / name
-    play = _play(config, options, f"{path.resolve()}:{os.getpid()}", live=str(path.resolve() / "live"))
+    play = _play(config, located, f"{path.resolve()}:{os.getpid()}", live=str(path.resolve() / "live"))
     _check(environment, options)
     prepared = Prepared(config, benchmark, play, path, identity, _prices(config), machines)
     open_engine(prepared.engine).close()  # constructing one starts nothing, and refuses what is not there
@@ -179,11 +181,13 @@ def _check_own(config: RolloutConfig) -> None:
         location = getattr(config, name)
         if location and (":" in location or name == "agent"):  # the others may be names of what is here
             try:
-                load_dotted(location)
+                found = load_dotted(location)
             except ModuleNotFoundError as error:
                 raise ConfigError(
                     f"--{name} {location}: {error}. Modules are looked for in this folder and in PYTHONPATH"
                 ) from error
+            if name == "agent":
+                check_agent(found)
 
 
 def _environment(config: RolloutConfig) -> type[Environment]:
@@ -213,6 +217,16 @@ def _options(config: RolloutConfig, environment: type[Environment]) -> dict[str,
     return options
 
 
+def _with_data_folder(options: dict[str, Any], environment: type[Environment], data: Path) -> dict[str, Any]:
+    """Return the options with the folder whose files tasks may read: that of the data, unless the user names another.
+
+    It is not part of a run's identity: a benchmark that was moved is the same benchmark.
+    """
+    if "data_folder" not in environment.option_names():
+        return options
+    return {**options, "data_folder": str(Path(options.get("data_folder") or data.parent).resolve())}
+
+
 def _check(environment: type[Environment], options: dict[str, Any]) -> None:
     async def check() -> None:
         async with asyncio.timeout(_CHECK_LIMIT), Shared() as shared:
@@ -226,8 +240,14 @@ def _check(environment: type[Environment], options: dict[str, Any]) -> None:
 
 
 def _model(config: RolloutConfig, name: str) -> ModelSettings:
-    url, key = endpoint_from_environment(Path.cwd())
-    if name not in MODELS.names() and not key:
+    named = name in MODELS.names()  # such a model may need no endpoint
+    try:
+        url, key = endpoint_from_environment(Path.cwd())
+    except ConfigError:
+        if not named:
+            raise
+        url = key = None
+    if not named and not key:
         raise ConfigError(NO_KEY)
     return ModelSettings(
         name=name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import json
+import re
 import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -13,7 +14,7 @@ from paragent._wording import counted
 from paragent.errors import Interrupted
 from paragent.models.base import MODELS
 from paragent.rollout.benchmark import digest_of
-from paragent.rollout.board import read_boards
+from paragent.rollout.board import Unfinished, left_by_the_dead, read_boards
 from paragent.rollout.machines import SessionPool
 from paragent.rollout.preparing import Prepared, prepare
 from paragent.rollout.tally import Tally
@@ -34,7 +35,7 @@ from paragent.store import (
 from paragent.tasks import Item, Task, TaskResponse, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from paragent.rollout.config import RolloutConfig
     from paragent.rollout.station import PlaySettings
@@ -53,6 +54,36 @@ _SESSION_NOTE = 5.0
 """Seconds between two notes of how long the session lasts."""
 _BREAKER = 20
 """Rollouts in a row that the endpoint ended, at least, after which there is no point in going through all the others."""
+
+
+class AlikeFailures:
+    """Decides whether to give up: the first rollouts of a session all failed in the same way.
+
+    The first result of any other kind ends the watch, a reached time limit included: that is a result of the task.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._way = ""
+        self._count = 0
+
+    def note(self, play: Play) -> str:
+        """Take in a final result; return why to give up, or an empty text."""
+        if self._limit and play.status is PlayStatus.FAILED:
+            head = play.error.partition("\n")[0]
+            way = f"{play.kind} {_VARYING.sub('', head)}"
+            if self._way in {"", way}:
+                self._way = way
+                self._count += 1
+                if self._count == self._limit:
+                    return f"the first {self._count} rollouts all failed in the same way: {head}"
+                return ""
+        self._limit = 0
+        return ""
+
+
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"")
+"""What differs between two messages of the same error: numbers, addresses, names in quotes."""
 
 
 class Player:
@@ -99,6 +130,7 @@ class Session:
         self._under_way: dict[str, OwedRollout] = {}
         self._played = 0
         self._in_a_row = 0
+        self._alike = AlikeFailures(prepared.config.give_up_after)
         self._noted = 0.0
         self._told = 0.0
         self._pressure: Callable[[], tuple[int, int]] | None = None
@@ -113,6 +145,10 @@ class Session:
     def __enter__(self) -> Self:
         self.resumed = self.directory.open(self._config.shown(), self.prepared.identity, fresh=self._config.fresh)
         journal = self.directory.journal
+        if self._config.retry_failed:
+            journal.reopen([PlayStatus.FAILED, PlayStatus.TIMED_OUT])
+        self._account_for_the_dead()
+        self.directory.forget_live()
         if journal.count_tasks() < self.prepared.benchmark.size:
             journal.add_tasks(StoredTask(item.id, digest_of(item), _body(item)) for item in self.prepared.benchmark)
         journal.set_meta("attempts", str(self._config.attempts))
@@ -152,6 +188,9 @@ class Session:
                 with self._machines() as settings, self._gate(settings) as shared:
                     self._player = Player(shared)
                     self._drive(number)
+            except Interrupted:
+                self.directory.finish(self.summary())
+                raise
             finally:
                 self._note_session(number, force=True)
         summary = self.summary()
@@ -210,6 +249,7 @@ class Session:
                     raise Interrupted({}) from None
         finally:
             run.close()
+            self._account_for_the_dead()
 
     def _feed(self, run: Run, owed: Iterator[OwedRollout]) -> bool:
         """Keep N rollouts under way; return whether more may be owed."""
@@ -242,13 +282,15 @@ class Session:
             rollout = self._under_way.pop(response.id)
             play = _play_of(response, rollout)
             if play is not None:
-                self._decide(play, rollout)
+                if play.decides:
+                    self._decide(play, rollout)
                 plays.append(play)
         return plays
 
     def _decide(self, play: Play, rollout: OwedRollout) -> None:
         key = (play.task, play.attempt)
         if play.status is not PlayStatus.INFRASTRUCTURE:
+            self.stopped = self.stopped or self._alike.note(play)
             self._in_a_row = 0
             self._tries.pop(key, None)
             return
@@ -285,6 +327,17 @@ class Session:
             self.tally.machines = self._pool.look() if self._pool else None
             self._watch(self.tally)
 
+    def _account_for_the_dead(self) -> None:
+        """Record what rollouts had used whose worker died, so that nothing that was paid for is missing from the account."""
+        journal, live = self.directory.journal, self.directory.live
+        plays = [
+            _lost_play(one)
+            for one in left_by_the_dead(live)
+            if not journal.has_play(one.task, one.attempt, one.worker, since=one.started, requests=one.requests)
+        ]
+        if plays:
+            journal.record(plays)
+
     def _patience(self) -> float:
         if not self._again:
             return _TURN
@@ -294,13 +347,16 @@ class Session:
         """End what is under way; what comes in meanwhile is kept, the rest stays owed."""
         self.stopped = "interrupted"
         self._say(f"stopping {counted(run.outstanding, 'rollout')}; everything that ended is kept")
-        plays = [play for play in self._plays(run.cancel()) if play.status is not PlayStatus.INFRASTRUCTURE]
+        plays = [
+            play
+            for play in self._plays(run.cancel())
+            if play.status is not PlayStatus.INFRASTRUCTURE or not play.decides
+        ]
         if plays:
             self.directory.keep_files(plays)
             self.directory.journal.record(plays)
             for play in plays:
                 self.tally.count(play)
-        self.directory.finish(self.summary())
 
     def _say(self, note: str) -> None:
         """Tell whoever watches what is being done besides playing."""
@@ -328,17 +384,37 @@ def _body(item: Item) -> dict[str, Any]:
 
 
 def _play_of(response: TaskResponse, rollout: OwedRollout) -> Play | None:
-    """Return the play that a response tells of; None for one that was cancelled, which never happened."""
+    """Return the play that a response tells of; None for one that was cancelled before it had used anything."""
     if response.status is TaskStatus.SUCCEEDED:
         return Play(**response.answer)
-    if response.status is TaskStatus.CANCELLED:
-        return None
     play = Play(rollout.task, rollout.attempt, PlayStatus.FAILED, error=response.msg, worker=response.worker)
     play.seconds, play.ended = response.time_cost, time.time()
+    _charge(play, response.usage)
+    if response.status is TaskStatus.CANCELLED:
+        play.status, play.kind, play.decides = PlayStatus.INFRASTRUCTURE, "cancelled", False
+        return play if play.requests else None
     if response.status is TaskStatus.LOST:
         play.status, play.kind = PlayStatus.INFRASTRUCTURE, "worker"
     elif response.status is TaskStatus.TIMED_OUT:
         play.status, play.kind = PlayStatus.TIMED_OUT, "time limit"
     else:
         play.kind = response.error.type if response.error else "unknown"
+    return play
+
+
+def _charge(play: Play, usage: Mapping[str, float]) -> None:
+    """Note what a play that did not come to its end had used, as `PlayedEpisode` recorded it."""
+    play.requests = int(usage.get("requests", 0))
+    unknown = bool(usage.get("unknown"))
+    play.prompt_tokens, play.completion_tokens = (
+        None if unknown else int(usage.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")
+    )
+
+
+def _lost_play(left: Unfinished) -> Play:
+    """Return the play of a worker that died, for the account alone."""
+    play = Play(left.task, left.attempt, PlayStatus.INFRASTRUCTURE, decides=False, kind="worker", worker=left.worker)
+    play.error, play.ended = "its worker died", time.time()
+    play.requests, play.prompt_tokens = left.requests, left.prompt_tokens
+    play.completion_tokens = left.completion_tokens
     return play

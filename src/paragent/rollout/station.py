@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from paragent.metrics import Metric
+    from paragent.rollout.board import UnderWay
 
 __all__ = ["PlaySettings", "Station", "station_for"]
 
@@ -91,18 +92,22 @@ class Station:
             self._metrics[name] = open_metric(name, ask=self._ask)
         return self._metrics[name]
 
-    def enter(self) -> None:
-        """Count a rollout."""
+    def enter(self, rollout: UnderWay) -> None:
+        """Count a rollout, and show it."""
         self.playing += 1
+        if self.board:
+            self.board.under_way.add(rollout)
         if self._beating is None:
             self._beaten = time.monotonic()
             self._beating = asyncio.create_task(self._beat())
             if os.getpid() != self.settings.driver:
                 threading.Thread(target=self._listen, name="paragent-heart", daemon=True).start()
 
-    def leave(self) -> None:
+    def leave(self, rollout: UnderWay) -> None:
         """Count a rollout as ended."""
         self.playing -= 1
+        if self.board:
+            self.board.under_way.discard(rollout)
 
     async def _ask(self, messages: Sequence[Mapping[str, Any]]) -> str:
         completion = await self._judge.complete([dict(message) for message in messages], [])

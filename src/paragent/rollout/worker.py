@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._plugins import load_dotted
 from paragent._processes import here
+from paragent.agents.base import AgentBase
 from paragent.agents.chat import ChatAgent
 from paragent.agents.playing import Played
 from paragent.agents.predicting import PredictingAgent
 from paragent.agents.replying import answer_of, ask, replies_async, require_agent
 from paragent.errors import (
+    ConfigError,
     EndpointDown,
     EndpointRefused,
     EnvironmentFailed,
@@ -25,8 +27,10 @@ from paragent.errors import (
     MachineFailed,
     PoolFailed,
     PoolStopped,
+    TurnsUsedUp,
     UsageError,
 )
+from paragent.rollout.board import UnderWay
 from paragent.rollout.clock import WorkClock
 from paragent.rollout.config import RolloutConfig
 from paragent.rollout.episode import PlayedEpisode
@@ -34,6 +38,7 @@ from paragent.rollout.looping import run_to_the_end
 from paragent.rollout.station import PlaySettings, Station, station_for
 from paragent.store import Play, PlayStatus
 from paragent.store.records import pack_trajectory
+from paragent.tasks.recording import TURNS_USED_UP
 from paragent.tasks.working import current_activity
 
 if TYPE_CHECKING:
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
     from paragent.rollout.holding import Held, MachineDesk
     from paragent.tasks import Item
 
-__all__ = ["FATAL", "REFUSED", "RolloutWorker"]
+__all__ = ["FATAL", "REFUSED", "RolloutWorker", "check_agent"]
 
 REFUSED = "refused"
 FATAL = frozenset({REFUSED, "pool"})
@@ -86,22 +91,18 @@ class RolloutWorker:
             return play
         clock = WorkClock(self.settings.timeout)
         current_activity.set(clock)
-        label = item.id if attempt == 1 else f"{item.id}#{attempt}"
-        station.enter()
-        if station.board:
-            station.board.clocks[label] = clock
+        shown = UnderWay(item.id, attempt, clock)
+        station.enter(shown)
         try:
-            await self._play(station, item, play, clock)
+            await self._play(station, item, play, shown)
         finally:
-            station.leave()
-            if station.board:
-                station.board.clocks.pop(label, None)
+            station.leave(shown)
             play.seconds, play.waited, play.ended = clock.worked, clock.waited, time.time()
         return play
 
-    async def _play(self, station: Station, item: Item, play: Play, clock: WorkClock) -> None:
+    async def _play(self, station: Station, item: Item, play: Play, shown: UnderWay) -> None:
         """Build, play, score and close; the machine, if there is one, goes back last."""
-        settings = self.settings
+        settings, clock = self.settings, shown.clock
         environment: Environment | None = None
         episode: PlayedEpisode | None = None
         held: Held | None = None
@@ -111,7 +112,7 @@ class RolloutWorker:
                 if environment.needs_machine:
                     held = await machines.enter_async_context(_desk(station, environment).lease(f"{here()} {item.id}"))
                 model = held.thinking(station.model) if held else station.model
-                episode = PlayedEpisode(environment, model, settings.max_turns, settings.max_retries)
+                episode = shown.episode = PlayedEpisode(environment, model, settings.max_turns, settings.max_retries)
                 async with held.guarded() if held else contextlib.nullcontext():
                     await self._perform(station, environment, episode, item, play, clock, held)
             except Exception as error:  # noqa: BLE001 - whatever a play ends with is its result
@@ -181,6 +182,41 @@ def clock_ran_out(clock: WorkClock, limit: float | None) -> bool:
     return limit is not None and clock.worked >= limit
 
 
+def check_agent(found: Any) -> None:
+    """Refuse what `--agent` names if no rollout can use it, before anything is started.
+
+    Raises:
+        ConfigError: it cannot be constructed without arguments, or has no way to answer.
+    """
+    if not isinstance(found, type):
+        if not hasattr(found, "play") and not callable(found):
+            raise ConfigError(f"--agent names {found!r}, which is neither an agent nor a class of agents")
+        return
+    if hasattr(found, "predict") and not hasattr(found, "play"):
+        return  # which arguments it is given depends on the environment
+    try:
+        _constructor(found).bind(None, **_constructor_arguments(found))
+    except TypeError as error:
+        raise ConfigError(
+            f"--agent: {found.__name__} cannot be constructed: {error}. Rollouts construct agents with a name at most; "
+            "write a subclass that gives the rest"
+        ) from None
+    own_reply = getattr(found, "reply", None) is not AgentBase.reply if issubclass(found, AgentBase) else False
+    if not (hasattr(found, "play") or own_reply or ("__call__" in dir(found) and not issubclass(found, AgentBase))):
+        raise ConfigError(
+            f"--agent: {found.__name__} has neither `play(episode)` nor, as a subclass of AgentBase, a `reply` of its own"
+        )
+
+
+def _constructor(kind: type) -> inspect.Signature:
+    """Return the signature of the constructor; that of the class would be its metaclass's."""
+    return inspect.signature(kind.__init__)  # type: ignore[misc]  # of this class, not of an instance
+
+
+def _constructor_arguments(kind: type) -> dict[str, Any]:
+    return {name: value for name, value in {"name": "agent"}.items() if name in _constructor(kind).parameters}
+
+
 def _agent(settings: PlaySettings, environment: Environment) -> Any:
     """Return a new agent for an environment that is open.
 
@@ -198,8 +234,7 @@ def _agent(settings: PlaySettings, environment: Environment) -> Any:
             raise UsageError(f"--agent {settings.agent}: name the class; every rollout needs an agent of its own")
         return PredictingAgent(found, _known(settings, environment), getattr(environment.machine, "host", None))
     if isinstance(found, type):
-        names = inspect.signature(found).parameters
-        found = found(**{name: value for name, value in {"name": "agent"}.items() if name in names})
+        found = found(**_constructor_arguments(found))
     if not hasattr(found, "play"):
         require_agent(found, "--agent")
     return found
@@ -225,7 +260,10 @@ def _known(settings: PlaySettings, environment: Environment) -> dict[str, Any]:
 async def _let_play(agent: Any, episode: PlayedEpisode) -> Played:
     """Have the agent play: itself if it can, else by one reply to the question."""
     if hasattr(agent, "play"):
-        played = await agent.play(episode)
+        try:
+            played = await agent.play(episode)
+        except TurnsUsedUp:
+            return Played(episode.said_last(), TURNS_USED_UP)
         return played if isinstance(played, Played) else Played(str(played))
     episode.messages.append({"role": "user", "content": episode.question})
     if replies_async(agent):

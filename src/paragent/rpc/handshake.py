@@ -14,6 +14,7 @@ Both proofs cover both nonces, so neither can be used again.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ __all__ = ["LONGEST", "ClientSide", "ServerSide", "as_text", "read_text"]
 LONGEST = 4096
 """Bytes of the longest text of a handshake; a real one has a few hundred."""
 _NONCE_DIGITS = 64
+_NONCE = re.compile(rf"[0-9a-f]{{{_NONCE_DIGITS}}}")
 
 
 def as_text(fields: dict[str, Any]) -> bytes:
@@ -120,6 +122,6 @@ class ServerSide:
 
 def _nonce_in(fields: dict[str, Any]) -> str:
     nonce = fields.get("nonce")
-    if not isinstance(nonce, str) or len(nonce) != _NONCE_DIGITS:
-        raise ProtocolError("the handshake has no nonce")
+    if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):
+        raise ProtocolError(f"the handshake has no nonce of {_NONCE_DIGITS} hexadecimal digits")
     return nonce

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paragent._terminal import behind
 from paragent.tasks import TaskStatus
 
 if TYPE_CHECKING:
@@ -116,6 +117,6 @@ def _rich_bar(title: str, total: int | None) -> tuple[Any, Any]:
         MofNCompleteColumn(),
         TextColumn("[cyan]{task.fields[under_way]} under way[/] [red]{task.fields[bad]} without success"),
         TimeRemainingColumn(elapsed_when_finished=True),
-        console=Console(stderr=True),
+        console=Console(file=behind(sys.stderr)),
     )
     return bar, bar.add_task(title, total=total, under_way=0, bad=0)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "Z", "compare"]
 
-_Z = 1.959964
+Z = 1.959964
 """Standard errors on either side of the mean for 95 %."""
 _CHANGE = 1e-9
 
@@ -44,7 +44,7 @@ def compare(a: Mapping[str, float], b: Mapping[str, float]) -> Comparison | None
     interval = None
     if count > 1:
         error = math.sqrt(sum((one - mean) ** 2 for one in differences) / (count - 1) / count)
-        interval = (mean - _Z * error, mean + _Z * error)
+        interval = (mean - Z * error, mean + Z * error)
     changed = [(task, a[task], b[task]) for task in common if abs(a[task] - b[task]) > _CHANGE]
     return Comparison(
         pairs=count,

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["RunDirectory", "find_runs", "pictures_of", "plain_name", "result_line"]
 
 _JOURNAL = "journal.sqlite"
-_LONGEST_NAME = 120
-"""Characters of a name; file systems allow 255 bytes."""
+_LONGEST_NAME = 160
+"""Bytes of a name, before what is added to it; file systems allow 255."""
 _SHOWN = [field.name for field in fields(Play) if field.name not in {"decides", "trajectory", "files"}]
 
 
@@ -84,8 +84,6 @@ class RunDirectory:
             self._before.update(self.path.iterdir())
             self._take_lock()
             self.live.mkdir(exist_ok=True)
-            for stale in self.live.iterdir():
-                stale.unlink(missing_ok=True)
         self.journal = Journal(self.path / _JOURNAL)
         known = self.journal.meta("identity")
         if known not in {None, identity}:
@@ -100,6 +98,12 @@ class RunDirectory:
         resumed = any(True for _ in self.journal.results())
         self._rewrite_results()
         return resumed
+
+    def forget_live(self) -> None:
+        """Remove what workers of earlier sessions said that they were doing."""
+        with self._guarded():
+            for stale in self.live.iterdir():
+                stale.unlink(missing_ok=True)
 
     def hold(self) -> None:
         """Take hold of a run that exists, to add to it what is no result."""
@@ -221,9 +225,15 @@ def pictures_of(run: Path, task: str, attempt: int) -> Path:
 
 
 def plain_name(name: str) -> str:
-    """Return a name that can be a file's or a folder's: an id from somewhere else must not lead out of the directory."""
-    plain = name.replace("/", "_").replace("\0", "_").lstrip(".") or "_"
-    return plain if len(plain) <= _LONGEST_NAME else f"{plain[:_LONGEST_NAME]}-{sha256(name.encode()).hexdigest()[:12]}"
+    """Return a name that can be a file's or a folder's: an id from somewhere else must not lead out of the directory.
+
+    Different names stay different: one that has to be changed gets a digest of itself.
+    """
+    encoded = name.encode("utf-8", "surrogatepass")
+    plain = name.replace("/", "_").replace("\0", "_").lstrip(".").encode("utf-8", "replace")[:_LONGEST_NAME]
+    if plain == encoded and plain:
+        return name
+    return f"{plain.decode(errors='ignore')}-{sha256(encoded).hexdigest()[:12]}"
 
 
 def result_line(play: Play) -> str:

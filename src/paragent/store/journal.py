@@ -125,6 +125,13 @@ class Journal:
             else:
                 self._undecided.discard(key)
 
+    def reopen(self, statuses: Sequence[PlayStatus]) -> int:
+        """Have rollouts played again whose result has one of these statuses; return how many."""
+        marks = ", ".join("?" * len(statuses))
+        with self._transaction("reopen results"):
+            query = f"UPDATE plays SET decides = 0 WHERE decides = 1 AND status IN ({marks})"  # noqa: S608 - question marks
+            return self._db.execute(query, list(statuses)).rowcount
+
     def set_scores(self, metric: str, scores: Iterable[tuple[int, float | None]]) -> None:
         """Add what a further metric says about plays, by their numbers."""
         with self._transaction("keep scores"):
@@ -202,6 +209,13 @@ class Journal:
             for row in page:
                 yield row[0], _play(row[1:])
             after = page[-1][0]
+
+    def has_play(self, task: str, attempt: int, worker: str, *, since: float, requests: int) -> bool:
+        """Return whether a play of this rollout by this worker that ended after `since` is recorded with so many requests."""
+        query = (
+            "SELECT 1 FROM plays WHERE task = ? AND attempt = ? AND worker = ? AND ended >= ? AND requests >= ? LIMIT 1"
+        )
+        return self._db.execute(query, [task, attempt, worker, since, requests]).fetchone() is not None
 
     def task(self, task: str) -> StoredTask | None:
         """Return a task by its id."""

@@ -7,7 +7,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paragent.store.comparing import Z
 from paragent.store.records import PlayStatus
+from paragent.tasks.recording import TURNS_USED_UP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +46,9 @@ class Summary:
     mean_of_played: float | None
     """The same without the failures of infrastructure."""
     standard_error: float | None
+    """Of `mean`, clustered by task: attempts at one task are not independent. None with fewer than two tasks."""
+    interval: tuple[float, float] | None
+    """The 95 % interval of `mean`, from `standard_error`."""
     scored: int
     """How many results have a score."""
     pass_at: dict[int, float] = field(default_factory=dict)
@@ -64,6 +69,9 @@ class Summary:
     """By metric, over the results for which it has a value."""
     machines: dict[str, float] | None = None
     """`hand_overs`, `leased_seconds`, `machine_seconds` and `utilisation`; None: no machines were used."""
+
+    out_of_turns: bool = False
+    """Every result came from a rollout that used up its turns, and none has a score above 0."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -92,10 +100,18 @@ def summarise(journal: Journal, attempts: int) -> Summary:
         sessions=sessions,
         seconds=seconds,
         means=_means(journal),
+        out_of_turns=_out_of_turns(journal),
         machines=_machines(journal),
         **_scores(journal, statuses),
         **_use(journal),
     )
+
+
+def _out_of_turns(journal: Journal) -> bool:
+    [(results, used_up, best)] = journal.rows(
+        "SELECT count(*), total(ending = ?), max(score) FROM plays WHERE decides = 1", [TURNS_USED_UP]
+    )
+    return bool(results) and used_up == results and not best
 
 
 def _failures(journal: Journal) -> dict[str, int]:
@@ -111,19 +127,25 @@ def final_failures(journal: Journal) -> dict[str, int]:
 
 def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
     """Return the mean in both its forms; a completed rollout that nothing could score is in neither."""
-    [(total, squares, scored)] = journal.rows(
-        "SELECT total(score), total(score * score), count(score) FROM plays WHERE decides = 1"
+    [(tasks, counted, total, scored, squares, products, sizes)] = journal.rows(
+        "SELECT count(*), total(n), total(s), total(scored), total(s * s), total(s * n), total(n * n) FROM ("
+        "SELECT count(*) AS n, total(score) AS s, count(score) AS scored FROM plays "
+        "WHERE decides = 1 AND (score IS NOT NULL OR status != ?) GROUP BY task)",
+        [PlayStatus.COMPLETED],
     )
-    [(unscorable,)] = journal.rows(
-        "SELECT count(*) FROM plays WHERE decides = 1 AND score IS NULL AND status = ?", [PlayStatus.COMPLETED]
-    )
-    counted = sum(statuses.values()) - unscorable
     played = counted - statuses.get(PlayStatus.INFRASTRUCTURE, 0)
+    mean = total / counted if counted else None
+    error = None
+    if mean is not None and tasks > 1:
+        # The deviations of each task's attempts are summed before they are squared, so what attempts have in common counts once.
+        deviations = squares - 2 * mean * products + mean * mean * sizes
+        error = math.sqrt(max(0.0, deviations) * tasks / (tasks - 1)) / counted
     return {
-        "mean": total / counted if counted else None,
+        "mean": mean,
         "mean_of_played": total / played if played > 0 else None,
-        "standard_error": _standard_error(total, squares, counted),
-        "scored": scored,
+        "standard_error": error,
+        "interval": None if mean is None or error is None else (mean - Z * error, mean + Z * error),
+        "scored": int(scored),
     }
 
 
@@ -160,13 +182,6 @@ def pass_at(k: int, tries: int, solved: int) -> float:
     if tries - solved < k:
         return 1.0
     return 1.0 - math.comb(tries - solved, k) / math.comb(tries, k)
-
-
-def _standard_error(total: float, squares: float, count: int) -> float | None:
-    if count < 2:
-        return None
-    variance = max(0.0, (squares - total * total / count) / (count - 1))
-    return math.sqrt(variance / count)
 
 
 def _pass_at(journal: Journal, attempts: int) -> dict[int, float]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["Recording", "current_recording", "current_task", "record_step", "record_usage"]
+__all__ = ["TURNS_USED_UP", "Recording", "current_recording", "current_task", "record_step", "record_usage"]
+
+TURNS_USED_UP = "turns used up"
+"""How a rollout ended that was stopped by its limit of turns."""
 
 
 class Recording:

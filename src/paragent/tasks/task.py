@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paragent._ids import new_id
+from paragent._numbers import seconds, whole
 from paragent.errors import ConfigError
 
 __all__ = ["Task"]
@@ -41,7 +42,7 @@ class Task:
     def __post_init__(self) -> None:
         if type(self.id) is not str or not self.id:
             raise ConfigError(f"a task's id must be a non-empty string, not {self.id!r}")
-        if self.timeout is not None and (isinstance(self.timeout, bool) or not self.timeout > 0):
-            raise ConfigError(f"task {self.id!r}: timeout must be a number of seconds above 0, not {self.timeout!r}")
-        if self.max_retries is not None and (type(self.max_retries) is not int or self.max_retries < 0):
-            raise ConfigError(f"task {self.id!r}: max_retries must be 0 or more, not {self.max_retries!r}")
+        if self.timeout is not None:
+            seconds(self.timeout, f"task {self.id!r}: timeout", none=True)
+        if self.max_retries is not None:
+            whole(self.max_retries, f"task {self.id!r}: max_retries", least=0, none=True)

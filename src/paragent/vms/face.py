@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from paragent._clock import monotonic
 from paragent._ids import new_id
+from paragent._numbers import seconds
 from paragent._processes import here, program
 from paragent.errors import LeaseLost, LeaseTimeout, ParagentError, PoolStopped
 
@@ -250,10 +251,11 @@ class PoolFace(ABC):
             heartbeat: Whether heartbeats are sent by themselves; else call `Lease.renew`.
 
         Raises:
+            ConfigError: a number is not one of seconds.
             LeaseTimeout: (on entering) no machine became free in time.
             PoolStopped, PoolFailed: (on entering) the pool has ended.
         """
-        return Leasing(self, self._request(holder, duration, limit), timeout, heartbeat)
+        return Leasing(self, self._request(holder, duration, limit, timeout), timeout, heartbeat)
 
     def allocate(
         self,
@@ -265,7 +267,7 @@ class PoolFace(ABC):
         heartbeat: bool = True,
     ) -> Lease:
         """Lease a machine until `release`; arguments and errors as `lease`."""
-        return self._take(self._request(holder, duration, limit), timeout, heartbeat)
+        return self._take(self._request(holder, duration, limit, timeout), timeout, heartbeat)
 
     def release(self, lease: Lease) -> None:
         """Give a machine back; again is no error."""
@@ -318,7 +320,17 @@ class PoolFace(ABC):
 
     # --- crossing threads ---------------------------------------------------------------------------------------------
 
-    def _request(self, holder: str | None, duration: float, limit: float | None) -> LeaseRequest:
+    def _request(self, holder: str | None, duration: float, limit: float | None, timeout: float | None) -> LeaseRequest:
+        """Return what is asked of the pool.
+
+        Raises:
+            ConfigError: a number is not one of seconds.
+        """
+        seconds(duration, "duration")
+        if limit is not None:
+            seconds(limit, "limit", none=True)
+        if timeout is not None:
+            seconds(timeout, "timeout", zero=True, none=True)
         return LeaseRequest(new_id("request"), holder or f"{program()} {here()}".strip(), duration, limit)
 
     def _take(self, request: LeaseRequest, timeout: float | None, heartbeat: bool) -> Lease:

@@ -14,11 +14,11 @@ from paragent.vms.folders import cache_folder
 from paragent.vms.hand_over import adopt, verify_clean
 from paragent.vms.ledger import EffectKind, LeaseRecord, Trouble
 from paragent.vms.ownership import dead_runs
-from paragent.vms.states import FINAL, MachineState
+from paragent.vms.states import FINAL
 from paragent.vms.status import Grant, MachineStatus, PoolStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
 
     from paragent.vms.ledger import Effect, Ledger
     from paragent.vms.providers.base import Instance, Provider
@@ -32,6 +32,9 @@ _STOP_SECONDS = 60.0
 _WAY_SECONDS = 0.25
 """How long a reset makes way for machines that are being handed out: somebody waits for those, nobody for the reset. Ten
 hand-outs at once are through in a tenth of that."""
+_LOOKS = 6
+_LOOK_PAUSE = 0.5
+"""How often it is looked for what is left of a run before its folder is kept for the next pool, and seconds in between."""
 _LOGS_KEPT = 50
 """Files of quarantined machines that are kept for one pool, the newest ones."""
 
@@ -69,11 +72,33 @@ class Keeper:
         dead = {folder.name: folder for folder in dead_runs(self.provider.run.pool)}
         if not dead:
             return
-        for instance_id in await self.provider.list_own(dead.keys()):
-            _log.warning("removing machine %s, which an earlier pool left", instance_id)
-            await self.provider.stop(instance_id)
+        if not await self._end_all(dead.keys(), "removing machine %s, which an earlier pool left"):
+            return  # their folders stay, so that the next pool tries again
         for folder in dead.values():
             await asyncio.to_thread(shutil.rmtree, folder, True)
+
+    async def _end_all(self, runs: Collection[str], message: str) -> bool:
+        """End what bears the mark of one of `runs`, until a last look finds nothing; return whether it did.
+
+        A cloud lists what was created or ended a moment ago late, so one look is not enough.
+
+        Raises:
+            MachineFailed: it cannot be found out what there is.
+        """
+        for _ in range(_LOOKS):
+            left = await self.provider.list_own(runs)
+            if not left:
+                return True
+            for instance_id in left:
+                _log.warning(message, instance_id)
+                try:
+                    async with asyncio.timeout(_STOP_SECONDS):
+                        await self.provider.stop(instance_id)
+                except (ParagentError, OSError) as error:  # TimeoutError is an OSError
+                    _log.warning("machine %s could not be ended: %s", instance_id, error)
+            await asyncio.sleep(_LOOK_PAUSE)
+        _log.error("not all machines could be ended; the next pool of this name tries again: %s", ", ".join(left))
+        return False
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Return when `condition` holds; it is looked at after every change of the ledger."""
@@ -94,14 +119,12 @@ class Keeper:
         while self._work:
             await asyncio.wait(list(self._work.values()))
         try:
-            for instance_id in await self.provider.list_own([self.provider.run.id]):
-                await self.provider.stop(instance_id)
+            return await self._end_all([self.provider.run.id], "ending machine %s, which is still there")
         except ParagentError as error:
             _log.error("not all machines could be ended; the next pool of this name tries again: %s", error)
             return False
         finally:
             await self.provider.close()
-        return True
 
     # --- what holders ask -------------------------------------------------------------------------------------------
 
@@ -156,7 +179,7 @@ class Keeper:
         await self._begin(machine_id, self._reset_for_holder(machine_id, lease))
         grant = self._grants.get(token)
         if grant is None or token not in self.ledger.leases:
-            raise LeaseLost(f"lease {token} has ended: {self.ledger.machines[machine_id].reason or 'it was too late'}")
+            raise LeaseLost(f"lease {token} has ended: {self.ledger.reason(machine_id) or 'it was too late'}")
         return grant
 
     async def pause(self, token: int, paused: bool) -> None:
@@ -170,7 +193,8 @@ class Keeper:
             raise LeaseLost(f"lease {token} has ended")
         await self._begin(lease.machine_id, self._pause(lease.machine_id, lease, paused))
         if token not in self.ledger.leases:
-            raise LeaseLost(f"lease {token} has ended: {self.ledger.machines[lease.machine_id].reason}")
+            reason = self.ledger.reason(lease.machine_id) or "it was too late"
+            raise LeaseLost(f"lease {token} has ended: {reason}")
 
     async def _pause(self, machine_id: str, lease: LeaseRecord, paused: bool) -> None:
         if self.ledger.leases.get(lease.token) is not lease:
@@ -244,7 +268,7 @@ class Keeper:
         elif effect.kind is EffectKind.RESET:
             self._begin(machine_id, self._reset(machine_id))
         elif effect.kind is EffectKind.DISCARD:
-            self._begin(machine_id, self._discard(machine_id), instead=True)
+            self._begin(machine_id, self._discard(machine_id, effect.quarantined), instead=True)
         elif lease is not None:
             self._begin(machine_id, self._hand_out(machine_id, lease))
 
@@ -345,12 +369,12 @@ class Keeper:
             self._answer(lease.request_id, grant)
             self._set_alarm()
 
-    async def _discard(self, machine_id: str) -> None:
+    async def _discard(self, machine_id: str, quarantined: bool) -> None:
         instance = self._instances.pop(machine_id, None)
         if instance is None:
             return
         try:
-            if self.ledger.machines[machine_id].state is MachineState.QUARANTINED:
+            if quarantined:
                 await asyncio.to_thread(self._keep_logs, machine_id, instance.id)
             async with asyncio.timeout(_STOP_SECONDS):
                 await self.provider.stop(instance.id)
@@ -364,7 +388,7 @@ class Keeper:
             with contextlib.suppress(OSError):
                 target = home / f"{run.id}-{machine_id}-{log.name}"
                 shutil.copyfile(log, target)
-                self.ledger.machines[machine_id].reason += f" (log: {target})"
+                self.ledger.note(machine_id, f" (log: {target})")
         kept = sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)
         for old in kept[:-_LOGS_KEPT]:
             old.unlink(missing_ok=True)

@@ -12,8 +12,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from paragent._clock import monotonic
+from paragent._numbers import seconds, whole
 from paragent._wording import counted
-from paragent.errors import ConfigError, LeaseLost, PoolFailed, PoolStopped, UsageError
+from paragent.errors import LeaseLost, PoolFailed, PoolStopped, UsageError
 from paragent.vms.states import FINAL, LIVE, MachineState
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class Effect:
     kind: EffectKind
     machine_id: str
     lease: LeaseRecord | None = None
+    quarantined: bool = False
+    """For DISCARD: whether the machine broke. By the time that it is ended, the table may have forgotten the machine."""
 
 
 @dataclass(slots=True)
@@ -116,8 +119,7 @@ class Ledger:
         self, size: int, spares: int = 0, *, clock: Clock = monotonic, patience: int = 3, first_token: int = 1
     ) -> None:
         for name, number, least in (("size", size, 1), ("spares", spares, 0), ("patience", patience, 1)):
-            if number < least:
-                raise ConfigError(f"the {name} of a pool must be at least {least}, not {number}")
+            whole(number, f"the {name} of a pool", least=least)
         self.size, self.spares, self.patience = size, spares, patience
         self.machines: dict[str, MachineRecord] = {}
         self.leases: dict[int, LeaseRecord] = {}
@@ -214,6 +216,16 @@ class Ledger:
             if machine.state in LIVE and machine.state is not MachineState.LEASED:
                 self._end(machine, MachineState.STOPPED, "the pool was drained")
 
+    def reason(self, machine_id: str) -> str:
+        """Return why a machine is in a final state; empty if it is not, or has been forgotten."""
+        machine = self.machines.get(machine_id)
+        return machine.reason if machine is not None else ""
+
+    def note(self, machine_id: str, text: str) -> None:
+        """Add to the reason of a machine that has ended, if it is still remembered."""
+        if (machine := self.machines.get(machine_id)) is not None:
+            machine.reason += text
+
     @property
     def drained(self) -> bool:
         """Whether no machine is alive."""
@@ -251,15 +263,16 @@ class Ledger:
             LeaseLost: this request had a lease which has ended.
             PoolFailed: the pool gave up.
             PoolStopped: the pool is being drained.
-            ConfigError: `duration` or `limit` is not more than 0.
+            ConfigError: `duration` or `limit` is not a number of seconds above 0.
         """
         if lease := self._granted.get(request_id):
             return lease
         if request_id in self._ended:
             raise LeaseLost(f"the lease of request {request_id} has ended; ask again with a new id")
         self._check_open()
-        if duration <= 0 or (limit is not None and limit <= 0):
-            raise ConfigError(f"a lease needs a duration and a limit of more than 0 s, not {duration} and {limit}")
+        seconds(duration, "the duration of a lease")
+        if limit is not None:
+            seconds(limit, "the limit of a lease", none=True)
         if request_id not in self._pending:
             self._pending[request_id] = _Request(request_id, holder, duration, limit)
             self._match()
@@ -386,7 +399,7 @@ class Ledger:
         self._free.pop(machine.id, None)
         machine.lease, machine.reason = None, reason
         self._set(machine, state)
-        self.effects.append(Effect(EffectKind.DISCARD, machine.id))
+        self.effects.append(Effect(EffectKind.DISCARD, machine.id, quarantined=state is MachineState.QUARANTINED))
         self._final.append(machine.id)
         if len(self._final) > _FINAL_KEPT:
             del self.machines[self._final.popleft()]

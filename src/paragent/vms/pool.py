@@ -9,6 +9,7 @@ import time
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
+from paragent._numbers import seconds, whole
 from paragent.errors import ConfigError, LeaseTimeout, PoolFailed, PoolStopped, UsageError
 from paragent.vms.face import PoolFace
 from paragent.vms.keeper import Keeper
@@ -69,7 +70,7 @@ class VMPoolManager(PoolFace):
         patience = size + spares + 2 if patience is None else patience
         # Tokens of a later pool are larger, so that a holder of this one is refused by its machines, too.
         self._ledger = Ledger(size, spares, patience=patience, first_token=time.time_ns())
-        self._resets = resets_at_once or size + spares
+        self._resets = size + spares if resets_at_once is None else whole(resets_at_once, "resets_at_once", least=1)
         self._name = name
         self._thread: threading.Thread | None = None
         self._running: asyncio.AbstractEventLoop | None = None
@@ -113,7 +114,9 @@ class VMPoolManager(PoolFace):
         Raises:
             PoolFailed: machines break over and over.
             LeaseTimeout: it took longer than `timeout` seconds.
+            ConfigError: `timeout` is not a number of seconds.
         """
+        seconds(timeout, "timeout", zero=True)
 
         async def wait() -> None:
             try:
@@ -136,7 +139,13 @@ class VMPoolManager(PoolFace):
         return sum(1 for machine in self._ledger.machines.values() if machine.state in wanted)
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Grant nothing more and wait until all machines came back; False if that took longer than `timeout`."""
+        """Grant nothing more and wait until all machines came back; False if that took longer than `timeout`.
+
+        Raises:
+            ConfigError: `timeout` is not a number of seconds.
+        """
+        if timeout is not None:
+            seconds(timeout, "timeout", zero=True, none=True)
 
         async def wait() -> bool:
             keeper = self._open()

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from paragent.envs.osworld.access import Access
 from paragent.envs.osworld.controller import Controller
 from paragent.envs.osworld.ground import Ground
 from paragent.envs.osworld.setting_up import STEPS, lacking, set_up
@@ -36,7 +37,8 @@ def shell(command: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def ground(shared_desktop: Machine, tmp_path: Path) -> Ground:
-    return Ground(Controller(shared_desktop), tmp_path, "secret", (1280, 800), run_steps=set_up)
+    access = Access(tmp_path, allow_private=True)
+    return Ground(Controller(shared_desktop), tmp_path, "secret", (1280, 800), run_steps=set_up, access=access)
 
 
 def do(ground: Ground, *steps: dict[str, Any]) -> None:
@@ -242,7 +244,9 @@ def test_a_step_that_fails_is_named(ground: Ground) -> None:
     for bad, reason in (
         (step("dance"), "dance"),
         (step("launch"), "command"),
-        (step("upload_file", files=[{"local_path": "/no/such", "path": "x"}]), "No such file"),
+        (step("upload_file", files=[{"local_path": "no/such", "path": "x"}]), "No such file"),
+        (step("upload_file", files=[{"local_path": "/etc/passwd", "path": "x"}]), "outside of the folder"),
+        (step("replay", trajectory="../secret.json"), "outside of the folder"),
         (step("download", files=[{"url": "file:///etc/passwd", "path": "x"}]), "cannot fetch"),
         (step("login", settings_file="x", platform="googledrive"), "Google account"),
     ):

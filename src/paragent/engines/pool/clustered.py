@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from paragent._ids import new_id
+from paragent._numbers import seconds
 from paragent._plugins import require_extra
 from paragent.engines.pool.options import check_options
 from paragent.engines.pool.pace import Pace
@@ -153,7 +154,9 @@ class ClusterRuntime(PooledRuntime):
 
     @property
     def _start_timeout(self) -> float:
-        return float(self.config.engine_options.get("start_timeout", START_TIMEOUT))
+        return seconds(
+            self.config.engine_options.get("start_timeout", START_TIMEOUT), "engine_options['start_timeout']"
+        )
 
     def _station_ended(self, name: str, reason: str) -> None:
         with self._roster:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from paragent._numbers import seconds, whole
 from paragent._plugins import require_extra
 from paragent.envs.base import Environment
+from paragent.envs.osworld.access import Access
 from paragent.envs.osworld.actions import Action, BadAction, actions_in, command_of, read_action, special_in
 from paragent.envs.osworld.controller import Controller
 from paragent.envs.osworld.coverage import lacks
@@ -71,6 +73,14 @@ class OSWorldOptions:
     settle: Annotated[float, "seconds that programs which the set-up launches may take to appear"] = 20.0
     screenshots: Annotated[int, "how many of the last screenshots the model is sent"] = 3
     record: Annotated[bool, "keep a video of the screen"] = False
+    data_folder: Annotated[Path | None, "whose files tasks may put into the guest; otherwise that of --data"] = None
+    allow_private: Annotated[bool, "whether tasks may download from this computer and private networks"] = False
+
+    def __post_init__(self) -> None:
+        for name in ("pause", "settle"):
+            seconds(getattr(self, name), name, zero=True)
+        for name, least in (("screen_width", 1), ("screen_height", 1), ("screenshots", 0)):
+            whole(getattr(self, name), name, least=least)
 
 
 class OSWorldEnvironment(Environment):
@@ -97,6 +107,7 @@ class OSWorldEnvironment(Environment):
         self.pictures_shown = chosen.screenshots
         self._tools = {name: one for name, one in self._tools.items() if name in _TOOLS[chosen.action_space]}
         self._screen = (chosen.screen_width, chosen.screen_height)
+        self._access = Access(chosen.data_folder, chosen.allow_private)
         self._marks: tuple[tuple[int, int], ...] = ()
         self._seen: Observation | None = None
         """What was seen last; None while an action is under way, and if it was stopped."""
@@ -124,7 +135,13 @@ class OSWorldEnvironment(Environment):
             require_extra("the observation type 'som'", extra="osworld", package="PIL")
 
     def lacking(self, item: Item) -> list[str]:
-        return lacks(item.metadata)
+        if found := lacks(item.metadata):
+            return found  # its steps may not even be steps
+        steps = [
+            *(item.metadata.get("config") or ()),
+            *((item.metadata.get("evaluator") or {}).get("postconfig") or ()),
+        ]
+        return [f"the file {refusal}" for refusal in self._access.refused(steps)]
 
     def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
         space = self.options.action_space
@@ -142,7 +159,14 @@ class OSWorldEnvironment(Environment):
             self._screen = await controller.screen_size()
         self.instructions = self._instructions()
         self._folder = Path(tempfile.mkdtemp(prefix="paragent-osworld-"))
-        self._ground = Ground(controller, self._folder, options.client_password, self._screen, run_steps=set_up)
+        self._ground = Ground(
+            controller,
+            self._folder,
+            options.client_password,
+            self._screen,
+            run_steps=set_up,
+            access=self._access,
+        )
         self._observer = Observer(controller, options.observation_type, self._screen, terminal=options.terminal)
         steps = item.metadata.get("config") or []
         if steps:

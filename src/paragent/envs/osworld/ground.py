@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from paragent.envs.osworld.access import Access
 from paragent.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ class Ground:
     """The last thing that the agent did, in the form in which it said it."""
     run_steps: Callable[[Sequence[Mapping[str, Any]], Ground], Awaitable[None]] = _no_steps
     """Runs set-up steps on this ground."""
+    access: Access = field(default_factory=Access)
+    """What task files may use of this host."""
 
     @property
     def failed(self) -> bool:

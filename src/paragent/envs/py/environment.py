@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from paragent._numbers import seconds, whole
 from paragent.bounded import Limits
 from paragent.envs.base import Environment
 from paragent.envs.py.interpreter import Interpreter, LocalInterpreter
@@ -38,6 +39,11 @@ class PyOptions:
     cell_limit: Annotated[float, "seconds for one cell, or for a program with its tests"] = 30.0
     memory: Annotated[int, "MiB for a program and all that it starts"] = 1024
     processes: Annotated[int, "processes and threads of a program"] = 64
+
+    def __post_init__(self) -> None:
+        seconds(self.cell_limit, "cell_limit")
+        whole(self.memory, "memory", least=1)
+        whole(self.processes, "processes", least=1)
 
 
 class PyEnvironment(Environment):

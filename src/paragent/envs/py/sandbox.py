@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paragent.bounded import Limits, Partner, PartnerLost, far_side
+from paragent.envs.py.seccomp import JOIN_SESSION_KEYRING, UnsupportedMachine, filter_file, keyctl_number
 from paragent.errors import EnvironmentFailed, MissingProgram
 
 if TYPE_CHECKING:
@@ -41,17 +42,24 @@ _CURE = (
 async def start_in_bubblewrap(limits: Limits) -> Partner:
     """Start an interpreter that has no network, sees a read-only system and an empty /tmp of its own, and no other process.
 
+    It leaves the session keyring before it runs code, and a seccomp filter denies the system calls listed in `seccomp`.
+
     Raises:
-        MissingProgram: bubblewrap is not there, or may not do its work here.
+        MissingProgram: bubblewrap is not there, may not do its work here, or there is no filter for this processor.
         EnvironmentFailed: the interpreter does not start for another reason.
     """
     program = shutil.which("bwrap")
     if program is None:
         raise MissingProgram("the sandbox of the environment 'py'", "there is no bubblewrap (bwrap) here", _CURE)
-    root = os.geteuid() == 0
-    settings = {"limits": limits.as_rlimits(own_user=True), "uid": _fresh_user() if root else None}
-    command = [program, *_namespaces(root), *_file_system(), "--", sys.executable, "-I", _INSIDE, json.dumps(settings)]
-    partner = await Partner.start(command, limits, environment={})
+    try:
+        blocked = filter_file()
+    except UnsupportedMachine as error:
+        raise MissingProgram("the sandbox of the environment 'py'", str(error), "choose --sandbox vm") from None
+    try:
+        command = [program, "--seccomp", str(blocked), *_command(limits)]
+        partner = await Partner.start(command, limits, environment={}, pass_fds=(blocked,))
+    finally:
+        os.close(blocked)
     try:
         await partner.request({"code": "", "limit": _START_LIMIT}, _START_LIMIT)
     except PartnerLost as lost:
@@ -60,6 +68,17 @@ async def start_in_bubblewrap(limits: Limits) -> Partner:
             raise MissingProgram("the sandbox of the environment 'py'", problem, _CURE) from None
         raise EnvironmentFailed(f"the interpreter {lost.reason}: {lost.output[-500:]}") from None
     return partner
+
+
+def _command(limits: Limits) -> list[str]:
+    """Return bubblewrap's options and the interpreter's command."""
+    root = os.geteuid() == 0
+    settings = {
+        "limits": limits.as_rlimits(own_user=True),
+        "uid": _fresh_user() if root else None,
+        "keyctl": [keyctl_number(), JOIN_SESSION_KEYRING],
+    }
+    return [*_namespaces(root), *_file_system(), "--", sys.executable, "-I", _INSIDE, json.dumps(settings)]
 
 
 def _fresh_user() -> int:
@@ -87,6 +106,9 @@ def _file_system() -> list[str]:
     for name, value in _VARIABLES.items():
         options += ["--setenv", name, value]
     options += ["--proc", "/proc", "--dev", "/dev"]
+    for path in ("/proc/keys", "/proc/key-users"):  # they list the keys of the user, whatever the session keyring is
+        if Path(path).exists():
+            options += ["--ro-bind", "/dev/null", path]
     for path in ("/dev/shm", _TMP):  # noqa: S108 - the sandbox's own
         options += ["--perms", "1777", "--size", str(_TMP_BYTES), "--tmpfs", path]
     # Only now what is bound: an interpreter that lives below /tmp would be hidden by the sandbox's own.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - the options are read by their annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
+from paragent._numbers import whole
 from paragent._plugins import require
 from paragent.envs.base import Environment
 from paragent.envs.rag.citing import citation
@@ -41,6 +42,9 @@ class RagOptions:
     kb: Annotated[Path | None, "the knowledge base: a .json or .jsonl file, or a folder of text and Markdown"] = None
     top_k: Annotated[int, "how many documents a search shows"] = 5
     embeddings: Annotated[str | None, "a model of the endpoint that finds passages by meaning, besides words"] = None
+
+    def __post_init__(self) -> None:
+        whole(self.top_k, "top_k", least=1)
 
 
 @asynccontextmanager

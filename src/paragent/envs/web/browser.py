@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser as PlaywrightBrowser
     from playwright.async_api import BrowserContext
 
-__all__ = ["Browser", "find_chromium"]
+__all__ = ["FLAGS", "Browser", "find_chromium"]
 
 _START_LIMIT = 60.0
 """Seconds; it takes one or two on a quiet machine."""
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_FLAGS = [
+FLAGS = [
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -30,7 +30,7 @@ _FLAGS = [
     "--disable-component-update",
     "--disable-sync",
     "--disable-dev-shm-usage",
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",  # WebRTC would send UDP past the proxy, to any address
     "--js-flags=--max-old-space-size=512",
 ]
 
@@ -62,7 +62,7 @@ class Browser:
                     executable_path=executable,
                     headless=headless,
                     # Chromium's own sandbox refuses to run as root, where containers usually run it.
-                    args=[*_FLAGS, *(["--no-sandbox"] if os.geteuid() == 0 else [])],
+                    args=[*FLAGS, *(["--no-sandbox"] if os.geteuid() == 0 else [])],
                     proxy={"server": f"http://127.0.0.1:{gate.port}", "bypass": "<-loopback>"},
                     timeout=_START_LIMIT * 1000,
                     handle_sigint=False,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - the options are read by their annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from paragent._numbers import seconds, whole
 from paragent._plugins import require
 from paragent.envs.base import Environment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
@@ -45,6 +46,11 @@ class WebOptions:
     screen_width: int = 1280
     screen_height: int = 720
     chromium: Annotated[Path | None, "the browser; otherwise the system's Chromium"] = None
+
+    def __post_init__(self) -> None:
+        seconds(self.page_limit, "page_limit")
+        for name in ("screen_width", "screen_height"):
+            whole(getattr(self, name), name, least=1)
 
 
 class WebEnvironment(Environment):

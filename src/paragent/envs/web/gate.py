@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import mimetypes
 import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
+
+from paragent.envs.networks import PrivateAddress, check_public
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -69,10 +70,11 @@ class Gate:
         except (OSError, UnicodeError):
             raise Refused(f"there is no host {host!r}") from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        if not self._allow_private and (private := [one for one in addresses if not _is_public(one)]):
-            raise Refused(
-                f"{host!r} is at {private[0]}, which is no public address; private ones must be allowed explicitly"
-            )
+        if not self._allow_private:
+            try:
+                check_public(host, addresses)
+            except PrivateAddress as error:
+                raise Refused(f"{error}; private ones must be allowed explicitly") from None
         return addresses
 
     async def check(self, url: str) -> None:
@@ -134,17 +136,6 @@ class Gate:
                 except OSError as error:
                     failure = error
             raise failure
-
-
-def _is_public(address: str) -> bool:
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(parsed, ipaddress.IPv6Address):
-        inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo[1] if parsed.teredo else None)
-        if inner is not None and not inner.is_global:
-            return False
-        if parsed in ipaddress.ip_network("64:ff9b::/96"):  # NAT64: the last four bytes are an IPv4 address
-            return ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF).is_global
-    return parsed.is_global and not parsed.is_multicast
 
 
 def _port(netloc: str, default: int) -> int:

@@ -113,14 +113,15 @@ class _Nursery:
             self._shared.append(self._bear())
             return self._shared[-1]
 
-    def own(self, grace: float) -> tuple[Link, Child]:
+    def own(self, grace: float | None) -> tuple[Link, Child]:
         """Return the link to a child that is nobody else's, which ends if a cancelled call does not end within `grace`."""
         from paragent.remote.client.hard_stop import HardStop
 
         with self._lock:
             link = self._bear()
             child = self._children[-1]
-            link.hard_stop = HardStop(link, child.kill, grace)
+            if grace is not None:
+                link.hard_stop = HardStop(link, child.kill, grace)
             return link, child
 
     def _bear(self) -> Link:
@@ -178,10 +179,10 @@ def child_link() -> Link:
     return _nursery.shared()
 
 
-def own_child_link(grace: float) -> tuple[Link, Child]:
+def own_child_link(grace: float | None) -> tuple[Link, Child]:
     """Return the link to a fresh child server, and the child, which the caller ends.
 
-    It ends by itself if a call that was cancelled does not end within `grace` seconds.
+    It ends by itself if a call that was cancelled does not end within `grace` seconds, unless that is None.
     """
     return _nursery.own(grace)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent.remote.client.result import ENCODED, FAILED, HELD, PENDING, RAISED, Result
+from paragent.remote.client.result import ENCODED, FAILED, HELD, PENDING, RAISED, Result, value_of
 from paragent.remote.faults import encode_error
-from paragent.remote.values import encode_argument
+from paragent.remote.values import encode_argument, size_of
 
 if TYPE_CHECKING:
     from paragent.remote.client.link import Link
@@ -35,6 +35,10 @@ class Argued:
     def _encode(self, arg: Any, what: str) -> Any:
         if type(arg) is Result:
             return self._refer(arg, what)
+        if self._link.sends_data:
+            from paragent.remote.restricted import encode_data  # not at the top: few servers need it
+
+            return self._counted(encode_data(arg, value_of))
         value, size, code = encode_argument(arg, what, far=self._link.far)
         self.size += size
         if code:
@@ -67,9 +71,23 @@ class Argued:
             return ("f", value if state == FAILED else encode_error(value))
         return self._encode(value, what)
 
+    def _counted(self, value: Any) -> Any:
+        self.size += size_of(value)
+        return value
+
     def _reference(self, source: Link, result: Result, relay: Any) -> Any:
+        here, there = source.place.address, self._link.place.address
         if source is self._link:
-            return ("r", None, None, result._number)
-        if source.place.address.is_local and not self._link.place.address.is_local:
+            return ("r", None, None, result._number, None)
+        if here.is_local and not there.is_local:
             return relay(self._link, result)
-        return ("r", tuple(source.place.address), source.session, result._number)
+        tls = source.tls
+        if tls is None:
+            return ("r", tuple(here), source.session, result._number, None)
+        if there.path:  # a child of this program finds the files that this program uses
+            said = (tls.ca, tls.cert, tls.key, tls.server_name)
+        elif self._link.peer_tls:
+            said = (None, None, None, tls.server_name)
+        else:
+            return relay(self._link, result)
+        return ("r", tuple(here), source.session, result._number, said)

@@ -45,19 +45,31 @@ class Connection:
     """Carries what is in an outbox to a server and settles what comes back. Everything but `notify` is the I/O loop's."""
 
     def __init__(
-        self, place: Place, token: Token, tls: TlsConf | None, ledger: Ledger, loop: asyncio.AbstractEventLoop
+        self,
+        place: Place,
+        token: Token,
+        tls: TlsConf | None,
+        ledger: Ledger,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        data_only: bool = False,
     ) -> None:
         self.session = secrets.token_hex(16)
         """The name under which the server knows this client, through all its connections."""
         self.stream: ClientStream | None = None
         self.retirement: Callable[[], None] | None = None
         """What to do when nothing is under way or held any more."""
+        self.broken = False
+        """Whether the connection broke, until it is made again."""
+        self.peer_tls = False
+        """Whether the server said that it can connect to others with TLS."""
+        self._data_only = data_only
         self._place, self._token, self._tls = place, token, tls
         self._ledger, self._outbox = ledger, ledger.outbox
         self._loop = loop
         self._runner: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._conversation = Conversation(Limits().frame_bytes)
+        self._conversation = Conversation(Limits().frame_bytes, hears_data=data_only)
         self._instance: str | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
         self._closing = False
@@ -101,11 +113,13 @@ class Connection:
         patience = Patience(_FIRST_CONNECT)
         while True:
             welcome = await self._reach(patience)
+            self._take(welcome)
             try:
                 await self._converse(welcome)
             except (AccessDenied, LimitExceeded, ProtocolError):
                 raise
             except ParagentError as error:
+                self.broken = True
                 seen = any(word in str(error).lower() for word in _SEEN)
                 patience = Patience(_RECONNECT if seen else _RECONNECT_SILENT)
 
@@ -114,6 +128,7 @@ class Connection:
         while True:
             hello: dict[str, Any] = {"session": self.session, "program": program()}
             hello |= {"heard": self._conversation.heard, "again": self._instance is not None}
+            hello["data_only"] = self._data_only
             try:
                 self.stream, welcome = await connect(
                     self._place.address, "agents", self._token, self._tls, hello, patience
@@ -128,14 +143,28 @@ class Connection:
                 continue
             return welcome
 
+    def _take(self, welcome: dict[str, Any]) -> None:
+        """Take note of what the server says of itself.
+
+        Raises:
+            ServerLost: it is not the server that this was connected to before.
+        """
+        if self._instance is not None and (welcome["instance"] != self._instance or not welcome["resumed"]):
+            raise ServerLost(f"agent server {self._place.address} was started anew; its agents are gone")
+        self._instance = welcome["instance"]
+        self._ledger.window = int(welcome["window"])
+        self.peer_tls = bool(welcome["peer_tls"])
+        if not welcome["accepts_code"]:
+            from paragent.remote.restricted import translated  # not at the top: few servers need it
+
+            self._conversation.says_data = True
+            self._outbox.translate = translated
+        self.broken = False
+
     # --- speaking -------------------------------------------------------------------------------------------------------
 
     async def _converse(self, welcome: dict[str, Any]) -> None:
         assert self.stream is not None
-        if self._instance is not None and (welcome["instance"] != self._instance or not welcome["resumed"]):
-            raise ProtocolError(f"agent server {self._place.address} was started anew; its agents are gone")
-        self._instance = welcome["instance"]
-        self._ledger.window = int(welcome["window"])
         stream = self.stream
         for messages in self._conversation.resume(int(welcome["heard"])):
             for message in messages:
@@ -161,10 +190,20 @@ class Connection:
             outbox.awake = False
             while (outbox.items and not conversation.choked) or conversation.ack_due:
                 said = ([], []) if conversation.choked else outbox.take()
-                for message in conversation.say(*said):
+                for message in self._frame(*said):
                     await stream.write(message)
             if self.retirement is not None and not self._ledger.pending and not self._ledger.holds:
                 self.retirement()
+
+    def _frame(self, items: list[Any], attachments: list[Any]) -> list[bytes]:
+        """Return the messages of a frame; one that cannot be made ends the link, as whoever waits would wait for ever."""
+        try:
+            return self._conversation.say(items, attachments)
+        except Exception as error:
+            self._ledger.lose(ProtocolError(f"what was to be said to agent server {self._place.address}: {error}"))
+            assert self._runner is not None
+            self._runner.cancel()
+            raise
 
     def _hear(self, message: bytes) -> None:
         conversation = self._conversation

@@ -43,7 +43,7 @@ class Link:
     are what the first results end with.
     """
 
-    def __init__(self, place: Place, token: Token, tls: TlsConf | None) -> None:
+    def __init__(self, place: Place, token: Token, tls: TlsConf | None, *, data_only: bool = False) -> None:
         self.place, self.tls = place, tls
         self.far = not place.address.is_local
         """Whether the server is on another machine."""
@@ -52,7 +52,7 @@ class Link:
         self._loop = io_loop()
         self._outbox = Outbox(lambda: self.connection.notify())
         self.ledger = Ledger(self._outbox)
-        self.connection = Connection(place, token, tls, self.ledger, self._loop)
+        self.connection = Connection(place, token, tls, self.ledger, self._loop, data_only=data_only)
         self.hard_stop: HardStop | None = None
         """Ends the process of the server if a cancelled call does not end; None unless an agent has it for itself."""
         self._introducing = threading.Lock()
@@ -69,6 +69,21 @@ class Link:
     def lost(self) -> ParagentError | None:
         """Why nothing more can be asked of this server; None while it can."""
         return self.ledger.lost
+
+    @property
+    def broken(self) -> bool:
+        """Whether the connection broke and is not back: the server may be another one by then."""
+        return self.connection.broken
+
+    @property
+    def sends_data(self) -> bool:
+        """Whether the server is known to accept data only."""
+        return self._outbox.translate is not None
+
+    @property
+    def peer_tls(self) -> bool:
+        """Whether the server is known to be able to connect to other servers that use TLS."""
+        return self.connection.peer_tls
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 

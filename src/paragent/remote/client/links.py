@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import os
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import ServerLost
@@ -26,31 +27,40 @@ _FAREWELL = 0.15
 take."""
 
 _links: dict[tuple[Any, ...], Link] = {}
+"""The link that new agents of each server use."""
+_all: weakref.WeakSet[Link] = weakref.WeakSet()
+"""Every link that somebody still uses, also those that another one took the place of."""
 _lock = threading.Lock()
-"""Protects `_links`."""
+"""Protects both."""
 
 
-def link_to(address: Address, tls: TlsConf | None) -> Link:
-    """Return the link to the server at `address`; a fresh one if there is none or the last one was lost."""
-    key = (tuple(address), tls)
+def link_to(address: Address, tls: TlsConf | None, *, data_only: bool = False) -> Link:
+    """Return the link to the server at `address`; a fresh one if there is none, or the last one is lost or may soon be.
+
+    With `data_only` nothing that the server says is unpickled; such links have nothing to do with the others.
+    """
+    key = (tuple(address), tls, data_only)
     with _lock:
         link = _links.get(key)
-        if link is None or link.lost is not None:
-            link = _links[key] = Link(Elsewhere(address), load_token(), tls)
+        if link is None or link.lost is not None or link.broken:
+            link = _links[key] = Link(Elsewhere(address), load_token(), tls, data_only=data_only)
+            _all.add(link)
     return link
 
 
 def adopt(link: Link) -> None:
     """Have a link that was made elsewhere closed with the others, and found by its address."""
     with _lock:
-        _links[(tuple(link.place.address), None)] = link
+        _links[(tuple(link.place.address), None, False)] = link
+        _all.add(link)
 
 
 def close_links() -> None:
     """Say goodbye to every server. The end of the program does this."""
     with _lock:
-        links = list(_links.values())
+        links = list(_all)
         _links.clear()
+        _all.clear()
     if links:
         with contextlib.suppress(TimeoutError):
             run(_close(links), 2 * _FAREWELL)
@@ -63,8 +73,9 @@ async def _close(links: list[Link]) -> None:
 def _lose_all(name: str, error: BaseException) -> None:
     """Fail everything that waits for a server: the thread that would bring the answers is gone."""
     with _lock:
-        links = list(_links.values())
+        links = list(_all)
         _links.clear()
+        _all.clear()
     for link in links:
         link.ledger.lose(ServerLost(f"the connection broke: the thread {name!r} ended with {type(error).__name__}"))
 
@@ -72,6 +83,7 @@ def _lose_all(name: str, error: BaseException) -> None:
 def _forget() -> None:
     global _lock
     _links.clear()
+    _all.clear()
     _lock = threading.Lock()
 
 

@@ -36,13 +36,15 @@ class Outbox:
         notify: tells the I/O loop that there is something; called once until `take` has begun again.
     """
 
-    __slots__ = ("_notify", "awake", "items")
+    __slots__ = ("_notify", "awake", "items", "translate")
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
         self.items: deque[Any] = deque()
         self.awake = False
         """Whether the I/O loop knows that there is something to send."""
+        self.translate: Callable[[tuple[Any, ...]], tuple[Any, ...] | None] | None = None
+        """Where the server accepts data only: returns an item as data, or None where nothing of it is left."""
 
     def put(self, item: tuple[Any, ...], size: int = 0) -> None:
         """Put an item on its way; `size` is that of what is packed in it."""
@@ -57,6 +59,8 @@ class Outbox:
 
     def take(self) -> tuple[list[Any], list[Any]]:
         """Return the items of the next frame and their attachments."""
+        if self.translate is not None:
+            return self._take_data(self.translate)
         items: list[Any] = []
         attachments: list[Any] = []
         waiting, room = self.items, _FRAME_BYTES
@@ -68,6 +72,19 @@ class Outbox:
             items.append(item)
             if room < 0:
                 break
+        return items, attachments
+
+    def _take_data(self, translate: Callable[[tuple[Any, ...]], tuple[Any, ...] | None]) -> tuple[list[Any], list[Any]]:
+        items: list[Any] = []
+        attachments: list[Any] = []
+        room = _FRAME_BYTES
+        while self.items and len(items) < _FRAME_ITEMS and room >= 0:
+            waiting = self.items.popleft()
+            sized = type(waiting) is _Sized
+            item = translate(waiting.item if sized else waiting)
+            if item is not None:
+                room -= waiting.size if sized else 0
+                items.append(_attached(item, attachments) if sized else item)
         return items, attachments
 
 

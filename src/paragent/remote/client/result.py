@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from paragent.remote.client.link import Link
 
-__all__ = ["Result", "State", "Wakes", "wait"]
+__all__ = ["Result", "State", "Wakes", "value_of", "wait"]
 
 
 class State(enum.IntEnum):
@@ -235,31 +235,32 @@ class Result:
         return repr(self._value) if state is State.READY else f"<Result {state.name.lower()}>"
 
     def __eq__(self, other: object) -> bool:
-        return bool(self.result() == _value_of(other))
+        return bool(self.result() == value_of(other))
 
     def __ne__(self, other: object) -> bool:
-        return bool(self.result() != _value_of(other))
+        return bool(self.result() != value_of(other))
 
     def __lt__(self, other: Any) -> bool:
-        return bool(self.result() < _value_of(other))
+        return bool(self.result() < value_of(other))
 
     def __le__(self, other: Any) -> bool:
-        return bool(self.result() <= _value_of(other))
+        return bool(self.result() <= value_of(other))
 
     def __gt__(self, other: Any) -> bool:
-        return bool(self.result() > _value_of(other))
+        return bool(self.result() > value_of(other))
 
     def __ge__(self, other: Any) -> bool:
-        return bool(self.result() >= _value_of(other))
+        return bool(self.result() >= value_of(other))
 
     def __hash__(self) -> int:
         return object.__hash__(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _value_of, (self.result(),)
+        return value_of, (self.result(),)
 
 
-def _value_of(thing: Any) -> Any:
+def value_of(thing: Any) -> Any:
+    """Return the value of a lazy result, waiting for it; anything else as it is."""
     return thing.result() if type(thing) is Result else thing
 
 

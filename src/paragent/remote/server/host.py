@@ -61,7 +61,7 @@ class Host:
         self._loop, self._stop = loop, stop
         self.residents = Residents(policy, limits.agents, self.sessions)
         self.schedule = Schedule(policy, limits, loop, self.residents.construct, self.residents.free, failed)
-        self._references = References(self.sessions, loop, self.schedule.stir)
+        self._references = References(self.sessions, loop, self.schedule.stir, policy)
         self._ending = Ending(self.schedule, self.residents, loop)
         self._handlers: dict[str, Callable[..., None]] = {
             wire.BYE: self.end_session,
@@ -159,6 +159,8 @@ class Host:
         credit: int,
         seconds: float | None,
     ) -> None:
+        if type(credit) is not int or (seconds is not None and not float(seconds) > 0):  # NaN would upset every timer
+            raise ProtocolError("a call with a credit or a deadline that is none")
         target = self.residents.find(session, agent)
         if target is None:
             self._absent(session, number, agent, (name, args, kwargs, credit, seconds))
@@ -279,7 +281,9 @@ class Host:
             return session, True
         if len(self.sessions) >= self.limits.sessions:
             raise LimitExceeded(f"this server has {counted(len(self.sessions), 'client')}, which is its limit")
-        session = self.sessions[identity] = Session(identity, self.limits, self._loop, self.schedule.unpark)
+        session = self.sessions[identity] = Session(
+            identity, self.limits, self._loop, self.schedule.unpark, hears_data=not self.policy.accept_code
+        )
         session.plain_errors = not self.policy.accept_code
         return session, False
 

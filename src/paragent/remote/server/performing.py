@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections import deque
 from contextvars import copy_context
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from paragent._threads import run_loop, start_thread
@@ -63,6 +64,9 @@ def read_attribute(call: Call) -> None:
             value: Any = type(call.agent.thing).__qualname__
         else:
             value = getattr(call.agent.thing, name)
+            if isinstance(value, MethodType):
+                # A method is bound to its agent, so sending it would send the whole state, private attributes included.
+                raise AttributeError(f"{name!r} is a method: call it")
         encoded = encode_result(value, "the attribute", name)
     except Interruption:
         raise

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AccessDenied, LimitExceeded, ProtocolError
 from paragent.messages.msg import Msg
+from paragent.remote.methods import MOVES
 from paragent.remote.values import PLAIN, decode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Policy"]
+    from paragent.rpc.tls import TlsConf
 
-_HARMLESS = {
-    "builtins": {"bytearray", "complex", "frozenset", "range", "set", "slice"},
-    "collections": {"Counter", "OrderedDict", "defaultdict", "deque"},
-    "datetime": {"date", "datetime", "time", "timedelta", "timezone"},
-    "decimal": {"Decimal"},
-    "fractions": {"Fraction"},
-    "uuid": {"UUID"},
-    "paragent.messages.action": {"ActionModel"},
-    "paragent.messages.msg": {"Msg"},
-    "numpy": {"dtype", "ndarray"},
-    "numpy._core.multiarray": {"_reconstruct", "scalar"},
-    "numpy._core.numeric": {"_frombuffer"},
-    "numpy.core.multiarray": {"_reconstruct", "scalar"},
-    "numpy.core.numeric": {"_frombuffer"},
-}
-"""Data types that a server without code reads: making one runs nothing that the sender chose."""
+__all__ = ["OwnResult", "Policy"]
 
 _CONTAINERS = (dict, list, tuple, set)
+
+
+class OwnResult:
+    """A result of this very server that has become an argument here; a client can refer to one but cannot make one."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 class Policy:
@@ -42,10 +35,13 @@ class Policy:
         classes: the server's own agent classes; a client's class of the same name is taken to be one of them.
         accept_code: whether clients may also send classes and objects of any other kind.
         nesting: how deep containers may be nested.
+        peer_tls: how to connect to other servers that use TLS, for results that clients pass on from there.
     """
 
-    def __init__(self, classes: Sequence[type], *, accept_code: bool, nesting: int) -> None:
-        self.accept_code = accept_code
+    def __init__(
+        self, classes: Sequence[type], *, accept_code: bool, nesting: int, peer_tls: TlsConf | None = None
+    ) -> None:
+        self.accept_code, self.peer_tls = accept_code, peer_tls
         self._nesting = nesting
         self._by_name = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes}
         self._by_qualname = {cls.__qualname__: cls for cls in classes}
@@ -81,33 +77,32 @@ class Policy:
         if type(value) is not tuple:
             if type(value) in PLAIN:
                 return value
+            if type(value) is OwnResult:
+                return decode(value.value)
             raise ProtocolError("an argument that is neither a simple value nor packed")
+        if not self.accept_code:
+            return self._read(value)
         if value[0] == "m" and type(value[2]) not in PLAIN:
             raise ProtocolError("a message whose content is neither a simple value nor packed")
-        thing = decode(value) if self.accept_code else decode(value, self._load_data)
+        thing = decode(value)
         if value[0] != "m" and len(value[1]) > 2 * self._nesting:  # a level takes two bytes or more
             _check_nesting(thing, self._nesting)
         return thing
 
-    def _load_data(self, data: bytes) -> Any:
-        return _DataOnly(io.BytesIO(data), self._by_name).load()
+    def _read(self, value: tuple[Any, ...]) -> Any:
+        """Return what an argument of somebody who may be hostile stands for; nothing is unpickled."""
+        if value[:1] == ("m",) and len(value) == 6:
+            _, name, content, role, identifier, timestamp = value
+            if {type(name), type(role), type(identifier)} != {str} or type(timestamp) not in (float, int):
+                raise ProtocolError("a message with fields of the wrong types")
+            if type(content) not in PLAIN:
+                raise ProtocolError("a message whose content is neither a simple value nor packed")
+            return Msg(name, content, role, {}, identifier, timestamp)
+        if value[:1] != ("d",) or len(value) != 2 or type(value[1]) is not bytes:
+            raise AccessDenied("this server accepts data, no code: it reads no pickles")
+        from paragent.remote.data import load  # not at the top: servers that accept code do not need it
 
-
-class _DataOnly(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, own: dict[str, type]) -> None:
-        super().__init__(file)
-        self._own = own
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a harmless type or one of the server's own, and nothing else."""
-        if name in _HARMLESS.get(module, ()):
-            return super().find_class(module, name)
-        own = self._own.get(f"{module}.{name}")
-        if own is None:
-            raise AccessDenied(
-                f"this server accepts data, no code: {module}.{name} is neither builtin nor one of its own"
-            )
-        return own
+        return load(value[1], self._nesting, MOVES)
 
 
 def _check_nesting(thing: Any, limit: int) -> None:

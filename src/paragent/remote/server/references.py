@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent.errors import AgentStopped
+from paragent.errors import AgentStopped, ProtocolError
 from paragent.remote.faults import encode_error
+from paragent.remote.server.policy import OwnResult
 from paragent.remote.values import is_reference, restore
 from paragent.remote.wire import ERROR, RESULT
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.remote.server.mailbox import Agent, Call
+    from paragent.remote.server.policy import Policy
     from paragent.remote.server.session import Session
 
 __all__ = ["References"]
@@ -29,12 +31,17 @@ class References:
         sessions: those of the server, by name.
         loop: the I/O loop.
         stir: called with an agent when the arguments of one of its calls are complete.
+        policy: what may be loaded of what comes from elsewhere.
     """
 
     def __init__(
-        self, sessions: dict[str, Session], loop: asyncio.AbstractEventLoop, stir: Callable[[Agent], None]
+        self,
+        sessions: dict[str, Session],
+        loop: asyncio.AbstractEventLoop,
+        stir: Callable[[Agent], None],
+        policy: Policy,
     ) -> None:
-        self._sessions, self._loop, self._stir = sessions, loop, stir
+        self._sessions, self._loop, self._stir, self._policy = sessions, loop, stir, policy
         self.early: dict[tuple[str, int], list[Callable[[], None]]] = {}
         """What to do when a call or an agent is heard of that somebody asked for already; agents are negative."""
 
@@ -48,7 +55,7 @@ class References:
             if not is_reference(value):
                 continue
             if value[0] == "f":
-                call.error = restore(value[1], attachments)
+                call.error = self._error(restore(value[1], attachments))
                 continue
             call.missing += 1
             self._obtain(call.session, value, self._filler(call, container, key))
@@ -70,13 +77,25 @@ class References:
         if reference[0] == "v":
             session.pushed[reference[1]] = then
             return
-        _, address, identity, number = reference
-        if address is None:
+        _, address, identity, number, tls = reference
+        if type(number) is not int or not _is_address(address, identity, tls):
+            raise ProtocolError("a reference to a result that is nowhere")
+        if address is None and self._policy.accept_code:
             self._loop.call_soon(self.want, session.identity, number, then)
+        elif address is None:
+            self._loop.call_soon(self.want, session.identity, number, _as_own(then))
         else:
             from paragent.remote.server.peers import fetch_from
 
-            self._loop.call_soon(fetch_from, address, identity, number, then)
+            self._loop.call_soon(fetch_from, reference, self._policy, then)
+
+    def _error(self, value: Any) -> Any:
+        """Return an error that somebody else sent as it is told to whoever asks: never as pickles, where no code is accepted."""
+        if self._policy.accept_code:
+            return value
+        from paragent.remote.restricted import error_from  # not at the top: servers that accept code do not need it
+
+        return encode_error(error_from(value))
 
     def want(self, identity: str, number: int, then: Callable[[str, Any], None], *, early: bool = True) -> None:
         """Have `then` called with the outcome of a call of this server, when there is one."""
@@ -111,10 +130,39 @@ class References:
 
     def fetch(self, session: Session, number: int, identity: str | None, wanted: int) -> None:
         """Answer with the result of another call."""
-        self.want(identity or session.identity, wanted, lambda kind, value: session.tell(number, kind, value))
+
+        def tell(kind: str, value: Any) -> None:
+            session.tell(number, kind, value)
+
+        def tell_data(kind: str, value: Any) -> None:
+            if type(value) is tuple:  # the value is our own; reading it may take a while and run code of its class
+                self._loop.run_in_executor(None, lambda: tell(*outcome_as_data(kind, value)))
+            else:
+                tell(kind, value)
+
+        if session.data_only:
+            from paragent.remote.restricted import outcome_as_data  # as above
+        self.want(identity or session.identity, wanted, tell_data if session.data_only else tell)
 
     def push(self, session: Session, key: int, kind: str, value: Any, attachments: list[bytes]) -> None:
         """Take a value that an argument stands for."""
         then = session.pushed.pop(key, None)
         if then is not None:
-            then(kind, restore(value, attachments))
+            value = restore(value, attachments)
+            then(kind, value if kind == RESULT else self._error(value))
+
+
+def _as_own(then: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+    """Return `then` for a result of this server, which it wrote itself and may therefore load."""
+    return lambda kind, value: then(kind, OwnResult(value) if kind == RESULT else value)
+
+
+def _is_address(address: Any, identity: Any, tls: Any) -> bool:
+    """Return whether a reference, which a client wrote, names a session of a server, or with None one of its own calls."""
+    if address is None:
+        return identity is None and tls is None
+    if type(address) is not tuple or [type(part) for part in address] != [str, int, str] or type(identity) is not str:
+        return False
+    return tls is None or (
+        type(tls) is tuple and len(tls) == 4 and all(type(part) in (str, type(None)) for part in tls)
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from paragent._wording import counted
 from paragent.errors import AccessDenied, AgentStopped, LimitExceeded
 from paragent.remote.faults import encode_error
-from paragent.remote.methods import methods_of
+from paragent.remote.methods import MOVES, methods_of
 from paragent.remote.server.mailbox import Agent
 from paragent.remote.server.performing import arguments_of
 
@@ -61,7 +61,7 @@ class Residents:
     def _make(self, cls: type, how: str, call: Call) -> Any:
         args, kwargs = arguments_of(call, self._policy)
         if how == "init":
-            return cls(*args, **kwargs)
+            return _construct(cls, args, kwargs)
         if how == "state":
             return _with_state(cls, args[0])
         if self._policy.accept_code:
@@ -114,6 +114,21 @@ class Residents:
 def gone() -> Any:
     """Return the encoded error of a call to an agent that is not there."""
     return encode_error(AgentStopped(GONE))
+
+
+def _construct(cls: type, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return an object of a class, made in this process.
+
+    Raises:
+        AccessDenied: a client asks for an agent that lives elsewhere, whose results this server would then load.
+        Exception: what the constructor raises.
+    """
+    if MOVES in kwargs:
+        raise AccessDenied(
+            f"a server makes agents in its own process only: leave {MOVES}= out of the constructor's call"
+        )
+    here = getattr(type(cls), "construct_here", None)
+    return cls(*args, **kwargs) if here is None else here(cls, args, kwargs)
 
 
 def _with_state(cls: type, state: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 from paragent._threads import fatal, write_traceback
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentService", "open_server"]
 
+_IDENTITY = re.compile("[0-9a-f]{32}")
+
 
 class AgentService:
     """The service `agents`."""
@@ -35,19 +38,23 @@ class AgentService:
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], tuple[Session, int]]:
         """Find or make the client's session."""
         identity, heard, again = hello.get("session"), hello.get("heard"), hello.get("again")
-        if not isinstance(identity, str) or len(identity) != 32 or not isinstance(heard, int):
-            raise ProtocolError("the hello of a client that is none")
+        if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity) or not isinstance(heard, int):
+            raise ProtocolError("the hello names no session of 32 hexadecimal digits")
         session, known = self._host.open_session(identity)
-        session.program = str(hello.get("program") or "")
+        session.data_only = hello.get("data_only") is True
+        session.program = str(hello.get("program") or "").encode(errors="replace").decode()
         if again and not known:
             # Its lease ran out or this is another server: it must not believe that its agents are still here.
             self._host.end_session(session)
+        elif session.stream is None:
+            self._start_lease(session)  # it may vanish before it is served
         welcome = {
             "instance": self._host.instance,
             "resumed": known,
             "heard": session.heard,
             "window": self._window,
             "accepts_code": self._host.policy.accept_code,
+            "peer_tls": self._host.policy.peer_tls is not None,
         }
         return welcome, (session, heard)
 
@@ -99,9 +106,15 @@ class AgentService:
         """The connection is over; give the client time to come back."""
         session.stream = None
         session.writer = None
-        if session.identity in self._host.sessions and session.lease is None:
-            loop = asyncio.get_running_loop()
-            session.lease = loop.call_later(self._lease, self._host.end_session, session)
+        if session.identity in self._host.sessions:
+            self._start_lease(session)
+
+    def _start_lease(self, session: Session) -> None:
+        """End a session after the lease, unless its client is served by then: every session without a stream has one."""
+        if session.lease is not None:
+            session.lease.cancel()
+        loop = asyncio.get_running_loop()
+        session.lease = loop.call_later(self._lease, self._host.end_session, session)
 
 
 async def open_server(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paragent.remote.conversation import Conversation
 from paragent.remote.server.backlog import Backlog
 from paragent.remote.server.kept import Kept
-from paragent.remote.values import attach, restore, size_of
+from paragent.remote.values import ATTACHED, attach, restore, size_of
 from paragent.remote.wire import ERROR, HELD, RESULT, STREAMED
 from paragent.rpc.limits import CALL_BYTES
 from paragent.rpc.pace import Pace
@@ -50,8 +50,12 @@ class Session:
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
         unpark: Callable[[list[Call]], None],
+        *,
+        hears_data: bool = False,
     ) -> None:
         self.identity = identity
+        self.data_only = False
+        """Whether the client is itself a server that accepts no code, and asks for results as data."""
         self.load = 0
         """What the calls under way weigh."""
         self.most_load = 2 * limits.window_bytes
@@ -82,7 +86,7 @@ class Session:
         """What the client calls itself; may be empty."""
         self.lease: asyncio.TimerHandle | None = None
         """Runs while the client is not connected; frees everything when it ends."""
-        self._conversation = Conversation(limits.frame_bytes)
+        self._conversation = Conversation(limits.frame_bytes, hears_data=hears_data)
         self._outgoing: deque[Any] = deque()
         self._loop = loop
         self._awake = False
@@ -174,6 +178,7 @@ class Session:
 
     async def write(self, stream: ServerStream, unheard: list[list[bytes]]) -> None:
         """Send what the client has not heard and whatever else is there, grouped, until the connection ends."""
+        self._conversation.says_data = self.data_only
         for messages in unheard:
             if not await _sent(stream, messages):
                 return
@@ -288,7 +293,7 @@ def _weight(value: Any) -> int:
     """Return the bytes of an outcome, or of what a stream yielded, which is a list."""
     kind = type(value)
     if kind is tuple:
-        return len(value[1]) if value[0] in ("p", "M") else 0
+        return len(value[1]) if value[0] in ATTACHED else 0
     if kind is list:
         return sum(_weight(part) for part in value if type(part) in _SIZED)
     return len(value)

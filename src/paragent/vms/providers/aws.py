@@ -15,8 +15,9 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from paragent._clock import monotonic
+from paragent._numbers import seconds
 from paragent.errors import ConfigError, MachineFailed
-from paragent.vms.providers.base import GUEST_PORT, Instance, MachineSettings, Provider
+from paragent.vms.providers.base import GUEST_PORT, Instance, MachineSettings, Provider, uncancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -30,6 +31,8 @@ _INSTANCE_TYPE = "t3.medium"
 """What OSWorld's own runs use."""
 _POLL = 2.0
 """Seconds between questions about an instance: EC2 counts requests, and nothing there changes faster."""
+_UNKNOWN_SECONDS = 60.0
+"""For EC2 to know an instance that it has made itself; seconds are usual."""
 _OVER = {"shutting-down", "terminated"}
 _OPTIONS = ("instance_type", "subnet", "security_groups", "public", "reset", "endpoint", "key_name", "poll_seconds")
 
@@ -54,8 +57,12 @@ class AwsProvider(Provider):
         self._way = settings.options.get("reset", "instance")
         if self._way not in {"instance", "root-volume"}:
             raise ConfigError(f"reset must be 'instance' or 'root-volume', not {self._way!r}")
-        self._poll = float(settings.options.get("poll_seconds", _POLL))
+        self._poll = seconds(float(settings.options.get("poll_seconds", _POLL)), "poll_seconds")
         self._client: Any = None
+        self._made: set[str] = set()
+        """Instances that were made here and not ended yet."""
+        self._unseen: set[str] = set()
+        """Those of them that EC2 has not described yet: it may answer for a while as if they did not exist."""
 
     async def _do(self, operation: str, **arguments: Any) -> Any:
         """Call EC2, off the loop."""
@@ -77,6 +84,15 @@ class AwsProvider(Provider):
             raise MachineFailed(f"aws: {operation}: {error}") from error
 
     async def create(self, machine_id: str) -> Instance:
+        instance_id = await uncancelled(self._launch(machine_id), self.stop)
+        try:
+            return await self._running(instance_id)
+        except BaseException:
+            await uncancelled(self.stop(instance_id))
+            raise
+
+    async def _launch(self, machine_id: str) -> str:
+        """Have an instance made and return its id."""
         options = self.settings.options
         tags = [{"Key": TAG, "Value": self.run.id}, {"Key": "Name", "Value": f"{self.run.pool}-{machine_id}"}]
         more = {
@@ -98,12 +114,10 @@ class AwsProvider(Provider):
             TagSpecifications=[{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
             **more,
         )
-        instance_id = answer["Instances"][0]["InstanceId"]
-        try:
-            return await self._running(instance_id)
-        except BaseException:
-            await self.stop(instance_id)
-            raise
+        instance_id: str = answer["Instances"][0]["InstanceId"]
+        self._made.add(instance_id)
+        self._unseen.add(instance_id)
+        return instance_id
 
     async def _running(self, instance_id: str) -> Instance:
         found = await self._wait(instance_id, lambda about: about["State"]["Name"] == "running")
@@ -130,12 +144,15 @@ class AwsProvider(Provider):
         filters = [{"Name": "instance-id", "Values": [instance_id]}]
         answer = await self._do("describe_instances", Filters=filters)
         found: list[dict[str, Any]] = [each for group in answer["Reservations"] for each in group["Instances"]]
-        return found[0] if found else None
+        if not found:
+            return None
+        self._unseen.discard(instance_id)
+        return found[0]
 
     async def reset(self, instance: Instance) -> Instance:
         if self._way == "instance":
-            fresh, _ = await asyncio.gather(self.create("reset"), self.stop(instance.id))
-            return fresh
+            await self.stop(instance.id)
+            return await self.create("reset")
         answer = await self._do(
             "create_replace_root_volume_task", InstanceId=instance.id, DeleteReplacedRootVolume=True
         )
@@ -160,9 +177,22 @@ class AwsProvider(Provider):
         return about is not None and about["State"]["Name"] == "running"
 
     async def stop(self, instance_id: str) -> None:
-        about = await self._about(instance_id)
-        if about is not None and about["State"]["Name"] not in _OVER:
-            await self._do("terminate_instances", InstanceIds=[instance_id])
+        """End an instance by its id, whatever EC2 says about it: it may not know a new one yet."""
+        deadline = monotonic() + _UNKNOWN_SECONDS
+        while True:
+            try:
+                await self._do("terminate_instances", InstanceIds=[instance_id])
+                break
+            except MachineFailed as error:
+                if not _says_unknown(error):
+                    raise
+                if instance_id not in self._unseen:
+                    break  # it ended long ago
+                if monotonic() > deadline:
+                    raise
+                await asyncio.sleep(self._poll)
+        self._made.discard(instance_id)
+        self._unseen.discard(instance_id)
 
     async def list_own(self, runs: Collection[str]) -> list[str]:
         if not runs:
@@ -171,9 +201,21 @@ class AwsProvider(Provider):
             {"Name": f"tag:{TAG}", "Values": list(runs)},
             {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
         ]
-        answer = await self._do("describe_instances", Filters=filters)
-        return sorted(each["InstanceId"] for group in answer["Reservations"] for each in group["Instances"])
+        found = set(self._made) if self.run.id in runs else set()
+        page: dict[str, Any] = {}
+        while True:
+            answer = await self._do("describe_instances", Filters=filters, **page)
+            found |= {each["InstanceId"] for group in answer["Reservations"] for each in group["Instances"]}
+            if not answer.get("NextToken"):
+                return sorted(found)
+            page = {"NextToken": answer["NextToken"]}
 
     async def close(self) -> None:
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
+
+
+def _says_unknown(error: MachineFailed) -> bool:
+    """Return whether EC2 says that there is no instance of this id."""
+    cause = error.__cause__
+    return isinstance(cause, ClientError) and cause.response["Error"]["Code"] == "InvalidInstanceID.NotFound"

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paragent._clock import monotonic
+from paragent._numbers import seconds, whole
 from paragent.errors import ConfigError, MachineFailed
 from paragent.vms.guest_http import ask_async
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Mapping
     from pathlib import Path
 
     from paragent.vms.ownership import Run
 
-__all__ = ["GUEST_PORT", "Instance", "MachineSettings", "Provider"]
+__all__ = ["GUEST_PORT", "Instance", "MachineSettings", "Provider", "uncancelled"]
 
 GUEST_PORT = 5000
 """Where OSWorld's guest server and ours listen inside a machine."""
@@ -59,10 +61,10 @@ class MachineSettings:
     """What only one provider knows; docs/machines.md lists them."""
 
     def __post_init__(self) -> None:
-        for name in ("memory_mib", "cores", "boot_seconds"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name} must be more than 0, not {value!r}")
+        for name in ("memory_mib", "cores"):
+            if (value := getattr(self, name)) is not None:
+                whole(value, name, least=1, none=True)
+        seconds(self.boot_seconds, "boot_seconds")
         if any(not 0 < port < 65536 for port in self.forwards):
             raise ConfigError(f"forwards must be ports, not {self.forwards!r}")
 
@@ -87,6 +89,37 @@ class Instance:
     """Where the guest agent answers."""
     ports: Mapping[int, int] = field(default_factory=dict)
     details: Mapping[str, str] = field(default_factory=dict)
+
+
+_Made = TypeVar("_Made")
+
+
+async def uncancelled(
+    work: Coroutine[Any, Any, _Made], undo: Callable[[_Made], Coroutine[Any, Any, None]] | None = None
+) -> _Made:
+    """Wait for work that nothing can interrupt, such as a request in a thread, and return its result.
+
+    If the caller is cancelled meanwhile, the work is still waited for, its result is undone, and then the cancellation goes on.
+
+    Raises:
+        MachineFailed: as `work` does; or the caller was cancelled, and `undo` failed.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        ending = asyncio.ensure_future(_undone(task, undo))
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):  # whoever cancels again has to wait, too
+                await asyncio.wait([ending])
+        ending.result()
+        raise
+
+
+async def _undone(task: asyncio.Future[_Made], undo: Callable[[_Made], Coroutine[Any, Any, None]] | None) -> None:
+    await asyncio.wait([task])
+    if undo is not None and not task.cancelled() and task.exception() is None:
+        await undo(task.result())
 
 
 class Provider(ABC):
@@ -115,6 +148,8 @@ class Provider(ABC):
     @abstractmethod
     async def create(self, machine_id: str) -> Instance:
         """Start a machine and return as soon as it is known where it will answer.
+
+        If it is cancelled, nothing of the machine may be left: use `uncancelled` for a request that goes on in a thread.
 
         Raises:
             MachineFailed: it cannot be started; nothing of it is left.

@@ -16,7 +16,7 @@ import requests.exceptions
 
 from paragent._ids import new_id
 from paragent.errors import MachineFailed, UsageError
-from paragent.vms.providers.base import GUEST_PORT, Instance, MachineSettings, Provider
+from paragent.vms.providers.base import GUEST_PORT, Instance, MachineSettings, Provider, uncancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -48,10 +48,10 @@ class DockerProvider(Provider):
         self._client: Any = None
 
     async def _do(self, work: Callable[[], Any]) -> Any:
+        """Do something with docker, off the loop. Each of its requests has a time limit, which ends the thread."""
         try:
-            async with asyncio.timeout(_SECONDS):
-                return await asyncio.to_thread(work)
-        except (docker.errors.DockerException, requests.exceptions.RequestException, TimeoutError) as error:
+            return await asyncio.to_thread(work)
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
             raise MachineFailed(f"docker: {str(error) or type(error).__name__}") from error
 
     async def _docker(self) -> Any:
@@ -84,23 +84,24 @@ class DockerProvider(Provider):
         volumes = {}
         if settings.path_to_vm:
             volumes[str(Path(settings.path_to_vm).resolve())] = {"bind": "/System.qcow2", "mode": "ro"}
-        try:
-            container = await self._do(
-                lambda: client.containers.run(
-                    self._image,
-                    name=f"{self.run.id}-{name}",
-                    labels={LABEL: self.run.id},
-                    environment=environment,
-                    cap_add=["NET_ADMIN"],
-                    devices=["/dev/kvm"] if Path("/dev/kvm").exists() else [],
-                    volumes=volumes,
-                    ports={f"{port}/tcp": (settings.host, None) for port in guest_ports},
-                    detach=True,
-                )
+        making = self._do(
+            lambda: client.containers.run(
+                self._image,
+                name=f"{self.run.id}-{name}",
+                labels={LABEL: self.run.id},
+                environment=environment,
+                cap_add=["NET_ADMIN"],
+                devices=["/dev/kvm"] if Path("/dev/kvm").exists() else [],
+                volumes=volumes,
+                ports={f"{port}/tcp": (settings.host, None) for port in guest_ports},
+                detach=True,
             )
+        )
+        try:
+            container = await uncancelled(making)  # docker goes on with a request that nobody waits for any more
             await self._do(container.reload)
         except BaseException:
-            await self.stop(f"{self.run.id}-{name}")
+            await uncancelled(self.stop(f"{self.run.id}-{name}"))
             raise
         ports = {
             int(port.partition("/")[0]): int(bindings[0]["HostPort"])

@@ -15,6 +15,7 @@ from typing import Any
 import openpyxl
 import pytest
 
+from paragent.envs.osworld.access import Access
 from paragent.envs.osworld.controller import Controller
 from paragent.envs.osworld.evaluating import GETTERS, evaluate
 from paragent.envs.osworld.evaluating.evaluator import evaluation_helpers
@@ -39,7 +40,7 @@ def machine() -> Iterator[Machine]:
 
 @pytest.fixture
 def ground(machine: Machine, tmp_path: Path) -> Ground:
-    return Ground(Controller(machine), tmp_path, run_steps=set_up)
+    return Ground(Controller(machine), tmp_path, run_steps=set_up, access=Access(allow_private=True))
 
 
 @pytest.fixture

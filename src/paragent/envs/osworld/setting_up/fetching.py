@@ -1,4 +1,8 @@
-"""Files from the network, fetched once for all attempts of this host, within limits of size and time."""
+"""Files from the network, fetched once for all attempts of this host, within limits of size and time.
+
+The addresses come from task files. Each connection, also after a redirect, is checked as it is made: without `allow_private` it
+leads to a public address or nowhere.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,16 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from paragent.envs.networks import PrivateAddress, check_public, connect_public, resolve
 from paragent.errors import EnvironmentFailed
 from paragent.vms.folders import cache_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from paragent.envs.osworld.access import Access
 
 __all__ = ["fetch"]
 
@@ -35,22 +42,29 @@ _KEPT = 16 << 30
 _CHUNK = 1 << 20
 
 
-async def fetch(url: str) -> Path:
+async def fetch(url: str, access: Access) -> Path:
     """Return a file of this host with what `url` has; it is fetched once and kept in the user's cache folder.
 
     Raises:
-        EnvironmentFailed: it cannot be had, and was asked for three times; or it is too large, or not of the web.
+        EnvironmentFailed: it cannot be had, and was asked for three times; or it is too large, not of the web, or at an
+            address that `access` does not allow.
     """
     if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
         raise EnvironmentFailed(f"cannot fetch {url}: only http and https are allowed")
     name = os.path.basename(urllib.parse.urlsplit(url).path) or "file"  # noqa: PTH119 - of an address, not of a file
-    kept = cache_folder("osworld") / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{name[-80:]}"
+    folder = (
+        "osworld-private" if access.allow_private else "osworld"
+    )  # what only some runs may fetch, only they may find
+    kept = cache_folder(folder) / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{name[-80:]}"
     if _use(kept):
         return kept
     for number in range(1, _TRIES + 1):
         try:
-            await asyncio.to_thread(_fetch, url, kept)
+            await asyncio.to_thread(_fetch, url, kept, _opener(access))
         except (OSError, ValueError, http.client.HTTPException) as error:
+            if isinstance(error, PrivateAddress) or isinstance(getattr(error, "reason", None), PrivateAddress):
+                cure = "if that is wanted: --env-option allow_private=true"
+                raise EnvironmentFailed(f"cannot fetch {url}: {error}; {cure}") from error
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
             if number == _TRIES or refused:
                 raise EnvironmentFailed(f"cannot fetch {url}: {error}") from error
@@ -69,11 +83,64 @@ def _use(kept: Path) -> bool:
     return True
 
 
-def _fetch(url: str, target: Path) -> None:
+class _PublicHTTP(http.client.HTTPConnection):
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._create_connection = connect_public
+
+
+class _PublicHTTPS(http.client.HTTPSConnection):
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._create_connection = connect_public
+
+
+class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens addresses at public hosts only. A proxy of the user's may be anywhere; what it is asked for may not."""
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self._open(request, _PublicHTTP, http.client.HTTPConnection)
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self._open(request, _PublicHTTPS, http.client.HTTPSConnection)
+
+    def _open(self, request: urllib.request.Request, direct: Any, by_proxy: Any) -> http.client.HTTPResponse:
+        if not request.has_proxy() and getattr(request, "_tunnel_host", None) is None:
+            return self.do_open(direct, request)
+        wanted = urllib.parse.urlsplit(request.full_url)
+        host = urllib.parse.unquote(wanted.hostname or "")
+        try:
+            addresses = resolve(host, wanted.port or 443)
+        except OSError:  # a name that only the proxy knows
+            addresses = []
+        check_public(host, addresses)
+        return self.do_open(by_proxy, request)
+
+
+def _opener(access: Access) -> urllib.request.OpenerDirector:
+    """Return what follows redirects within http and https, and nothing else: no files, no FTP."""
+    opener = urllib.request.OpenerDirector()
+    handlers: list[urllib.request.BaseHandler] = [
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+    ]
+    if access.allow_private:
+        handlers += [urllib.request.HTTPHandler(), urllib.request.HTTPSHandler()]
+    else:
+        handlers.append(_PublicHandler())
+    for handler in handlers:
+        opener.add_handler(handler)
+    return opener
+
+
+def _fetch(url: str, target: Path, opener: urllib.request.OpenerDirector) -> None:
     draft = target.with_name(f".{uuid.uuid4().hex}.draft")
     request = urllib.request.Request(url, headers={"User-Agent": "paragent"})  # noqa: S310 - http or https, see above
     try:
-        with urllib.request.urlopen(request, timeout=_SILENCE) as source, draft.open("wb") as file:  # noqa: S310 - as above
+        with opener.open(request, timeout=_SILENCE) as source, draft.open("wb") as file:
             promised, size = source.headers.get("Content-Length"), 0
             ends = time.monotonic() + _SECONDS
             while chunk := source.read(_CHUNK):

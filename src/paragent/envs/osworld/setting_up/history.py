@@ -9,6 +9,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from paragent.envs.osworld.access import Access
 from paragent.envs.osworld.setting_up.fetching import fetch
 from paragent.errors import EnvironmentFailed
 
@@ -43,7 +44,7 @@ async def update_history(guest: Controller, folder: Path, history: Sequence[Mapp
     database = folder / "history.sqlite"
     known = await guest.file(found)
     if known is None:
-        shutil.copyfile(await fetch(_EMPTY), database)
+        shutil.copyfile(await fetch(_EMPTY, Access()), database)
     else:
         database.write_bytes(known)
     try:

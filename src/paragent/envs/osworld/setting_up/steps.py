@@ -74,13 +74,14 @@ def _guest(ground: Ground) -> Controller:
 async def _download(ground: Ground, files: Sequence[Mapping[str, str]]) -> None:
     """Fetch files to this host, once for all attempts, and put them into the guest, which may have no network."""
     for file in files:
-        kept = await fetch(file["url"])
+        kept = await fetch(file["url"], ground.access)
         await _guest(ground).upload(file["path"], await asyncio.to_thread(kept.read_bytes))
 
 
 async def _upload_file(ground: Ground, files: Sequence[Mapping[str, str]]) -> None:
     for file in files:
-        await _guest(ground).upload(file["path"], await asyncio.to_thread(Path(file["local_path"]).read_bytes))
+        source = ground.access.file(file["local_path"])
+        await _guest(ground).upload(file["path"], await asyncio.to_thread(source.read_bytes))
 
 
 async def _open(ground: Ground, path: str) -> None:
@@ -208,7 +209,7 @@ async def _act(ground: Ground, action_list: Sequence[Any]) -> None:
 
 async def _replay(ground: Ground, trajectory: str) -> None:
     """Perform the actions of a recorded trajectory: a JSON list, or OSWorld's `traj.jsonl`."""
-    text = await asyncio.to_thread(Path(trajectory).read_text, "utf-8")
+    text = await asyncio.to_thread(ground.access.file(trajectory).read_text, "utf-8")
     steps = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines()]
     await _act(ground, [step["action"] if isinstance(step, dict) and "action" in step else step for step in steps])
 

@@ -60,7 +60,7 @@ async def cloud_file(place: Place, config: Mapping[str, Any]) -> str | list[str 
     found: list[str | None] = []
     for number, (source, name) in enumerate(zip(sources, names, strict=False)):
         path = place.path(name)
-        await asyncio.to_thread(shutil.copyfile, await fetch(source), path)
+        await asyncio.to_thread(shutil.copyfile, await fetch(source, place.ground.access), path)
         if number in gives:
             found.append(str(path))
     return _given(found)

@@ -1,0 +1,413 @@
+"""Data as bytes that no reader can mistake for code: how arguments and frames reach a server that accepts none.
+
+The bytes are the length of a JSON text, the text, and the raw bytes that it refers to. In the text, null, true, false, numbers
+below 2**63 and strings stand for themselves, an object is a dict whose keys are strings, and an array is one of the kinds
+below, whose tag it begins with. Raw bytes are used once each, in order, and nothing refers to anything else, so a value is
+not larger than its bytes suggest. No class is named: a reader makes only what is listed here.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import re
+import sys
+from array import array
+from collections import Counter, OrderedDict, defaultdict, deque
+from decimal import Decimal
+from fractions import Fraction
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from paragent.errors import AccessDenied, LimitExceeded, ProtocolError
+from paragent.messages.action import ActionModel
+from paragent.messages.msg import Msg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["dump", "load"]
+
+_HEAD = 8
+"""Bytes of the length of the text."""
+_DEEPEST = 400
+"""Levels that a writer follows before it takes an object for one that contains itself; readers have stricter limits."""
+_SMALL_INT = 1 << 63
+_INT_DIGITS = 1 << 16
+"""Hexadecimal digits of the longest integer."""
+_FRACTION_BITS = 1 << 14
+"""Of each of its integers: reducing it takes time that grows with the square, half a millisecond at this size."""
+_DECIMAL_CHARACTERS = 10_000
+_DECIMAL_EXPONENT = 10_000
+"""Beyond that a decimal is not a number that somebody measured, and turning it into an integer would fill memory."""
+_TIME_CHARACTERS = 64
+_ARRAY = re.compile(r"[<>|=]?[biufcSU][0-9]{1,6}|[<>|=]?[mM]8(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
+"""The types of arrays: numbers, texts and times; never objects, and no records, whose fields may be objects."""
+_RECURSION = 2_000
+"""The parser of JSON counts levels against Python's recursion limit. Where somebody has raised that, the stack may be smaller
+than the limit, and levels are counted before the text is parsed."""
+_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKETS = re.compile(r"[\[\]{}]")
+_LONG = 32
+"""Items from which on a list of numbers alone is written as their bytes, which is fifty times faster."""
+_NUMBERS = {"d": "f", "q": "j"}
+_PLAIN = frozenset({str, float, bool, type(None)})
+_SCALARS = _PLAIN | {int}
+_FACTORIES: dict[str, Any] = {"": None, **{kind.__name__: kind for kind in (dict, float, int, list, set, str)}}
+_FACTORY_NAMES = {factory: name for name, factory in _FACTORIES.items()}
+
+
+def dump(thing: Any, expand: Callable[[Any], Any] | None = None) -> bytes:
+    """Return the bytes of a value.
+
+    Args:
+        thing: data of the types that `load` makes.
+        expand: called with what is not such data; returns what to write instead, or the same object if there is nothing.
+
+    Raises:
+        AccessDenied: it holds something else.
+        LimitExceeded: it is nested too deeply, or contains itself.
+    """
+    writer = _Writer(expand)
+    try:
+        tree = writer.write(thing, 0)
+        sizes = [len(buffer) for buffer in writer.buffers]
+        text = json.dumps([tree, sizes], ensure_ascii=False, check_circular=False, separators=(",", ":"))
+    except RecursionError:
+        raise LimitExceeded("a value is nested too deeply, or contains itself") from None
+    encoded = text.encode("utf-8", "surrogatepass")
+    return b"".join([len(encoded).to_bytes(_HEAD, "big"), encoded, *writer.buffers])
+
+
+def load(data: bytes, nesting: int, refused: str = "") -> Any:
+    """Return the value that `dump` wrote, or refuse the bytes, whatever they are.
+
+    Args:
+        data: the bytes, from anybody.
+        nesting: levels of containers within containers.
+        refused: a key that no dict may have.
+
+    Raises:
+        LimitExceeded: it is nested more deeply than that.
+        AccessDenied: a dict has that key.
+        ProtocolError: they are not what `dump` writes.
+    """
+    view = memoryview(data)
+    end = _HEAD + int.from_bytes(view[:_HEAD], "big")
+    if len(view) < _HEAD or end > len(view):
+        raise ProtocolError("a value that was cut off")
+    try:
+        text = str(view[_HEAD:end], "utf-8", "surrogatepass")
+        if sys.getrecursionlimit() > _RECURSION:
+            _count_levels(text, nesting + 3)
+        tree, sizes = json.loads(text)
+        pieces = _cut(view, end, sizes)
+        return _Reader(iter(pieces), nesting, refused).read(tree, 0)
+    except (LimitExceeded, AccessDenied, ProtocolError):
+        raise
+    except RecursionError:
+        raise LimitExceeded(f"an argument is nested more than {nesting} levels deep") from None
+    except Exception as error:  # noqa: BLE001 - what is wrong with bytes of anybody shows in many ways
+        raise ProtocolError(f"a value that cannot be read: {type(error).__name__}") from None
+
+
+def _count_levels(text: str, limit: int) -> None:
+    """Refuse a text with more levels than `limit`: the root, the value's own, those of a value without parts."""
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > limit:
+            raise LimitExceeded(f"an argument is nested more than {limit - 3} levels deep")
+
+
+def _cut(view: memoryview, start: int, sizes: Any) -> list[memoryview]:
+    """Return the raw bytes that follow a text, which says how long each piece is."""
+    if type(sizes) is not list or not all(type(size) is int and size >= 0 for size in sizes):
+        raise ProtocolError("a value of the wrong shape")
+    if start + sum(sizes) != len(view):
+        raise ProtocolError("a value whose parts do not add up to its length")
+    pieces = []
+    for size in sizes:
+        pieces.append(view[start : start + size])
+        start += size
+    return pieces
+
+
+class _Writer:
+    """Makes the tree of a JSON text, and collects the raw bytes that it refers to."""
+
+    def __init__(self, expand: Callable[[Any], Any] | None) -> None:
+        self._expand = expand
+        self.buffers: list[Any] = []
+
+    def write(self, thing: Any, depth: int) -> Any:
+        kind = type(thing)
+        if kind in _PLAIN or (kind is int and -_SMALL_INT < thing < _SMALL_INT):
+            return thing
+        if depth > _DEEPEST:
+            raise LimitExceeded("a value is nested too deeply, or contains itself")
+        if kind is dict and all(type(key) is str for key in thing):
+            return {
+                key: value if type(value) in _PLAIN else self.write(value, depth + 1) for key, value in thing.items()
+            }
+        sequence = _SEQUENCE_TAGS.get(kind)
+        if kind is list and len(thing) >= _LONG and (tag := self._write_numbers(thing)):
+            return [tag]
+        if sequence is not None:
+            return [sequence, *[part if type(part) in _PLAIN else self.write(part, depth + 1) for part in thing]]
+        writer = _WRITERS.get(kind)
+        if writer is not None:
+            tag, *parts = writer(thing)
+            return [tag, *[self.write(part, depth + 1) for part in parts]]
+        if kind is bytes or kind is bytearray:
+            self.buffers.append(thing)
+            return ["b" if kind is bytes else "y"]
+        return self._write_other(thing, depth)
+
+    def _write_numbers(self, thing: list[Any]) -> str | None:
+        """Write a list of floats, or of integers of 64 bits, as their bytes; return its tag, or None if it is another list."""
+        kinds = set(map(type, thing))
+        code = "d" if kinds == {float} else "q" if kinds == {int} else None
+        if code is None:
+            return None
+        try:
+            numbers = array(code, thing)
+        except OverflowError:
+            return None
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        self.buffers.append(numbers.tobytes())
+        return _NUMBERS[code]
+
+    def _write_other(self, thing: Any, depth: int) -> Any:
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and (type(thing) is numpy.ndarray or isinstance(thing, numpy.generic)):
+            if not _ARRAY.fullmatch(thing.dtype.str):
+                raise AccessDenied(f"a server that accepts data, no code, takes no arrays of {thing.dtype}")
+            self.buffers.append(thing.tobytes())
+            return ["n", thing.dtype.str, *thing.shape] if type(thing) is numpy.ndarray else ["N", thing.dtype.str]
+        expanded = thing if self._expand is None else self._expand(thing)
+        if expanded is not thing:
+            return self.write(expanded, depth)
+        kind = thing if isinstance(thing, type) else type(thing)
+        raise AccessDenied(
+            f"the server accepts data, no code: {kind.__module__}.{kind.__qualname__} is not one of the types that it reads "
+            "(numbers, texts, bytes, containers, times, arrays, Msg, ActionModel)"
+        )
+
+
+class _Reader:
+    """Makes values of the tree of a JSON text, counting levels as it goes."""
+
+    def __init__(self, buffers: Iterator[memoryview], nesting: int, refused: str) -> None:
+        self._buffers, self._nesting, self._refused = buffers, nesting, refused
+
+    def read(self, node: Any, depth: int) -> Any:
+        kind = type(node)
+        if kind is not list and kind is not dict:
+            return node
+        if depth >= self._nesting and not (kind is list and node[0] in _LEAVES):
+            raise LimitExceeded(f"an argument is nested more than {self._nesting} levels deep")
+        deeper = depth + 1
+        if kind is dict:
+            self._check_key(self._refused in node)
+            return {key: value if type(value) in _SCALARS else self.read(value, deeper) for key, value in node.items()}
+        tag = node[0]
+        if tag in _LEAVES:
+            return _LEAVES[tag](self._buffers, *node[1:])
+        parts = [part if type(part) in _SCALARS else self.read(part, deeper) for part in node[1:]]
+        return _READERS[tag](self, parts)
+
+    def pairs(self, parts: list[Any]) -> list[tuple[Any, Any]]:
+        """Return keys and values that follow each other."""
+        if len(parts) % 2:
+            raise ProtocolError("a dict whose last key has no value")
+        self._check_key(self._refused in parts[::2])
+        return list(zip(parts[::2], parts[1::2], strict=True))
+
+    def _check_key(self, found: bool) -> None:
+        if found and self._refused:
+            raise AccessDenied(f"arguments of this server have no key {self._refused!r}")
+
+
+# --- values of one kind -------------------------------------------------------------------------------------------------
+
+
+def _integer(_: Any, digits: str) -> int:
+    if len(digits) > _INT_DIGITS:
+        raise LimitExceeded(f"an integer of more than {_INT_DIGITS} hexadecimal digits")
+    return int(digits, 16)
+
+
+def _hexadecimal(thing: int) -> tuple[str, str]:
+    if thing.bit_length() > 4 * (_INT_DIGITS - 4):
+        raise LimitExceeded(f"an integer of more than {_INT_DIGITS} hexadecimal digits")
+    return "i", hex(thing)
+
+
+def _decimal(_: Any, text: str) -> Decimal:
+    if type(text) is not str or len(text) > _DECIMAL_CHARACTERS:
+        raise LimitExceeded(f"a decimal of more than {_DECIMAL_CHARACTERS} characters")
+    number = Decimal(text)
+    if number.is_finite() and abs(number.as_tuple().exponent) > _DECIMAL_EXPONENT:  # type: ignore[arg-type]
+        raise LimitExceeded(f"a decimal with an exponent beyond {_DECIMAL_EXPONENT}")
+    return number
+
+
+def _fraction(_: _Reader, parts: list[Any]) -> Fraction:
+    numerator, denominator = parts
+    if type(numerator) is not int or type(denominator) is not int:
+        raise ProtocolError("a fraction that is not made of integers")
+    if max(numerator.bit_length(), denominator.bit_length()) > _FRACTION_BITS:
+        raise LimitExceeded(f"a fraction of integers of more than {_FRACTION_BITS} bits")
+    return Fraction(numerator, denominator)
+
+
+def _moment(thing: dt.datetime | dt.time) -> tuple[str, str, int]:
+    if thing.tzinfo is not None and type(thing.tzinfo) is not dt.timezone:
+        raise AccessDenied(f"the server accepts data, no code: {type(thing.tzinfo).__name__} is a time zone of its own")
+    return "T" if type(thing) is dt.datetime else "h", thing.isoformat(), thing.fold
+
+
+def _time_of(kind: Any) -> Callable[..., Any]:
+    def read(_: Any, text: str, fold: int = 0) -> Any:
+        if len(text) > _TIME_CHARACTERS:
+            raise LimitExceeded(f"a time of more than {_TIME_CHARACTERS} characters")
+        made = kind.fromisoformat(text)
+        return made.replace(fold=fold) if fold else made
+
+    return read
+
+
+def _array(buffers: Iterator[memoryview], kind: str, *shape: int) -> Any:
+    numpy, dtype = _dtype(kind)
+    buffer = next(buffers)
+    if not all(type(length) is int and length >= 0 for length in shape):
+        raise ProtocolError("an array of the wrong shape")
+    if math.prod(shape) * dtype.itemsize != len(buffer):
+        raise ProtocolError("an array whose bytes do not fit its shape")
+    if not len(buffer):
+        return numpy.zeros(shape, dtype) if 0 in shape else numpy.zeros(0, dtype).reshape(shape)
+    flat = numpy.frombuffer(buffer, dtype)
+    if (dtype.kind == "b" and flat.view("u1").max() > 1) or (
+        dtype.kind == "U" and flat.view(numpy.dtype("u4").newbyteorder(dtype.byteorder)).max() > sys.maxunicode
+    ):
+        raise ProtocolError("an array of values that its type does not have")
+    return flat.reshape(shape).copy()
+
+
+def _numbers(code: str) -> Callable[..., Any]:
+    def read(buffers: Iterator[memoryview]) -> list[Any]:
+        numbers = array(code)
+        numbers.frombytes(next(buffers))
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return numbers.tolist()
+
+    return read
+
+
+def _scalar(buffers: Iterator[memoryview], kind: str) -> Any:
+    _, dtype = _dtype(kind)
+    if not dtype.itemsize:
+        next(buffers)
+        return dtype.type()
+    return _array(buffers, kind, 1)[0]
+
+
+def _dtype(kind: str) -> tuple[Any, Any]:
+    if not _ARRAY.fullmatch(kind):
+        raise ProtocolError("an array of a type that is not data")
+    try:
+        import numpy as np
+    except ImportError:
+        raise AccessDenied("this server has no numpy and reads no arrays") from None
+    return np, np.dtype(kind)
+
+
+def _message(_: _Reader, parts: list[Any]) -> Msg:
+    name, _content, role, metadata, identifier, timestamp = parts
+    texts = type(name) is str and type(role) is str and type(identifier) is str
+    if not texts or type(metadata) is not dict or type(timestamp) not in (float, int):
+        raise ProtocolError("a message with fields of the wrong types")
+    return Msg(*parts)
+
+
+def _default_dict(reader: _Reader, parts: list[Any]) -> Any:
+    return defaultdict(_FACTORIES[parts[0]], reader.pairs(parts[1:]))
+
+
+def _write_default_dict(thing: Any) -> tuple[Any, ...]:
+    if thing.default_factory not in _FACTORY_NAMES:
+        raise AccessDenied("the server accepts data, no code: a defaultdict of anything but builtin types is code")
+    return ("E", _FACTORY_NAMES[thing.default_factory], *_flat(thing))
+
+
+def _flat(thing: Any) -> chain[Any]:
+    return chain.from_iterable(thing.items())
+
+
+def _counter(reader: _Reader, parts: list[Any]) -> Any:
+    return Counter(dict(reader.pairs(parts)))
+
+
+_SEQUENCE_TAGS: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z"}
+
+_WRITERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    int: _hexadecimal,
+    dict: lambda thing: ("d", *_flat(thing)),
+    complex: lambda thing: ("c", thing.real, thing.imag),
+    range: lambda thing: ("r", thing.start, thing.stop, thing.step),
+    slice: lambda thing: ("e", thing.start, thing.stop, thing.step),
+    deque: lambda thing: ("q", thing.maxlen, *thing),
+    Counter: lambda thing: ("C", *_flat(thing)),
+    OrderedDict: lambda thing: ("O", *_flat(thing)),
+    defaultdict: _write_default_dict,
+    dt.datetime: _moment,
+    dt.time: _moment,
+    dt.date: lambda thing: ("a", thing.isoformat()),
+    dt.timedelta: lambda thing: ("g", thing.days, thing.seconds, thing.microseconds),
+    dt.timezone: lambda thing: ("o", thing.utcoffset(None)),
+    Decimal: lambda thing: ("D", str(thing)),
+    Fraction: lambda thing: ("F", thing.numerator, thing.denominator),
+    UUID: lambda thing: ("u", thing.hex),
+    Msg: lambda thing: ("M", thing.name, thing.content, thing.role, thing.metadata, thing.id, thing.timestamp),
+    ActionModel: lambda thing: ("A", *(getattr(thing, name) for name in ActionModel.__dataclass_fields__)),
+}
+
+_READERS: dict[str, Callable[[_Reader, list[Any]], Any]] = {
+    "l": lambda _, parts: parts,
+    "t": lambda _, parts: tuple(parts),
+    "s": lambda _, parts: set(parts),
+    "z": lambda _, parts: frozenset(parts),
+    "d": lambda reader, parts: dict(reader.pairs(parts)),
+    "r": lambda _, parts: range(*parts),
+    "e": lambda _, parts: slice(*parts),
+    "q": lambda _, parts: deque(parts[1:], parts[0]),
+    "C": _counter,
+    "O": lambda reader, parts: OrderedDict(reader.pairs(parts)),
+    "E": _default_dict,
+    "o": lambda _, parts: dt.timezone(*parts),
+    "F": _fraction,
+    "M": _message,
+    "A": lambda _, parts: ActionModel(*parts),
+}
+
+_LEAVES: dict[str, Callable[..., Any]] = {
+    "i": _integer,
+    "b": lambda buffers: bytes(next(buffers)),
+    "y": lambda buffers: bytearray(next(buffers)),
+    "c": lambda _, real, imaginary: complex(real, imaginary),
+    "T": _time_of(dt.datetime),
+    "h": _time_of(dt.time),
+    "a": _time_of(dt.date),
+    "g": lambda _, days, seconds, microseconds: dt.timedelta(days, seconds, microseconds),
+    "D": _decimal,
+    "u": lambda _, digits: UUID(digits),
+    **{tag: _numbers(code) for code, tag in _NUMBERS.items()},
+    "n": _array,
+    "N": _scalar,
+}
+"""Values without parts of their own: they are made of what stands in the text, and are no levels."""

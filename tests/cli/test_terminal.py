@@ -1,0 +1,174 @@
+"""Texts of models, pages, guests and tasks cannot control the user's terminal."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from paragent._terminal import SafeStream, behind, printable, safe_streams
+from paragent.cli.display import line, picture
+from paragent.cli.main import main
+from paragent.cli.safe_console import SafeConsole
+from paragent.cli.tables import console
+from paragent.rollout.board import Sighting
+from paragent.rollout.tally import Tally
+from paragent.store import Play, PlayStatus
+from tests.cli.test_runs import made_run
+
+ATTACKS = {
+    "clipboard": "\x1b]52;c;cm0gLXJmIH4=\x07",
+    "title": "\x1b]0;owned\x1b\\",
+    "title by C1": "\x9d0;owned\x9c",
+    "clear": "\x1b[2J\x1b[H",
+    "clear by C1": "\x9b2J",
+    "cursor": "safe\x1b[1A\x1b[2Kforged",
+    "carriage return": "real\rfake",
+    "backspace": "real\x08\x08\x08\x08fake",
+    "bidi override": "\u202egnp.exe\u202c",
+    "bidi isolate": "\u2066x\u2069",
+    "device control": "\x1bP$q\x1b\\",
+    "nul and del": "a\x00b\x7fc",
+    "line separator": "a\u2028b",
+}
+FORBIDDEN = {chr(code) for code in [*range(9), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F)]}
+FORBIDDEN |= {chr(code) for code in [*range(0x2066, 0x206A), 0x2028, 0x2029]}
+
+
+def harmless(shown: str) -> bool:
+    """Return whether nothing but styles (ESC [ ... m) is left that controls a terminal."""
+    return not FORBIDDEN & set(re.sub(r"\x1b\[[0-9;]*m", "", shown))
+
+
+@given(st.text() | st.text(st.sampled_from([*sorted(FORBIDDEN), "a", "\n", "\t", "\ud800"])))
+def test_only_printable_text_is_left(text: str) -> None:
+    cleaned = printable(text)
+    assert not FORBIDDEN & set(cleaned)
+    assert printable(cleaned) == cleaned
+    assert cleaned.encode("utf-8").decode() == cleaned, "no lone surrogates are left"
+    assert [one for one in cleaned if one in "\n\t"] == [one for one in text if one in "\n\t"]
+
+
+def test_ordinary_text_stays() -> None:
+    for text in ("plain", "two\nlines\tand a tab", "Grüße, 世界, שלום 👋🏽 é", "[bold]x[/]"):
+        assert printable(text) == text
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
+def test_tables_and_live_displays_are_harmless(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", screen)
+    shown = SafeConsole(force_terminal=True, width=120)
+    table = Table(title=escape(attack))
+    table.add_column(attack)
+    table.add_row(escape(attack))
+    tally = Tally(attack, Path("run"), 10, under_way=2)
+    tally.count(Play(attack, 1, PlayStatus.FAILED, kind=attack))
+    tally.sighting = Sighting(1, 8, [(attack, attack, 2.0, None, 1.0)])
+    tally.note = attack
+    for one in (table, Text(attack, style="red"), escape(attack), picture(tally)):
+        shown.print(one)
+    assert "\x1b[" in screen.getvalue(), "its own styles stay"
+    assert harmless(screen.getvalue())
+    assert "\n" not in line(tally)
+
+
+def attacked_run(folder: Path, attack: str) -> Path:
+    play = Play(f"t{attack}", 1, PlayStatus.FAILED, score=0.0, kind=f"k{attack}", error=f"e{attack}", answer=attack)
+    play.ending = attack
+    return made_run(folder, [play])
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
+def test_what_commands_print_is_harmless(attack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = attacked_run(tmp_path / "run", attack)
+    assert main(["show", str(run)]) == 0
+    assert main(["show", str(run), f"t{attack}"]) == 0
+    assert main(["show", f"no such run {attack}"]) != 0
+    said = capsys.readouterr()
+    assert "failed" in said.out
+    assert "no such run" in said.err
+    assert harmless(said.out)
+    assert harmless(said.err)
+
+
+def test_tracebacks_are_harmless(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError(ATTACKS["clipboard"])
+
+    monkeypatch.setattr("paragent.store.find_runs", fails)
+    assert main(["runs"]) == 1
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError: ]52;c;" in said
+    assert harmless(said)
+
+
+def test_prints_and_logs_of_agents_under_the_command_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with safe_streams():
+        assert isinstance(sys.stdout, SafeStream)
+        with safe_streams():
+            assert behind(sys.stdout) is out
+        print(*ATTACKS.values())
+        sys.stderr.writelines(ATTACKS.values())
+        record = logging.makeLogRecord({"msg": "the guest said %s", "args": (ATTACKS["title"],)})
+        logging.StreamHandler().handle(record)
+    assert sys.stdout is out
+    assert harmless(out.getvalue())
+    assert harmless(err.getvalue())
+    assert "]0;owned" in err.getvalue(), "what was attempted can be seen"
+
+
+def test_a_real_terminal_gets_colours_and_no_attack(tmp_path: Path) -> None:
+    run = attacked_run(tmp_path / "run", ATTACKS["clipboard"] + ATTACKS["clear"] + ATTACKS["cursor"])
+    near, far = pty.openpty()
+    command = [sys.executable, "-m", "paragent", "show", str(run)]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
+    with subprocess.Popen(command, stdout=far, stderr=far, stdin=subprocess.DEVNULL, env=environment) as process:
+        os.close(far)
+        shown = _all(near)
+    assert process.returncode == 0
+    assert "\x1b[" in shown
+    assert "52;c;" in shown
+    assert harmless(shown.replace("\r\n", "\n"))
+
+
+def _all(descriptor: int) -> str:
+    said = b""
+    try:
+        while chunk := os.read(descriptor, 65536):
+            said += chunk
+    except OSError:  # the terminal's other end is closed
+        pass
+    finally:
+        os.close(descriptor)
+    return said.decode()
+
+
+def test_the_console_draws_on_the_stream_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen: Any = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with safe_streams():
+        assert sys.stderr.isatty()
+        console(stderr=True).print("[bold]run[/]")
+    assert "\x1b[1mrun" in screen.getvalue()

@@ -1,0 +1,98 @@
+"""Numbers that users give: what is not a duration, a limit or a count is refused wherever it can be given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paragent import MachineSettings, RunConfig, Task, VMPoolManager
+from paragent._numbers import MOST_SECONDS, finite, seconds, whole
+from paragent.envs import open_environment
+from paragent.errors import ConfigError
+from paragent.remote.dist import DistConf
+from paragent.remote.launcher import RpcAgentServerLauncher
+from paragent.rollout.config import RolloutConfig
+from paragent.vms.ledger import Ledger
+
+NEVER = [math.nan, math.inf, -math.inf, -1, -0.5, True, 1e300]
+"""What no duration is."""
+POOL = VMPoolManager("process", 1, name="numbers")
+
+
+def ask(duration: Any = 10.0, limit: Any = None) -> None:
+    Ledger(1).ask("r", "holder", duration, limit)
+
+
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "RunConfig(timeout=)": lambda value: RunConfig(timeout=value),
+    "Task(timeout=)": lambda value: Task(input=1, timeout=value),
+    "to_dist(timeout=)": lambda value: DistConf(timeout=value),
+    "RpcAgentServerLauncher(lease=)": lambda value: RpcAgentServerLauncher(host="127.0.0.1", port=0, lease=value),
+    "Ledger.ask(duration)": lambda value: ask(duration=value),
+    "Ledger.ask(limit)": lambda value: ask(limit=value),
+    "pool.lease(duration=)": lambda value: POOL.lease(duration=value),
+    "pool.lease(limit=)": lambda value: POOL.lease(limit=value),
+    "pool.lease(timeout=)": lambda value: POOL.lease(timeout=value),
+    "pool.allocate(duration=)": lambda value: POOL.allocate(duration=value),
+    "pool.drain(timeout=)": lambda value: POOL.drain(timeout=value),
+    "pool.wait_until_free(timeout=)": lambda value: POOL.wait_until_free(1, value),
+    "MachineSettings(boot_seconds=)": lambda value: MachineSettings(boot_seconds=value),
+    "RolloutConfig(timeout=)": lambda value: RolloutConfig(timeout=value),
+    "RolloutConfig(pause=)": lambda value: RolloutConfig(pause=value),
+    "py cell_limit": lambda value: open_environment("py", {"cell_limit": value}),
+    "web page_limit": lambda value: open_environment("web", {"page_limit": value}),
+    "osworld pause": lambda value: open_environment("osworld", {"pause": value}),
+    "osworld settle": lambda value: open_environment("osworld", {"settle": value}),
+}
+
+
+@pytest.mark.parametrize("value", NEVER)
+@pytest.mark.parametrize("place", list(PLACES))
+def test_what_is_no_duration_is_refused_everywhere(place: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        PLACES[place](value)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1"])
+def test_texts_from_the_command_line_are_refused_too(text: str) -> None:
+    for place in ("RolloutConfig(timeout=)", "RolloutConfig(pause=)", "py cell_limit", "web page_limit"):
+        with pytest.raises(ConfigError, match="must be"):
+            PLACES[place](text)
+    with pytest.raises(ConfigError, match="temperature"):
+        RolloutConfig(temperature=float("nan"))
+
+
+def test_a_lease_from_the_wire_may_be_anything_and_is_refused() -> None:
+    given: list[Any] = ["10", None, [], {}, math.nan]
+    for value in given:
+        with pytest.raises(ConfigError, match="duration of a lease"):
+            ask(duration=value)
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True) | st.integers())
+def test_only_numbers_of_seconds_pass(value: float) -> None:
+    if math.isfinite(value) and 0 < value <= MOST_SECONDS:
+        assert seconds(value, "x") == seconds(value, "x", zero=True) == value
+    else:
+        with pytest.raises(ConfigError, match="x must be a number of seconds above 0"):
+            seconds(value, "x")
+
+
+def test_counts_and_other_numbers() -> None:
+    assert seconds(0, "x", zero=True) == 0
+    assert whole(3, "x", least=3) == 3
+    assert finite(-1.5, "x") == -1.5
+    for value in (2, 3.0, True, "3", None, math.nan):
+        with pytest.raises(ConfigError, match="whole number of at least 3"):
+            whole(value, "x", least=3)
+    for value in (math.nan, math.inf, "1", True):
+        with pytest.raises(ConfigError, match="finite"):
+            finite(value, "x")
+    for size in (math.nan, 1.5, "2", True, 0):
+        with pytest.raises(ConfigError, match="size"):
+            Ledger(size)  # type: ignore[arg-type]

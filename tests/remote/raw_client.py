@@ -1,0 +1,62 @@
+"""A client that says what it is told to, whatever that is."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from paragent.remote.conversation import Conversation
+from paragent.remote.values import encode_argument
+from paragent.remote.wire import CLASS, NEW
+from paragent.rpc.client import ClientStream, connect
+from paragent.rpc.loop import run
+from paragent.rpc.token import load_token
+from tests.remote.crew import Worker
+
+if TYPE_CHECKING:
+    from paragent.rpc import Address
+
+
+class RawClient:
+    """A client with an agent (number 1) that knows no window and reads when it is told to."""
+
+    def __init__(self, address: Address, *, says_data: bool = False) -> None:
+        self._conversation = Conversation(1 << 30)
+        self._conversation.says_data = says_data
+        hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
+        self.stream: ClientStream
+        self.stream, _ = run(connect(address, "agents", load_token(), None, hello, 10.0), 20.0)
+        cls, _, _ = encode_argument(Worker, "a class")
+        self.say(
+            [(CLASS, 1, Worker.__module__, "Worker", None if says_data else cls), (NEW, 1, 1, "init", ("raw",), None)]
+        )
+
+    def say(self, items: list[Any], attachments: list[bytes] | None = None) -> None:
+        async def write() -> None:
+            for message in self._conversation.say(items, attachments or []):
+                await self.stream.write(message)
+
+        run(write(), 20.0)
+
+    def read(self, count: int) -> list[tuple[Any, ...]]:
+        """Return so many answers, acknowledging as a client does."""
+        answers: list[tuple[Any, ...]] = []
+
+        async def hear() -> None:
+            while len(answers) < count:
+                heard = self._conversation.hear(await self.stream.read())
+                if heard is not None:
+                    answers.extend(heard[1])
+                    for message in self._conversation.say([]):
+                        await self.stream.write(message)
+
+        run(hear(), 60.0)
+        return answers
+
+    def ask(self, *item: Any) -> tuple[Any, ...]:
+        """Say one item and return its answer."""
+        self.say([item])
+        return self.read(1)[0]
+
+    def close(self) -> None:
+        run(self.stream.close(), 5.0)

@@ -1,0 +1,675 @@
+"""Servers that run their own classes and accept no code, and clients with the token that attack them."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import pickle
+import random
+import subprocess
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_np
+
+from paragent import AccessDenied, LimitExceeded, Msg, ProtocolError, RpcAgentServerLauncher, ServerLost
+from paragent.errors import ParagentError, RemoteError
+from paragent.messages.action import ActionModel
+from paragent.remote.conversation import Conversation
+from paragent.remote.data import _LEAVES, _READERS, dump, load
+from paragent.remote.faults import decode_error
+from paragent.remote.restricted import error_from
+from paragent.remote.wire import CALL, CALL_MORE, CLASS, ERROR, FETCH, HELD, NEW, READ, RESULT, encode
+from paragent.rpc import Address, load_token
+from paragent.rpc.loop import run
+from paragent.rpc.server import RpcServer
+from tests.remote.crew import Team, Worker
+from tests.remote.raw_client import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from paragent.rpc.server import ServerStream
+
+
+class Bomb:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def __reduce__(self) -> Any:
+        return open, (self._path, "w")
+
+
+class EvilService:
+    """An agent server that answers a fetch with whatever it is told to, in frames of both kinds."""
+
+    def __init__(self, answer: Callable[[int], list[Any]], *, says_data: bool) -> None:
+        self._answer, self._says_data = answer, says_data
+        self.visits = 0
+
+    def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        self.visits += 1
+        welcome = {"instance": "evil", "resumed": False, "heard": 0, "window": 1 << 20}
+        return welcome | {"accepts_code": True, "peer_tls": False}, None
+
+    async def serve(self, stream: ServerStream, admitted: Any) -> None:
+        conversation = Conversation(1 << 30)
+        while True:
+            heard = conversation.hear(await stream.read())
+            for item in heard[1] if heard is not None else ():
+                if item[0] != FETCH:
+                    continue
+                answer = self._answer(item[1])
+                messages = (
+                    [pickle.dumps((1, 0, (), answer))]
+                    if not self._says_data
+                    else encode(1, 0, answer, (), as_data=True)
+                )
+                for message in messages:
+                    await stream.write(message)
+
+
+@pytest.fixture
+def evil() -> Iterator[Callable[..., tuple[Address, EvilService]]]:
+    """Starts hostile agent servers; whoever has the token can."""
+    servers = []
+
+    def start(answer: Callable[[int], list[Any]], *, says_data: bool = False) -> tuple[Address, EvilService]:
+        service = EvilService(answer, says_data=says_data)
+        server = RpcServer(Address("localhost", 0), {"agents": service}, load_token())
+        servers.append(server)
+        return Address("localhost", run(server.start(), 10.0)), service
+
+    yield start
+    for server in servers:
+        run(server.stop(0), 10.0)
+
+
+@pytest.fixture(scope="module")
+def restricted() -> Iterator[RpcAgentServerLauncher]:
+    """A server of two classes, in a process of its own."""
+    launcher = RpcAgentServerLauncher(custom_agent_classes=[Worker, Team])
+    launcher.launch(in_subprocess=True)
+    yield launcher
+    launcher.shutdown()
+
+
+@pytest.fixture
+def attacker(restricted: RpcAgentServerLauncher) -> Iterator[RawClient]:
+    """A client with the token and an agent, which must be as well afterwards as any other."""
+    before = at(restricted).pid().result(10)
+    client = RawClient(restricted.address, says_data=True)
+    yield client
+    client.close()
+    assert at(restricted).pid().result(10) == before, "the server goes on"
+
+
+def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any, **kwargs: Any) -> Any:
+    return cls(*args, **kwargs, to_dist={"host": server.host, "port": server.port})
+
+
+def error_in(answer: tuple[Any, ...]) -> BaseException:
+    assert answer[0] == ERROR
+    return decode_error(answer[2])
+
+
+# --- an agent that lives elsewhere ---------------------------------------------------------------------------------------
+
+
+def test_a_constructor_cannot_make_a_proxy_inside_the_server(
+    attacker: RawClient, evil: Any, mark: Path, tmp_path: Path
+) -> None:
+    address, service = evil(lambda number: [(RESULT, number, ("p", pickle.dumps(Bomb(mark))))])
+    elsewhere = {"host": address.host, "port": address.port}
+    attacker.say([(CLASS, 2, Team.__module__, "Team", None)])
+    attempts = [
+        (NEW, 2, 1, "init", (), {"to_dist": ("d", dump(elsewhere))}),
+        (NEW, 3, 1, "init", (), {"to_dist": True}),
+        (NEW, 4, 2, "init", (("d", dump([{"to_dist": elsewhere}])),), None),
+        (NEW, 5, 2, "init", (("d", dump([OrderedDict(to_dist=elsewhere)])),), None),
+    ]
+    for attempt in attempts:
+        attacker.say([attempt])
+        refusal = error_in(attacker.ask(CALL, attempt[1], attempt[1], "echo", (1,)))
+        assert isinstance(refusal, AccessDenied), refusal
+        assert "to_dist" in str(refusal)
+    assert service.visits == 0
+    assert not mark.exists()
+
+
+def test_servers_that_accept_code_also_make_agents_only_where_they_are(server: RpcAgentServerLauncher) -> None:
+    client = RawClient(server.address)
+    client.say([(NEW, 2, 1, "init", (), {"to_dist": True})])
+    assert isinstance(error_in(client.ask(CALL, 1, 2, "echo", (1,))), AccessDenied)
+    client.close()
+
+
+@pytest.mark.parametrize("says_data", [False, True])
+@pytest.mark.parametrize("kind", ["pickle", "message", "error", "described", "kept", "deep", "with code"])
+def test_nothing_that_comes_from_an_address_of_a_client_is_unpickled(
+    attacker: RawClient, evil: Any, mark: Path, kind: str, says_data: bool
+) -> None:
+    bomb = pickle.dumps(Bomb(mark))
+    deep: Any = ()
+    for _ in range(8 if says_data else 100_000):
+        deep = (deep,)
+    answers: dict[str, Callable[[int], Any]] = {
+        "pickle": lambda number: (RESULT, number, ("p", bomb)),
+        "message": lambda number: (RESULT, number, ("M", bomb)),
+        "error": lambda number: (ERROR, number, ("p", bomb)),
+        "described": lambda number: (ERROR, number, ("x", "SystemExit", "bye", "")),
+        "kept": lambda number: (HELD, number, 1),
+        "deep": lambda number: (RESULT, number, {deep: 1}),
+        "with code": lambda number: (RESULT, number, ("p", bomb, {"digest": bomb})),
+    }
+    if kind == "deep" and not says_data:
+        head = b"\x80\x04(K\x01K\x00)]}" + b")" + b"\x85" * 3_000_000 + b"K\x01satu."
+        address, service = evil(lambda number: [])
+        service._answer = lambda number: []
+        service.serve = _saying(head)
+    else:
+        address, service = evil(lambda number: [answers[kind](number)], says_data=says_data)
+    reference = ("r", tuple(address), "0" * 32, 1, None)
+    answer = attacker.ask(CALL, 1, 1, "echo", (reference,))
+    assert isinstance(error_in(answer), ParagentError)
+    assert service.visits == 1, "it was asked"
+    assert not mark.exists(), "and what it said was not loaded"
+
+
+def _saying(head: bytes) -> Any:
+    """Return a `serve` that says one head of a frame, in the pieces that are allowed."""
+
+    async def serve(stream: ServerStream, admitted: Any) -> None:
+        await stream.read()
+        await stream.write(pickle.dumps((1, 0, len(head), None)))
+        for start in range(0, len(head), 1 << 20):
+            await stream.write(head[start : start + (1 << 20)])
+        await asyncio.sleep(3600)
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        ("r", ("localhost",), "0" * 32, 1, None),
+        ("r", ("localhost", "x", ""), "0" * 32, 1, None),
+        ("r", ("localhost", 1, ""), 5, 1, None),
+        ("r", ("localhost", 1, ""), "0" * 32, 1, (1, 2, 3, 4)),
+        ("r", ("localhost", 1, ""), "0" * 32, "1", None),
+        ("r", None, "0" * 32, 1, None),
+        ("r", 1),
+    ],
+)
+def test_references_that_lead_nowhere_are_refused(attacker: RawClient, reference: Any) -> None:
+    attacker.say([(CALL, 1, 1, "echo", (reference,))])
+    with pytest.raises(ProtocolError):
+        attacker.read(1)
+
+
+@pytest.mark.parametrize(("credit", "seconds"), [(0, float("nan")), (0, -1.0), ((), None), ("x", None), (None, 1.0)])
+def test_calls_with_deadlines_or_credit_that_are_none_end_the_client_alone(
+    attacker: RawClient, credit: Any, seconds: Any
+) -> None:
+    attacker.say([(CALL_MORE, 1, 1, "nap", (60,), None, credit, seconds)])
+    with pytest.raises(ProtocolError):
+        attacker.read(1)
+
+
+def test_errors_of_a_client_are_not_handed_to_others_as_pickles(attacker: RawClient, mark: Path) -> None:
+    bomb = ("p", pickle.dumps((Bomb(mark), "")))
+    attacker.say([(NEW, 2, 1, "init", (("f", bomb),), None)])
+    for number, item in enumerate(((CALL, 1, 2, "echo", (1,)), (CALL, 2, 1, "echo", (("f", bomb),)))):
+        assert isinstance(error_in(attacker.ask(*item)), ProtocolError), number
+    described = ("f", ("x", "ValueError", "no number", "a traceback"))
+    error = error_in(attacker.ask(CALL, 3, 1, "echo", (described,)))
+    assert (type(error), str(error)) == (ValueError, "no number")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["SystemExit", "KeyboardInterrupt", "StopIteration", "print", "UnicodeDecodeError", "x.Y"]
+)
+def test_described_errors_are_errors_that_end_nothing(name: str) -> None:
+    error = error_from(("x", name, "why", "text"))
+    assert isinstance(error, RemoteError)
+    assert (error.error_type, error.message, error.traceback) == (name, "why", "text")
+
+
+# --- names that belong to the proxy --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accepts_code", [False, True])
+def test_to_dist_is_not_a_method_of_an_agent(
+    restricted: RpcAgentServerLauncher, server: RpcAgentServerLauncher, evil: Any, accepts_code: bool
+) -> None:
+    address, service = evil(lambda number: [])
+    client = RawClient((server if accepts_code else restricted).address, says_data=not accepts_code)
+    for number, item in enumerate(
+        (
+            (CALL, 1, 1, "to_dist", (address.host, address.port)),
+            (CALL_MORE, 2, 1, "to_dist", (address.host, address.port), None, 0, None),
+            (READ, 3, 1, "to_dist"),
+        )
+    ):
+        refusal = error_in(client.ask(*item))
+        assert isinstance(refusal, AttributeError), (number, refusal)
+    assert service.visits == 0
+    client.close()
+
+
+def test_a_method_is_called_and_not_read(attacker: RawClient) -> None:
+    """A bound method would bring the whole state of its agent along."""
+    assert attacker.ask(READ, 1, 1, "count") == (RESULT, 1, 0)
+    assert isinstance(error_in(attacker.ask(READ, 2, 1, "reply")), AttributeError)
+
+
+def test_a_proxy_refuses_to_move_its_agent(restricted: RpcAgentServerLauncher) -> None:
+    with pytest.raises(ParagentError, match="already"):
+        at(restricted).to_dist()
+
+
+# --- data only -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_pickle_is_loaded(attacker: RawClient, mark: Path) -> None:
+    """Also none that makes only harmless types: BUILD sets attributes of classes, numpy's state makes pointers of bytes."""
+    vandal = b"\x80\x04\x8c\x11tests.remote.crew\x8c\x06Worker\x93}\x8c\x04name\x8c\x06stolensb."
+    for number, data in enumerate((pickle.dumps(Bomb(mark)), vandal, pickle.dumps([1]), b"")):
+        for tag in ("p", "M", "b", "q"):
+            refusal = error_in(attacker.ask(CALL, 10 * number + ord(tag) * 100, 1, "echo", ((tag, data),)))
+            assert isinstance(refusal, AccessDenied | ProtocolError), refusal
+    assert attacker.ask(READ, 7, 1, "name") == (RESULT, 7, "raw")
+    assert not mark.exists()
+
+
+def test_frames_are_not_unpickled_either(restricted: RpcAgentServerLauncher, mark: Path) -> None:
+    """A key of nested tuples overflows the stack when it is hashed, whatever the unpickler may load."""
+    before = at(restricted).pid().result(10)
+    deep = b")" + b"\x85" * 900_000
+    heads = [
+        pickle.dumps((1, 0, (), [("c", 1)])),
+        b"\x80\x04(K\x01K\x00)](}" + deep + b"K\x01setat.",
+        b"\x80\x04r\xff\xff\xff\x1f.",
+        b"\x00" * 7 + b"\xff" + b"[" * 255,
+        dump((1, 0, (), [("c", 1, 1, "echo", ({"a": [[[[[[[[[[]]]]]]]]]]},))])),
+    ]
+    for head in heads:
+        client = RawClient(restricted.address, says_data=True)
+        run(client.stream.write(head), 10.0)
+        with pytest.raises(ParagentError):
+            client.read(1)
+        client.close()
+    assert at(restricted).pid().result(10) == before
+    assert not mark.exists()
+
+
+def tree(*node: Any, buffers: tuple[bytes, ...] = ()) -> bytes:
+    """Return bytes that a writer would not write."""
+    import json
+
+    text = json.dumps([node[0] if len(node) == 1 else list(node), [len(part) for part in buffers]]).encode()
+    return len(text).to_bytes(8, "big") + text + b"".join(buffers)
+
+
+HOSTILE = [
+    tree("n", "|O", 1, buffers=(b"A" * 8,)),
+    tree("n", "O8", 1, buffers=(b"A" * 8,)),
+    tree("n", "V8", 1, buffers=(b"A" * 8,)),
+    tree("n", "<f8", 2, buffers=(b"A" * 8,)),
+    tree("n", "<f8", -1, buffers=(b"A" * 8,)),
+    tree("n", "<f8", 0, 1 << 70, buffers=(b"",)),
+    tree("n", "<f8", *[0] * 100, buffers=(b"",)),
+    tree("n", "<U1", 1, buffers=(b"\xff\xff\xff\x7f",)),
+    tree("n", ">U1", 1, buffers=(b"\x7f\xff\xff\xff",)),
+    tree("n", "|b1", 1, buffers=(b"\x07",)),
+    tree("N", "|O", buffers=(b"A" * 8,)),
+    tree("n", [["f", "O"]], 1, buffers=(b"A" * 8,)),
+    tree(["f"], buffers=(b"1234567",)),
+    tree(["j"]),
+    tree("D", "1e100000000"),
+    tree("D", "1" * 20_000),
+    tree("D", [0, [1], 10**17]),
+    tree("F", "1e100000000", 1),
+    tree("F", 1, 0),
+    tree("F", ["i", "f" * 60_000], ["i", "e" * 60_000]),
+    tree("i", "f" * 100_000),
+    tree("T", "2020-01-01" * 100),
+    tree("T", 5),
+    tree("g", 10**300, 0, 0),
+    tree(["b"]),
+    tree(["l", ["b"], ["b"]], buffers=(b"once",)),
+    tree("d", 1),
+    tree("d", ["l"], 1),
+    tree("s", ["l"]),
+    tree("M", "a", 1),
+    tree("M", ["l"], 1, "user", {}, "id", 0.0),
+    tree("A", *range(9)),
+    tree("E", "print"),
+    tree("q", -5),
+    tree("u", "zz"),
+    tree("unknown", 1),
+    tree([]),
+    tree([[1]]),
+    tree([1]),
+    tree(None)[:-1],
+    tree(None) + b"x",
+    b"",
+    b"\xff" * 8,
+    (8).to_bytes(8, "big") + b"[[[[[[[[",
+    (200_000).to_bytes(8, "big") + b"[" * 200_000,
+    (9).to_bytes(8, "big") + b"[1,[-3]]\n",
+    (5000).to_bytes(8, "big") + b"1" * 5000,
+]
+
+
+def test_values_that_no_client_writes_are_refused(attacker: RawClient) -> None:
+    attacker.say([(CALL, number, 1, "size", (("d", data),)) for number, data in enumerate(HOSTILE, 1)])
+    for kind, number, value in attacker.read(len(HOSTILE)):
+        assert kind == ERROR, HOSTILE[number - 1][:80]
+        assert isinstance(decode_error(value), ProtocolError | LimitExceeded | AccessDenied), HOSTILE[number - 1][:80]
+
+
+def test_nesting_is_counted_while_reading(attacker: RawClient) -> None:
+    deep: Any = 1
+    for _ in range(300):
+        deep = (deep,)
+    for number, value in enumerate((deep, {deep: 1}, {"a": deep}, {deep}, Msg("a", deep))):
+        error = error_in(attacker.ask(CALL, number + 1, 1, "echo", (("d", dump(value)),)))
+        assert isinstance(error, LimitExceeded), error
+    assert load(dump([[[]]]), 3) == [[[]]]
+    with pytest.raises(LimitExceeded):
+        load(dump([[[]]]), 2)
+    assert load(dump({"a": ["]" * 200, '["\\' * 200, {"b": [b"x"]}]}), 4)["a"][2] == {"b": [b"x"]}
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(LimitExceeded):
+        dump(loop)
+
+
+def test_nesting_does_not_overflow_the_stack_of_a_program_that_raised_its_recursion_limit() -> None:
+    program = r"""
+import sys
+from paragent.errors import LimitExceeded
+from paragent.remote.data import dump, load
+sys.setrecursionlimit(10**7)
+value = {"a": ["]" * 200, '["\\' * 200, {"b": [b"x"]}]}
+assert load(dump(value), 4) == value
+for text in (b"[" * 3_000_000, b'{"[":' * 3_000_000, b'["\\\\",' * 3_000_000):
+    try:
+        load(len(text).to_bytes(8, "big") + text, 100)
+    except LimitExceeded:
+        print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.returncode) == (["refused"] * 3, 0), done.stderr
+
+
+keys = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.binary(max_size=5) | st.dates(),
+    lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=2),
+    max_leaves=4,
+)
+data: st.SearchStrategy[Any] = st.recursive(
+    keys
+    | st.text(st.characters(), max_size=5)
+    | st.floats(allow_nan=False)
+    | st.complex_numbers(allow_nan=False)
+    | st.decimals(allow_nan=False)
+    | st.fractions()
+    | st.from_regex(r'["\\\[{]{1,9}')
+    | st.datetimes(timezones=st.none() | st.just(dt.UTC))
+    | st.times()
+    | st.timedeltas()
+    | st.uuids()
+    | st.builds(bytearray, st.binary(max_size=5))
+    | st.builds(range, st.integers(), st.integers())
+    | st.lists(st.floats(allow_nan=False), min_size=30, max_size=40)
+    | st.lists(st.integers(-(2**63), 2**63), min_size=30, max_size=40)
+    | st.integers(min_value=-(2**200), max_value=2**200),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        | st.dictionaries(keys, inner, max_size=3)
+        | st.builds(deque, st.lists(inner, max_size=3), st.none() | st.integers(3, 5))
+        | st.builds(OrderedDict, st.dictionaries(keys, inner, max_size=2))
+        | st.builds(lambda parts: defaultdict(list, parts), st.dictionaries(keys, inner, max_size=2))
+        | st.builds(Counter, st.dictionaries(keys, st.integers(), max_size=2))
+        | st.builds(lambda name, content: Msg(name, content, id="1", timestamp=2.0), st.text(max_size=3), inner)
+        | st.builds(ActionModel, st.text(max_size=3), policy_info=inner)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data)
+def test_data_comes_back_as_it_was(thing: Any) -> None:
+    read = load(dump(thing), 100)
+    assert read == thing
+    assert type(read) is type(thing)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st_np.arrays(
+        st_np.boolean_dtypes()
+        | st_np.integer_dtypes()
+        | st_np.floating_dtypes()
+        | st_np.unicode_string_dtypes(max_len=4),
+        st_np.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+    )
+)
+def test_arrays_come_back_as_they_were(array: np.ndarray[Any, Any]) -> None:
+    read = load(dump({"array": array}), 100)["array"]
+    assert (read.dtype, read.shape) == (array.dtype, array.shape)
+    assert read.tobytes() == array.tobytes()
+    assert read.flags.writeable
+
+
+def mutated(value: bytes, chance: random.Random) -> bytes:
+    """Return bytes of which some are changed, left out or said twice."""
+    said = bytearray(value)
+    for _ in range(chance.randint(1, 4)):
+        place = chance.randrange(len(said)) if said else 0
+        match chance.randrange(4):
+            case 0 if said:
+                said[place] = chance.randrange(256)
+            case 1:
+                del said[place : place + chance.randint(1, 4)]
+            case 2:
+                said[place:place] = said[place : place + chance.randint(1, 30)]
+            case _:
+                said[place:place] = chance.choice(b'[]{},"0123456789-.eEntfsuDFMbiNI').to_bytes()
+    # Most are readable only with a length that fits.
+    return bytes(said) if chance.random() < 0.2 else max(0, len(said) - 8).to_bytes(8, "big") + bytes(said[8:])
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data | st.builds(np.arange, st.integers(0, 4)), st.integers())
+def test_changed_bytes_are_data_or_refused(thing: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(5):
+        try:
+            load(mutated(dump(thing), chance), 20)
+        except (ProtocolError, LimitExceeded, AccessDenied):
+            continue
+
+
+leaves: st.SearchStrategy[Any] = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 5)
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from(
+        ["<f8", "<U2", "|b1", "|O", "<M8[D]", "|S3", ">c16", "<m8", "2020-01-01", "1e9", "ff", "list", "to_dist"]
+    )
+)
+nodes: st.SearchStrategy[Any] = st.recursive(
+    leaves,
+    lambda inner: (
+        st.tuples(st.sampled_from([*_READERS, *_LEAVES]), st.lists(inner, max_size=6)).map(
+            lambda node: [node[0], *node[1]]
+        )
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        | st.lists(inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+MODULES = {"builtins", "collections", "datetime", "decimal", "fractions", "uuid", "numpy", "paragent"}
+
+
+@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(nodes, st.lists(st.binary(max_size=33), max_size=3))
+def test_texts_of_any_shape_are_data_or_refused(node: Any, buffers: list[bytes]) -> None:
+    """Texts that can be parsed, with tags and parts that do not belong together."""
+    try:
+        thing = load(tree(node, buffers=tuple(buffers)), 20, "to_dist")
+    except (ProtocolError, LimitExceeded, AccessDenied):
+        return
+    assert type(thing).__module__.partition(".")[0] in MODULES
+    repr(thing)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.binary(max_size=100), st.booleans())
+def test_random_bytes_are_data_or_refused(noise: bytes, framed: bool) -> None:
+    try:
+        load(len(noise).to_bytes(8, "big") + noise if framed else noise, 20)
+    except (ProtocolError, LimitExceeded, AccessDenied):
+        return
+
+
+def test_changed_values_and_frames_do_not_harm_a_server(restricted: RpcAgentServerLauncher) -> None:
+    chance = random.Random(11)  # a seed, so that a failure can be repeated
+    before = at(restricted).pid().result(10)
+    value = {
+        "a": [1, 2.5, b"x", ("t",)],
+        3: np.arange(3),
+        "m": Msg("u", [Decimal("1.5"), Fraction(1, 3)]),
+        "d": dt.date.max,
+    }
+    client = RawClient(restricted.address, says_data=True)
+    count = 500
+    client.say([(CALL, n, 1, "echo", (("d", mutated(dump(value), chance)),)) for n in range(1, count + 1)])
+    assert len(client.read(count)) == count
+    client.close()
+    for _ in range(40):
+        broken = RawClient(restricted.address, says_data=True)
+        frame = dump((2, 0, (), [(CALL, 1, 1, "echo", (("d", dump(value)),)), (READ, 2, 1, "name")]))
+        run(broken.stream.write(mutated(frame, chance)), 10.0)
+        run(broken.stream.close(), 10.0)
+    assert at(restricted).pid().result(10) == before
+
+
+# --- honest clients ------------------------------------------------------------------------------------------------------
+
+
+def test_data_of_all_kinds_reaches_a_restricted_server(restricted: RpcAgentServerLauncher) -> None:
+    things = [
+        {"deep": [1, (2, {3})]},
+        Msg("user", {"a": b"bytes"}, metadata={"x": 1}),
+        Msg("user", "plain"),
+        ActionModel("tool", params={"x": [1]}),
+        dt.datetime(2024, 1, 2, tzinfo=dt.UTC),
+        Decimal("1.50"),
+        UUID(int=5),
+        2**100,
+        "x" * (3 << 20),
+        "\ud800 lone",
+        b"y" * 100_000,
+        {1: {2: 3}},
+    ]
+    fresh, known = at(restricted), at(restricted)
+    early = [fresh.echo(thing) for thing in things]  # before the link knows what the server is, perhaps
+    known.add(1).result(10)
+    assert [result.result(20) for result in early] == things
+    assert [known.echo(thing).result(20) for thing in things] == things
+    array = np.arange(12.0).reshape(3, 4)
+    assert np.array_equal(known.echo(array).result(10), array)
+    assert known.add(a=np.int64(3), b=2).result(10) == 5
+    moved = Worker("moved", start=4).to_dist(host=restricted.host, port=restricted.port)
+    assert moved.note({"a": (1, 2)}) == 5
+
+
+def test_what_is_not_data_is_refused_before_and_after_the_server_is_known(restricted: RpcAgentServerLauncher) -> None:
+    agent = at(restricted)
+    for thing in (print, Worker, object(), [lambda: 1], Worker("an agent"), np.array([object()]), 1 << 300_000):
+        for _ in range(2):
+            assert isinstance(agent.echo(thing).exception(10), AccessDenied | LimitExceeded), thing
+    with pytest.raises(AccessDenied, match="no code"):
+        at(restricted, Worker, name=print).add(1).result(10)
+
+
+def test_lazy_results_inside_containers_are_waited_for(restricted: RpcAgentServerLauncher) -> None:
+    child: Any = Worker("child", to_dist=True)
+    fresh = at(restricted)
+    assert fresh.echo([child.nap(0.1), {"b": child.add(1)}]).result(10) == ["child", {"b": 2}]
+    assert fresh.echo([child.nap(0.1), {"b": fresh.add(1)}]).result(10) == ["child", {"b": 2}]
+    with pytest.raises(ValueError, match="a value error"):
+        fresh.echo([child.fail("value")]).result(10)
+
+
+def test_lazy_results_go_to_and_from_restricted_servers(
+    restricted: RpcAgentServerLauncher, server: RpcAgentServerLauncher
+) -> None:
+    child: Any = Worker("child", to_dist=True)
+    other = at(server, Worker, "other")
+    with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as second_server:
+        first, second = at(restricted, Worker, "first"), at(second_server, Worker, "second")
+        for source in (child, other, second, first):
+            assert first.echo(source.nap(0.1)).result(10) == source.name
+            assert first.echo(source.echo({"a": [1]})).result(10) == {"a": [1]}
+            assert first.size(source.make(3 << 20)).result(10) == 3 << 20
+            done = source.reply(Msg("user", [1]))
+            done.result(10)
+            assert first.echo(done).result(10).content == [1]
+            with pytest.raises(ValueError, match="a value error"):
+                first.echo(source.fail("value")).result(10)
+            with pytest.raises(Exception, match="not importable"):
+                first.echo(source.local_error()).result(10)
+        for target in (child, other, second):
+            assert target.echo(first.echo({"a": [1]})).result(10) == {"a": [1]}
+        with pytest.raises(AccessDenied, match="no code"):
+            first.echo(child.echo(object())).result(10)
+
+
+def test_values_go_through_the_caller_to_a_restricted_server(
+    restricted: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child: Any = Worker("child", to_dist=True)
+    far = at(restricted)
+    far.add(1).result(10)
+    monkeypatch.setattr(Address, "is_local", property(lambda address: address.port != restricted.port))
+    assert far.echo(child.nap(0.1)).result(10) == "child"
+    assert far.echo(child.echo([1, (2,)])).result(10) == [1, (2,)]
+    with pytest.raises(ValueError, match="a value error"):
+        far.echo(child.fail("value")).result(10)
+
+
+def test_a_server_that_takes_the_port_of_another_is_a_new_server() -> None:
+    first = RpcAgentServerLauncher(custom_agent_classes=[Worker])
+    first.launch(in_subprocess=True)
+    old = at(first)
+    assert old.add(1) == 2
+    lasting = old.nap(60)
+    first.shutdown()
+    with RpcAgentServerLauncher(port=first.port) as second:
+        # The link is looking for the server at this moment; what is asked of the new one must not share its fate.
+        assert at(second).echo(1).result(10) == 1
+        assert isinstance(lasting.exception(10), ServerLost)
+        assert isinstance(old.add(1).exception(10), ServerLost)

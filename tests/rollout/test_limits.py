@@ -1,0 +1,358 @@
+"""Limits of a rollout, what it is charged, when a run gives up, and what the exit status says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paragent import AgentBase, Environment, Played, RolloutConfig, TurnsUsedUp, run_parallel_rollout, tool
+from paragent.cli import main
+from paragent.rollout.preparing import prepare
+from paragent.rollout.running import AlikeFailures, Session
+from paragent.store import Journal, Play, PlayStatus
+from paragent.testing import Fault, OpenAIServer, Script
+from paragent.testing.scripts import wait_until
+
+HERE = "tests.rollout.test_limits"
+
+
+class Plain(Environment):
+    """Nothing to do but to answer."""
+
+    name = "plain"
+    metric = "contains"
+
+    @tool
+    async def wait(self) -> str:
+        """Do nothing for as long as the test lasts."""
+        await asyncio.sleep(600)
+        return ""
+
+
+class Restless(AgentBase):
+    """Asks for ever."""
+
+    async def play(self, episode: Any) -> Played:
+        episode.messages.append({"role": "user", "content": episode.question})
+        while True:
+            await episode.complete()
+
+
+class Stubborn(AgentBase):
+    """Asks for ever, whatever it is told."""
+
+    async def play(self, episode: Any) -> Played:
+        episode.messages.append({"role": "user", "content": episode.question})
+        while True:
+            try:
+                await episode.complete()
+            except TurnsUsedUp:
+                continue
+
+
+class Thinker(AgentBase):
+    """Comes to its messages without the model, for ever."""
+
+    async def think(self) -> dict[str, Any]:
+        return {"role": "assistant", "content": "42, I think"}
+
+    async def play(self, episode: Any) -> Played:
+        while True:
+            await episode.take(self.think())
+
+
+class Rude(AgentBase):
+    """Raises, each time with another number."""
+
+    def reply(self, x: Any = None) -> str:
+        raise ValueError(f"no idea {time.monotonic_ns()}")
+
+
+class Demanding(AgentBase):
+    """Cannot be constructed by a rollout."""
+
+    def __init__(self, name: str, tokenizer: Any) -> None:
+        super().__init__(name)
+
+    def reply(self, x: Any = None) -> str:
+        return "42"
+
+
+class Mute(AgentBase):
+    """Has no reply."""
+
+
+def write(path: Path, number: int) -> Path:
+    path.write_text("".join(json.dumps({"id": f"t{n}", "question": "?", "answer": "42"}) + "\n" for n in range(number)))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return a function that makes the arguments of a run against an endpoint."""
+    monkeypatch.chdir(tmp_path)
+
+    def arguments(server: OpenAIServer, tasks: int, *more: str) -> list[str]:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        data = str(write(tmp_path / "d.jsonl", tasks))
+        return [
+            "rollout", "--env", f"{HERE}:Plain", "--data", data, "--engine", "inline", "--run-name", "run",
+            "--model", "m", "--max-retries", "0", *more,
+        ]  # fmt: skip
+
+    return arguments
+
+
+def results(folder: Path) -> list[Play]:
+    with Journal(folder / "results/run/journal.sqlite", read_only=True) as journal:
+        return [play for _, play in journal.results("1")]
+
+
+# --- turns ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("agent", "requests"), [("Restless", 5), ("Thinker", 0)])
+def test_the_limit_of_turns_holds_for_agents_that_ask_by_themselves(
+    agent: str, requests: int, run: Any, tmp_path: Path
+) -> None:
+    with OpenAIServer(Script(default="42 perhaps")) as server:
+        assert main(run(server, 1, "--max-turns", "5", "--agent", f"{HERE}:{agent}")) == 0
+        assert server.seen.requests == requests
+    [play] = results(tmp_path)
+    assert (play.status, play.ending, play.turns, play.score) == ("completed", "turns used up", 5, 1.0)
+    assert "42" in (play.answer or "")
+
+
+def test_an_agent_that_goes_on_after_its_last_turn_meets_its_time_limit(run: Any, tmp_path: Path) -> None:
+    with OpenAIServer(Script(default="42")) as server:
+        assert main(run(server, 1, "--max-turns", "2", "--timeout", "0.5", "--agent", f"{HERE}:Stubborn")) == 1
+        assert server.seen.requests == 2
+    [play] = results(tmp_path)
+    assert (play.status, play.turns, play.requests) == (PlayStatus.TIMED_OUT, 2, 2)
+
+
+# --- the account ----------------------------------------------------------------------------------------------------------
+
+
+def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    source = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(source), *sys.path])}
+    return subprocess.Popen(
+        [sys.executable, "-m", "paragent", *command], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def used(folder: Path) -> list[list[Any]]:
+    """Return what workers say that their rollouts have used."""
+    found = []
+    for path in (folder / "results/run/live").glob("*.json"):
+        try:
+            found += json.loads(path.read_text())["used"]
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def test_what_a_cancelled_rollout_has_used_is_in_the_account(run: Any, tmp_path: Path) -> None:
+    with OpenAIServer(Script(default={"tool": "wait"})) as server:
+        process = start([*run(server, 3), "--engine", "local", "--workers", "1"], tmp_path)
+        try:
+            wait_until(lambda: len(used(tmp_path)) == 3, 60)
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 130, said
+    summary = json.loads((tmp_path / "results/run/summary.json").read_text())
+    assert (summary["requests"], summary["owed"], summary["done"]) == (3, 3, 0)
+    assert summary["prompt_tokens"] > 0
+    assert {play.kind for play in results(tmp_path)} == {"cancelled"}
+
+
+@pytest.mark.parametrize("victim", ["worker", "driver"])
+def test_what_a_killed_worker_has_used_is_in_the_account(victim: str, run: Any, tmp_path: Path) -> None:
+    with OpenAIServer(Script(default={"tool": "wait"})) as server:
+        command = [*run(server, 3), "--engine", "local", "--workers", "1"]
+        process = start(command, tmp_path)
+        try:
+            wait_until(lambda: len(used(tmp_path)) == 3, 60)
+            [board] = (tmp_path / "results/run/live").glob("*.json")
+            worker = int(board.stem.rpartition("-")[2])
+            if victim == "worker":
+                os.kill(worker, signal.SIGKILL)
+                wait_until(lambda: len(used(tmp_path)) > 3, 60)  # what the dead one wrote is still there
+                process.send_signal(signal.SIGINT)
+            else:
+                process.kill()
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+        if victim == "driver":
+            wait_until(lambda: not Path(f"/proc/{worker}").exists(), 30)
+    with Session(prepare(_again(command))) as session:
+        summary = session.summary()
+    assert [play.requests for play in results(tmp_path) if play.kind == "worker" and play.requests] == [1, 1, 1]
+    assert summary.requests == (server.seen.requests if victim == "worker" else 3)
+    assert (summary.owed, summary.done) == (3, 0)
+
+
+def _again(command: list[str]) -> RolloutConfig:
+    """Return the configuration that a command line describes."""
+    flags = dict(zip(command[1::2], command[2::2], strict=True))
+    return RolloutConfig.from_settings({name.removeprefix("--"): value for name, value in flags.items()})
+
+
+# --- giving up, and the exit status ---------------------------------------------------------------------------------------
+
+
+def failed(error: str, kind: str = "ValueError") -> Play:
+    return Play("a", 1, PlayStatus.FAILED, kind=kind, error=error)
+
+
+def test_only_the_first_failures_that_are_alike_make_a_run_give_up() -> None:
+    alike = AlikeFailures(3)
+    assert [alike.note(failed(f"ValueError: no 'x{n}' at 0x{n}f\n  line {n}")) for n in range(2)] == ["", ""]
+    assert "the first 3 rollouts all failed in the same way: ValueError: no" in alike.note(
+        failed("ValueError: no 'y' at 1")
+    )
+    for other in (
+        Play("a", 1, PlayStatus.COMPLETED),
+        Play("a", 1, PlayStatus.TIMED_OUT),
+        failed("KeyError: 1", "KeyError"),
+    ):
+        alike = AlikeFailures(3)
+        alike.note(failed("ValueError: 1"))
+        alike.note(other)
+        assert not any(alike.note(failed("ValueError: 1")) for _ in range(9)), other
+    never = AlikeFailures(0)
+    assert not any(never.note(failed("ValueError: 1")) for _ in range(9))
+
+
+def test_a_run_whose_first_rollouts_all_fail_alike_stops_and_says_how_to_go_on(
+    run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OpenAIServer(Script(default="42")) as server:
+        command = run(server, 100, "--agent", f"{HERE}:Rude", "--num-rollouts", "4")
+        assert main(command) == 1
+        said = capsys.readouterr().err
+        assert "stopped early: the first 10 rollouts all failed in the same way: ValueError: no idea" in said
+        assert "--retry-failed" in said.splitlines()[-1]
+        assert 10 <= len(results(tmp_path)) < 20
+        assert main([*command, "--give-up-after", "0"]) == 1
+    assert len(results(tmp_path)) == 100
+
+
+def test_a_run_in_which_every_request_is_rejected_stops_with_the_words_of_the_endpoint(
+    run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OpenAIServer(Script(faults=[Fault(400)])) as server:
+        assert main(run(server, 200)) == 1
+        assert server.seen.requests < 40
+    assert "RequestRejected" in capsys.readouterr().err
+
+
+def test_failed_rollouts_are_played_again_on_request(run: Any, tmp_path: Path) -> None:
+    with OpenAIServer(Script(default="42", faults=[Fault(400, last=3)])) as server:
+        command = run(server, 3)
+        assert main(command) == 1
+        assert main(command) == 1, "they have their result"
+        assert server.seen.requests == 3
+        assert main([*command, "--retry-failed"]) == 0
+    summary = json.loads((tmp_path / "results/run/summary.json").read_text())
+    assert (summary["mean"], summary["plays"], summary["statuses"]["failed"]) == (1.0, 6, 0)
+    assert len((tmp_path / "results/run/results.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [("Demanding", "cannot be constructed: missing a required argument: 'tokenizer'"), ("Mute", "`reply` of its own")],
+)
+def test_an_agent_that_no_rollout_can_use_is_refused_before_anything_runs(
+    agent: str, message: str, run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OpenAIServer(Script()) as server:
+        assert main(run(server, 5, "--agent", f"{HERE}:{agent}")) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(("answer", "status"), [("no", 1), ("42", 0)])
+def test_a_run_that_only_used_up_its_turns_is_no_success_unless_it_scored(
+    answer: str, status: int, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OpenAIServer(Script(default=answer)) as server:
+        assert main(run(server, 3, "--max-turns", "2", "--agent", f"{HERE}:Restless")) == status
+    assert ("every rollout used up its turns" in capsys.readouterr().err) == bool(status)
+
+
+# --- the model that nobody chose ------------------------------------------------------------------------------------------
+
+
+def without_model(command: list[str]) -> list[str]:
+    place = command.index("--model")
+    return command[:place] + command[place + 2 :]
+
+
+def test_the_default_model_is_used_only_if_somebody_says_so(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OpenAIServer(Script(default="42")) as server, Path(os.devnull).open() as nobody:
+        command = without_model(run(server, 2))
+        monkeypatch.setattr(sys, "stdin", nobody)
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert f"2 rollouts with the default model, gpt-4.1-2025-04-14, at {server.url}: nothing was started" in said
+        assert not (tmp_path / "results").exists()
+        assert server.seen.requests == 0
+        assert main([*command, "--yes"]) == 0
+        assert f"Model gpt-4.1-2025-04-14 at {server.url}" in capsys.readouterr().err
+        monkeypatch.setenv("PARAGENT_MODEL", "chosen")
+        assert main([*command, "--fresh"]) == 0
+        assert f"Model chosen at {server.url}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("said", "status"), [("y\n", 0), ("n\n", 2), ("", 2)])
+def test_at_a_terminal_the_default_model_is_asked_about(
+    said: str, status: int, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = os.openpty()
+    with OpenAIServer(Script(default="42")) as server, os.fdopen(here, "r") as terminal:
+        os.write(there, said.encode() or b"\x04")
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert main(without_model(run(server, 2))) == status
+        assert server.seen.requests == (0 if status else 2)
+    os.close(there)
+
+
+def test_a_password_in_the_address_of_the_endpoint_is_not_shown(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OpenAIServer(Script(default="42")) as server, Path(os.devnull).open() as nobody:
+        command = without_model(run(server, 1))
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url.replace("//", "//me:secret@"))
+        monkeypatch.setattr(sys, "stdin", nobody)
+        assert main(command) == 2
+    said = capsys.readouterr().err
+    assert f"at {server.url}" in said
+    assert "secret" not in said
+
+
+def test_a_configuration_in_python_needs_no_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with OpenAIServer(Script(default="42")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        chosen = RolloutConfig(
+            env=f"{HERE}:Plain", data=write(tmp_path / "d", 2), engine="inline", output_dir=tmp_path / "results"
+        )
+        assert run_parallel_rollout(chosen).mean == 1.0
