@@ -76,6 +76,8 @@ class RpcAgentServerLauncher:
         self._server: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
+        self._signalled = False
+        """Set by a signal handler, which must not touch `_ended`: it may interrupt whoever holds the lock of that."""
         self._failure = ""
         """Why the server ended by itself; empty if it did not."""
 
@@ -102,6 +104,7 @@ class RpcAgentServerLauncher:
         if self._server is not None or self._process is not None:
             return
         self._ended.clear()
+        self._signalled = False
         self._failure = ""
         if in_subprocess:
             self._launch_process()
@@ -217,6 +220,8 @@ class RpcAgentServerLauncher:
 
     def _wait(self) -> None:
         while not self._ended.wait(0.2):
+            if self._signalled:
+                return
             if self._process is not None and self._process.poll() is not None:
                 return
 
@@ -225,7 +230,7 @@ class RpcAgentServerLauncher:
         """Within this, SIGTERM and Ctrl-C end the server; the main thread alone may use it."""
 
         def end(_: int, __: FrameType | None) -> None:
-            self._ended.set()
+            self._signalled = True
 
         before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
