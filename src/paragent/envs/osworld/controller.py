@@ -10,8 +10,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paragent.envs.osworld.ground import GuestRefused
 from paragent.errors import MachineFailed
-from paragent.vms.guest_http import Reply, as_form, as_json, as_upload, ask_async, checked
+from paragent.vms import guest_http
+from paragent.vms.guest_http import Reply, as_form, as_json, as_upload, ask_async
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +44,8 @@ _RECORDING_SECONDS = 60.0
 _PAUSES = (0.5, 2.0)
 """Seconds before a second and a third try; a guest server that is restarted is back within a second or two."""
 _CHROME_PORT = 9222
+_REFUSALS = frozenset({400, 404, 500, 501})
+"""Status codes by which a guest's server says that it cannot; any other failure is one of the machine or of the way to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ class Controller:
     """Talks to the guest of one machine, which is borrowed.
 
     Raises:
-        MachineFailed: (all methods) the guest does not answer in time, refuses, or breaks the protocol.
+        GuestRefused: (all methods) the guest says that it cannot.
+        MachineFailed: (all methods) the guest does not answer in time, or breaks the protocol.
         LeaseLost: (all methods) the machine has another holder now.
     """
 
@@ -121,9 +126,9 @@ class Controller:
         return tree
 
     async def file(self, path: str) -> bytes | None:
-        """Return the contents of a file; None if there is none."""
+        """Return the contents of a file; None if there is none that the guest can read, as for a folder."""
         reply = await self._send("POST", "/file", as_form({"file_path": path}), limit=_FILE_SECONDS, again=True)
-        return None if reply.status == 404 else checked(reply, f"file {path}").body
+        return None if reply.status in _REFUSALS else checked(reply, f"file {path}").body
 
     # --- acting ---------------------------------------------------------------------------------------------------------
 
@@ -244,6 +249,19 @@ class Controller:
             await asyncio.sleep(pause)
 
 
+def checked(reply: Reply, what: str) -> Reply:
+    """Return the reply if it is a success.
+
+    Raises:
+        GuestRefused: the guest says that it cannot.
+        LeaseLost: the machine has another holder now.
+        MachineFailed: any other failure.
+    """
+    if reply.status in _REFUSALS:
+        raise GuestRefused(f"{what}: the guest refused: {reply.body[:500].decode(errors='replace')}")
+    return guest_http.checked(reply, what)
+
+
 def _size(reply: Any) -> tuple[int, int]:
     return int(reply["width"]), int(reply["height"])
 
@@ -255,6 +273,7 @@ def _executed(reply: Reply, what: str, *, code_field: str = "returncode") -> Exe
             message = reply.json()
         except MachineFailed:
             message = {}
+        message = message if isinstance(message, dict) else {}
         told = str(message.get("error") or message.get("message") or reply.body[:500].decode(errors="replace"))
         return Executed(str(message.get("output") or ""), told, int(message.get(code_field) or -1), "error")
     answer = checked(reply, what).json()

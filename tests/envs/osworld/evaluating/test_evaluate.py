@@ -18,8 +18,8 @@ from paragent.bounded import Helpers
 from paragent.envs.osworld.evaluating import evaluate, missing
 from paragent.envs.osworld.evaluating.evaluator import checks_of, evaluation_helpers
 from paragent.envs.osworld.evaluating.families import GETTERS, LEFT_OUT, METRICS
-from paragent.envs.osworld.ground import Ground, GuestControl
-from paragent.errors import ConfigError, MissingExtra, UnknownName
+from paragent.envs.osworld.ground import Ground, GuestControl, GuestRefused
+from paragent.errors import ConfigError, MachineFailed, MissingExtra, UnknownName
 
 NOBODY = cast("GuestControl", None)
 """These evaluators never ask the guest."""
@@ -157,6 +157,33 @@ def test_steps_of_the_evaluator_are_run_first_whatever_the_agent_said(tmp_path: 
     assert score(evaluator, ground(tmp_path, run_steps=steps)) == 1
     assert score({"postconfig": [{"type": "a"}], "func": "infeasible"}, ground(tmp_path, "FAIL", run_steps=steps)) == 1
     assert done == [{"type": "sleep"}, {"type": "a"}]
+
+
+def test_what_the_guest_refuses_counts_as_0_and_a_guest_that_is_gone_does_not(tmp_path: Path) -> None:
+    class Guest:
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        async def screen_size(self) -> tuple[int, int]:
+            raise self.error
+
+    async def steps(given: Sequence[Mapping[str, Any]], on: Ground) -> None:
+        raise cast("Guest", on.controller).error
+
+    asking = {"func": "exact_match", "result": {"type": "vm_screen_size"}, "expected": value({"expected": "x"})}
+    stepping = {
+        "postconfig": [{"type": "open"}],
+        "func": "exact_match",
+        "result": value("x"),
+        "expected": value({"expected": "x"}),
+    }
+    infeasible = {"postconfig": [{"type": "open"}], "func": "infeasible"}
+    refusing, gone = (cast("GuestControl", Guest(kind("no"))) for kind in (GuestRefused, MachineFailed))
+    for evaluator in (asking, stepping):
+        assert score(evaluator, Ground(refusing, tmp_path, last_action="DONE", run_steps=steps)) == 0
+        with pytest.raises(MachineFailed):
+            score(evaluator, Ground(gone, tmp_path, last_action="DONE", run_steps=steps))
+    assert score(infeasible, Ground(refusing, tmp_path, last_action="FAIL", run_steps=steps)) == 1
 
 
 def test_a_file_that_nobody_kept_gives_0_and_another_way_may_still_be_right(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from paragent.bounded import CallFailed, Helpers
 from paragent.envs.osworld.evaluating.families import GETTERS, INFEASIBLE, METRICS
 from paragent.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 from paragent.envs.osworld.evaluating.place import PARSE_SECONDS, Place, far_side
+from paragent.envs.osworld.ground import GuestRefused
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
     from paragent.envs.osworld.ground import Ground
@@ -78,14 +79,24 @@ async def evaluate(evaluator: Mapping[str, Any], ground: Ground, *, helpers: Hel
     infeasible = checks[0].metric == INFEASIBLE
     if not infeasible:
         _load(checks)
-    if steps := evaluator.get("postconfig"):
-        await ground.set_up(steps)
-    if infeasible or ground.failed:
+    prepared = await _prepared(ground, evaluator.get("postconfig") or [])
+    if infeasible or ground.failed or not prepared:
         return float(infeasible and ground.failed)
     if helpers is not None:
         return await _joined(checks, str(evaluator.get("conj", "and")), ground, helpers)
     async with evaluation_helpers() as own:
         return await _joined(checks, str(evaluator.get("conj", "and")), ground, own)
+
+
+async def _prepared(ground: Ground, steps: Sequence[Mapping[str, Any]]) -> bool:
+    """Run the evaluator's own steps; return whether the guest did not refuse one, as to open a file that the agent deleted."""
+    try:
+        if steps:
+            await ground.set_up(steps)
+    except GuestRefused as error:
+        _log.info("a step before the evaluation was refused, which counts as 0: %s", error)
+        return False
+    return True
 
 
 @asynccontextmanager
@@ -120,8 +131,8 @@ async def _one(check: Check, ground: Ground, helpers: Helpers) -> float:
     try:
         result = await _get(check.result, ground, ground.folder / "result", helpers)
         expected = await _get(check.expected, ground, ground.folder / "expected", helpers)
-    except FileNotFoundError as error:
-        _log.info("%s: %s", check.metric, error)
+    except (FileNotFoundError, GuestRefused) as error:
+        _log.info("%s has nothing to look at, which counts as 0: %s", check.metric, error)
         return 0.0
     try:
         arguments = (check.metric, result, expected, dict(check.options))

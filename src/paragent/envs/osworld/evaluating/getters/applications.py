@@ -6,6 +6,8 @@ import asyncio
 import posixpath
 from typing import TYPE_CHECKING, Any
 
+from paragent.envs.osworld.ground import GuestRefused
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -80,7 +82,12 @@ async def vlc_playing_info(place: Place, config: Mapping[str, Any]) -> str | Non
 
 
 async def vscode_config(place: Place, config: Mapping[str, Any]) -> str | None:
-    """Have an extension of VS Code write what it knows, by a command of its palette, and return the path of a copy."""
+    """Have an extension of VS Code write what it knows, by a command of its palette, and return the path of a copy.
+
+    The window of VS Code is brought to the front first, by its title or else by its class: keys go to the window in front.
+    """
+    if not await _activated(place, "Visual Studio Code"):
+        await _activated(place, "code.Code", by_class=True)
     keys = (
         "import pyautogui, time; pyautogui.FAILSAFE = False; pyautogui.hotkey('ctrl', 'shift', 'p'); time.sleep(0.5); "
         f"pyautogui.typewrite({config['vscode_extension_command']!r}); time.sleep(0.5); pyautogui.press('enter')"
@@ -89,6 +96,15 @@ async def vscode_config(place: Place, config: Mapping[str, Any]) -> str | None:
     await asyncio.sleep(1.0)  # the extension writes its file without telling anybody
     data = await place.ground.controller.file(config["path"])
     return None if data is None else await place.keep(config["dest"], data)
+
+
+async def _activated(place: Place, name: str, *, by_class: bool = False) -> bool:
+    """Bring a window to the front; return whether the guest has one of that name or class."""
+    try:
+        await place.ground.controller.activate_window(name, by_class=by_class)
+    except GuestRefused:
+        return False
+    return True
 
 
 async def background_image_in_slide(place: Place, config: Mapping[str, Any]) -> str | None:
