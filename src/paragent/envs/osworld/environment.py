@@ -73,6 +73,7 @@ class OSWorldOptions:
     settle: Annotated[float, "seconds that programs which the set-up launches may take to appear"] = 20.0
     screenshots: Annotated[int, "how many of the last screenshots the model is sent"] = 3
     record: Annotated[bool, "keep a video of the screen"] = False
+    strict_evaluators: Annotated[bool, "score sensibly where OSWorld's evaluators have a bug"] = False
     data_folder: Annotated[Path | None, "whose files tasks may put into the guest; otherwise that of --data"] = None
     allow_private: Annotated[bool, "whether tasks may download from this computer and private networks"] = False
 
@@ -164,6 +165,7 @@ class OSWorldEnvironment(Environment):
             self._folder,
             options.client_password,
             self._screen,
+            strict_evaluators=options.strict_evaluators,
             run_steps=set_up,
             access=self._access,
         )

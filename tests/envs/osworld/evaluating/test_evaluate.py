@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from paragent.bounded import Helpers
-from paragent.envs.osworld.evaluating import evaluate, missing
+from paragent.envs.osworld.evaluating import evaluate, far_side, missing
 from paragent.envs.osworld.evaluating.evaluator import checks_of, evaluation_helpers
 from paragent.envs.osworld.evaluating.families import GETTERS, LEFT_OUT, METRICS
 from paragent.envs.osworld.ground import Ground, GuestControl, GuestRefused
@@ -184,6 +184,43 @@ def test_what_the_guest_refuses_counts_as_0_and_a_guest_that_is_gone_does_not(tm
         with pytest.raises(MachineFailed):
             score(evaluator, Ground(gone, tmp_path, last_action="DONE", run_steps=steps))
     assert score(infeasible, Ground(refusing, tmp_path, last_action="FAIL", run_steps=steps)) == 1
+
+
+def test_an_expected_file_with_the_name_of_a_found_one_is_that_one_unless_evaluators_are_strict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "published").write_text("right")
+
+    async def fetch(url: str) -> Path:
+        return tmp_path / "published"
+
+    class Guest:
+        async def file(self, path: str) -> bytes:
+            return b"wrong"
+
+    monkeypatch.setattr("paragent.envs.osworld.evaluating.getters.files.fetch", fetch)
+    evaluator = {
+        "func": "compare_text_file",
+        "result": {"type": "vm_file", "path": "/x", "dest": "same.txt"},
+        "expected": {"type": "cloud_file", "path": "https://x", "dest": "same.txt"},
+    }
+    for strict, wanted in ((False, 1), (True, 0)):
+        on = Ground(cast("GuestControl", Guest()), tmp_path, last_action="DONE", strict_evaluators=strict)
+        assert score(evaluator, on) == wanted
+    evaluator["expected"] = {"type": "cloud_file", "path": "https://x", "dest": "other.txt"}
+    assert score(evaluator, Ground(cast("GuestControl", Guest()), tmp_path, last_action="DONE")) == 0
+
+
+def test_metrics_are_told_to_be_strict_if_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(result: Any, **_: Any) -> float:
+        return len(_)
+
+    def strict(result: Any, *, strict_evaluators: bool = False, **_: Any) -> float:
+        return float(strict_evaluators)
+
+    for metric, asked, wanted in ((plain, True, 0), (strict, True, 1), (strict, False, 0)):
+        monkeypatch.setattr(type(METRICS), "load", lambda *_, metric=metric: metric)
+        assert far_side.score("any", "x", None, {}, asked) == wanted
 
 
 def test_a_file_that_nobody_kept_gives_0_and_another_way_may_still_be_right(tmp_path: Path) -> None:

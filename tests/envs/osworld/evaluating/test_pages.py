@@ -264,12 +264,26 @@ def test_pages_that_do_not_load_give_what_osworld_gives(
     assert get("page_info", url=f"http://{site}/slow")["title"] == "Connection failed"
 
 
-def test_calls_that_the_browser_never_answers_have_an_end() -> None:
+def test_calls_that_the_browser_never_answers_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def asking() -> None:
         with pytest.raises(Error, match="did not answer"):
             await devtools_module.limited(asyncio.Event().wait(), 0.01)
+        async with pages._page(opened()) as page:
+            pass
+        assert page.closing.is_set()
 
-    asyncio.run(asking())
+    class Page:
+        closing = asyncio.Event()
+
+        async def close(self) -> None:
+            self.closing.set()
+            await asyncio.Event().wait()
+
+    async def opened() -> Any:
+        return Page()
+
+    monkeypatch.setattr(devtools_module.limited, "__defaults__", (0.01,))
+    asyncio.run(asyncio.wait_for(asking(), 30))
 
 
 @pytest.mark.parametrize("module", [pages, browser_steps, devtools_module])

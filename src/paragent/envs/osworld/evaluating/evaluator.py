@@ -17,7 +17,6 @@ from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
-    from pathlib import Path
 
     from paragent.envs.osworld.ground import Ground
 
@@ -129,13 +128,15 @@ async def _joined(checks: list[Check], conjunction: str, ground: Ground, helpers
 
 async def _one(check: Check, ground: Ground, helpers: Helpers) -> float:
     try:
-        result = await _get(check.result, ground, ground.folder / "result", helpers)
-        expected = await _get(check.expected, ground, ground.folder / "expected", helpers)
+        found = ground.folder / "result"
+        result = await _get(check.result, Place(ground, found, helpers))
+        known = None if ground.strict_evaluators else found
+        expected = await _get(check.expected, Place(ground, ground.folder / "expected", helpers, known))
     except (FileNotFoundError, GuestRefused) as error:
         _log.info("%s has nothing to look at, which counts as 0: %s", check.metric, error)
         return 0.0
     try:
-        arguments = (check.metric, result, expected, dict(check.options))
+        arguments = (check.metric, result, expected, dict(check.options), ground.strict_evaluators)
         score = float(await helpers.call("score", *arguments, limit=PARSE_SECONDS))
     except CallFailed as error:
         if error.kind == NotUnderstood.__name__:
@@ -145,8 +146,8 @@ async def _one(check: Check, ground: Ground, helpers: Helpers) -> float:
     return 0.0 if math.isnan(score) else min(max(score, 0.0), 1.0)
 
 
-async def _get(config: Mapping[str, Any] | None, ground: Ground, folder: Path, helpers: Helpers) -> Any:
+async def _get(config: Mapping[str, Any] | None, place: Place) -> Any:
     if config is None:
         return None
-    folder.mkdir(parents=True, exist_ok=True)
-    return await GETTERS.load(config["type"])(Place(ground, folder, helpers), config)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    return await GETTERS.load(config["type"])(place, config)

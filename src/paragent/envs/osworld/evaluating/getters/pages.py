@@ -44,8 +44,10 @@ _NO_PAGES = b"%PDF-1.4\n%EOF\n"
 _START = ["google-chrome", "--remote-debugging-port=1337"]
 """The browser and the port of OSWorld's images."""
 _START_SECONDS = 5.0
-_SETTLE_SECONDS = 10.0
-"""For a tab that is still loading: OSWorld waits up to 60 s for each, although what counts was there when the agent ended."""
+_TAB_SECONDS = 30.0
+"""For a tab to stop loading before it is listed."""
+_LABEL_SECONDS = 30.0
+"""For an element with a text to appear."""
 _TEXTS = "(elements) => elements.map((element) => (element.textContent || '').trim())"
 _OWN_TEXTS = """(elements) => elements.slice(0, 1).flatMap((element) => [...element.childNodes]
     .filter((node) => node.nodeType === Node.TEXT_NODE).map((node) => node.textContent.trim()).filter(Boolean))"""
@@ -115,7 +117,7 @@ async def open_tabs_info(place: Place, config: Mapping[str, Any]) -> list[dict[s
     async with _browser(place, start=True) as browser:
         for page in [] if browser is None else [page for context in browser.contexts for page in context.pages]:
             try:
-                await page.wait_for_load_state("networkidle", timeout=_SETTLE_SECONDS * 1000)
+                await page.wait_for_load_state("networkidle", timeout=_TAB_SECONDS * 1000)
                 title = await limited(page.title())
             except NotInTime:
                 title = "Load timeout"
@@ -269,7 +271,7 @@ async def active_tab_html_parse(place: Place, config: Mapping[str, Any]) -> dict
         if category == "xpath":
             return {key: await _first(page, f"xpath={path}") for path, key in config.get("xpathObject", {}).items()}
         if category == "label":
-            return {key: await _first(page, f"text={label}") for label, key in config.get("labelObject", {}).items()}
+            return {key: await _labelled(page, label) for label, key in config.get("labelObject", {}).items()}
         return {key: await _typed(page, f"xpath={path}") for path, key in config.get("inputObject", {}).items()}
 
 
@@ -278,9 +280,9 @@ async def _tab_at(browser: Browser, address: str) -> Page | None:
 
     for page in [page for context in browser.contexts for page in context.pages]:
         if unquote(page.url).rstrip("/") == unquote(address).rstrip("/"):
-            with contextlib.suppress(Error):
-                await page.wait_for_load_state("networkidle", timeout=_SETTLE_SECONDS * 1000)
-            return page
+            with contextlib.suppress(Error):  # one that does not stop loading is passed over, as in OSWorld
+                await page.wait_for_load_state("networkidle", timeout=_PAGE_SECONDS * 1000)
+                return page
     return None
 
 
@@ -296,6 +298,16 @@ async def _texts(page: Page, selector: str, script: str = _TEXTS) -> list[str]:
 async def _first(page: Page, selector: str) -> str:
     texts = await _texts(page, selector)
     return texts[0] if texts else ""
+
+
+async def _labelled(page: Page, label: str) -> str:
+    from playwright.async_api import Error
+
+    try:
+        text = await page.locator(f"text={label}").first.text_content(timeout=_LABEL_SECONDS * 1000)
+    except Error:
+        return ""
+    return (text or "").strip()
 
 
 async def _typed(page: Page, selector: str) -> str:
