@@ -11,7 +11,7 @@ IMAGES := $(VENV)/.images
 SYSTEM := $(VENV)/.system
 # Programs of a desktop on this host, each with the Debian package that has it.
 DESKTOP := Xvfb=xvfb openbox=openbox dbus-daemon=dbus-daemon hsetroot=hsetroot tint2=tint2 thunar=thunar mousepad=mousepad \
-	lxterminal=lxterminal galculator=galculator gsettings=libglib2.0-bin
+	lxterminal=lxterminal galculator=galculator gsettings=libglib2.0-bin xclip=xclip
 
 pip := $(BIN)/python -m pip install --quiet --disable-pip-version-check -e
 

@@ -273,7 +273,6 @@ def _executed(reply: Reply, what: str, *, code_field: str = "returncode") -> Exe
             message = reply.json()
         except MachineFailed:
             message = {}
-        message = message if isinstance(message, dict) else {}
         told = str(message.get("error") or message.get("message") or reply.body[:500].decode(errors="replace"))
         return Executed(str(message.get("output") or ""), told, int(message.get(code_field) or -1), "error")
     answer = checked(reply, what).json()

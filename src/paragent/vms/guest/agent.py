@@ -159,11 +159,11 @@ class Answer(NamedTuple):
 
 
 class Refused(Exception):
-    """A request that gets an error as its answer."""
+    """A request that gets an error as its answer: a message, and `more` fields if it has any."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, **more: Any) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.more = status, more
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
                 raise Refused(404, f"there is no {self.command} {self.path}")
             answer = route(self, body)
         except Refused as refusal:
-            answer = {"status": "error", "message": str(refusal)}
+            answer = {"status": "error", "message": str(refusal), **refusal.more}
             self._send(refusal.status, answer)
         except Exception as error:  # noqa: BLE001 - whatever a request does, the machine goes on
             self._send(500, {"status": "error", "message": f"{type(error).__name__}: {error}"})

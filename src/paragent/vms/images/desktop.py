@@ -42,10 +42,12 @@ _PACKAGES = (
     "openbox",
     "procps",
     "python3",
+    "python3-pil",
     "sudo",
     "thunar",
     "tint2",
     "wmctrl",
+    "xclip",
     "xdotool",
     "xserver-xorg-core",
 )
