@@ -135,7 +135,7 @@ def test_windows_open_come_to_the_front_and_close(ground: Ground) -> None:
 def test_steps_that_the_guest_refuses_are_logged_and_those_of_a_silent_guest_are_failures(
     ground: Ground, caplog: pytest.LogCaptureFixture
 ) -> None:
-    steps = {
+    steps: dict[str, dict[str, Any]] = {
         "launch": {"command": ["no-such-program-at-all"]},
         "change_wallpaper": {"path": "/no/such.png"},
         "activate_window": {"window_name": "no such window"},

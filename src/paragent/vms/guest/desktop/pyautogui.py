@@ -353,7 +353,7 @@ def screenshot(imageFilename: str | None = None, region: Sequence[int] | None = 
             with open(imageFilename, "wb") as file:
                 file.write(data)
         return data
-    picture = Image.open(io.BytesIO(data))
+    picture: Any = Image.open(io.BytesIO(data))
     picture.load()
     if region is not None:
         left, top, width, height = region
