@@ -135,16 +135,21 @@ def test_settings_of_applications(get: Get, ground: Ground, home: Path, monkeypa
     with pytest.raises(FileNotFoundError, match="sessionrc"):
         get("gimp_config_file", file_name="sessionrc", dest="x")
     put(home, "OpenProject.txt", "/home/user/project")
-    activated: list[tuple[str, bool]] = []
+    activated: list[str] = []
 
-    async def activate(name: str, *, by_class: bool = False, **_: Any) -> None:
-        activated.append((name, by_class))
+    async def activate(name: str, **_: Any) -> None:
+        activated.append(name)
         raise GuestRefused("there is no such window")
 
     monkeypatch.setattr(ground.controller, "activate_window", activate)
     told = get("vscode_config", vscode_extension_command="Open", path=str(home / "OpenProject.txt"), dest="told.txt")
     assert Path(told).read_text() == "/home/user/project"
-    assert activated == [("Visual Studio Code", False), ("code.Code", True)]
+    asked = {"vscode_extension_command": "Open", "path": str(home / "nothing.txt"), "dest": "told.txt"}
+    assert get("vscode_config", **asked) is None
+    folder = '{"folder": "file:///home/user/project"}'
+    put(home, ".config/Code/User/workspaceStorage/abc/workspace.json", folder)
+    assert Path(get("vscode_config", **asked)).read_text() == folder
+    assert activated == ["Visual Studio Code"] * 3
 
 
 def test_the_player_of_films(get: Get, home: Path) -> None:
