@@ -73,7 +73,9 @@ class OSWorldOptions:
     settle: Annotated[float, "seconds that programs which the set-up launches may take to appear"] = 20.0
     screenshots: Annotated[int, "how many of the last screenshots the model is sent"] = 3
     record: Annotated[bool, "keep a video of the screen"] = False
-    strict_evaluators: Annotated[bool, "score sensibly where OSWorld's evaluators have a bug"] = False
+    strict_evaluators: Annotated[bool, "leave out known mistakes of OSWorld's metrics instead of repeating them"] = (
+        False
+    )
     data_folder: Annotated[Path | None, "whose files tasks may put into the guest; otherwise that of --data"] = None
     allow_private: Annotated[bool, "whether tasks may download from this computer and private networks"] = False
 
@@ -165,7 +167,6 @@ class OSWorldEnvironment(Environment):
             self._folder,
             options.client_password,
             self._screen,
-            strict_evaluators=options.strict_evaluators,
             run_steps=set_up,
             access=self._access,
         )
@@ -340,7 +341,9 @@ class OSWorldEnvironment(Environment):
         if self._recording is not None:
             await self._recording.stop()
         helpers = await self.shared.get("osworld evaluators", evaluation_helpers)
-        return {"success": await evaluate(evaluator, self._ground, helpers=helpers)}
+        return {
+            "success": await evaluate(evaluator, self._ground, helpers=helpers, strict=self.options.strict_evaluators)
+        }
 
     async def close(self) -> None:
         if self._recording is not None:

@@ -115,8 +115,6 @@ class Ground:
     screen: tuple[int, int] = (1920, 1080)
     last_action: str | Mapping[str, Any] | None = None
     """The last thing that the agent did, in the form in which it said it."""
-    strict_evaluators: bool = False
-    """Score sensibly where OSWorld's evaluators plainly have a bug; by default such bugs are reproduced."""
     run_steps: Callable[[Sequence[Mapping[str, Any]], Ground], Awaitable[None]] = _no_steps
     """Runs set-up steps on this ground."""
     access: Access = field(default_factory=Access)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from paragent.bounded import Helpers
-from paragent.envs.osworld.evaluating import evaluate, far_side, missing
+from paragent.envs.osworld.evaluating import evaluate, missing
 from paragent.envs.osworld.evaluating.evaluator import checks_of, evaluation_helpers
 from paragent.envs.osworld.evaluating.families import GETTERS, LEFT_OUT, METRICS
 from paragent.envs.osworld.ground import Ground, GuestControl, GuestRefused
@@ -205,22 +205,10 @@ def test_an_expected_file_with_the_name_of_a_found_one_is_that_one_unless_evalua
         "expected": {"type": "cloud_file", "path": "https://x", "dest": "same.txt"},
     }
     for strict, wanted in ((False, 1), (True, 0)):
-        on = Ground(cast("GuestControl", Guest()), tmp_path, last_action="DONE", strict_evaluators=strict)
-        assert score(evaluator, on) == wanted
+        on = Ground(cast("GuestControl", Guest()), tmp_path, last_action="DONE")
+        assert asyncio.run(evaluate(evaluator, on, strict=strict)) == wanted
     evaluator["expected"] = {"type": "cloud_file", "path": "https://x", "dest": "other.txt"}
     assert score(evaluator, Ground(cast("GuestControl", Guest()), tmp_path, last_action="DONE")) == 0
-
-
-def test_metrics_are_told_to_be_strict_if_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    def plain(result: Any, **_: Any) -> float:
-        return len(_)
-
-    def strict(result: Any, *, strict_evaluators: bool = False, **_: Any) -> float:
-        return float(strict_evaluators)
-
-    for metric, asked, wanted in ((plain, True, 0), (strict, True, 1), (strict, False, 0)):
-        monkeypatch.setattr(type(METRICS), "load", lambda *_, metric=metric: metric)
-        assert far_side.score("any", "x", None, {}, asked) == wanted
 
 
 def test_a_file_that_nobody_kept_gives_0_and_another_way_may_still_be_right(tmp_path: Path) -> None:

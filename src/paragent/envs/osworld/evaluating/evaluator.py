@@ -54,7 +54,9 @@ def _listed(evaluator: Mapping[str, Any], name: str, length: int) -> list[Any]:
     return [entry or None for entry in given[:length]] + [None] * (length - len(given))
 
 
-async def evaluate(evaluator: Mapping[str, Any], ground: Ground, *, helpers: Helpers | None = None) -> float:
+async def evaluate(
+    evaluator: Mapping[str, Any], ground: Ground, *, helpers: Helpers | None = None, strict: bool = False
+) -> float:
     """Score an attempt, from 0 to 1, as OSWorld does.
 
     The steps of `postconfig` are run first. A task that is infeasible is solved by the action FAIL and by nothing else, and
@@ -66,6 +68,7 @@ async def evaluate(evaluator: Mapping[str, Any], ground: Ground, *, helpers: Hel
         evaluator: the field `evaluator` of a task.
         ground: the attempt's.
         helpers: processes to run metrics in, from `evaluation_helpers`; without it they are started, and ended, here.
+        strict: whether metrics that OSWorld has with a mistake score sensibly instead of as OSWorld does.
 
     Raises:
         UnknownName: a getter or a metric does not exist here; `missing` tells beforehand.
@@ -81,10 +84,11 @@ async def evaluate(evaluator: Mapping[str, Any], ground: Ground, *, helpers: Hel
     prepared = await _prepared(ground, evaluator.get("postconfig") or [])
     if infeasible or ground.failed or not prepared:
         return float(infeasible and ground.failed)
+    conjunction = str(evaluator.get("conj", "and"))
     if helpers is not None:
-        return await _joined(checks, str(evaluator.get("conj", "and")), ground, helpers)
+        return await _joined(checks, conjunction, ground, helpers, strict)
     async with evaluation_helpers() as own:
-        return await _joined(checks, str(evaluator.get("conj", "and")), ground, own)
+        return await _joined(checks, conjunction, ground, own, strict)
 
 
 async def _prepared(ground: Ground, steps: Sequence[Mapping[str, Any]]) -> bool:
@@ -114,10 +118,10 @@ def _load(checks: list[Check]) -> None:
                 GETTERS.load(side["type"])
 
 
-async def _joined(checks: list[Check], conjunction: str, ground: Ground, helpers: Helpers) -> float:
+async def _joined(checks: list[Check], conjunction: str, ground: Ground, helpers: Helpers, strict: bool) -> float:
     scores = []
     for check in checks:
-        score = await _one(check, ground, helpers)
+        score = await _one(check, ground, helpers, strict)
         if conjunction == "and" and score == 0.0:
             return 0.0
         if conjunction == "or" and score == 1.0:
@@ -126,18 +130,19 @@ async def _joined(checks: list[Check], conjunction: str, ground: Ground, helpers
     return sum(scores) / len(scores) if conjunction == "and" else max(scores)
 
 
-async def _one(check: Check, ground: Ground, helpers: Helpers) -> float:
+async def _one(check: Check, ground: Ground, helpers: Helpers, strict: bool) -> float:
     try:
         found = ground.folder / "result"
         result = await _get(check.result, Place(ground, found, helpers))
-        known = None if ground.strict_evaluators else found
+        known = None if strict else found
         expected = await _get(check.expected, Place(ground, ground.folder / "expected", helpers, known))
     except (FileNotFoundError, GuestRefused) as error:
         _log.info("%s has nothing to look at, which counts as 0: %s", check.metric, error)
         return 0.0
     try:
-        arguments = (check.metric, result, expected, dict(check.options), ground.strict_evaluators)
-        score = float(await helpers.call("score", *arguments, limit=PARSE_SECONDS))
+        arguments = [result] if check.expected is None else [result, expected]
+        call = helpers.call("score", check.metric, arguments, dict(check.options), strict, limit=PARSE_SECONDS)
+        score = float(await call)
     except CallFailed as error:
         if error.kind == NotUnderstood.__name__:
             raise ConfigError(f"the task's evaluator cannot be used: {check.metric}: {error}") from None
