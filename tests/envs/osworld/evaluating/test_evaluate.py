@@ -191,7 +191,7 @@ def test_an_expected_file_with_the_name_of_a_found_one_is_that_one_unless_evalua
 ) -> None:
     (tmp_path / "published").write_text("right")
 
-    async def fetch(url: str) -> Path:
+    async def fetch(url: str, *_: Any) -> Path:
         return tmp_path / "published"
 
     class Guest:
