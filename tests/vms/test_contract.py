@@ -21,4 +21,4 @@ class TestProcessDesktop(ProviderContract):
 
 class TestQemu(ProviderContract):
     provider = "qemu"
-    settings: ClassVar[MachineSettings] = MachineSettings(options={"offline": True})
+    settings: ClassVar[MachineSettings] = MachineSettings()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from paragent._processes import bound_to_parent, describe_exit
+from paragent._processes import bound_to_parent, describe_exit, plain_environment
 from paragent.errors import MachineFailed
 from paragent.vms.ownership import end_marked, marked_processes
 
@@ -48,8 +47,9 @@ class LocalProcesses:
         command: Sequence[str],
         descriptors: Collection[int] = (),
         environment: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
-        """Start the process of an instance, in its folder, with more in its environment than this process has.
+        """Start the process of an instance, in its folder, with a plain environment and what is given in addition.
 
         Raises:
             MachineFailed: the program cannot be run.
@@ -60,16 +60,20 @@ class LocalProcesses:
             try:
                 self._processes[instance_id] = subprocess.Popen(
                     bound_to_parent(command),
-                    stdin=subprocess.DEVNULL,
+                    stdin=stdin,
                     stdout=log,
                     stderr=log,
                     cwd=folder,
-                    env={**os.environ, **(environment or {}), **self._run.mark(instance_id)},
+                    env={**plain_environment(), **(environment or {}), **self.mark(instance_id)},
                     pass_fds=tuple(descriptors),
                     start_new_session=True,
                 )
             except OSError as error:
                 raise MachineFailed(f"{command[0]} cannot be started: {error}") from error
+
+    def mark(self, instance_id: str) -> dict[str, str]:
+        """Return the variables by which processes of an instance are found."""
+        return self._run.mark(instance_id)
 
     def pid(self, instance_id: str) -> int | None:
         """Return the process id of an instance that was started here."""

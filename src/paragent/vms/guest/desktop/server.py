@@ -30,7 +30,7 @@ import subprocess
 import tempfile
 import time
 import urllib.parse
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paragent.vms.guest.agent import COMMAND_SECONDS, Answer, Guest, Handler, Refused, fields_of
 from paragent.vms.guest.desktop import windows, x11
@@ -41,6 +41,9 @@ from paragent.vms.guest.desktop.recording import Recorder
 from paragent.vms.guest.desktop.tree import Observer
 from paragent.vms.guest.desktop.wallpaper import Wallpaper
 from paragent.vms.guest.desktop.warm import WarmPython
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["DesktopGuest", "DesktopHandler"]
 
@@ -58,8 +61,8 @@ _POLL = 0.1
 class DesktopGuest(Guest):
     """A machine with a screen."""
 
-    def __init__(self, folder: str, clock: int | None = None) -> None:
-        super().__init__(folder, owns_machine=clock is not None)
+    def __init__(self, folder: str, clock: int | None = None, secret: Callable[[], str] = str) -> None:
+        super().__init__(folder, clock is not None, secret)
         self._clock = clock
         """Where to write what only root may do."""
         self.warm = WarmPython(folder)

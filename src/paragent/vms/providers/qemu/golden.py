@@ -25,6 +25,7 @@ from paragent.vms.hand_over import verify_clean
 from paragent.vms.providers.base import GUEST_PORT, Instance
 from paragent.vms.providers.qemu.hardware import Drives
 from paragent.vms.providers.qemu.monitor import Monitor
+from paragent.vms.providers.qemu.started import Started
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -157,10 +158,14 @@ async def _boot_and_freeze(
     name = f"golden-{os.urandom(4).hex()}"
     monitor = Monitor(name)
     drives = Drives(draft.ram, True, draft.folder / "disk" if draft.has_disk else None)
+    started = Started(local, name, hardware)
     try:
-        local.start(name, hardware.command(drives, monitor.descriptor, incoming=False), [monitor.descriptor])
+        secret = started.make_secret()
+        command = hardware.command(drives, monitor.descriptor, incoming=False, secret=started.secret_file)
+        await started.start(command, [monitor.descriptor])
         await monitor.connect()
-        instance = Instance(name, hardware.host, (await monitor.ports())[GUEST_PORT])
+        ports = await started.reachable(await monitor.ports())
+        instance = Instance(name, hardware.host, ports[GUEST_PORT], secret=secret)
         await ready(instance)
         await verify_clean(instance)
         await monitor.freeze(draft.state)
@@ -168,7 +173,7 @@ async def _boot_and_freeze(
         raise MachineFailed(f"{error} ({local.ending(name)})" if not local.alive(name) else str(error)) from error
     finally:
         await monitor.close()
-        await local.end(name)
+        await started.end()
 
 
 def _remove_older(home: Path, image_name: str, image_key: str) -> None:
