@@ -22,3 +22,8 @@ class TestProcessDesktop(ProviderContract):
 class TestQemu(ProviderContract):
     provider = "qemu"
     settings: ClassVar[MachineSettings] = MachineSettings()
+
+
+class TestQemuWithInternet(ProviderContract):
+    provider = "qemu"
+    settings: ClassVar[MachineSettings] = MachineSettings(internet=True)

@@ -126,9 +126,7 @@ class ProviderContract:
             guesses = (None, "", "0", "x" * 40, f"{machine.token}0", (machine.token or "")[:-1])
             for token in guesses:
                 for path, body in (("/execute", command), ("/paragent/adopt", taken)):
-                    reply = await ask_async(
-                        instance.host, instance.port, "POST", path, body, token=token, timeout=30
-                    )
+                    reply = await ask_async(instance.host, instance.port, "POST", path, body, token=token, timeout=30)
                     assert reply.status in {401, 403, 409}, (path, token, reply)
             assert (await asyncio.to_thread(machine.request, "POST", "/paragent/adopt", taken)).status == 403
             assert (await asyncio.to_thread(machine.execute, ["true"])).ok

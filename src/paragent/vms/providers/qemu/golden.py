@@ -138,9 +138,10 @@ async def _make(
         if disk is not None:
             await asyncio.to_thread(layer, disk, draft.folder / "disk")
         await _boot_and_freeze(draft, hardware, local, ready)
-        for name in ("ram", "state", "disk"):
+        # QEMU opens the memory for writing even to map it privately; only root could if it were read-only.
+        for name, mode in {"ram": 0o600, "state": 0o400, "disk": 0o400}.items():
             if (draft.folder / name).exists():
-                (draft.folder / name).chmod(0o400)
+                (draft.folder / name).chmod(mode)
         (draft.folder / _ABOUT).write_text(json.dumps({"image": image_name, "image_key": hardware.image_key}))
         draft.folder.rename(golden.folder)
         if disk is not None:
@@ -173,7 +174,7 @@ async def _boot_and_freeze(
         raise MachineFailed(f"{error} ({local.ending(name)})" if not local.alive(name) else str(error)) from error
     finally:
         await monitor.close()
-        await started.end()
+        await local.end(name)
 
 
 def _remove_older(home: Path, image_name: str, image_key: str) -> None:

@@ -25,6 +25,8 @@ __all__ = ["Accelerator", "Drives", "Hardware", "kvm_works", "qemu_program"]
 Accelerator = str
 """`kvm` or `tcg`."""
 
+_FORM = 2
+"""Of golden states: another one whenever the devices on the command line change."""
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 """System calls that QEMU gives up before a guest runs: a guest that breaks out of it shall find little to use."""
 # Under emulation a plain x86-64-v2 processor is faster than `max`: guests would use wide vectors, which are emulated.
@@ -117,6 +119,7 @@ class Hardware:
         """
         elsewhere = {"host", "forwards", "program", "kernel", "initrd", "network"}
         fields: dict[str, object] = {name: value for name, value in asdict(self).items() if name not in elsewhere}
+        fields["form"] = _FORM
         fields["offline"] = self.network == "none"  # a guest that asks for its address is told no gateway then
         return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:24]
 

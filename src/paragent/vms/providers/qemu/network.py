@@ -18,12 +18,11 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from paragent._clock import monotonic
-from paragent._processes import bound_to_parent, plain_environment
 from paragent.errors import MachineFailed, UsageError
 from paragent.vms.folders import find_program
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from paragent.vms.providers.local_processes import LocalProcesses
 
@@ -66,7 +65,6 @@ class Namespace:
 
     def __init__(self, local: LocalProcesses, name: str) -> None:
         self._local, self._name = local, name
-        self._joiner: subprocess.Popen[bytes] | None = None
 
     @staticmethod
     def check() -> None:
@@ -114,23 +112,12 @@ class Namespace:
                     os.close(descriptor)
 
     async def _join(self, ended: int) -> None:
-        folder, pid = self._local.folder(self._name), self._local.pid(self._name)
         ready, tells = os.pipe()
         command = [find_program("slirp4netns"), "--configure", "--mtu=65520", f"--cidr={_CIDR}"]
         command += ["--disable-host-loopback", "--enable-sandbox", "--enable-seccomp", f"--api-socket={_API}"]
-        command += [f"--ready-fd={tells}", f"--exit-fd={ended}", str(pid), "tap0"]
+        command += [f"--ready-fd={tells}", f"--exit-fd={ended}", str(self._local.pid(self._name)), "tap0"]
         try:
-            with (folder / "network.log").open("ab") as log:
-                self._joiner = subprocess.Popen(
-                    bound_to_parent(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=folder,
-                    env=plain_environment() | self._local.mark(self._name),
-                    pass_fds=(tells, ended),
-                    start_new_session=True,
-                )
+            self._local.start_helper(self._name, command, [tells, ended])
             os.close(tells)
             tells = -1
             os.set_blocking(ready, False)
@@ -140,14 +127,11 @@ class Namespace:
                 if descriptor >= 0:
                     os.close(descriptor)
 
-    async def _until(self, condition: Any, otherwise: str) -> None:
+    async def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         deadline = monotonic() + _SECONDS
         while not condition():
-            joined = self._joiner is None or self._joiner.poll() is None
-            if monotonic() > deadline or not joined or not self._local.alive(self._name):
-                log = self._local.folder(self._name) / "network.log"
-                words = log.read_text(errors="replace")[-300:].strip() if log.exists() else ""
-                raise MachineFailed(f"{self._name}: {otherwise}{': ' * bool(words)}{words}")
+            if monotonic() > deadline or not self._local.alive(self._name):
+                raise MachineFailed(f"{self._name}: {otherwise} ({self._local.ending(self._name)})")
             await asyncio.sleep(_POLL)
 
     async def forward(self, host: str, ports: Mapping[int, int]) -> dict[int, int]:
@@ -185,13 +169,6 @@ class Namespace:
         finally:
             os.close(folder)
         return answer
-
-    async def close(self) -> None:
-        """End what joins the namespace to the network; the namespace ends with its machine."""
-        joiner, self._joiner = self._joiner, None
-        if joiner is not None:
-            joiner.kill()
-            await asyncio.to_thread(joiner.wait, _SECONDS)
 
 
 def _unshared() -> list[str]:

@@ -55,7 +55,6 @@ _CLONES_LOADING = 4
 @dataclass(slots=True)
 class _Clone:
     monitor: Monitor
-    started: Started
     paused: bool = False
     screen: Screen | None = None
 
@@ -182,7 +181,7 @@ class QemuProvider(Provider):
 
     async def _clone(self, instance_id: str) -> Instance:
         started = Started(self._local, instance_id, self.hardware)
-        clone = self._clones[instance_id] = _Clone(Monitor(instance_id), started)
+        clone = self._clones[instance_id] = _Clone(Monitor(instance_id))
         folder, disk, details = started.folder, None, {}
         if self.golden.overlay is not None:
             disk = folder / "disk"
@@ -240,9 +239,7 @@ class QemuProvider(Provider):
             if clone.screen is not None:
                 clone.screen.close()
             await clone.monitor.close()
-            await clone.started.end()
-        else:
-            await self._local.end(instance_id)
+        await self._local.end(instance_id)
 
     async def list_own(self, runs: Collection[str]) -> list[str]:
         return await self._local.list_own(runs)

@@ -22,7 +22,7 @@ _PASSWORD_CHARACTERS = 8
 
 
 class Started:
-    """One process of QEMU, from its folder to its end."""
+    """One process of QEMU; whoever made it ends it with its folder, by its name."""
 
     def __init__(self, local: LocalProcesses, name: str, hardware: Hardware) -> None:
         self._local, self._name, self._host = local, name, hardware.host
@@ -70,12 +70,6 @@ class Started:
             MachineFailed: they cannot be reached.
         """
         return dict(ports) if self._network is None else await self._network.forward(self._host, ports)
-
-    async def end(self) -> None:
-        """End the process and remove its folder."""
-        if self._network is not None:
-            await self._network.close()
-        await self._local.end(self._name)
 
 
 def _write(path: Path, text: str) -> None:
