@@ -67,6 +67,7 @@ $(MACHINES): Makefile | $(LIGHT)
 	@missing=""; \
 	command -v qemu-system-x86_64 >/dev/null || missing="$$missing qemu-system-x86"; \
 	command -v qemu-img >/dev/null || missing="$$missing qemu-utils"; \
+	command -v slirp4netns >/dev/null || missing="$$missing slirp4netns"; \
 	command -v mmdebstrap >/dev/null || missing="$$missing mmdebstrap"; \
 	PATH="$$PATH:/usr/sbin:/sbin" command -v mke2fs >/dev/null || missing="$$missing e2fsprogs"; \
 	apt-cache show linux-image-cloud-amd64 linux-image-amd64 busybox-static >/dev/null 2>&1 || missing="$$missing util-linux"; \

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import pytest
 
 from paragent import MachineFailed
-from paragent.envs.osworld.controller import Controller
+from paragent.envs.osworld.controller import Controller, browser_address
 from paragent.vms import Machine
 from paragent.vms.guest_http import Reply, ask, ask_async
 
@@ -199,3 +199,24 @@ def test_answers_of_a_wrong_shape_are_failures_of_the_machine(body: str) -> None
         ):
             with pytest.raises(MachineFailed):
                 asyncio.run(question())
+
+
+def test_a_guest_does_not_choose_where_its_browser_is() -> None:
+    """What a guest says of its DevTools could be the address of a service of this host."""
+    came = threading.Event()
+
+    def note(connection: socket.socket) -> None:
+        came.set()
+
+    with guest(note) as other:
+
+        def told(url: str) -> Answer:
+            body = json.dumps({"webSocketDebuggerUrl": url}).encode()
+            return says(OK + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+        with guest(told(f"ws://127.0.0.1:{other}/devtools/browser/1-a")) as port:
+            assert asyncio.run(browser_address(f"127.0.0.1:{port}")) == f"ws://127.0.0.1:{port}/devtools/browser/1-a"
+        for url in (f"http://127.0.0.1:{other}/x", "ws://x/a b", "ws://x/?y", "ws://x/\r\nX: y", "5", "ws://x/@y"):
+            with guest(told(url)) as port, pytest.raises(MachineFailed):
+                asyncio.run(browser_address(f"127.0.0.1:{port}"))
+    assert not came.is_set()

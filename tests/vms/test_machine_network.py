@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 from paragent import ConfigError, LeaseLost, Machine, MachineFailed, VMPoolManager
+from paragent.testing.scripts import alive, wait_until
 from paragent.vms.guest_http import as_json, ask
+from paragent.vms.ownership import marked_processes
 
 ATTACK = """
 import json, socket, struct, sys, time
@@ -239,7 +242,7 @@ def test_machines_do_not_see_the_users_keys(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_guest_that_writes_to_its_console_does_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     from paragent.vms.providers.qemu import provider as qemu
 
-    monkeypatch.setattr(qemu, "_CONSOLE_BYTES", 50_000)
+    monkeypatch.setattr(qemu, "_LOG_BYTES", 50_000)
     with (
         VMPoolManager("qemu", 1, spares=0, name="console") as pool,
         pool.lease(timeout=60) as machine,
@@ -264,3 +267,21 @@ def test_the_number_of_a_lease_is_no_token() -> None:
         for guess in (str(lease.token), str(lease.token + 1), "0", ""):
             with pytest.raises((LeaseLost, MachineFailed)):
                 Machine("m0", machine.host, machine.port, guess).platform()
+
+
+@pytest.mark.parametrize("network", ["none", "internet"])
+def test_everything_of_a_machine_ends_with_a_pool_that_is_killed(network: str) -> None:
+    source = (
+        "from paragent import VMPoolManager\n"
+        f"pool = VMPoolManager('qemu', 1, spares=0, name='killed-{network}', options={{'network': '{network}'}}).start()\n"
+        "print(pool._run.id, flush=True)\n"
+        "input()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        run = process.stdout.readline().strip()
+        machines = marked_processes([run])
+        assert len(machines) == (2 if network == "internet" else 1)
+        process.kill()
+    wait_until(lambda: not any(map(alive, machines)))

@@ -7,8 +7,10 @@ and anything that never reached the guest because nobody listened.
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from paragent.envs.osworld.ground import GuestRefused
 from paragent.errors import MachineFailed
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from paragent.vms import Machine
     from paragent.vms.guest_http import Body
 
-__all__ = ["COMMAND_SECONDS", "Controller", "Executed"]
+__all__ = ["COMMAND_SECONDS", "Controller", "Executed", "browser_address"]
 
 COMMAND_SECONDS = 90.0
 """What OSWorld's client allows a command."""
@@ -47,6 +49,7 @@ _CHROME_PORT = 9222
 _REFUSALS = frozenset({400, 404, 500, 501})
 """Status codes by which a guest's server says that it cannot; any other failure is one of the machine or of the way to it."""
 _MOST_PIXELS = 1 << 20
+_BROWSER_PATH = re.compile(r"(/[A-Za-z0-9_-]+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,23 @@ def checked(reply: Reply, what: str) -> Reply:
     if reply.status in _REFUSALS:
         raise GuestRefused(f"{what}: the guest refused: {reply.body[:500].decode(errors='replace')}")
     return guest_http.checked(reply, what)
+
+
+async def browser_address(devtools: str) -> str:
+    """Return the address of the connection to the browser at `devtools` (`host:port`).
+
+    The guest says only which browser it is. Where to connect is not its choice, as that could be a service of this host.
+
+    Raises:
+        MachineFailed: there is no browser, or the answer is not that of one.
+    """
+    host, _, port = devtools.rpartition(":")
+    reply = await ask_async(host, int(port), "GET", "/json/version", timeout=_TRAVEL)
+    told = str(_field(checked(reply, "/json/version").json(), "webSocketDebuggerUrl"))
+    path = urlsplit(told).path if told.startswith(("ws://", "wss://")) else ""
+    if not _BROWSER_PATH.fullmatch(path):
+        raise MachineFailed(f"the guest's browser has the unexpected address {told[:200]!r}")
+    return f"ws://{devtools}{path}"
 
 
 _REQUIRED = object()

@@ -98,6 +98,7 @@ class OSWorldEnvironment(Environment):
     options_type = OSWorldOptions
     one_at_a_time = True
     needs_desktop = True
+    needs_internet = True
     machine_ports = (9222, 8080)
     """The browser's DevTools and VLC's interface, which some evaluators ask."""
     call_limit = 240.0

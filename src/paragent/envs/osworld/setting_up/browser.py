@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Error
 
+from paragent.envs.osworld.controller import browser_address
 from paragent.envs.osworld.devtools import driver, limited
-from paragent.errors import EnvironmentFailed
+from paragent.errors import EnvironmentFailed, MachineFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -66,9 +67,10 @@ async def _tabs(devtools: str) -> AsyncIterator[BrowserContext]:
         deadline = asyncio.get_running_loop().time() + _CONNECT_SECONDS
         while True:
             try:
-                browser = await playwright.chromium.connect_over_cdp(f"http://{devtools}", timeout=10_000)
+                address = await browser_address(devtools)
+                browser = await playwright.chromium.connect_over_cdp(address, timeout=10_000)
                 break
-            except Error as error:
+            except (Error, MachineFailed) as error:
                 if asyncio.get_running_loop().time() > deadline:
                     raise EnvironmentFailed(f"the guest's browser does not answer at {devtools}: {error}") from error
             await asyncio.sleep(_PAUSE)

@@ -47,7 +47,7 @@ _KVM_BOOT_SECONDS = 90.0
 """A guest with hardware virtualization boots in a third of that; one on which KVM does not work never does."""
 _NETWORKS = ("none", "internet", "host")
 _CONSOLE = "console.log"
-_CONSOLE_BYTES = 4 << 20
+_LOG_BYTES = 4 << 20
 _CLONES_LOADING = 4
 """Clones that load at a time. Each needs a core for 0.1 s; more at a time are not sooner ready, only all of them later."""
 
@@ -250,18 +250,19 @@ class QemuProvider(Provider):
             self._held.close()
 
     async def alive(self, instance: Instance) -> bool:
-        _shorten(self._local.folder(instance.id) / _CONSOLE)
+        for log in self.logs(instance.id):
+            _shorten(log)
         return self._local.alive(instance.id)
 
     def logs(self, instance_id: str) -> list[Path]:
         return [*self._local.logs(instance_id), self._local.folder(instance_id) / _CONSOLE]
 
 
-def _shorten(console: Path) -> None:
-    """Empty what a guest writes to its console before that fills the disk of this host."""
+def _shorten(log: Path) -> None:
+    """Empty what a guest writes to its console, or makes QEMU say, before that fills the disk of this host."""
     with contextlib.suppress(OSError):
-        if console.stat().st_size > _CONSOLE_BYTES:
-            os.truncate(console, 0)
+        if log.stat().st_size > _LOG_BYTES:
+            os.truncate(log, 0)
 
 
 def _key_of(disk: Path | None) -> str:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from paragent._plugins import require
+from paragent.envs.osworld.controller import browser_address
 from paragent.envs.osworld.devtools import CALL_SECONDS, driver, limited
 from paragent.envs.osworld.evaluating.getters.addresses import active_url_from_accessTree
 from paragent.envs.osworld.evaluating.getters.profile import colour_scheme
 from paragent.envs.osworld.ground import GuestRefused
+from paragent.errors import MachineFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -100,11 +102,11 @@ async def _browser(place: Place, *, start: bool = False) -> AsyncIterator[Browse
 async def _connected(playwright: Playwright, place: Place) -> Browser | None:
     from playwright.async_api import Error
 
-    address = f"http://{place.ground.controller.devtools}"
     try:
+        address = await browser_address(place.ground.controller.devtools)
         connecting = playwright.chromium.connect_over_cdp(address, timeout=_CONNECT_SECONDS * 1000)
         return await limited(connecting, _CONNECT_SECONDS + CALL_SECONDS)
-    except Error:
+    except (Error, MachineFailed):
         return None
 
 
