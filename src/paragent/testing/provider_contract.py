@@ -110,8 +110,11 @@ class ProviderContract:
         async def story(provider: Provider) -> None:
             instance = await _ready(provider)
             first = await adopt("m0", instance)
-            second = await adopt("m0", instance)
-            reply = await asyncio.to_thread(first.request, "GET", "/platform")
+            fresh = await provider.reset(instance)
+            await provider.wait_until_ready(fresh)
+            second = await adopt("m0", fresh)
+            path, token = "/platform", first.token
+            reply = await ask_async(fresh.host, fresh.port, "GET", path, token=token, timeout=30)
             assert reply.status == 409
             assert await asyncio.to_thread(second.platform)
 
