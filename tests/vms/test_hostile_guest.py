@@ -170,7 +170,7 @@ def test_a_request_cannot_carry_a_second_one() -> None:
         ask("127.0.0.1", port, "GET", "/x HTTP/1.1\r\nX-Paragent-Token: y", timeout=5)
 
 
-BODIES = (
+BODIES: tuple[object, ...] = (
     [],
     5,
     None,

@@ -16,6 +16,7 @@ import pytest
 
 from paragent import ConfigError, LeaseLost, Machine, MachineFailed, VMPoolManager
 from paragent.testing.scripts import alive, wait_until
+from paragent.vms.folders import cache_folder
 from paragent.vms.guest_http import as_json, ask
 from paragent.vms.ownership import marked_processes
 
@@ -247,7 +248,7 @@ def test_a_guest_that_writes_to_its_console_does_not_fill_the_disk(monkeypatch: 
         VMPoolManager("qemu", 1, spares=0, name="console") as pool,
         pool.lease(timeout=60) as machine,
     ):
-        console = qemu.cache_folder("runs", "console")
+        console = cache_folder("runs", "console")
         files = list(console.glob("*/*/console.log"))
         assert len(files) == 1
         before = -1

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -146,7 +147,8 @@ class Hardware:
         memory = f"memory-backend-file,id=ram0,mem-path={drives.ram},size={self.memory_mib}M"
         return [
             self.program,
-            *("-nodefaults", "-no-user-config", "-no-reboot", "-sandbox", _SANDBOX),
+            *("-nodefaults", "-no-user-config", "-no-reboot"),
+            *(("-sandbox", _SANDBOX) if sys.platform == "linux" else ()),
             *("-machine", f"{self.machine},memory-backend=ram0", "-accel", self.accelerator),
             *("-cpu", _PROCESSORS[self.accelerator], "-smp", str(self.cores), "-m", f"{self.memory_mib}M"),
             *("-object", f"{memory},share={'on' if drives.shared else 'off'}"),
