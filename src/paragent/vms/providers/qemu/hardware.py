@@ -121,7 +121,8 @@ class Hardware:
         elsewhere = {"host", "forwards", "program", "kernel", "initrd", "network"}
         fields: dict[str, object] = {name: value for name, value in asdict(self).items() if name not in elsewhere}
         fields["form"] = _FORM
-        fields["offline"] = self.network == "none"  # a guest that asks for its address is told no gateway then
+        # A guest that asks for its address is told a gateway or none. Images that are built here, with a kernel, do not ask.
+        fields["offline"] = self.network == "none" and not self.kernel
         return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:24]
 
     def command(
