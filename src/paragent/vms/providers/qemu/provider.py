@@ -129,9 +129,14 @@ class QemuProvider(Provider):
         )
         return hardware, disk
 
+    @property
+    def image_name(self) -> str:
+        """What people call the image; golden states of an earlier build of the same name are removed."""
+        return self.settings.path_to_vm or ("desktop" if self.settings.desktop else "tiny")
+
     def _image(self) -> Image | None:
         """Return the built image that is meant, or None for a disk of the user's."""
-        wanted = self.settings.path_to_vm or ("desktop" if self.settings.desktop else "tiny")
+        wanted = self.image_name
         if wanted in _BUILT_HERE:
             return _BUILT_HERE[wanted]()
         named = {image.name: image for image in images() if image.part_of is None}
@@ -158,8 +163,7 @@ class QemuProvider(Provider):
                 await self.wait_until_ready(instance)
 
         try:
-            name = self.settings.path_to_vm or "tiny"
-            golden = await make_golden(self.hardware, name, disk, self._local, ready, boot_seconds)
+            golden = await make_golden(self.hardware, self.image_name, disk, self._local, ready, boot_seconds)
         except TimeoutError:
             raise MachineFailed(f"the machine did not answer within {boot_seconds:.0f} s of its boot") from None
         self._held = golden.hold()
