@@ -136,6 +136,7 @@ def test_the_attack_works_where_nothing_hinders_it() -> None:
     ):
         targets = [("10.0.2.2", port), ("10.0.2.2", victim.port)]
         assert attack(attacker, targets, "connect") == set(targets)
+        targets.append(("127.0.0.1", port))  # in a packet of its own making
         assert attack(attacker, targets, "raw") == set(targets)
         assert came
         steal = (
