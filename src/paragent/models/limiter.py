@@ -60,7 +60,7 @@ class Limiter:
         """Say that a request has ended, whatever way."""
         self.in_flight -= 1
 
-    def answered(self) -> None:
+    def answered(self, seconds: float = 0.0) -> None:
         """Say that the endpoint answered."""
         if self._limit < self._most and self._clock() >= self._no_growth_before:
             self._limit = min(float(self._most), self._limit + 1.0 / self._limit)
