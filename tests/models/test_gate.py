@@ -47,13 +47,14 @@ def test_what_one_worker_hears_holds_for_all() -> None:
     shared.join("b", 8)
     assert shared.shares() == {"a": 8, "b": 8}
     shared.report("b", Report(in_flight=8, wanted=8))
-    shared.report("a", Report(in_flight=8, wanted=8, refused=3, retry_after=5.0))
-    assert (shared.pressure, shared.opens_in()) == ((16, 8), 5.0)
+    shared.report("a", Report(in_flight=0, wanted=8, refused=8, retry_after=5.0))
+    assert (shared.pressure, shared.opens_in()) == ((8, 8), 5.0)
     assert shared.shares() == {"a": 4, "b": 4}
     shared.report("b", Report(in_flight=1, wanted=1))
     assert shared.shares() == {"a": 7, "b": 1}
-    clock.advance(60)
-    shared.report("a", Report(in_flight=7, wanted=8, answered=16))
+    for _ in range(4):
+        clock.advance(60)
+        shared.report("a", Report(in_flight=7, wanted=8, answered=16, seconds=16.0))
     assert shared.pressure[1] > 8
     shared.leave("a")
     assert shared.shares() == {"b": 8}
@@ -65,7 +66,7 @@ def test_a_share_of_less_than_one_each_goes_round() -> None:
     for worker in "ab":
         shared.join(worker, 1)
         shared.report(worker, Report(in_flight=1, wanted=2))
-    shared.report("a", Report(in_flight=1, wanted=2, refused=1))
+    shared.report("a", Report(in_flight=0, wanted=2, refused=3))
     seen = []
     for _ in range(4):
         seen.append({worker for worker, share in shared.shares().items() if share})
@@ -80,6 +81,10 @@ def test_a_limiter_follows_and_can_go_on_alone() -> None:
     limiter.follow(3, 0.0)
     assert [limiter.admit() for _ in range(4)] == [True, True, True, False]
     limiter.throttled(None)
+    limiter.leave()
+    assert limiter.limit == 3, "one refusal says little"
+    limiter.throttled(None)
+    limiter.leave()
     assert limiter.limit == 1
     limiter.follow(5, 2.0)
     assert (limiter.limit, limiter.opens_in()) == (5, 2.0)

@@ -57,6 +57,8 @@ class OpenAIChat(Model):
         """Whether the endpoint has returned a tool call as such: it then supports them."""
         self._limiter = Limiter(settings.most_requests)
         self._queue: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        """Calls the queue when a place becomes free by itself."""
         self._member: GateMember | None = None
 
     def pressure(self) -> tuple[int, int]:
@@ -114,6 +116,8 @@ class OpenAIChat(Model):
 
     async def close(self) -> None:
         """Close the connections."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._member is not None:
             self._member.close()
         await self._client.close()
@@ -143,7 +147,7 @@ class OpenAIChat(Model):
     def _answered(self, seconds: float) -> None:
         self._limiter.answered(seconds)
         if self._member is not None:
-            self._member.answered()
+            self._member.answered(seconds)
 
     def _request(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
         settings = self.settings
@@ -181,10 +185,10 @@ class OpenAIChat(Model):
         raise_if_final(error, self.settings.name, str(self._client.base_url), with_tools=with_tools)
         asked = retry_after(error.response.headers) if isinstance(error, openai.APIStatusError) else None
         if isinstance(error, openai.RateLimitError):
-            self._limiter.throttled(asked)
+            general = self._limiter.throttled(asked)
             if self._member is not None:
                 self._member.throttled(asked)
-            pause = patience.after_refusal(asked)
+            pause = patience.after_refusal(asked, general=general)
         else:
             self._limiter.troubled()
             if self._member is not None:
@@ -228,8 +232,10 @@ class OpenAIChat(Model):
                 self._limiter.leave()
             else:
                 turn.set_result(None)
-        if self._queue and (closed := self._limiter.opens_in()) > 0:
-            asyncio.get_running_loop().call_later(closed, self._call_next)
+        if self._queue and (wait := self._limiter.frees_in()) > 0:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(wait, self._call_next)
 
 
 def _http_client(settings: ModelSettings) -> Any:
