@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+import re
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -208,7 +209,7 @@ def _measurement(endpoint: Endpoint) -> Measurement:
         yield lambda: size / best_fixed(endpoint, size, range(seed := next(seeds), seed + 1))
 
     return Measurement(
-        f"limit: {endpoint.name}",
+        "limit-" + re.sub(r"[^a-z0-9.]+", "-", endpoint.name.lower().replace(" %", "pc")),
         f"How fast are rollouts with the limit that is found, at an endpoint with: {endpoint.name}?",
         "rollouts/s",
         600,

@@ -18,6 +18,8 @@ TOOLS: list[dict[str, Any]] = [
 ]
 LOOK = ("look", {"at": "it"})
 ADD = ("add", {"x": 1})
+LOOK_JSON = '{"name": "look", "arguments": {"at": "it"}}'
+ADD_JSON = '{"name": "add", "arguments": {"x": 1}}'
 
 
 def read(text: str) -> list[tuple[str, Any]]:
@@ -30,8 +32,7 @@ def read(text: str) -> list[tuple[str, Any]]:
         ('<tool_call>\n{"name": "look", "arguments": {"at": "it"}}\n</tool_call>', [LOOK]),
         ('Fine.\n<tool_call>{"name": "look", "arguments": {"at": "it"}}', [LOOK]),
         (
-            '<tool_call>{"name": "look", "arguments": {"at": "it"}}</tool_call>\n'
-            '<tool_call>{"name": "add", "arguments": "{\\"x\\": 1}"}</tool_call>',
+            f'<tool_call>{LOOK_JSON}</tool_call>\n<tool_call>{{"name": "add", "arguments": "{{\\"x\\": 1}}"}}</tool_call>',
             [LOOK, ADD],
         ),
         ("<tool_call>\n<function=add>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>", [ADD]),
@@ -49,8 +50,7 @@ def read(text: str) -> list[tuple[str, Any]]:
         ('[TOOL_CALLS][{"name": "look", "arguments": {"at": "it"}}]', [LOOK]),
         ('<think>I could <tool_call>{"name": "add"}</tool_call></think>[add(x=1)]', [ADD]),
         (
-            '<tool_call>{"name": "add", "arguments": {"x": 1}}</tool_call><tool_response>9</tool_response>'
-            '<tool_call>{"name": "add", "arguments": {"x": 2}}</tool_call>',
+            f"<tool_call>{ADD_JSON}</tool_call><tool_response>9</tool_response><tool_call>{LOOK_JSON}</tool_call>",
             [ADD],
         ),
         ('<tool_call>{"name": "nothing", "arguments": {}}</tool_call>', [("nothing", {})]),
