@@ -14,6 +14,7 @@ import re
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.measure import Contender, Measurement, Target
@@ -89,10 +90,11 @@ class FixedLimit(Limiter):
 
 def best_fixed(endpoint: Endpoint, tasks: int, seeds: range) -> float:
     """Return the seconds that a run takes with the best fixed limit, as a mean over runs with these seeds."""
-    return min(
-        sum(_seconds(endpoint, tasks, seed, lambda clock, limit=limit: FixedLimit(limit, clock)) for seed in seeds)
+    runs = (
+        sum(_seconds(endpoint, tasks, seed, partial(FixedLimit, limit)) for seed in seeds) / len(seeds)
         for limit in _FIXED
-    ) / len(seeds)
+    )
+    return min(runs)
 
 
 def _seconds(endpoint: Endpoint, tasks: int, seed: int, limiter: Callable[[ManualClock], Limiter]) -> float:
@@ -114,6 +116,8 @@ class Simulation:
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _queue: deque[Callable[[], None]] = field(default_factory=deque)
+    _wakes: float = -1.0
+    """When the queue is looked at next, by itself."""
     _at_endpoint: int = 0
     _tokens: float = 0.0
     _filled: float = 0.0
@@ -148,7 +152,9 @@ class Simulation:
     def _admit(self) -> None:
         while self._queue and self.limiter.admit():
             self._queue.popleft()()
-        if self._queue and (wait := self.limiter.frees_in()) > 0:
+        wait = self.limiter.frees_in()
+        if self._queue and wait > 0 and not self.clock.now < self._wakes <= self.clock.now + wait:
+            self._wakes = self.clock.now + wait
             self._after(wait, self._admit)
 
     def _send(self, turns: int, patience: Patience) -> None:
@@ -201,7 +207,7 @@ def _measurement(endpoint: Endpoint) -> Measurement:
     @contextmanager
     def found(size: int) -> Iterator[Run]:
         seeds = itertools.count()
-        yield lambda: size / _seconds(endpoint, size, next(seeds), lambda clock: Limiter(_ROLLOUTS, clock))
+        yield lambda: size / _seconds(endpoint, size, next(seeds), partial(Limiter, _ROLLOUTS))
 
     @contextmanager
     def fixed(size: int) -> Iterator[Run]:

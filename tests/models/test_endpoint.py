@@ -26,8 +26,13 @@ ASK = [{"role": "user", "content": "what is it?"}]
 
 def ask(server: Any, count: int = 1, **settings: Any) -> list[Completion]:
     async def run() -> list[Completion]:
-        chosen: dict[str, Any] = {"max_retries": 3, "most_requests": 4, "request_limit": 10.0} | settings
-        model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", **chosen))
+        chosen: dict[str, Any] = {
+            "max_retries": 3,
+            "most_requests": 4,
+            "request_limit": 10.0,
+            "api_key": "k",
+        } | settings
+        model = open_model(ModelSettings(name="m", base_url=server.url, **chosen))
         try:
             return await asyncio.gather(*(model.complete(ASK, []) for _ in range(count)))
         finally:
@@ -178,6 +183,11 @@ def test_what_will_not_change_is_not_tried_again() -> None:
             with pytest.raises(error):
                 ask(server)
             assert server.seen.requests == 1
+
+
+def test_a_key_that_cannot_be_sent_is_refused_once() -> None:
+    with OpenAIServer(Script()) as server, pytest.raises(ConfigError, match="OPENAI_API_KEY"):
+        ask(server, api_key="k\u00e9y\u2026")
 
 
 def test_without_a_key_there_is_advice() -> None:

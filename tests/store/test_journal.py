@@ -136,6 +136,14 @@ def test_a_result_that_cannot_be_stored_is_a_failure_that_says_why_and_the_other
     reopened.close()
 
 
+def test_further_scores_that_are_no_numbers_are_none(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as journal:
+        journal.record([play(name) for name in TASKS])
+        values: list[object] = [0.5, float("nan"), float("inf"), "high"]
+        journal.set_scores("m", [(number, values[number - 1]) for number, _ in journal.results()])  # type: ignore[misc]
+        assert [p.scores["m"] for _, p in journal.results()] == [0.5, None, None, None]
+
+
 def test_lone_surrogates_do_not_reach_the_disk(tmp_path: Path) -> None:
     bad, good = "left \ud800 right", "left \ufffd right"
     directory = RunDirectory(tmp_path / "run")

@@ -89,8 +89,8 @@ class OpenAIChat(Model):
             try:
                 completion = await self._ask(request)
                 self._answered(time.monotonic() - began)
-            except UnicodeEncodeError:
-                request, pause, why = well_formed_data(request), 0.0, "a lone surrogate"
+            except UnicodeEncodeError as error:
+                request, pause, why = _encodable(request, error), 0.0, "a lone surrogate"
             except (openai.APIError, ValueError) as error:
                 pause, why = self._judge(error, patience, with_tools="tools" in request), short_cause(error)
             else:
@@ -236,6 +236,21 @@ class OpenAIChat(Model):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(wait, self._call_next)
+
+
+def _encodable(request: dict[str, Any], error: UnicodeEncodeError) -> dict[str, Any]:
+    """Return a request without the lone surrogates that an agent put into it.
+
+    Raises:
+        ConfigError: it has none, so that it is the key or the address that cannot be sent.
+    """
+    sent = well_formed_data(request)
+    if sent == request:
+        raise ConfigError(
+            f"OPENAI_API_KEY or OPENAI_BASE_URL has characters that cannot be sent: {error.reason}"
+        ) from None
+    assert isinstance(sent, dict)
+    return sent
 
 
 def _http_client(settings: ModelSettings) -> Any:

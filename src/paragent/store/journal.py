@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from paragent._text import well_formed
 from paragent.errors import StoreFailed
-from paragent.store.records import OwedRollout, Play, PlayStatus, StoredTask, make_storable, unpack_trajectory
+from paragent.store.records import OwedRollout, Play, PlayStatus, StoredTask, finite, make_storable, unpack_trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -141,7 +141,7 @@ class Journal:
         with self._transaction("keep scores"):
             self._db.executemany(
                 "UPDATE plays SET scores = json_set(scores, ?, ?) WHERE number = ?",
-                ((f'$."{metric}"', value, number) for number, value in scores),
+                ((f'$."{metric}"', finite(value), number) for number, value in scores),
             )
 
     def begin_session(self) -> int:

@@ -18,6 +18,7 @@ __all__ = [
     "Play",
     "PlayStatus",
     "StoredTask",
+    "finite",
     "make_storable",
     "pack_trajectory",
     "reason_of",
@@ -148,6 +149,14 @@ def make_storable(play: Play) -> None:
             setattr(play, name, getattr(blank, name))
         play.error = f"the result cannot be stored: {reason}"
         play.prompt_tokens = play.completion_tokens = None
+
+
+def finite(value: Any) -> float | None:
+    """Return a score that can be stored: the number itself, None for what is none."""
+    try:
+        return _real("score", value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _text(name: str, value: Any) -> str | None:
