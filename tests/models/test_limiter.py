@@ -114,7 +114,7 @@ def test_growth_is_slow_at_first_and_then_fast() -> None:
     limiter = Limiter(100, clock)
     full(limiter)
     refuse(limiter, 90)
-    limits = []
+    limits: list[int] = []
     for _ in range(16):
         sent = full(limiter)
         clock.advance(2.0)

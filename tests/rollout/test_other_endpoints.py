@@ -16,10 +16,11 @@ from typing import Annotated, Any
 
 import pytest
 
-from paragent import AgentBase, Environment, RolloutConfig, run_parallel_rollout, tool
+from paragent import AgentBase, Environment, EnvironmentFailed, RolloutConfig, run_parallel_rollout, tool
 from paragent.agents.playing import Played
 from paragent.cli.display import line
 from paragent.cli.tables import console, summary_table
+from paragent.envs.rag import embedding
 from paragent.rollout import running
 from paragent.rollout.tally import Tally
 from paragent.store import Journal, Play, PlayStatus, Summary
@@ -244,3 +245,15 @@ def test_with_tools_as_text_a_model_without_tool_support_plays(endpoint: Endpoin
     assert [message["role"] for message in second] == ["system", "user", "assistant", "user"]
     assert TEXT_CALL in second[2]["content"]
     assert second[3]["content"] == "<tool_response>\nit \ufffd is 42\n</tool_response>"
+
+
+def test_an_endpoint_that_gives_no_embeddings_is_named_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setattr(embedding, "_TRIES", 0)
+    embedder = embedding.Embedder("m")
+    try:
+        with pytest.raises(EnvironmentFailed, match=r"127\.0\.0\.1:1/v1.*refused"):
+            embedder.embed(["a"])
+    finally:
+        embedder.close()

@@ -11,7 +11,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from paragent._text import read_json
+from paragent._text import read_json, well_formed_data
 from paragent._wording import counted
 from paragent.envs.osworld.task_files import indexed_tasks, is_index
 from paragent.errors import BadData, ConfigError, UsageError
@@ -197,7 +197,7 @@ def _indexed(path: Path, index: dict[str, Any], problems: list[tuple[int, str]])
         if problem:
             problems.append((number, problem))
         else:
-            yield number, task
+            yield number, well_formed_data(task)
 
 
 def _open(path: Path) -> TextIO:
