@@ -20,7 +20,7 @@ from paragent.models.gate.member import GateMember
 from paragent.models.gate.server import GateServer
 from paragent.models.limiter import Limiter
 from paragent.rollout.tally import Tally
-from paragent.testing import OpenAIServer, Script
+from paragent.testing import Fault, OpenAIServer, Script
 from paragent.testing.scripts import wait_until
 
 ASK = [{"role": "user", "content": "what is it?"}]
@@ -159,3 +159,21 @@ def test_a_run_shows_requests_of_all_workers(tmp_path: Path, monkeypatch: pytest
     assert max(playing) <= 20, "so many rollouts play at the same time, and no more"
     assert max(flying for flying, _ in seen) > 0
     assert min(limit for _, limit in seen if limit) < 20
+
+
+def test_a_scattering_of_refusals_leaves_the_limit_of_a_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "tasks.jsonl"
+    data.write_text("".join(json.dumps({"id": str(n), "question": "?", "answer": "42"}) + "\n" for n in range(100)))
+    limits: list[int] = []
+    chosen: dict[str, Any] = {"env": "tests.rollout.test_rollouts:Tiny", "data": data, "workers": 2, "num_rollouts": 20}
+    fault = Fault(429, first=10, every=25, retry_after=0.5)
+    with OpenAIServer(Script(default="42", latency=0.2, faults=[fault])) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        config = RolloutConfig(**chosen, output_dir=tmp_path / "results")
+        summary = run_parallel_rollout(config, lambda tally: limits.append(tally.sighting.may_be_in_flight))
+        assert (summary.mean, summary.owed) == (1.0, 0)
+        assert server.seen.refused >= 4
+    assert {limit for limit in limits if limit} == {20}
