@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["TooLarge", "check_package", "lines_of", "open_package", "text_of"]
+__all__ = ["TooLarge", "bytes_of", "check_package", "lines_of", "open_package", "text_of"]
 
 _TEXT_BYTES = 64 << 20
 """Of a text file; the largest that a task of OSWorld asks for has less than one megabyte."""
@@ -23,6 +23,19 @@ class TooLarge(ValueError):
     """A file is larger than any that a task can ask for."""
 
 
+def bytes_of(path: str) -> bytes:
+    """Return a text file's contents as they are.
+
+    Raises:
+        TooLarge: it is.
+        OSError: it cannot be read.
+    """
+    file = Path(path)
+    if file.stat().st_size > _TEXT_BYTES:
+        raise TooLarge(f"{file.name} is larger than {_TEXT_BYTES >> 20} MiB")
+    return file.read_bytes()
+
+
 def text_of(path: str, *, encoding: str = "utf-8") -> str:
     """Return a text file's contents with plain line ends.
 
@@ -31,10 +44,7 @@ def text_of(path: str, *, encoding: str = "utf-8") -> str:
         UnicodeDecodeError: it has another encoding.
         OSError: it cannot be read.
     """
-    file = Path(path)
-    if file.stat().st_size > _TEXT_BYTES:
-        raise TooLarge(f"{file.name} is larger than {_TEXT_BYTES >> 20} MiB")
-    return file.read_text(encoding=encoding)
+    return bytes_of(path).decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def lines_of(path: str) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paragent.envs.osworld.evaluating.metrics.reading import text_of
+from paragent.envs.osworld.evaluating.metrics.reading import lines_of, text_of
 from paragent.envs.osworld.evaluating.metrics.value_rules import meets_rules
 
 if TYPE_CHECKING:
@@ -79,8 +80,7 @@ def compare_csv(
         return False
 
     def lines(path: str) -> list[str]:
-        read = text_of(path).removeprefix("\ufeff").splitlines()
-        read = read if strict else [line.strip() for line in read]
+        read = lines_of(path) if strict else [line.strip() for line in lines_of(path)]
         return [line.lower() for line in read] if ignore_case else read
 
     found = lines(result)
@@ -91,7 +91,7 @@ def check_csv(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether each record of `expect` is in the file, and none of `unexpect`."""
     if result is None:
         return False
-    return meets_rules(csv.DictReader(text_of(result).splitlines()), rules)
+    return meets_rules(csv.DictReader(io.StringIO(text_of(result))), rules)
 
 
 def run_sqlite3(result: str, rules: Mapping[str, Any], **_: Any) -> float:
