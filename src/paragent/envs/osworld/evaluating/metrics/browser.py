@@ -40,8 +40,8 @@ def address_of(tab: Any) -> str | None:
 
 def is_expected_active_tab_approximate(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether the tab is at the expected address; what follows a question mark does not matter."""
-    found = address_of(result)
-    return bool(found) and rules["type"] == "url" and _without_query(str(found)) == _without_query(rules["url"])
+    found = address_of(result) if result else None
+    return found is not None and rules["type"] == "url" and _without_query(found) == _without_query(rules["url"])
 
 
 def _without_query(address: str) -> str:
