@@ -164,10 +164,24 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
     "two pictures": _picture("red", 2),
 }
 _PAIRED = (
-    "compare_docx_tables compare_docx_images compare_line_spacing compare_subscript_contains check_italic_font_size_14 "
-    "evaluate_colored_words_in_tables evaluate_strike_through_last_paragraph compare_docx_files_and_ignore_new_lines "
-    "compare_references check_tabstops check_highlighted_words"
-).split()
+    *(
+        "compare_docx_tables",
+        "compare_docx_images",
+        "compare_line_spacing",
+        "compare_subscript_contains",
+    ),
+    *(
+        "check_italic_font_size_14",
+        "evaluate_colored_words_in_tables",
+        "evaluate_strike_through_last_paragraph",
+    ),
+    *(
+        "compare_docx_files_and_ignore_new_lines",
+        "compare_references",
+        "check_tabstops",
+        "check_highlighted_words",
+    ),
+)
 _OPTIONS: list[dict[str, Any]] = [
     {},
     {"ignore_blanks": False},

@@ -15,10 +15,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PAIRED = (
-    "check_structure_sim check_file_exists_and_structure_sim check_structure_sim_resized check_structure_sim_with_threshold "
-    "check_brightness_decrease_and_structure_sim check_contrast_increase_and_structure_sim check_palette_and_structure_sim "
-    "check_saturation_increase_and_structure_sim check_image_mirror check_green_background compare_images compare_image_list"
-).split()
+    *(
+        "check_structure_sim",
+        "check_file_exists_and_structure_sim",
+        "check_structure_sim_resized",
+    ),
+    *(
+        "check_structure_sim_with_threshold",
+        "check_brightness_decrease_and_structure_sim",
+    ),
+    *(
+        "check_contrast_increase_and_structure_sim",
+        "check_palette_and_structure_sim",
+    ),
+    *(
+        "check_saturation_increase_and_structure_sim",
+        "check_image_mirror",
+        "check_green_background",
+    ),
+    *(
+        "compare_images",
+        "compare_image_list",
+    ),
+)
 
 
 def _base() -> Image.Image:

@@ -221,10 +221,38 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
     "portrait": _both(lambda d: setattr(d, "slide_width", 5_000_000), lambda d: setattr(d, "slide_height", 9_000_000)),
 }
 _FLAGS = (
-    "number_of_slides shape text indent font_name font_size font_bold font_italic color_rgb font_underline strike_through "
-    "alignment title_bottom_position table_bottom_position run_count right_position top_position shape_for_shift_size "
-    "image_size modify_height bullets background_color note"
-).split()
+    *(
+        "number_of_slides",
+        "shape",
+        "text",
+        "indent",
+        "font_name",
+        "font_size",
+        "font_bold",
+        "font_italic",
+    ),
+    *(
+        "color_rgb",
+        "font_underline",
+        "strike_through",
+        "alignment",
+        "title_bottom_position",
+    ),
+    *(
+        "table_bottom_position",
+        "run_count",
+        "right_position",
+        "top_position",
+        "shape_for_shift_size",
+    ),
+    *(
+        "image_size",
+        "modify_height",
+        "bullets",
+        "background_color",
+        "note",
+    ),
+)
 _ON = {
     "title_bottom_position",
     "table_bottom_position",
@@ -312,7 +340,8 @@ def _rewritten(folder: Path, base: str) -> dict[str, str]:
 
 def _box(colour: str) -> str:
     return (
-        '<p:sp><p:nvSpPr><p:cNvPr id="99" name="n"/><p:cNvSpPr/><p:nvPr><p:ph type="sldNum" idx="9"/></p:nvPr></p:nvSpPr><p:spPr/>'
+        '<p:sp><p:nvSpPr><p:cNvPr id="99" name="n"/><p:cNvSpPr/><p:nvPr><p:ph type="sldNum" idx="9"/></p:nvPr></p:nvSpPr>'
+        "<p:spPr/>"
         f'<p:txBody><a:bodyPr/><a:p><a:r><a:rPr><a:solidFill><a:srgbClr val="{colour}"/></a:solidFill></a:rPr><a:t>1</a:t></a:r>'
         "</a:p></p:txBody></p:sp>"
     )

@@ -43,7 +43,10 @@ def cases(folder: Path) -> Iterator[Case]:
     books |= _rewritten(folder, base)
     (folder / "broken.xlsx").write_bytes(b"no workbook")
     books["broken"] = str(folder / "broken.xlsx")
-    every = {str(base), *(books[name] for name in ("one sheet", "deleted first", "sheet name", "fill", "empty shared part"))}
+    every = {
+        str(base),
+        *(books[name] for name in ("one sheet", "deleted first", "sheet name", "fill", "empty shared part")),
+    }
     for path in [str(base), *books.values()]:
         for rule in _RULES:
             if path in every or rule.get("sheet_idx0", rule.get("sheet_idx", 0)) == 0:
