@@ -16,10 +16,10 @@ DESKTOP := Xvfb=xvfb openbox=openbox dbus-daemon=dbus-daemon hsetroot=hsetroot t
 pip := $(BIN)/python -m pip install --quiet --disable-pip-version-check -e
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench osworld-parity clean
 
 help: ## List the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 # The demo needs no Ray and no Spark, which are most of the weight of all the others.
 $(LIGHT): pyproject.toml Makefile
@@ -100,6 +100,9 @@ format: $(READY) ## Format the code and sort imports
 
 bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Measure against peers: one table, JSON and a plot in bench/out (takes minutes; run nothing else)
 	@$(BIN)/python -m bench
+
+osworld-parity: $(READY) $(SYSTEM) ## Compare OSWorld's metrics with OSWorld's own package (installs it beside ours; takes minutes)
+	@$(BIN)/python -m bench.osworld_parity
 
 clean: ## Remove the environment and everything that was generated
 	rm -rf $(VENV) build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
