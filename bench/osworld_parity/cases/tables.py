@@ -248,30 +248,27 @@ _RULES = _rules()
 
 def _rewritten(folder: Path, base: Path) -> dict[str, str]:
     """Return workbooks whose XML a program other than openpyxl could have written."""
-    shared = "<si><t>n2</t></si><si><r><t>N</t></r><r><t>ame</t></r></si>"
+    text, number = r'<c r="A3"[^>]*><v>\d+</v></c>', r'<c r="B3"[^>]*><v>20</v></c>'
+    inline = '<c r="A3" t="inlineStr"><is>{}</is></c>'
     changes: dict[str, tuple[str, str, str]] = {
-        "shared strings": ('<c r="A3"[^>]*><is><t>n2</t></is></c>', '<c r="A3" t="s"><v>0</v></c>', shared),
-        "empty shared part": (
-            '<c r="A3"[^>]*><is><t>n2</t></is></c>',
-            '<c r="A3" t="s"><v>0</v></c>',
-            shared + "<si><t/></si>",
-        ),
-        "empty formula": ('<c r="A3"[^>]*><is><t>n2</t></is></c>', '<c r="A3" t="str"><f>""</f><v></v></c>', ""),
-        "empty number": ('<c r="B3"([^>]*)><v>20</v></c>', '<c r="B3"><v/></c>', ""),
-        "preserved blanks": ("<t>n2</t>", '<t xml:space="preserve">n2</t>', ""),
-        "boolean": ('<c r="B3"([^>]*)><v>20</v></c>', '<c r="B3" t="b"><v>1</v></c>', ""),
+        "inline text": (text, inline.format("<t>n2</t>"), ""),
+        "rich inline text": (text, inline.format("<r><t>n2</t></r>"), ""),
+        "preserved blanks": (text, inline.format('<t xml:space="preserve">n2</t>'), ""),
+        "empty shared part": (text, r"\g<0>", "<si><t/></si>"),
+        "empty formula": (text, '<c r="A3" t="str"><f>""</f><v></v></c>', ""),
+        "empty number": (number, '<c r="B3"><v/></c>', ""),
+        "boolean": (number, '<c r="B3" t="b"><v>1</v></c>', ""),
     }
     found = {}
-    for name, (old, new, texts) in changes.items():
+    for name, (old, new, more) in changes.items():
         path = folder / f"written_{name.replace(' ', '_')}.xlsx"
         with zipfile.ZipFile(base) as source, zipfile.ZipFile(path, "w") as target:
             for part in source.namelist():
                 data = source.read(part)
                 if part == "xl/worksheets/sheet1.xml":
                     data = re.sub(old, new, data.decode()).encode()
-                if part == "xl/sharedStrings.xml" and texts:
-                    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
-                    data = f'<sst xmlns="{main}">{texts}</sst>'.encode()
+                if part == "xl/sharedStrings.xml":
+                    data = data.replace(b"</sst>", f"{more}</sst>".encode())
                 target.writestr(part, data)
         found[name] = str(path)
     found["sparkline"] = _sparkline(folder, base, "Sheet1!B2:B8", "E2")

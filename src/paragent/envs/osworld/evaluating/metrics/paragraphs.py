@@ -53,10 +53,14 @@ def _odt_texts(path: str) -> list[str]:
 
 
 def _odt(path: str) -> list[ET.Element]:
-    """Return the parts of an ODT document: its styles, which have headers and footers, if there are some, then its text."""
+    """Return the parts of an ODT document: its styles, which have headers and footers, if there are some, then its text.
+
+    Raises:
+        KeyError: it is another kind of document.
+    """
     with open_package(path) as package:
-        names = [name for name in ("styles.xml", "content.xml") if name in package.namelist()]
-        return [ET.fromstring(package.read(name)) for name in names]
+        styles = ["styles.xml"] if "styles.xml" in package.namelist() else []
+        return [ET.fromstring(package.read(name)) for name in (*styles, "content.xml")]
 
 
 def _odt_parts(paragraph: ET.Element) -> list[str]:

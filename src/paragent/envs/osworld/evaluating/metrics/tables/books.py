@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
@@ -26,7 +25,7 @@ class NoSheet(LookupError):
 
 
 class Book:
-    """A workbook, loaded as far as it is used.
+    """A workbook; values of cells are read when they are asked for.
 
     Raises:
         TooLarge: it unpacks to an unbearable size.
@@ -34,15 +33,12 @@ class Book:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = check_package(path)
-        self._cells: dict[str, Cells] = {}
-
-    @cached_property
-    def workbook(self) -> Workbook:
-        """The workbook with its formulas, looks and drawings."""
         import openpyxl
 
-        return openpyxl.load_workbook(self.path)
+        self.path = check_package(path)
+        self._cells: dict[str, Cells] = {}
+        self.workbook: Workbook = openpyxl.load_workbook(path)
+        """The workbook with its formulas, looks and drawings."""
 
     @property
     def names(self) -> list[str]:
