@@ -160,6 +160,15 @@ def test_tags_of_old_mp3_files(score: Score, write: Callable[..., str]) -> None:
     first = b"\xff\xfb sound" + b"TAG" + b"Song".ljust(30, b"\0") + b"Singer".ljust(30) + bytes(65)
     assert score("check_mp3_meta", write("1.mp3", first), rules) == 1
     assert score("check_mp3_meta", write("1.mp3", first), {"title": {"method": "eq", "ref": "Other"}}) == 0
+    both = tagged(3, frame("TIT2", b"\0Other", 3)) + first[-128:]
+    assert (
+        score(
+            "check_mp3_meta",
+            write("b.mp3", both),
+            {"title": {"method": "eq", "ref": "Other"}, "artist": rules["artist"]},
+        )
+        == 1
+    )
 
 
 def test_without_ffmpeg_the_metrics_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

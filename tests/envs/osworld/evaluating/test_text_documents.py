@@ -245,3 +245,9 @@ def test_trains_and_places(score: Score, document: Make) -> None:
     places = {"expected": ["AAAAA", "BBBBB"]}
     assert score("fuzzy_place_math", document("p.docx", ["AAAAA BBBBB", "BBBBX"]), places) == pytest.approx(2.8 / 3)
     assert score("fuzzy_place_math", document("p.docx", ["AAAAA BBBBB", "BBBBX zz"]), places) == 0
+
+
+def test_only_odt_documents_can_have_highlighted_words(score: Score, document: Make) -> None:
+    path = document("f.docx", ["one"])
+    with pytest.raises(KeyError):
+        score("check_highlighted_words", path, path)

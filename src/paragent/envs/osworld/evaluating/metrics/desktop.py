@@ -77,38 +77,32 @@ def _begins(words: list[str], wanted: str | list[str]) -> bool:
     return len(wanted) == 2 and words[0] == wanted[0] and words[1] == wanted[1]
 
 
-def _registry_values(path: str, item_path: str, name: str) -> list[str | None]:
-    """Return the values that LibreOffice's registry has for a property, one for each item that names it.
-
-    Raises:
-        AttributeError: the property has no value.
-    """
+def _registry_properties(path: str, item_path: str, name: str) -> list[Any]:
+    """Return what LibreOffice's registry has for a property, in the order of the file."""
     items = ET.fromstring(bytes_of(path)).findall(".//item")
-    found: list[Any] = []
-    for item in items:
-        if item.get(f"{_OOR}path") == item_path:
-            found += [prop for prop in item.findall(".//prop") if prop.get(f"{_OOR}name") == name]
-    return [prop.find("value").text for prop in found]
+    chosen = [item for item in items if item.get(f"{_OOR}path") == item_path]
+    return [prop for item in chosen for prop in item.findall(".//prop") if prop.get(f"{_OOR}name") == name]
 
 
 def check_presenter_console_disable(result: str, **_: Any) -> bool:
     """Return whether LibreOffice's presenter console is off."""
-    values = _registry_values(result, "/org.openoffice.Office.Impress/Misc/Start", "EnablePresenterScreen")
-    return bool(values) and str(values[0]).lower() == "false"
+    found = _registry_properties(result, "/org.openoffice.Office.Impress/Misc/Start", "EnablePresenterScreen")
+    return bool(found) and str(found[0].find("value").text).lower() == "false"
 
 
 def check_auto_saving_time(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether LibreOffice saves by itself after the expected minutes."""
-    values = _registry_values(result, "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall")
-    return bool(values) and int(str(values[-1])) == rules["minutes"]
+    found = _registry_properties(result, "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall")
+    return bool(found) and int(found[-1].find("value").text) == rules["minutes"]
 
 
 def find_default_font(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether LibreOffice Writer's default font is the expected one."""
     if not result:
         return False
-    values = _registry_values(result, "/org.openoffice.Office.Writer/DefaultFont", "Standard")
-    return bool(values) and bool(values[-1] == rules["font_name"])
+    found = _registry_properties(result, "/org.openoffice.Office.Writer/DefaultFont", "Standard")
+    values = [value.text for prop in found for value in prop.findall("value")]
+    return values[-1:] == [rules["font_name"]]
 
 
 def check_left_panel(result: str, **_: Any) -> bool:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ def _within(wanted: Any, found: Any) -> bool:
 def compare_csv(
     result: str | None, expected: str | list[str], *, strict: bool = True, ignore_case: bool = False, **_: Any
 ) -> bool:
-    """Return whether a file has the lines of the expected file, or of one of several."""
+    """Return whether a file has the lines of the expected file, or of one of several; one that cannot be read has none."""
     if result is None:
         return False
 
@@ -83,8 +84,11 @@ def compare_csv(
         read = lines_of(path) if strict else [line.strip() for line in lines_of(path)]
         return [line.lower() for line in read] if ignore_case else read
 
-    found = lines(result)
-    return any(found == lines(path) for path in (expected if isinstance(expected, list) else [expected]))
+    wanted = expected if isinstance(expected, list) else [expected]
+    with suppress(OSError):
+        found = lines(result)
+        return any(Path(path).is_file() and found == lines(path) for path in wanted)
+    return False
 
 
 def check_csv(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:

@@ -51,16 +51,19 @@ def check_mp3_meta(result: str | None, rules: Mapping[str, Any], **_: Any) -> bo
 
 
 def _frames_of(path: Path) -> dict[str, str]:
-    """Return the texts of a file's tags by frame; version 1, at the end, counts where there is no other."""
+    """Return the texts of a file's tags by frame; those of version 1, at the end, count where there are no others."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
-        if head[:3] == b"ID3" and head[3] in (2, 3, 4):
-            return _frames(file.read(_number(head[6:10], 7)), head[3], head[5])
+        tagged = head[:3] == b"ID3" and head[3] in (2, 3, 4)
+        frames = _frames(file.read(_number(head[6:10], 7)), head[3], head[5]) if tagged else {}
         file.seek(max(0, path.stat().st_size - _OLD_SIZE))
         old = file.read(_OLD_SIZE)
-    if not old.startswith(b"TAG"):
+    if old.startswith(b"TAG"):
+        texts = {name: text for name, place in _OLD_FIELDS.items() if (text := _old_text(old[place]))}
+        return texts | _old_track(old) | frames
+    if not tagged:
         raise ValueError("the file has no tags")
-    return {name: text for name, place in _OLD_FIELDS.items() if (text := _old_text(old[place]))} | _old_track(old)
+    return frames
 
 
 def _old_text(data: bytes) -> str:
