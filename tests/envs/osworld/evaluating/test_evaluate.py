@@ -99,6 +99,23 @@ def test_a_single_check_with_options(tmp_path: Path) -> None:
     assert score({**evaluator, "options": {}}, ground(tmp_path)) == 0
 
 
+def test_an_expectation_of_none_is_handed_to_the_metric(tmp_path: Path) -> None:
+    evaluator = {"func": "literal_match", "result": value(None), "expected": value(None)}
+    assert score(evaluator, ground(tmp_path)) == 1
+
+
+def test_known_mistakes_of_osworld_are_left_out_if_asked_for(tmp_path: Path) -> None:
+    on = ground(tmp_path / "ground")
+    paths = []
+    for name in ("found", "gold"):
+        path = tmp_path / name
+        path.write_text(f"FROM - Mon\nSubject: {name}\n")
+        paths.append(value(str(path)))
+    evaluator = {"func": "check_thunderbird_folder", "result": paths[0], "expected": paths[1]}
+    assert score(evaluator, on) == 1
+    assert asyncio.run(evaluate(evaluator, on, strict=True)) == 0
+
+
 def test_lists_may_be_short_and_have_holes() -> None:
     evaluator = {
         "func": ["one", "two", "three"],
