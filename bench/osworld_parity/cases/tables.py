@@ -54,6 +54,9 @@ def cases(folder: Path) -> Iterator[Case]:
         for rule in _RULES[1::11]:
             yield Case("compare_table", [str(base), path], {"rules": [rule]})
             yield Case("compare_table", [path, path], {"rules": [rule]})
+    frozen = {"type": "freeze", "sheet_idx0": 0, "sheet_idx1": "EI0"}
+    for one, other in itertools.permutations(("frozen", "frozen row", "frozen and scrolled"), 2):
+        yield Case("compare_table", [books[one], books[other]], {"rules": [frozen]})
     yield Case("compare_table", [None, str(base)], {"rules": _RULES[:1]})
     yield Case("compare_table", [str(folder / "none.xlsx"), str(base)], {"rules": _RULES[:1]})
     yield Case("compare_table", [str(base), str(base)], {})
