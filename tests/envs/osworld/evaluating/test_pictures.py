@@ -187,3 +187,10 @@ def test_a_picture_that_is_too_large_is_not_opened(score: Score, save: Callable[
     huge = save("h.png", Image.new("1", (9_000, 8_000)))  # a few kilobytes as a file
     with pytest.raises(ValueError, match="too large"):
         score("compare_images", huge, huge)
+
+
+def test_a_picture_that_is_cut_off_has_a_size(score: Score, save: Callable[..., str]) -> None:
+    path = Path(save("c.png", Image.linear_gradient("L")))
+    path.write_bytes(path.read_bytes()[:200])
+    assert score("check_image_size", str(path), {"width": 256, "height": 256}) == 1
+    assert score("check_image_size", str(path), {"width": 255}) == 0

@@ -52,10 +52,14 @@ def open_picture(path: str) -> Image:
     from PIL import Image as Pictures
 
     with Pictures.open(path) as picture:
-        if picture.width * picture.height > _MOST_PIXELS:
-            raise ValueError(f"a picture of {picture.width} x {picture.height} pixels is too large")
-        picture.load()
+        _bearable(picture).load()
         return picture
+
+
+def _bearable(picture: Image) -> Image:
+    if picture.width * picture.height > _MOST_PIXELS:
+        raise ValueError(f"a picture of {picture.width} x {picture.height} pixels is too large")
+    return picture
 
 
 def _alike(first: Image, second: Image, threshold: float = 0.9) -> bool:
@@ -159,14 +163,16 @@ def check_image_size(result: str | None, rules: Mapping[str, Any], **_: Any) -> 
 
     With `ignore_transparent`, and always for a picture with a transparent colour of its palette, only what can be seen counts.
     """
+    from PIL import Image as Pictures
+
     if result is None:
         return False
-    picture = open_picture(result)
-    size: tuple[int, int] = picture.size
-    seen = rules.get("ignore_transparent", False) and picture.mode in {"RGBA", "LA"}
-    if seen or "transparency" in picture.info:
-        left, top, right, bottom = _content(picture) or (0, 0, 0, 0)
-        size = (right - left, bottom - top)
+    with Pictures.open(result) as picture:  # a picture that is cut off has a size, too
+        size: tuple[int, int] = _bearable(picture).size
+        seen = rules.get("ignore_transparent", False) and picture.mode in {"RGBA", "LA"}
+        if seen or "transparency" in picture.info:
+            left, top, right, bottom = _content(picture) or (0, 0, 0, 0)
+            size = (right - left, bottom - top)
     wanted = (rules.get("width"), rules.get("height"))
     return all(one is None or one == other for one, other in zip(wanted, size, strict=True))
 
