@@ -91,8 +91,8 @@ def _install() -> Path:
         print(f"==> installing {VERSION} into {ENVIRONMENT} (some minutes, once)")
         venv.create(ENVIRONMENT, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--no-deps", VERSION], check=True)
         subprocess.run([*pip, *NEEDED], check=True)
+        subprocess.run([*pip, "--no-deps", VERSION], check=True)  # last: it would complain of what is left out
         ready.touch()
     return python
 
