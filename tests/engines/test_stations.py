@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import ConfigError, EngineFailed, MissingExtra, RunConfig, Runners, Task
+from paragent._threads import fatal
 from paragent.engines import open_engine
 from paragent.engines.base import Call
 from paragent.engines.pool.reception import Reception
@@ -102,7 +103,7 @@ def test_the_secret_is_not_in_what_may_be_logged() -> None:
 
 
 def test_a_station_that_nobody_ordered_is_turned_away() -> None:
-    reception = Reception("127.0.0.1", b"secret", lambda name, _: name == "expected")
+    reception = Reception("127.0.0.1", b"secret", lambda name, _: name == "expected", fatal)
     try:
         posting = orders.Posting("other", "127.0.0.1", reception.port, b"secret", 1, 1, True, 2, 20, THIS, None)
         assert "gone" in station.serve(posting)

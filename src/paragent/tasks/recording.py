@@ -39,10 +39,26 @@ def record_usage(**amounts: float) -> None:
     """Add to the task's usage, for example `record_usage(prompt_tokens=12, completion_tokens=40)`.
 
     Outside of a task this does nothing, so that an agent's code runs the same by hand.
+
+    Raises:
+        TypeError: an amount is not a number.
     """
     if recording := current_recording.get():
         for name, amount in amounts.items():
-            recording.usage[name] = recording.usage.get(name, 0) + amount
+            recording.usage[name] = recording.usage.get(name, 0) + _plain_number(name, amount)
+
+
+def _plain_number(name: str, amount: Any) -> float:
+    """Return an amount as an `int` or `float`, which every process can read; numpy's and others' own types are converted."""
+    if type(amount) in (int, float, bool):
+        return amount  # type: ignore[no-any-return]
+    try:
+        number = amount.__index__() if hasattr(type(amount), "__index__") else float(amount)
+    except (TypeError, ValueError):
+        number = amount
+    if type(number) not in (int, float):
+        raise TypeError(f"record_usage({name}=...) takes a number, not a {type(amount).__qualname__}")
+    return number  # type: ignore[no-any-return]
 
 
 def record_step(step: Any) -> None:

@@ -133,6 +133,52 @@ class EngineContract:
         assert (responses["once"].status, responses["once"].attempts) == (TaskStatus.FAILED, 1)
         assert (responses["thrice"].answer, responses["thrice"].attempts) == (3, 3)
 
+    def test_leaving_the_program_inside_a_subtask_fails_its_task_and_no_other(self) -> None:
+        """`sys.exit` and KeyboardInterrupt end an event loop; the loop of a worker goes on for the others."""
+        responses = self._among_neighbours(
+            Task(0, be.exit_in_a_subtask, id="exit"),
+            Task(0, be.interrupt_in_a_subtask, id="interrupt"),
+            Task("kept", be.leave_a_subtask_that_exits, id="left"),
+        )
+        assert (responses["exit"].status, error_type(responses["exit"])) == (TaskStatus.FAILED, "SystemExit")
+        assert (responses["interrupt"].status, error_type(responses["interrupt"])) == (
+            TaskStatus.FAILED,
+            "KeyboardInterrupt",
+        )
+        assert responses["left"].answer == "kept"
+
+    def test_objects_that_cannot_be_looked_at_fail_their_task_and_no_other(self) -> None:
+        responses = self._among_neighbours(
+            Task("hidden", be.fail_with_hidden_attributes, id="error"),
+            Task("own", be.fail_with_own_text, id="text"),
+            Task(0, be.answer_that_hides_its_attributes, id="answer"),
+            Task(0, be.answer_that_exits, id="exits"),
+        )
+        assert all(response.status is TaskStatus.FAILED for response in responses.values()), responses
+        assert "hidden" in responses["error"].msg
+        assert "_HidingError" in error_type(responses["error"])
+        assert responses["text"].msg.endswith("Failure: own")
+        assert "answer" in responses["answer"].msg
+        assert error_type(responses["exits"]) == "SystemExit"
+
+    def test_usage_and_logs_of_own_classes_come_back_as_plain_ones(self, caplog: Any) -> None:
+        responses = self._among_neighbours(
+            Task(3, be.record_own_number, id="usage"), Task("own", be.log_with_own_level, id="log")
+        )
+        assert (responses["usage"].answer, responses["usage"].usage) == (3, {"tokens": 3})
+        assert type(responses["usage"].usage["tokens"]) is int
+        assert responses["log"].answer == "own"
+        assert any("logged own" in record.getMessage() for record in caplog.records if record.name == "contract")
+
+    def _among_neighbours(self, *tasks: Task) -> dict[str, TaskResponse]:
+        """Run tasks in one worker with async and sync ones before, beside and after them; return their responses."""
+        neighbours = [Task(0.1, be.nap if i % 2 else be.sleep, id=f"neighbour {i}") for i in range(12)]
+        responses = self.run(*neighbours[:4], *tasks, *neighbours[4:], worker_num=1, concurrency=4)
+        for neighbour in neighbours:
+            response = responses.pop(neighbour.id)
+            assert (response.success, response.attempts) == (True, 1), response
+        return responses
+
     # --- 3. time limits -----------------------------------------------------------------------------------------------
 
     def test_a_limit_counts_work_and_not_the_queue(self) -> None:
@@ -439,6 +485,12 @@ class IsolationContract(EngineContract):
         process.kill()
         process.communicate(timeout=scripts.END_LIMIT)
         scripts.wait_until(lambda: not any(map(scripts.alive, scripts.pids_in(path))))
+
+
+def error_type(response: TaskResponse) -> str:
+    """Return the type of the error that ended a task."""
+    assert response.error is not None, response
+    return response.error.type
 
 
 class raises:  # noqa: N801 - reads as pytest's, which users of the suite need not have configured alike

@@ -130,6 +130,6 @@ class StationMember:
         for number in self._held:
             outcome = Outcome(number, ending, worker=self.place, alone=alone)
             if ending is Ending.LOST:
-                outcome.error = ErrorInfo("paragent.errors.WorkerLost", cause, retryable=True)
+                outcome.error = ErrorInfo("WorkerLost", cause, retryable=True)
             tidings.outcomes.append(outcome)
         self._held.clear()
