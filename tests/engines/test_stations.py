@@ -134,7 +134,27 @@ def test_calls_of_a_station_that_is_gone_are_lost(
     tidings = member.news()
     assert tidings.died is not None
     assert [(outcome.ending, outcome.alone) for outcome in tidings.outcomes] == [(Ending.LOST, alone)] * held
+    assert {outcome.error.type for outcome in tidings.outcomes if outcome.error} == {"WorkerLost"}
     assert member.in_flight == 0
+
+
+def test_a_station_that_does_not_answer_the_order_to_kill_is_not_waited_for(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = StationMember("far", pair[0])
+    member.give(calls(2))
+    assert member.kill("the run was cancelled", cancelled=True).outcomes == []
+    member.give([Call(9, calls(1)[0].target, 9, "9")])
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 5)
+    assert member.alarm is not None
+    assert member.alarm < now + 5
+    tidings = member.news()
+    assert sorted((outcome.number, outcome.ending) for outcome in tidings.outcomes) == [
+        (0, Ending.CANCELLED),
+        (1, Ending.CANCELLED),
+    ]
+    assert (tidings.died, member.in_flight) == (None, 1)
 
 
 def test_a_silent_station_is_given_up(

@@ -70,7 +70,7 @@ def cancelled(task: Task, reason: str) -> TaskResponse:
 
 def failed_before_start(task: Task, problem: Exception) -> TaskResponse:
     """Return the response to a task that could not be sent to a worker."""
-    error = ErrorInfo(type(problem).__name__, str(problem))
+    error = ErrorInfo(type_name(problem), str(problem))
     return TaskResponse(
         id=task.id, msg=str(error), error=error, trace_id=new_trace_id(), name=task.name, metadata=task.metadata
     )

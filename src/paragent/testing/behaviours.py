@@ -22,6 +22,7 @@ __all__ = [
     "Point",
     "Presence",
     "answer_that_exits",
+    "answer_that_exits_when_read",
     "answer_that_hides_its_attributes",
     "answer_with_a_lock",
     "block_the_loop",
@@ -286,6 +287,16 @@ class _Exiting:
 def answer_that_exits(_: Any) -> Any:
     """Return an object that calls `sys.exit` when it is packed."""
     return _Exiting()
+
+
+class _ExitingWhenRead:
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
+
+
+def answer_that_exits_when_read(_: Any) -> Any:
+    """Return an object that calls `sys.exit` when it is unpacked."""
+    return _ExitingWhenRead()
 
 
 def record_own_number(number: int) -> int:

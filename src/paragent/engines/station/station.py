@@ -163,7 +163,7 @@ class _Station:
             self._worker.cancel()
         elif message == KILL:
             self._listen(False)
-            self._worker.kill("the driver asked for it", cancelled=True)
+            self._report(self._worker.kill("the driver asked for it", cancelled=True))
             self._hire()
         elif message == RENEW:
             self._listen(False)
