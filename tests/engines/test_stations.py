@@ -21,11 +21,11 @@ from paragent.engines import open_engine
 from paragent.engines.base import Call
 from paragent.engines.pool.reception import Reception
 from paragent.engines.pool.station_member import StationMember
-from paragent.engines.station import orders, station
+from paragent.engines.station import hosting, orders, station
 from paragent.engines.station.proof import CHALLENGE, NotProven, admit, introduce
 from paragent.parcels.packing import Packer
 from paragent.tasks import Ending
-from paragent.testing import IsolationContract, behaviours
+from paragent.testing import IsolationContract, behaviours, scripts
 from tests.engines.threads import ThreadRuntime
 
 if TYPE_CHECKING:
@@ -191,6 +191,46 @@ def test_a_network_that_breaks_loses_no_task() -> None:
     assert len(responses) == 60
     assert all(response.success for response in responses.values())
     assert len(cut) == 4
+
+
+def test_a_station_that_fails_is_replaced_and_its_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = station._Station._turn
+    left: list[int] = []
+
+    def fail_once(self: station._Station) -> None:
+        turn(self)
+        if self._worker.in_flight and not left:
+            left.append(self._worker.pid)
+            raise SystemExit
+
+    monkeypatch.setattr(station._Station, "_turn", fail_once)
+    config = RunConfig(cls=ThreadRuntime, worker_num=1, max_retries=2)
+    response = Runners.sync_run(0.2, behaviours.sleep, config)
+    assert (response.success, response.attempts) == (True, 2)
+    scripts.wait_until(lambda: not any(map(scripts.alive, left)))
+
+
+def test_stations_that_share_a_process_end_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(posting: orders.Posting) -> str:
+        if posting.name == "second":
+            raise SystemExit("gone")
+        return "the driver asked for it"
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "third":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    begin = threading.Thread.start
+    monkeypatch.setattr(hosting, "serve", serve)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    names = ["first", "second", "third"]
+    postings = [orders.Posting(name, "127.0.0.1", 1, b"secret", 1, 1, True, 2, 20, THIS, None) for name in names]
+    assert hosting.host(postings) == {
+        "first": "the driver asked for it",
+        "second": "SystemExit: gone",
+        "third": "no thread for this worker: can't start new thread",
+    }
 
 
 def test_stations_that_are_cut_off_before_they_speak_are_not_taken_for_workers_that_cannot_start() -> None:

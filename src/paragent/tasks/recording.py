@@ -52,13 +52,14 @@ def _plain_number(name: str, amount: Any) -> float:
     """Return an amount as an `int` or `float`, which every process can read; numpy's and others' own types are converted."""
     if type(amount) in (int, float, bool):
         return amount  # type: ignore[no-any-return]
-    try:
-        number = amount.__index__() if hasattr(type(amount), "__index__") else float(amount)
-    except (TypeError, ValueError):
-        number = amount
+    kind = type(amount)
+    if hasattr(kind, "__index__"):
+        number = amount.__index__()
+    else:
+        number = float(amount) if hasattr(kind, "__float__") else None
     if type(number) not in (int, float):
-        raise TypeError(f"record_usage({name}=...) takes a number, not a {type(amount).__qualname__}")
-    return number  # type: ignore[no-any-return]
+        raise TypeError(f"record_usage({name}=...) takes a number, not a {kind.__qualname__}")
+    return number
 
 
 def record_step(step: Any) -> None:

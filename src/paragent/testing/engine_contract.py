@@ -134,7 +134,7 @@ class EngineContract:
             Task({"k": [1]}, be.echo, id="answer", name="a name", metadata={"k": "v"}),
             Task(2, be.take_notes, id="notes"),
             Task("boom", be.fail, id="error"),
-            Task((str(folder / "count"), 9), be.fail_until, id="error after retries", max_retries=2),
+            Task("boom", be.fail, id="error after retries", max_retries=2),
             Task(0, be.exit_in_a_subtask, id="exit"),
             Task(0, be.answer_with_a_lock, id="unserialisable answer"),
             Task(0, be.answer_that_exits_when_read, id="unreadable answer"),
