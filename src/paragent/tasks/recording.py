@@ -50,16 +50,17 @@ def record_usage(**amounts: float) -> None:
 
 def _plain_number(name: str, amount: Any) -> float:
     """Return an amount as an `int` or `float`, which every process can read; numpy's and others' own types are converted."""
-    if type(amount) in (int, float, bool):
-        return amount  # type: ignore[no-any-return]
     kind = type(amount)
-    if hasattr(kind, "__index__"):
+    number: Any = None
+    if kind in (int, float, bool):
+        number = amount + 0
+    elif hasattr(kind, "__index__"):
         number = amount.__index__()
-    else:
-        number = float(amount) if hasattr(kind, "__float__") else None
-    if type(number) not in (int, float):
-        raise TypeError(f"record_usage({name}=...) takes a number, not a {kind.__qualname__}")
-    return number
+    elif hasattr(kind, "__float__"):
+        number = float(amount)
+    if type(number) is int or type(number) is float:
+        return number
+    raise TypeError(f"record_usage({name}=...) takes a number, not a {kind.__qualname__}")
 
 
 def record_step(step: Any) -> None:
