@@ -129,7 +129,7 @@ class PooledRuntime(RuntimeEngine):
                 return
             self._foreseen = calls
             self._start_thread()
-        if self._thread is not None:
+        if not self._failure:
             self._foresight.wait(_HEAD_START)
 
     def submit(self, calls: Sequence[Call]) -> None:

@@ -86,6 +86,7 @@ class _Station:
         finally:
             self._selector.close()
         self._link.finish(_STOP_PATIENCE)
+        assert self._ended is not None
         return self._ended
 
     def _serve(self) -> None:

@@ -420,8 +420,9 @@ def _error_info(error: BaseException) -> ErrorInfo:
         from paragent._faults import message_of, traceback_of, type_name
         from paragent.tasks.response import ErrorInfo
 
-        parts = (type_name, message_of, partial(traceback_of, of_ours=True))
-        info = ErrorInfo(*(_described(part, error) for part in parts), retryable=True)
+        kind, message = _described(type_name, error), _described(message_of, error)
+        trace = _described(partial(traceback_of, of_ours=True), error)
+        info = ErrorInfo(kind, message, trace, retryable=True)
     info.message = plain_text(info.message)
     return info
 
