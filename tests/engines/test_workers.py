@@ -14,9 +14,12 @@ import pytest
 
 from paragent import EngineFailed, RunConfig, Runners, Task, TaskStatus
 from paragent._threads import raise_in_thread
-from paragent.engines import open_engine
+from paragent.engines import Call, open_engine
 from paragent.engines.pool.pooled import PooledRuntime
+from paragent.engines.worker.hands import Hands
 from paragent.engines.worker.output import LONGEST_LINE, Line, MarkedStream
+from paragent.parcels.packing import Packer
+from paragent.tasks import Ending, Outcome
 from paragent.testing import behaviours, scripts
 
 ONE = RunConfig(worker_num=1, concurrency=4)
@@ -123,6 +126,25 @@ def test_inline_a_task_that_is_given_up_leaves_a_lane_for_the_next() -> None:
     tasks = [Task(3.0, behaviours.sleep, id="long", timeout=0.2), *(Task(i, behaviours.echo) for i in range(3))]
     responses = list(Runners.sync_run_task(tasks, config).values())
     assert [response.status for response in responses] == [TaskStatus.TIMED_OUT, *[TaskStatus.SUCCEEDED] * 3]
+
+
+def test_the_number_of_a_call_may_be_used_again_as_soon_as_it_has_its_outcome() -> None:
+    outcomes: list[Outcome] = []
+    done = threading.Event()
+    target = Packer().pack(behaviours.nap, "it")
+
+    def emit(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        if len(outcomes) < 20:
+            hands.take([Call(0, target, 0.01, "next", is_async=True)])
+        else:
+            done.set()
+
+    hands = Hands(emit, sync_limit=1, async_limit=1, shared=True, starts={}, finished=lambda _: None)
+    hands.take([Call(0, target, 0.01, "first", is_async=True)])
+    assert done.wait(60)
+    hands.close()
+    assert [(outcome.ending, outcome.value) for outcome in outcomes] == [(Ending.RETURNED, 0.01)] * 20
 
 
 # --- what else happens in the user's process --------------------------------------------------------------------------

@@ -326,9 +326,10 @@ class Hands:
 
     def _account_for(self, call: Call, task: asyncio.Task[None]) -> None:
         """Emit an outcome for a call whose task ended without one: it was cancelled before its first step, or we failed."""
-        if call.number not in self._playing:
-            return
-        _, alarm = self._playing.pop(call.number)
+        playing, alarm = self._playing.get(call.number, (None, None))
+        if playing is not task:
+            return  # it has its outcome; the number may be another call's by now
+        del self._playing[call.number]
         if alarm:
             alarm.cancel()
         outcome = Outcome(call.number, self._stopped.pop(call.number, Ending.RAISED), worker=self.place)
