@@ -11,15 +11,15 @@ IMAGES := $(VENV)/.images
 SYSTEM := $(VENV)/.system
 # Programs of a desktop on this host, each with the Debian package that has it.
 DESKTOP := Xvfb=xvfb openbox=openbox dbus-daemon=dbus-daemon hsetroot=hsetroot tint2=tint2 thunar=thunar mousepad=mousepad \
-	lxterminal=lxterminal galculator=galculator gsettings=libglib2.0-bin
+	lxterminal=lxterminal galculator=galculator gsettings=libglib2.0-bin xclip=xclip
 
 pip := $(BIN)/python -m pip install --quiet --disable-pip-version-check -e
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench osworld-parity clean
 
 help: ## List the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 # The demo needs no Ray and no Spark, which are most of the weight of all the others.
 $(LIGHT): pyproject.toml Makefile
@@ -67,6 +67,7 @@ $(MACHINES): Makefile | $(LIGHT)
 	@missing=""; \
 	command -v qemu-system-x86_64 >/dev/null || missing="$$missing qemu-system-x86"; \
 	command -v qemu-img >/dev/null || missing="$$missing qemu-utils"; \
+	command -v slirp4netns >/dev/null || missing="$$missing slirp4netns"; \
 	command -v mmdebstrap >/dev/null || missing="$$missing mmdebstrap"; \
 	PATH="$$PATH:/usr/sbin:/sbin" command -v mke2fs >/dev/null || missing="$$missing e2fsprogs"; \
 	apt-cache show linux-image-cloud-amd64 linux-image-amd64 busybox-static >/dev/null 2>&1 || missing="$$missing util-linux"; \
@@ -99,6 +100,9 @@ format: $(READY) ## Format the code and sort imports
 
 bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Measure against peers: one table, JSON and a plot in bench/out (takes minutes; run nothing else)
 	@$(BIN)/python -m bench
+
+osworld-parity: $(READY) $(SYSTEM) ## Compare OSWorld's metrics with OSWorld's own package (installs it beside ours; takes minutes)
+	@$(BIN)/python -m bench.osworld_parity
 
 clean: ## Remove the environment and everything that was generated
 	rm -rf $(VENV) build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*

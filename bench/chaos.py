@@ -28,7 +28,7 @@ from paragent.errors import Interrupted, MachineFailed
 from paragent.store import Journal
 from paragent.testing.scripts import alive, wait_until
 from paragent.vms.folders import cache_folder
-from paragent.vms.guest_http import as_json, ask
+from paragent.vms.guest_http import ask
 from paragent.vms.ownership import marked_processes
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ _ROLLOUTS, _MACHINES = 5, 3
 _TASK_SECONDS = 1800.0
 """Of work for one task, which takes a minute at an emulated desktop that shares its core."""
 _STATE_SECONDS = 3.0
-_STOP = "kill -STOP $PPID"
-"""The parent of a command's shell is the guest's server."""
 
 
 @dataclass(slots=True)
@@ -92,20 +90,16 @@ class Chaos:
 
     def _kill_a_machine(self, machines: dict[int, str]) -> tuple[str, int] | None:
         for pid in machines:
-            if _leased_guest(pid) is not None:
+            if _is_leased(pid):
                 os.kill(pid, signal.SIGKILL)
                 return f"machine {machines[pid]} is killed", pid
         return None
 
     def _stop_a_guest(self, machines: dict[int, str]) -> tuple[str, int] | None:
         for pid in machines:
-            port = _leased_guest(pid)
-            if port is not None:
-                try:
-                    fields = as_json({"command": _STOP, "shell": True})
-                    ask("127.0.0.1", port, "POST", "/execute", fields, timeout=_STATE_SECONDS)
-                except MachineFailed:  # it cannot answer: it has stopped
-                    return f"the server in machine {machines[pid]} is stopped", pid
+            if _is_leased(pid):
+                os.kill(pid, signal.SIGSTOP)
+                return f"machine {machines[pid]} is stopped", pid
         return None
 
     def _kill_a_worker(self, _: dict[int, str]) -> tuple[str, int] | None:
@@ -119,20 +113,24 @@ class Chaos:
         return [int(board.stem.rpartition("-")[2]) for board in self._live.glob("*.json")]
 
 
-def _leased_guest(pid: int) -> int | None:
-    """Return the port of the guest server of a machine that somebody holds."""
+def _is_leased(pid: int) -> bool:
+    """Return whether a process is that of a machine which somebody holds."""
+    folder = Path(f"/proc/{pid}/cwd")
+    if (folder / "home").is_dir():  # a machine that is a process
+        return (folder / "home/.paragent-marker").exists()
     try:
-        listening = psutil.Process(pid).net_connections("tcp")
-    except psutil.Error:
-        return None
+        secret, listening = (folder / "secret").read_text(), psutil.Process(pid).net_connections("tcp")
+    except (OSError, psutil.Error):
+        return False
     for port in (each.laddr.port for each in listening if each.status == psutil.CONN_LISTEN):
         try:
-            state = ask("127.0.0.1", port, "GET", "/paragent/state", timeout=_STATE_SECONDS).json()
+            path = "/paragent/state"
+            state = ask("127.0.0.1", port, "GET", path, token=secret, timeout=_STATE_SECONDS).json()
         except MachineFailed:  # another port, or a machine that is paused
             continue
-        if isinstance(state, dict) and state.get("holder"):
-            return port
-    return None
+        if isinstance(state, dict) and state.get("held"):
+            return True
+    return False
 
 
 def _left(chaos: Chaos) -> list[str]:
@@ -172,7 +170,9 @@ def main() -> int:
     options = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     at_qemu = options.provider_name == "qemu"
-    machines: dict[str, Any] = {"path_to_vm": "desktop"} if at_qemu else {"vm_option": {"desktop": "true"}}
+    machines: dict[str, Any] = (
+        {"path_to_vm": "desktop", "vm_option": {"network": "none"}} if at_qemu else {"vm_option": {"desktop": "true"}}
+    )
     config = RolloutConfig(
         mode="osworld",
         data=sample_path("osworld"),

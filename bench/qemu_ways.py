@@ -10,6 +10,7 @@ from paragent.vms.providers.base import GUEST_PORT
 from paragent.vms.providers.qemu.hardware import Drives
 from paragent.vms.providers.qemu.monitor import Monitor
 from paragent.vms.providers.qemu.provider import QemuProvider, _Clone
+from paragent.vms.providers.qemu.started import Started
 
 __all__ = ["BootEach", "SnapshotLoad"]
 
@@ -39,13 +40,13 @@ class BootEach(QemuProvider):
 
     async def _clone(self, instance_id: str) -> Instance:
         clone = self._clones[instance_id] = _Clone(Monitor(instance_id))
-        folder, monitor = self._local.folder(instance_id), clone.monitor
-        folder.mkdir()
+        started, monitor = Started(self._local, instance_id, self.hardware), clone.monitor
+        folder, secret = started.folder, started.make_secret()
         assert self.golden.overlay is not None
         shutil.copyfile(self.golden.overlay, folder / "disk")
         drives = Drives(folder / "ram", True, folder / "disk")
-        command = self.hardware.command(drives, monitor.descriptor, incoming=False)
-        self._local.start(instance_id, command, [monitor.descriptor])
+        command = self.hardware.command(drives, monitor.descriptor, incoming=False, secret=started.secret_file)
+        await started.start(command, [monitor.descriptor])
         await monitor.connect()
-        ports = await monitor.ports()
-        return Instance(instance_id, self.settings.host, ports.pop(GUEST_PORT), ports)
+        ports = await started.reachable(await monitor.ports())
+        return Instance(instance_id, self.settings.host, ports.pop(GUEST_PORT), ports, secret=secret)

@@ -25,6 +25,7 @@ SUBJECTS = (
     "bench.pool",
     "bench.desktops",
     "bench.rollouts",
+    "bench.rate_limits",
 )
 """In the order of the table. A new subject is a new module and a line here."""
 

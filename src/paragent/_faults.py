@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
-__all__ = ["message_of", "traceback_of", "type_name"]
+__all__ = ["described", "message_of", "root_cause", "traceback_of", "type_name"]
 
 _HOUSE = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - what frames have are texts, and pathlib takes long to import
 
@@ -23,6 +23,28 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except BaseException as second:  # noqa: BLE001 - a broken __str__ must not hide the error itself
         return f"(its message cannot be shown: {type(second).__name__})"
+
+
+def described(error: BaseException) -> str:
+    """Return its class and message, and those of its root cause; errors of paragent have the cause in their message."""
+    text, root = f"{type(error).__name__}: {message_of(error)}", root_cause(error)
+    if root is error or type(error).__module__ == "paragent.errors":
+        return text
+    return f"{text} (caused by {type(root).__name__}: {message_of(root)})"
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """Return the first error of the chain of causes, which says more than those that were raised from it.
+
+    Errors without a message are passed over, for they say nothing.
+    """
+    root, seen = error, {id(error)}
+    earlier = error.__cause__
+    while earlier is not None and id(earlier) not in seen:
+        seen.add(id(earlier))
+        root = earlier if message_of(earlier) else root
+        earlier = earlier.__cause__
+    return root
 
 
 def traceback_of(error: BaseException, *, of_ours: bool) -> str:

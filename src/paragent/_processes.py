@@ -19,11 +19,27 @@ __all__ = [
     "here",
     "is_alive",
     "kill_group",
+    "plain_environment",
     "program",
 ]
 
 _BIND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"  # PR_SET_PDEATHSIG, SIGKILL
 """What `setpriv --pdeathsig` does, for systems without it; it takes some 15 ms more."""
+_PLAIN = {
+    "HOME",
+    "LANG",
+    "LANGUAGE",
+    "LD_LIBRARY_PATH",
+    "LOGNAME",
+    "PATH",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "XDG_RUNTIME_DIR",
+}
+"""Variables that say where things are, none of which is a secret."""
 _PROGRAM_CHARACTERS = 80
 """Of what a program calls itself: as much as a line of a table has room for."""
 
@@ -88,6 +104,14 @@ def program() -> str:
     """Return what `paragent.init` was told of this program, `project/name` or one of the two; empty if nothing."""
     given = (os.environ.get(variable) for variable in ("PARAGENT_PROJECT", "PARAGENT_NAME"))
     return "/".join(part for part in given if part)[:_PROGRAM_CHARACTERS]
+
+
+def plain_environment() -> dict[str, str]:
+    """Return the part of this process's environment that programs need to run, for those that run other people's code.
+
+    Everything else stays here: variables are where users keep API keys and passwords.
+    """
+    return {name: value for name, value in os.environ.items() if name in _PLAIN or name.startswith("LC_")}
 
 
 def bound_to_parent(command: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@
     │   ├── SubAgentError             one sub-agent of a ParallelizableAgent failed
     │   ├── SubAgentsFailed           some did, and nobody was there to aggregate the rest
     │   ├── TaskFailed                raised by TaskResponse.unwrap() for a response without success
+    │   ├── ToolsUnsupported          the model's endpoint returns tool calls as text
     │   └── TurnsUsedUp               the agent asked for more turns than --max-turns allows
     └── InfrastructureError           nobody's code is wrong: a process or a machine went away
         ├── EndpointDown              the model's endpoint does not answer, or only with errors
@@ -86,6 +87,7 @@ __all__ = [
     "SubAgentError",
     "SubAgentsFailed",
     "TaskFailed",
+    "ToolsUnsupported",
     "TurnsUsedUp",
     "UnknownName",
     "Unserialisable",
@@ -267,6 +269,10 @@ class TaskFailed(AgentError):
     def __init__(self, message: str, response: Any = None) -> None:
         super().__init__(message)
         self.response = response
+
+
+class ToolsUnsupported(AgentError):
+    """The model's endpoint returns tool calls as text; the message says which setting reads them."""
 
 
 class InfrastructureError(ParagentError):

@@ -63,6 +63,22 @@ def test_the_last_words_of_a_process_that_ends_before_it_is_asked_are_told() -> 
     run(play())
 
 
+def test_a_partner_does_not_see_the_users_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
+
+    async def play() -> str:
+        partner = await Partner.start(["sh", "-c", "env; exit 3"], Limits())
+        await asyncio.to_thread(partner._process.wait, 10)
+        with pytest.raises(PartnerLost) as lost:
+            await partner.request({"code": ""}, 10)
+        await partner.close()
+        return lost.value.output
+
+    seen = run(play())
+    assert "PATH=" in seen
+    assert "of-the-user" not in seen
+
+
 def test_a_cancelled_call_ends_its_process() -> None:
     async def play() -> None:
         others = set(psutil.Process().children())

@@ -45,7 +45,7 @@ def test_a_line_says_it_where_there_is_no_terminal() -> None:
     said = line(tally())
     for words in (
         "1 of 10 done",
-        "2 under way (2 waiting)",
+        "2 under way (2 waiting: retrying in 0:45)",
         "score 0.500",
         "1 endpoint",
         "requests 3 / 8",

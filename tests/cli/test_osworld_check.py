@@ -1,4 +1,4 @@
-"""`paragent osworld check`: what is covered, what is missing, by exit status, table and JSON."""
+"""`paragent osworld check`: same score, another score or none, by exit status, table and JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 
 from paragent.cli import main
 from paragent.envs.osworld.coverage import coverage_of
+from paragent.envs.osworld.evaluating.differences import DIFFERENCES
+from paragent.envs.osworld.evaluating.families import GETTERS, METRICS
 from paragent.envs.osworld.task_files import read_tasks
 from paragent.errors import BadData, ConfigError
 
@@ -25,6 +27,9 @@ def task(name: str, evaluator: Mapping[str, Any] = PLAIN, **more: Any) -> dict[s
 TASKS = {
     "os": [
         task("good", config=[{"type": "sleep", "parameters": {"seconds": 1}}]),
+        task(
+            "likeness", PLAIN | {"func": ["exact_match", "compare_pdfs"], "result": [RULE] * 2, "expected": [RULE] * 2}
+        ),
         task("film", PLAIN | {"func": "compare_image_text"}),
     ],
     "chrome": [
@@ -57,16 +62,26 @@ def index(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_each_task_is_in_one_column(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_task_has_one_verdict(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["osworld", "check", "--data", str(index(TASKS)), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert told["total"] == {"tasks": 6, "covered": 1, "proxy": 1, "account": 1, "missing": 3}
-    assert told["domains"]["os"] == {"tasks": 2, "covered": 1, "proxy": 0, "account": 0, "missing": 1}
+    counts = {"same score": 2, "differs": 1, "cannot be scored": 4}
+    assert told["total"] == {"tasks": 7, **counts, "need a proxy": 1}
+    counts = {"same score": 1, "differs": 1, "cannot be scored": 1}
+    assert told["domains"]["os"] == {"tasks": 3, **counts, "need a proxy": 0}
+    verdicts = {one["id"]: one["verdict"] for one in told["tasks"]}
+    assert [name for name, verdict in verdicts.items() if verdict == "same score"] == ["good", "proxied"]
+    assert [name for name, verdict in verdicts.items() if verdict == "differs"] == ["likeness"]
+    reasons = {one["id"]: one["reasons"] for one in told["tasks"]}
+    assert reasons["good"] == []
+    assert "pypdf" in reasons["likeness"][0]
+    assert reasons["drive"] == ["a Google account"]
     needs = {need["what"]: (need["tasks"], need["unlocks"]) for need in told["needs"]}
     assert sorted(needs.values()) == [(1, 1), (1, 1), (2, 1), (2, 1)]
     assert needs["a Google account"] == (1, 1)
     assert {one["id"]: one["covered"] for one in told["tasks"]} == {
         "good": True,
+        "likeness": True,
         "film": False,
         "proxied": False,
         "drive": False,
@@ -76,11 +91,24 @@ def test_each_task_is_in_one_column(index: Callable[..., Path], capsys: pytest.C
     assert "levitate" in next(one["missing"][0] for one in told["tasks"] if one["id"] == "odd")
 
 
-def test_the_table_names_what_is_missing(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_have_each_task_and_what_is_missing(
+    index: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["osworld", "check", "--data", str(index(TASKS))]) == 1
     told = capsys.readouterr().out
     for words in ("chrome", "metric compare_image_text", "a Google account", "a proxy", "levitate", "unlocks"):
         assert words in told
+    [line] = [line for line in told.splitlines() if "likeness" in line and "differs" in line]
+    assert "compare_pdfs" in line
+    assert main(["osworld", "check", "--data", str(index(TASKS)), "--summary"]) == 1
+    short = capsys.readouterr().out
+    assert "likeness" not in short
+    assert "same score" in short
+
+
+def test_every_reason_for_a_difference_belongs_to_a_metric_or_a_getter() -> None:
+    assert set(DIFFERENCES) <= {*METRICS.members, *GETTERS.members}
+    assert not set(METRICS.members) & set(GETTERS.members)
 
 
 def test_accounts_and_proxies_are_the_users_own_business(
@@ -89,7 +117,7 @@ def test_accounts_and_proxies_are_the_users_own_business(
     fine = {"os": [TASKS["os"][0]], "chrome": [TASKS["chrome"][0], TASKS["chrome"][1]]}
     assert main(["osworld", "check", "--data", str(index(fine))]) == 0
     assert main(["osworld", "check", "--data", str(index({"os": [TASKS["os"][0]]}))]) == 0
-    assert "what is not here" not in capsys.readouterr().out.rpartition("what can be set up")[2]
+    assert "what is not here" not in capsys.readouterr().out.rpartition("scores compared")[2]
 
 
 def test_files_that_are_no_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +140,7 @@ def test_every_form_of_task_file(tmp_path: Path, index: Callable[..., Path]) -> 
     assert [found["id"] for found in read_tasks(one)] == ["a"]
     assert [(found["domain"], found["id"]) for found in read_tasks(index(TASKS))][:2] == [
         ("os", "good"),
-        ("os", "film"),
+        ("os", "likeness"),
     ]
     in_lines = f"{json.dumps(task('a'))}\nno JSON"
     for broken in (

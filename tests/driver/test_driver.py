@@ -10,13 +10,24 @@ from hypothesis import strategies as st
 
 from paragent._clock import ManualClock
 from paragent.config import RunConfig
-from paragent.driver import Driver, Owed
+from paragent.driver import Driver, Owed, Settlement
 from paragent.driver.suspects import smaller_company
 from paragent.engines import Call, RuntimeEngine
 from paragent.parcels import Parcel
 from paragent.tasks import Ending, ErrorInfo, Outcome
 
 TARGET = Parcel(b"", {})
+
+
+def take(driver: Driver) -> list[Settlement]:
+    driver.settle(0.0)
+    settled, driver.settled = list(driver.settled.values()), {}
+    return settled
+
+
+def abandoned(driver: Driver) -> list[Settlement]:
+    driver.abandon(Ending.CANCELLED)
+    return list(driver.settled.values())
 
 
 class ScriptedEngine(RuntimeEngine):
@@ -59,7 +70,7 @@ def settle_one(script: Sequence[Outcome], max_retries: int | None = None) -> tup
     driver.accept([owed])
     settled = []
     while driver.outstanding:
-        settled += driver.settle(0.0)
+        settled += take(driver)
     assert [settlement.owed for settlement in settled] == [owed]
     return owed, settled[0].outcome.ending, engine
 
@@ -84,10 +95,10 @@ def test_of_several_suspects_none_is_charged_until_one_is_found_alone() -> None:
     driver = Driver(engine)
     owed = [Owed(str(i), TARGET, i, max_retries=0) for i in range(4)]
     driver.accept(owed)
-    assert driver.settle(0.0) == []
+    assert take(driver) == []
     assert [piece.attempt for piece in owed] == [1] * 4
     assert all(1 <= call.company < 4 for call in engine.waiting)
-    assert {settlement.outcome.ending for settlement in driver.settle(0.0)} == {Ending.RETURNED}
+    assert {settlement.outcome.ending for settlement in take(driver)} == {Ending.RETURNED}
 
 
 def test_no_more_is_accepted_than_the_engine_wants_to_hold() -> None:
@@ -98,7 +109,7 @@ def test_no_more_is_accepted_than_the_engine_wants_to_hold() -> None:
     assert driver.room == 1
     driver.accept([Owed("x", TARGET, 1), Owed("y", TARGET, 1)])
     assert driver.room == 0
-    driver.settle(0.0)
+    take(driver)
     assert driver.room == engine.window
 
 
@@ -125,7 +136,7 @@ def test_the_time_that_was_not_work_is_told() -> None:
     driver = Driver(ScriptedEngine([]), clock)
     driver.accept([Owed("t", TARGET, 1, accepted=100.0)])
     clock.advance(5.0)
-    [settlement] = driver.settle(0.0)
+    [settlement] = take(driver)
     assert settlement.waited == 4.0
 
 
@@ -135,14 +146,14 @@ def test_after_cancel_nothing_is_tried_again() -> None:
     driver.accept([Owed(str(i), TARGET, i, max_retries=5) for i in range(3)])
     driver.cancel(0.0)
     engine.script = [outcome(Ending.LOST), outcome(Ending.CANCELLED), outcome(Ending.RETURNED)]
-    endings = [settlement.outcome.ending for settlement in driver.settle(0.0)]
+    endings = [settlement.outcome.ending for settlement in take(driver)]
     assert endings == [Ending.CANCELLED, Ending.CANCELLED, Ending.RETURNED]
 
 
 def test_abandon_settles_everything_at_once() -> None:
     driver = Driver(ScriptedEngine([]))
     driver.accept([Owed(str(i), TARGET, i) for i in range(3)])
-    assert {settlement.outcome.ending for settlement in driver.abandon(Ending.CANCELLED)} == {Ending.CANCELLED}
+    assert {settlement.outcome.ending for settlement in abandoned(driver)} == {Ending.CANCELLED}
     assert driver.outstanding == 0
 
 
@@ -163,7 +174,7 @@ def test_everything_owed_is_settled_exactly_once(script: list[Outcome], count: i
     driver.accept(owed)
     settled = []
     for _ in range(len(script) + 2):
-        settled += driver.settle(0.0)
+        settled += take(driver)
     assert driver.outstanding == 0
     assert sorted(settlement.owed.label for settlement in settled) == sorted(piece.label for piece in owed)
     allowed = 2 if max_retries is None else max_retries

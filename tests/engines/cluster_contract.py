@@ -7,8 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-from paragent import Task
+from paragent import RunConfig, Runners, Task
 from paragent.testing import IsolationContract, behaviours
+from paragent.testing.engine_contract import comparable
 
 
 def kill_the_parent(path: str) -> str:
@@ -32,6 +33,16 @@ class ClusterContract(IsolationContract):
         response = self.run(Task(str(tmp_path / "marker"), kill_the_parent, id="killer"))["killer"]
         assert response.success, response
         assert (response.answer, response.attempts) == ("survived", 2)
+
+    def test_a_killed_station_is_a_lost_worker_where_no_attempt_is_left(self, tmp_path: Path) -> None:
+        task = Task(str(tmp_path / "marker"), kill_the_parent, id="killer", max_retries=0)
+        fields = comparable(self.run(task)["killer"])
+        local = comparable(
+            Runners.sync_run(3, behaviours.exit_at_once, RunConfig(worker_num=1), id="killer", max_retries=0)
+        )
+        for holder in (fields, local):
+            del holder["msg"], holder["error"]["message"], holder["time_cost"]
+        assert fields == local
 
     def test_a_station_that_is_killed_among_others_loses_nothing(self, tmp_path: Path) -> None:
         killer = Task(str(tmp_path / "marker"), kill_the_parent, id="killer")

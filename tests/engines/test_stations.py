@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import ConfigError, EngineFailed, MissingExtra, RunConfig, Runners, Task
+from paragent._threads import fatal
 from paragent.engines import open_engine
 from paragent.engines.base import Call
 from paragent.engines.pool.reception import Reception
 from paragent.engines.pool.station_member import StationMember
-from paragent.engines.station import orders, station
+from paragent.engines.station import hosting, orders, station
 from paragent.engines.station.proof import CHALLENGE, NotProven, admit, introduce
 from paragent.parcels.packing import Packer
 from paragent.tasks import Ending
-from paragent.testing import IsolationContract, behaviours
+from paragent.testing import IsolationContract, behaviours, scripts
 from tests.engines.threads import ThreadRuntime
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def test_the_secret_is_not_in_what_may_be_logged() -> None:
 
 
 def test_a_station_that_nobody_ordered_is_turned_away() -> None:
-    reception = Reception("127.0.0.1", b"secret", lambda name, _: name == "expected")
+    reception = Reception("127.0.0.1", b"secret", lambda name, _: name == "expected", fatal)
     try:
         posting = orders.Posting("other", "127.0.0.1", reception.port, b"secret", 1, 1, True, 2, 20, THIS, None)
         assert "gone" in station.serve(posting)
@@ -133,7 +134,27 @@ def test_calls_of_a_station_that_is_gone_are_lost(
     tidings = member.news()
     assert tidings.died is not None
     assert [(outcome.ending, outcome.alone) for outcome in tidings.outcomes] == [(Ending.LOST, alone)] * held
+    assert {outcome.error.type for outcome in tidings.outcomes if outcome.error} == {"WorkerLost"}
     assert member.in_flight == 0
+
+
+def test_a_station_that_does_not_answer_the_order_to_kill_is_not_waited_for(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = StationMember("far", pair[0])
+    member.give(calls(2))
+    assert member.kill("the run was cancelled", cancelled=True).outcomes == []
+    member.give([Call(9, calls(1)[0].target, 9, "9")])
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 5)
+    assert member.alarm is not None
+    assert member.alarm < now + 5
+    tidings = member.news()
+    assert sorted((outcome.number, outcome.ending) for outcome in tidings.outcomes) == [
+        (0, Ending.CANCELLED),
+        (1, Ending.CANCELLED),
+    ]
+    assert (tidings.died, member.in_flight) == (None, 1)
 
 
 def test_a_silent_station_is_given_up(
@@ -170,6 +191,46 @@ def test_a_network_that_breaks_loses_no_task() -> None:
     assert len(responses) == 60
     assert all(response.success for response in responses.values())
     assert len(cut) == 4
+
+
+def test_a_station_that_fails_is_replaced_and_its_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = station._Station._turn
+    left: list[int] = []
+
+    def fail_once(self: station._Station) -> None:
+        turn(self)
+        if self._worker.in_flight and not left:
+            left.append(self._worker.pid)
+            raise SystemExit
+
+    monkeypatch.setattr(station._Station, "_turn", fail_once)
+    config = RunConfig(cls=ThreadRuntime, worker_num=1, max_retries=2)
+    response = Runners.sync_run(0.2, behaviours.sleep, config)
+    assert (response.success, response.attempts) == (True, 2)
+    scripts.wait_until(lambda: not any(map(scripts.alive, left)))
+
+
+def test_stations_that_share_a_process_end_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(posting: orders.Posting) -> str:
+        if posting.name == "second":
+            raise SystemExit("gone")
+        return "the driver asked for it"
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "third":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    begin = threading.Thread.start
+    monkeypatch.setattr(hosting, "serve", serve)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    names = ["first", "second", "third"]
+    postings = [orders.Posting(name, "127.0.0.1", 1, b"secret", 1, 1, True, 2, 20, THIS, None) for name in names]
+    assert hosting.host(postings) == {
+        "first": "the driver asked for it",
+        "second": "SystemExit: gone",
+        "third": "no thread for this worker: can't start new thread",
+    }
 
 
 def test_stations_that_are_cut_off_before_they_speak_are_not_taken_for_workers_that_cannot_start() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paragent.engines.pool.cluster import Cluster
 from paragent.engines.pool.clustered import ClusterRuntime
-from paragent.engines.station import station
+from paragent.engines.station import hosting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ class ThreadCluster(Cluster):
             self._threads.append(thread)
 
     def _serve(self, posting: Posting) -> None:
-        self._ended.append((posting.name, station.serve(posting)))
+        self._ended.extend(hosting.host([posting]).items())
 
     def ended(self) -> list[tuple[str, str]]:
         ended, self._ended = self._ended, []

@@ -401,6 +401,20 @@ def browsers_of(pid: int) -> list[psutil.Process]:
     return [one for one in found if "chrom" in one.name() and "--type=" not in " ".join(one.cmdline())]
 
 
+def test_a_browser_does_not_see_the_users_keys(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
+
+    async def play() -> None:
+        async with Shared() as shared, web(shared) as one:
+            await told(one, "open", url=server)
+            browsers = browsers_of(os.getpid())
+            assert browsers
+            for process in browsers:
+                assert "OPENAI_API_KEY" not in process.environ()
+
+    run(play())
+
+
 def test_after_a_browser_died_the_next_attempt_gets_a_new_one(server: str) -> None:
     async def play() -> None:
         async with Shared() as shared:

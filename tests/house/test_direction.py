@@ -23,7 +23,7 @@ LEVELS: list[set[str]] = [
     {"messages", "tasks", "config"},
     {"_plugins", "_numbers"},
     {"errors", "_clock", "_faults", "_files", "_ids", "_lazy", "_threads"},
-    {"_wording", "_terminal"},
+    {"_text", "_wording", "_terminal"},
 ]
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # `agents` knows `remote`, and records know each other.

@@ -20,7 +20,7 @@ from paragent.models.gate.member import GateMember
 from paragent.models.gate.server import GateServer
 from paragent.models.limiter import Limiter
 from paragent.rollout.tally import Tally
-from paragent.testing import OpenAIServer, Script
+from paragent.testing import Fault, OpenAIServer, Script
 from paragent.testing.scripts import wait_until
 
 ASK = [{"role": "user", "content": "what is it?"}]
@@ -47,13 +47,14 @@ def test_what_one_worker_hears_holds_for_all() -> None:
     shared.join("b", 8)
     assert shared.shares() == {"a": 8, "b": 8}
     shared.report("b", Report(in_flight=8, wanted=8))
-    shared.report("a", Report(in_flight=8, wanted=8, refused=3, retry_after=5.0))
-    assert (shared.pressure, shared.opens_in()) == ((16, 8), 5.0)
+    shared.report("a", Report(in_flight=0, wanted=8, refused=8, retry_after=5.0))
+    assert (shared.pressure, shared.opens_in()) == ((8, 8), 5.0)
     assert shared.shares() == {"a": 4, "b": 4}
     shared.report("b", Report(in_flight=1, wanted=1))
     assert shared.shares() == {"a": 7, "b": 1}
-    clock.advance(60)
-    shared.report("a", Report(in_flight=7, wanted=8, answered=16))
+    for _ in range(4):
+        clock.advance(60)
+        shared.report("a", Report(in_flight=7, wanted=8, answered=16, seconds=16.0))
     assert shared.pressure[1] > 8
     shared.leave("a")
     assert shared.shares() == {"b": 8}
@@ -65,7 +66,7 @@ def test_a_share_of_less_than_one_each_goes_round() -> None:
     for worker in "ab":
         shared.join(worker, 1)
         shared.report(worker, Report(in_flight=1, wanted=2))
-    shared.report("a", Report(in_flight=1, wanted=2, refused=1))
+    shared.report("a", Report(in_flight=0, wanted=2, refused=3))
     seen = []
     for _ in range(4):
         seen.append({worker for worker, share in shared.shares().items() if share})
@@ -80,6 +81,10 @@ def test_a_limiter_follows_and_can_go_on_alone() -> None:
     limiter.follow(3, 0.0)
     assert [limiter.admit() for _ in range(4)] == [True, True, True, False]
     limiter.throttled(None)
+    limiter.leave()
+    assert limiter.limit == 3, "one refusal says little"
+    limiter.throttled(None)
+    limiter.leave()
     assert limiter.limit == 1
     limiter.follow(5, 2.0)
     assert (limiter.limit, limiter.opens_in()) == (5, 2.0)
@@ -154,3 +159,21 @@ def test_a_run_shows_requests_of_all_workers(tmp_path: Path, monkeypatch: pytest
     assert max(playing) <= 20, "so many rollouts play at the same time, and no more"
     assert max(flying for flying, _ in seen) > 0
     assert min(limit for _, limit in seen if limit) < 20
+
+
+def test_a_scattering_of_refusals_leaves_the_limit_of_a_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "tasks.jsonl"
+    data.write_text("".join(json.dumps({"id": str(n), "question": "?", "answer": "42"}) + "\n" for n in range(100)))
+    limits: list[int] = []
+    chosen: dict[str, Any] = {"env": "tests.rollout.test_rollouts:Tiny", "data": data, "workers": 2, "num_rollouts": 20}
+    fault = Fault(429, first=10, every=25, retry_after=0.5)
+    with OpenAIServer(Script(default="42", latency=0.2, faults=[fault])) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        config = RolloutConfig(**chosen, output_dir=tmp_path / "results")
+        summary = run_parallel_rollout(config, lambda tally: limits.append(tally.sighting.may_be_in_flight))
+        assert (summary.mean, summary.owed) == (1.0, 0)
+        assert server.seen.refused >= 4
+    assert {limit for limit in limits if limit} == {20}

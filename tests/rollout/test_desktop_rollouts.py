@@ -82,6 +82,40 @@ def test_rollouts_with_a_desktop_each_play_by_screenshots_and_are_filmed(tmp_pat
     assert (tmp_path / "out/pyautogui/screenshot/demo/files/10-delete/recording.mp4").stat().st_size > 0
 
 
+class Careless:
+    """Puts a folder in the place of the file that counts, deletes the one that is opened at the end, and says that it is done."""
+
+    def predict(self, instruction: str, obs: dict[str, Any]) -> tuple[str, list[str]]:
+        broken = "import os; os.remove('note.txt'); os.mkdir('note.txt'); os.remove('other.txt')"
+        return "Broken.", [broken, "DONE"]
+
+
+def test_what_an_agent_breaks_is_scored_and_not_played_again(tmp_path: Path) -> None:
+    config = [
+        {"type": "execute", "parameters": {"command": "echo x > ~/note.txt; echo y > ~/other.txt", "shell": True}}
+    ]
+    steps = [
+        {"type": "launch", "parameters": {"command": ["no-such-program-at-all"]}},
+        {"type": "change_wallpaper", "parameters": {"path": "/no/such.png"}},
+    ]
+    opening = {"type": "open", "parameters": {"path": "~/other.txt"}}
+    result = {"type": "vm_file", "path": "~/note.txt", "dest": "note.txt"}
+    expected = {"type": "rule", "rules": {"expected": "x"}}
+    evaluator = {"func": "exact_match", "result": result, "expected": expected}
+    tasks = [
+        task("folder", config=config, evaluator=evaluator | {"postconfig": steps}),
+        task("deleted", config=config, evaluator=evaluator | {"postconfig": [opening]}),
+    ]
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    agent = ["--agent", "tests.rollout.test_desktop_rollouts:Careless", "--action-space", "pyautogui"]
+    data = ["--data", str(tmp_path / "tasks.json"), "--output-dir", str(tmp_path), "--run-name", "run"]
+    assert main(["rollout", "--mode", "osworld", "--model", "demo", *data, *agent, *MACHINES]) == 0
+    assert scores(tmp_path / "run") == {"folder": 0.0, "deleted": 0.0}
+    with Journal(tmp_path / "run/journal.sqlite", read_only=True) as journal:
+        assert [play.ending for _, play in journal.results()] == ["done", "done"]
+        assert len(list(journal.results("1 = 1"))) == 2
+
+
 # --- task files -----------------------------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ from paragent.envs.samples import sample_options, sample_path
 from paragent.models import Completion, Model, ModelSettings
 from paragent.rollout import running, worker
 from paragent.rollout.benchmark import read_benchmark
-from paragent.rollout.clock import WorkClock
+from paragent.rollout.clock import Heartbeat, WorkClock
 from paragent.rollout.episode import PlayedEpisode
 from paragent.rollout.preparing import prepare
 from paragent.rollout.running import Session
@@ -214,6 +214,29 @@ def test_the_working_clock() -> None:
     clock.resume()
     now.advance(1)
     assert (clock.worked, clock.waited) == (3.0, 8.0)
+
+
+def silence_after(heart: Heartbeat, clock: ManualClock, seconds: float) -> float:
+    """Return what a watch says that looks twice a second, for so many seconds."""
+    silence = 0.0
+    for _ in range(int(2 * seconds)):
+        clock.advance(0.5)
+        silence = heart.silence()
+    return silence
+
+
+def test_a_blocked_event_loop_is_told_from_a_process_that_was_frozen() -> None:
+    clock = ManualClock()
+    heart = Heartbeat(0.5, clock)
+    assert silence_after(heart, clock, 1.0) <= 1.0
+    clock.advance(10_000.0)  # the whole process: no look, no beat
+    assert heart.silence() < 5.0
+    heart.beat()
+    assert silence_after(heart, clock, 1.0) <= 1.0
+    assert silence_after(heart, clock, 130.0) > 120.0, "the loop is blocked, and the watch runs"
+    heart.beat()
+    clock.advance(0.5)
+    assert heart.silence() == 0.0
 
 
 def test_an_agent_of_ones_own_may_block() -> None:

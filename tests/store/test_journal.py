@@ -28,7 +28,7 @@ from paragent.store import (
 )
 from paragent.store.comparing import compare
 from paragent.store.exporting import FORMATS, export
-from paragent.store.records import pack_trajectory
+from paragent.store.records import pack_trajectory, unpack_trajectory
 from paragent.store.summary import pass_at
 
 TASKS = ["a", "b", "c", "d"]
@@ -91,6 +91,89 @@ def test_a_rollout_cannot_have_two_results(tmp_path: Path) -> None:
         with pytest.raises(StoreFailed, match="safe"):
             journal.record([play("b"), play("a")])
         assert [p.task for _, p in journal.results()] == ["a"]
+
+
+NOT_STORABLE: list[dict[str, object]] = [
+    {"answer": ["a", "list"]},
+    {"answer": 7},
+    {"prompt_tokens": 2**64},
+    {"turns": "many"},
+    {"score": float("nan")},
+    {"score": "high"},
+    {"scores": {"f1": float("inf")}},
+    {"scores": {"f1": object()}},
+    {"scores": None},
+    {"files": {"a.png": "no bytes"}},
+    {"error": None},
+    {"seconds": float("nan")},
+    {"trajectory": 7},
+]
+
+
+@pytest.mark.parametrize("values", NOT_STORABLE, ids=str)
+def test_a_result_that_cannot_be_stored_is_a_failure_that_says_why_and_the_others_are_kept(
+    values: dict[str, object], tmp_path: Path
+) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.open({}, "x")
+    directory.journal.add_tasks(tasks())
+    bad = play("b", score=1.0)
+    for name, value in values.items():
+        setattr(bad, name, value)
+    batch = [play("a", score=1.0), bad, play("c", score=0.5)]
+    directory.keep_files(batch)
+    directory.journal.record(batch)
+    directory.append_results(batch)
+    kept = {p.task: p for _, p in directory.journal.results()}
+    assert [kept[name].score for name in "ac"] == [1.0, 0.5]
+    assert (kept["b"].status, kept["b"].kind) == (PlayStatus.FAILED, "unstorable")
+    assert kept["b"].error.startswith("the result cannot be stored: ")
+    assert summarise(directory.journal, 1).failures == {"unstorable": 1}
+    directory.finish(summarise(directory.journal, 1))
+    directory.close()
+    reopened = RunDirectory(tmp_path / "run")
+    assert reopened.open({}, "x")
+    reopened.close()
+
+
+def test_further_scores_that_are_no_numbers_are_none(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as journal:
+        journal.record([play(name) for name in TASKS])
+        values: list[object] = [0.5, float("nan"), float("inf"), "high"]
+        journal.set_scores("m", [(number, values[number - 1]) for number, _ in journal.results()])  # type: ignore[misc]
+        assert [p.scores["m"] for _, p in journal.results()] == [0.5, None, None, None]
+
+
+def test_lone_surrogates_do_not_reach_the_disk(tmp_path: Path) -> None:
+    bad, good = "left \ud800 right", "left \ufffd right"
+    directory = RunDirectory(tmp_path / "run")
+    directory.open({"note": bad}, "x")
+    directory.journal.add_tasks([StoredTask("a", "d", {"id": "a", "question": bad, "answer": {bad: [bad]}})])
+    trajectory = pack_trajectory({"messages": [{"role": "user", "content": bad}]})
+    one = Play("a", 1, PlayStatus.COMPLETED, answer=bad, error=bad, ending=bad, worker=bad, trajectory=trajectory)
+    one.scores, one.files = {bad: 1.0}, {f"{bad}.png": b"png"}
+    directory.keep_files([one])
+    directory.journal.record([one])
+    directory.append_results([one])
+    directory.finish(summarise(directory.journal, 1))
+    [(number, kept)] = directory.journal.results()
+    assert (kept.answer, kept.error, kept.ending, kept.worker, kept.scores) == (good, good, good, good, {good: 1.0})
+    assert directory.journal.trajectory(number)["messages"][0]["content"] == good
+    stored = directory.journal.task("a")
+    assert stored is not None
+    assert stored.body["question"] == good
+    assert (pictures_of(tmp_path / "run", "a", 1) / f"{good}.png").exists()
+    for form in FORMATS:
+        assert export(directory.journal, form, tmp_path / form) == 1
+    directory.close()
+
+
+def test_a_trajectory_that_is_not_json_is_replaced_by_the_reason() -> None:
+    circle: list[object] = []
+    circle.append(circle)
+    for body in ({("a", "tuple"): 1}, circle):
+        assert "unstorable" in unpack_trajectory(pack_trajectory(body))
+    assert unpack_trajectory(pack_trajectory({"x": {1, 2}})) == {"x": "{1, 2}"}
 
 
 def test_a_batch_is_durable_when_record_returns(tmp_path: Path) -> None:

@@ -49,12 +49,12 @@ while open(journal).read().count('"done"') < target:
         with client.lease(timeout=90, duration=3.0) as machine:
             seen = machine.execute("ls / /data", timeout=20).output.split()
             foreign = [name for name in seen if name.startswith("holder")]
-            note(what="begin", pid=os.getpid(), token=int(machine.token), foreign=foreign)
+            note(what="begin", pid=os.getpid(), token=machine.token, foreign=foreign)
             machine.execute(f"touch /{mine} /data/{mine}", timeout=20)
             time.sleep(0.3)
             seen = machine.execute("ls / /data", timeout=20).output.split()
             foreign = [name for name in seen if name.startswith("holder") and name != mine]
-            note(what="done", token=int(machine.token), foreign=foreign, kept=seen.count(mine))
+            note(what="done", token=machine.token, foreign=foreign, kept=seen.count(mine))
     except InfrastructureError as error:
         note(what="disturbed", why=type(error).__name__)
 """
@@ -76,7 +76,7 @@ class Chaos:
 
     def start_service(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "paragent", "pool", "serve", "--name", POOL, "--port", str(self.port)]
-        command += ["--num-vms", str(MACHINES), "--num-spares", "1", "--option", "offline=true"]
+        command += ["--num-vms", str(MACHINES), "--num-spares", "1"]
         return subprocess.Popen(command, stdout=self.log, stderr=self.log)
 
     def start_worker(self) -> subprocess.Popen[bytes]:

@@ -21,4 +21,9 @@ class TestProcessDesktop(ProviderContract):
 
 class TestQemu(ProviderContract):
     provider = "qemu"
-    settings: ClassVar[MachineSettings] = MachineSettings(options={"offline": True})
+    settings: ClassVar[MachineSettings] = MachineSettings()
+
+
+class TestQemuWithInternet(ProviderContract):
+    provider = "qemu"
+    settings: ClassVar[MachineSettings] = MachineSettings(internet=True)

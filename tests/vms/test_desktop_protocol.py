@@ -147,8 +147,53 @@ def test_run_python_and_run_bash_script(machine: Machine) -> None:
     assert (bad["status"], "SyntaxError" in bad["error"]) == ("error", True)
     script = post(machine, "/run_bash_script", script="pwd; echo oops >&2; exit 4", working_dir="/usr").json()
     assert script == {"status": "error", "output": "/usr\noops\n", "error": "", "returncode": 4}
-    assert post(machine, "/run_bash_script", script="sleep 50", timeout=0.5).status == 500
-    assert post(machine, "/run_bash_script", script="true", working_dir="/no/such").status == 400
+    late = post(machine, "/run_bash_script", script="sleep 50", timeout=0.5)
+    assert late.status == 500
+    assert late.json()["output"] == "Script execution timed out after 0.5 seconds"
+    assert (late.json()["status"], late.json()["error"], late.json()["returncode"]) == ("error", "", -1)
+    nowhere = post(machine, "/run_bash_script", script="true", working_dir="/no/such")
+    assert (nowhere.status, nowhere.json()["returncode"]) == (400, -1)
+
+
+def test_paths_may_have_variables_and_the_home_folder(machine: Machine) -> None:
+    machine.execute("printf hello > ~/variable.txt")
+    for path in ("$HOME/variable.txt", "${HOME}/variable.txt", "~/variable.txt", "variable.txt"):
+        assert machine.request("POST", "/file", as_form({"file_path": path}), timeout=SECONDS).body == b"hello"
+    listed = post(machine, "/list_directory", path="$HOME").json()["directory_tree"]["children"]
+    assert "variable.txt" in {child["name"] for child in listed}
+
+
+def test_the_clipboard_and_pictures_for_pillow(machine: Machine) -> None:
+    copied = python(machine, "import pyperclip; pyperclip.copy('Grüße\\n你'); print(repr(pyperclip.paste()))")
+    assert copied["output"] == "'Grüße\\n你'\n", copied
+    later = python(machine, "import pyperclip; print(pyperclip.paste() == 'Grüße\\n你', pyperclip.is_available())")
+    assert later["output"] == "True True\n"
+    part = "pyautogui.screenshot('part.png', region=(10, 20, 30, 40))"
+    pictures = python(machine, f"print(pyautogui.screenshot().size, {part}.size, type({part}).__module__)")
+    assert pictures["output"] == f"{SIZE} (30, 40) PIL.Image\n", pictures
+
+
+def test_the_tree_has_what_pyatspi_tells(machine: Machine) -> None:
+    root = tree(machine)
+    act, attr, val, st = (SPACE % name for name in ("action", "attributes", "value", "state"))
+    frames = list(root.iter("frame"))
+    assert frames
+    assert all(frame.attrib[f"{attr}window-type"] == "normal" for frame in frames)
+    assert not any(f"{attr}toolkit" in application.attrib for application in root)
+    items = [item for item in root.iter("menu-item") if item.attrib["name"] == "Quit"]
+    assert items
+    assert all(item.attrib[f"{act}click_desc"] == "Clicks the menuitem" for item in items)
+    bars = list(root.iter("scroll-bar"))
+    assert bars
+    for bar in bars:
+        assert (f"{st}horizontal" in bar.attrib) != (f"{st}vertical" in bar.attrib)
+        assert {f"{val}{name}" for name in ("value", "min", "max", "step")} <= bar.attrib.keys()
+    for pane in root.iter("scroll-pane"):  # the widget comes first, then its scroll bars
+        assert [child.tag for child in pane].index("scroll-bar") > 0
+    menus = next(root.iter("menu-bar"))
+    places = [place(menu) for menu in menus if f"{st}showing" in menu.attrib]
+    assert places == sorted(places)
+    assert tree(machine).find(".//menu-item").attrib == root.find(".//menu-item").attrib  # type: ignore[union-attr]
 
 
 def test_windows_are_found_activated_measured_and_closed(machine: Machine) -> None:
@@ -179,6 +224,9 @@ def test_what_is_typed_arrives_and_the_tree_says_where_things_are(machine: Machi
     assert machine.screenshot() != before
     python(machine, "pyautogui.hotkey('ctrl', 'a'); pyautogui.press('delete')")
     until(lambda: not any((e.text or "").startswith("Hi") for e in tree(machine).iter("text")), "its deletion")
+    python(machine, "pyautogui.hotkey('Q'); pyautogui.press('W'); pyautogui.press('Enter')")
+    until(lambda: any(e.text == "QW\n" for e in tree(machine).iter("text")), "keys in their case")
+    python(machine, "pyautogui.hotkey('ctrl', 'a'); pyautogui.press('delete')")
 
 
 def test_menus_open_where_the_tree_says(machine: Machine) -> None:
@@ -222,11 +270,28 @@ def test_mouse_and_keyboard_do_what_pyautogui_says(machine: Machine) -> None:
 
 def test_files_are_opened_in_their_application(machine: Machine) -> None:
     machine.put_file("Documents/shopping list.txt", b"bread\n")
-    assert post(machine, "/setup/open_file", path="~/Documents/shopping list.txt").body == b"File opened successfully"
+    assert post(machine, "/setup/open_file", path="~/Documents/shopping list.txt").status == 200
     assert post(machine, "/setup/activate_window", window_name="shopping list").status == 200
     until(lambda: any("bread" in (e.text or "") for e in tree(machine).iter("text")), "its text")
     post(machine, "/setup/close_window", window_name="shopping list")
     assert post(machine, "/setup/open_file", path="/no/such").status == 404
+
+
+def test_programs_are_opened_by_name_and_windows_come_to_the_front(machine: Machine) -> None:
+    machine.execute("echo x > ~/front.txt")
+    assert b"activated" in post(machine, "/setup/open_file", path="$HOME/front.txt").body
+    assert post(machine, "/setup/open_file", path="galculator").status == 200
+    until(lambda: "galculator" in front(machine).lower(), "the calculator in front")
+    assert post(machine, "/setup/open_file", path="~/front.txt").status == 200
+    until(lambda: "front.txt" in front(machine), "the file in front")
+    missing = post(machine, "/setup/open_file", path="no-such-program-at-all")
+    assert (missing.status, b"not found" in missing.body) == (404, True)
+
+
+def front(machine: Machine) -> str:
+    """Return the title of the window in front, as the tree has it."""
+    active = [frame for frame in tree(machine).iter("frame") if SPACE % "state" + "active" in frame.attrib]
+    return str(active[0].attrib["name"]) if active else ""
 
 
 def test_downloads(machine: Machine) -> None:

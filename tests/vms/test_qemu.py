@@ -15,6 +15,8 @@ import pytest
 
 from paragent import ConfigError, MachineFailed, UsageError, VMPoolManager
 from paragent.vms.images import frozen_states, images
+from paragent.vms.ownership import Run
+from paragent.vms.providers import MachineSettings
 from paragent.vms.providers.qemu import provider as qemu
 from paragent.vms.providers.qemu.golden import _remove_drafts
 from paragent.vms.providers.qemu.hardware import kvm_works
@@ -132,6 +134,20 @@ def test_an_internal_snapshot_is_what_the_disk_had_then(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no snapshot 'other'; it has: init_state"):
         qemu._extract(disk, "other")
     extracted.unlink()
+
+
+def test_a_desktop_that_nobody_named_is_not_frozen_as_another_image() -> None:
+    """It would take the place of the golden state of the other image, which then boots again each time."""
+    run = Run("named")
+    try:
+        for settings, name in (
+            (MachineSettings(), "tiny"),
+            (MachineSettings(desktop=True), "desktop"),
+            (MachineSettings(desktop=True, path_to_vm="tiny"), "tiny"),
+        ):
+            assert qemu.QemuProvider(settings, run).image_name == name
+    finally:
+        run.close()
 
 
 def test_a_disk_that_is_not_there_and_a_wrong_accelerator() -> None:

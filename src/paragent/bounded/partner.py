@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from paragent._processes import describe_exit, kill_group
+from paragent._processes import describe_exit, kill_group, plain_environment
 from paragent.bounded.footprint import footprint
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Partner:
                     stdout=far.fileno(),
                     stderr=subprocess.STDOUT,
                     process_group=0,
-                    env=environment,
+                    env=plain_environment() if environment is None else environment,
                     pass_fds=pass_fds,
                 )
             except OSError:

@@ -35,7 +35,7 @@ def show_desktops(console: Console) -> None:
         "`osworld`, by the accessibility tree."
     )
     for provider, settings in (
-        ("qemu", {"path_to_vm": Path("desktop")}),
+        ("qemu", {"path_to_vm": Path("desktop"), "vm_option": {"network": "none"}}),  # its tasks need none
         ("process", {"vm_option": {"desktop": "true"}}),
     ):
         try:

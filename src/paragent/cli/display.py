@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from paragent.cli.tables import console, number, plain_table
@@ -60,12 +61,11 @@ class _Lines:
 
 def line(tally: Tally) -> str:
     """Return how far a run is, in one line."""
-    waits = sum(1 for _, what, *_ in tally.sighting.rollouts if _is_wait(what))
     parts = [
         f"{tally.run}: {tally.done} of {tally.total} done",
-        f"{tally.under_way} under way" + (f" ({waits} waiting)" if waits else ""),
+        f"{tally.under_way} under way" + _waits(tally),
         f"score {number(tally.mean)}",
-        *(f"{count} {kind}" for kind, count in tally.failures.items()),
+        *(f"{count} {kind}{_reason(tally, kind)}" for kind, count in tally.failures.items()),
         *([_machines(tally)] if tally.machines else []),
         *([_requests(tally)] if tally.sighting.may_be_in_flight else []),
         f"{clock(tally.seconds)} elapsed",
@@ -103,13 +103,27 @@ def picture(tally: Tally) -> Any:
     if held:
         parts.append(Text("   ".join(held)))
     if tally.failures:
-        kinds = "   ".join(f"{kind} {count}" for kind, count in tally.failures.most_common())
+        kinds = "   ".join(f"{kind} {count}{_reason(tally, kind)}" for kind, count in tally.failures.most_common())
         parts.append(Text.from_markup(f"[red]failed[/] {escape(kinds)}"))
     if seen.rollouts:
         parts.append(_slowest(tally))
     if tally.note:
         parts.append(Text(tally.note, style="yellow"))
     return Group(*parts)
+
+
+def _waits(tally: Tally) -> str:
+    """Return how many rollouts wait, and what most of them wait for."""
+    waits = Counter(what for _, what, *_ in tally.sighting.rollouts if _is_wait(what))
+    if not waits:
+        return ""
+    [(what, _)] = waits.most_common(1)
+    longest = max((until or 0.0 for _, one, _, until, _ in tally.sighting.rollouts if one == what), default=0.0)
+    return f" ({waits.total()} waiting: {_doing(what, longest or None)})"
+
+
+def _reason(tally: Tally, kind: str) -> str:
+    return f" ({reason})" if (reason := tally.reasons.get(kind)) else ""
 
 
 def _slowest(tally: Tally) -> Any:

@@ -1,4 +1,4 @@
-"""`paragent osworld`: what of OSWorld's task files is covered here."""
+"""`paragent osworld`: which of OSWorld's tasks get the same score here, and why others do not."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
-_DESCRIPTION = """Read OSWorld's task files and say which of their tasks can be set up and scored here, which need an account
-or a proxy, and what the rest needs. Nothing is started. The exit status is 0 if every task that needs neither account nor
-proxy is covered, 1 if one is not or the file cannot be read."""
+_DESCRIPTION = """Read OSWorld's task files and say for each task whether it gets the same score here as in OSWorld, can get
+another one, or cannot be scored, and why. Nothing is started. The exit status is 0 if every task that needs neither an
+account nor a proxy can be scored, 1 if one cannot or the file cannot be read."""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands."""
-    parser = subparsers.add_parser("osworld", help="say which of OSWorld's tasks can be played and scored here")
+    parser = subparsers.add_parser("osworld", help="say which of OSWorld's tasks get the same score here")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    check = commands.add_parser("check", help="say what is covered and what is missing", description=_DESCRIPTION)
+    check = commands.add_parser(
+        "check", help="say for each task: same score, differs, or cannot be scored", description=_DESCRIPTION
+    )
     check.add_argument(
         "--data", required=True, type=Path, help="a task file, a list of tasks, or the index beside its `examples`"
     )
     check.add_argument("--json", action="store_true", help="print everything as JSON, with the needs of each task")
+    check.add_argument("--summary", action="store_true", help="print the totals without a line for each task")
     check.set_defaults(run=_check)
 
 
@@ -39,19 +42,16 @@ def _check(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_as_json(coverage), indent=2))
     else:
-        _show(coverage)
+        _show(coverage, each=not options.summary)
     return int(any(task.missing for task in coverage.tasks if not task.account and not task.proxy))
 
 
 def _counts(tasks: list[TaskNeeds]) -> dict[str, int]:
-    """Count the tasks; each is in one of the columns after the first."""
-    return {
-        "tasks": len(tasks),
-        "covered": sum(task.covered for task in tasks),
-        "proxy": sum(task.proxy and not task.missing and not task.account for task in tasks),
-        "account": sum(bool(task.account) and not task.missing for task in tasks),
-        "missing": sum(bool(task.missing) for task in tasks),
-    }
+    """Count the tasks by verdict, and how many of those that can be scored need a proxy."""
+    from paragent.envs.osworld.coverage import CANNOT, DIFFERS, SAME
+
+    counts = {verdict: sum(task.verdict == verdict for task in tasks) for verdict in (SAME, DIFFERS, CANNOT)}
+    return {"tasks": len(tasks), **counts, "need a proxy": sum(task.proxy and task.verdict != CANNOT for task in tasks)}
 
 
 def _by_domain(coverage: Coverage) -> dict[str, list[TaskNeeds]]:
@@ -66,31 +66,33 @@ def _as_json(coverage: Coverage) -> dict[str, Any]:
         "total": _counts(list(coverage.tasks)),
         "domains": {domain: _counts(tasks) for domain, tasks in _by_domain(coverage).items()},
         "needs": [dataclasses.asdict(need) for need in coverage.needs()],
-        "tasks": [dataclasses.asdict(task) | {"covered": task.covered} for task in coverage.tasks],
+        "tasks": [_task_as_json(task) for task in coverage.tasks],
     }
 
 
-def _show(coverage: Coverage) -> None:
+def _task_as_json(task: TaskNeeds) -> dict[str, Any]:
+    told = {"covered": task.covered, "verdict": task.verdict, "reasons": list(task.reasons)}
+    return dataclasses.asdict(task) | told
+
+
+def _show(coverage: Coverage, *, each: bool) -> None:
     from rich.markup import escape
 
     from paragent.cli.tables import console, plain_table
 
-    table = plain_table(
-        "what can be set up and scored",
-        "domain",
-        "tasks",
-        "covered",
-        "but for a proxy",
-        "but for an account",
-        "missing",
-    )
+    shown = console()
+    if each:
+        table = plain_table("each task", "domain", "task", "score", "why")
+        for task in coverage.tasks:
+            table.add_row(escape(task.domain) or "-", escape(task.id), task.verdict, escape("; ".join(task.reasons)))
+        shown.print(table)
+    table = plain_table("scores compared with OSWorld's", "domain", *_counts([]))
     for column in table.columns[1:]:
         column.justify = "right"
     for domain, tasks in _by_domain(coverage).items():
         table.add_row(escape(domain) or "-", *(str(count) for count in _counts(tasks).values()))
     table.add_section()
     table.add_row("all", *(str(count) for count in _counts(list(coverage.tasks)).values()))
-    shown = console()
     shown.print(table)
     needs = coverage.needs()
     if not needs:

@@ -64,7 +64,8 @@ def summary_table(name: str, summary: Summary) -> Any:
     for metric, value in summary.means.items():
         table.add_row(f"  {escape(metric)}", f"{value:.3f}")
     for kind, count in summary.failures.items():
-        table.add_row(f"failed: {escape(kind)}", str(count))
+        reason = escape(summary.reasons.get(kind, ""))
+        table.add_row(f"failed: {escape(kind)}", f"{count}: {reason}" if reason else str(count))
     table.add_row("tokens in / out", f"{number(summary.prompt_tokens, ',')} / {number(summary.completion_tokens, ',')}")
     table.add_row("cost", number(summary.cost, ",.4f"))
     if summary.machines is not None:

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from paragent.config import RunConfig
+    from paragent.errors import EngineFailed
     from paragent.parcels import Parcel
     from paragent.tasks import Outcome
 
-__all__ = ["Call", "RuntimeEngine"]
+__all__ = ["Call", "RuntimeEngine", "thread_failure"]
 
 
 class Call:
@@ -112,6 +113,8 @@ class RuntimeEngine(abc.ABC):
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the outcomes that came in since the last call, waiting up to `timeout` seconds for the first.
 
+        When it is interrupted (`KeyboardInterrupt`), the next call returns what this one would have returned.
+
         Raises:
             EngineFailed: no outcome will ever come, for example because workers cannot be started.
         """
@@ -132,3 +135,16 @@ class RuntimeEngine(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def thread_failure(name: str, error: BaseException) -> EngineFailed:
+    """Return the error that `submit` and `wait` raise when a thread of the engine cannot start or ended unexpectedly."""
+    from paragent._faults import message_of, type_name  # not at the top: workers load this module, and never need it
+    from paragent.errors import EngineFailed
+
+    failure = EngineFailed(
+        f"the engine's thread {name!r} failed ({type_name(error)}: {message_of(error)}). Where the system has no room for "
+        "another thread, raise its limit (ulimit -u) or lower worker_num and concurrency; else please report this"
+    )
+    failure.__cause__ = error
+    return failure

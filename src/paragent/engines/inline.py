@@ -7,7 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from paragent.engines.base import RuntimeEngine
+from paragent._threads import start_thread
+from paragent.engines.base import RuntimeEngine, thread_failure
 from paragent.engines.worker.hands import Hands
 from paragent.engines.worker.output import Output, show
 from paragent.errors import EngineFailed
@@ -39,6 +40,7 @@ class InlineRuntime(RuntimeEngine):
         self._starts: dict[int, float] = {}
         self._done: list[Outcome] = []
         self._open = True
+        self._failure: EngineFailed | None = None
         self._hands: Hands | None = None
         self._output: Output | None = None
         self._changed = threading.Condition()
@@ -54,6 +56,8 @@ class InlineRuntime(RuntimeEngine):
         with self._changed:
             if not self._open:
                 raise EngineFailed("the engine is closed; open a new one")
+            if self._failure:
+                raise self._failure
             self._held.update((call.number, call) for call in calls)
             if self._hands is None:
                 self._hands = self._start()
@@ -63,11 +67,19 @@ class InlineRuntime(RuntimeEngine):
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return outcomes as they come."""
-        with self._changed:
-            if not self._done:
-                self._changed.wait_for(lambda: self._done or not self._open, timeout)
-            done, self._done = self._done, []
-            return done
+        done: list[Outcome] = []
+        try:
+            with self._changed:
+                if not self._done:
+                    self._changed.wait_for(lambda: self._done or self._failure or not self._open, timeout)
+                if not self._done and self._failure:
+                    raise self._failure
+                done, self._done = self._done, []
+        except KeyboardInterrupt:
+            with self._changed:
+                self._done[:0] = done
+            raise
+        return done
 
     def cancel(self, grace: float) -> None:
         """Cancel async calls; sync ones are given up."""
@@ -103,10 +115,20 @@ class InlineRuntime(RuntimeEngine):
             shared=self.config.concurrency is not None,
             starts=self._starts,
             finished=self._output.finish,
+            failed=self._fail,
         )
-        threading.Thread(target=hands.lane, name="paragent-lane", daemon=True).start()
-        threading.Thread(target=self._watch, name="paragent-limits", daemon=True).start()
+        try:
+            start_thread(hands.lane, name="paragent-lane", failed=self._fail)
+            start_thread(self._watch, name="paragent-limits", failed=self._fail)
+        except RuntimeError as error:
+            raise thread_failure("paragent-lane", error) from error
         return hands
+
+    def _fail(self, name: str, error: BaseException) -> None:
+        """Have `wait` and `submit` tell that a thread ended without which calls would be waited for without end."""
+        with self._changed:
+            self._failure = self._failure or thread_failure(name, error)
+            self._changed.notify_all()
 
     def _settle(self, outcome: Outcome) -> None:
         with self._changed:

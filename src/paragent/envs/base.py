@@ -61,6 +61,8 @@ class Environment:
     """Ports of a machine that are reached besides that of its agent; `machine.ports` says where."""
     needs_desktop: ClassVar[bool] = False
     """Whether its machine must have a screen, which decides what is started where the user names no image."""
+    needs_internet: ClassVar[bool] = False
+    """Whether its machine must reach the Internet; else a machine that can be cut off reaches nothing."""
     one_at_a_time: ClassVar[bool] = False
     """Whether the tools of one turn must wait for each other, in the order of the calls; else they run at the same time."""
     pictures_shown: int = 3

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints, overload
 
+from paragent._text import read_json
 from paragent.envs.typed import convert, schema
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def _parse(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
     if not isinstance(arguments, str):
         return arguments
     try:
-        parsed = json.loads(arguments or "{}")
-    except ValueError as error:
+        parsed = read_json(arguments or "{}")
+    except (ValueError, RecursionError) as error:
         raise ToolFailed(f"the arguments are no valid JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise ToolFailed("the arguments must be one JSON object")

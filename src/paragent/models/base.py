@@ -52,6 +52,9 @@ class ModelSettings:
     max_tokens: int | None = None
     gate: GatePlace | None = None
     """None: this process finds out by itself how many requests the endpoint takes."""
+    tool_format: str = "native"
+    """`native`: tools are part of requests, calls part of replies. `text`: both are text of the conversation, for models and
+    servers without tool support."""
     stream: bool = False
     """Ask for the answer in pieces, which keeps proxies with short limits from cutting long ones."""
 
@@ -84,6 +87,7 @@ class Model(abc.ABC):
             ContextFull: the conversation is too long for the model.
             RequestRejected: the endpoint cannot make sense of the request.
             EndpointRefused: the key or the model's name is wrong, or there is no credit.
+            ToolsUnsupported: the model's tool calls come as text.
             EndpointDown: it does not answer, or only with errors, and was asked often enough.
         """
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import openai
 
-from paragent.errors import ConfigError, ContextFull, EndpointDown, EndpointRefused, RequestRejected
+from paragent._text import well_formed_data
+from paragent.errors import ConfigError, EndpointDown, ToolsUnsupported
 from paragent.models.base import Completion, Model, ModelSettings
+from paragent.models.endpoint_errors import cause_of, raise_if_final, retry_after, short_cause
 from paragent.models.limiter import Limiter
 from paragent.models.patience import Patience
+from paragent.models.replies import MalformedReply, read_reply
 from paragent.models.secrets import DEFAULT_URL, NO_KEY
 from paragent.models.streaming import assemble
+from paragent.models.tool_text import as_text, calls_in, with_calls
 from paragent.tasks.working import doing, waiting
 
 if TYPE_CHECKING:
@@ -27,9 +32,6 @@ __all__ = ["OpenAIChat"]
 
 _CONNECT_LIMIT = 10.0
 """Seconds to connect: longer than any healthy handshake across the world."""
-_NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached"}
-_TOO_LONG = {"context_length_exceeded", "string_above_max_length"}
-_TOO_LONG_WORDS = ("maximum context length", "context window", "too many tokens", "prompt is too long")
 
 
 class OpenAIChat(Model):
@@ -50,8 +52,13 @@ class OpenAIChat(Model):
             timeout=settings.request_limit,
             http_client=_http_client(settings),
         )
+        self._host = self._client.base_url.netloc.decode()
+        self._native_calls = False
+        """Whether the endpoint has returned a tool call as such: it then supports them."""
         self._limiter = Limiter(settings.most_requests)
         self._queue: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        """Calls the queue when a place becomes free by itself."""
         self._member: GateMember | None = None
 
     def pressure(self) -> tuple[int, int]:
@@ -59,28 +66,58 @@ class OpenAIChat(Model):
         return self._limiter.in_flight, self._limiter.limit
 
     async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
-        """Ask until there is an answer or no point in asking."""
+        """Ask until there is an answer or no point in asking.
+
+        Raises:
+            ToolsUnsupported: the model writes its tool calls as text; see `ModelSettings.tool_format`.
+        """
         if self._member is None and self.settings.gate is not None:
             self._join(self.settings.gate)
-        request = self._request(messages, tools)
+        if tools and self.settings.tool_format == "text":
+            return with_calls(await self._answer(self._request(as_text(messages, tools), [])), tools)
+        completion = await self._answer(self._request(messages, tools))
+        self._check_tools(completion, tools)
+        return completion
+
+    async def _answer(self, request: dict[str, Any]) -> Completion:
+        """Return the answer to a request, which is made again as long as that may help."""
         patience = Patience(self.settings.max_retries)
         while True:
             await self._enter()
             doing("generating")
+            began = time.monotonic()
             try:
                 completion = await self._ask(request)
-                self._answered()
+                self._answered(time.monotonic() - began)
+            except UnicodeEncodeError as error:
+                request, pause, why = _encodable(request, error), 0.0, "a lone surrogate"
             except (openai.APIError, ValueError) as error:
-                pause = self._judge(error, patience)
+                pause, why = self._judge(error, patience, with_tools="tools" in request), short_cause(error)
             else:
                 return completion
             finally:
                 self._leave()
-            with waiting("retrying", pause):
+            with waiting(f"retrying after {why} from {self._host}", pause):
                 await asyncio.sleep(pause)
+
+    def _check_tools(self, completion: Completion, tools: Sequence[dict[str, Any]]) -> None:
+        """Find out whether the endpoint understands the tool calls of its model; one that has returned a call does.
+
+        Raises:
+            ToolsUnsupported: the message has a call in its text.
+        """
+        if completion.message.get("tool_calls"):
+            self._native_calls = True
+        elif tools and not self._native_calls and calls_in(completion.message["content"] or "", tools):
+            raise ToolsUnsupported(
+                f"{self._host} returns tool calls of {self.settings.name!r} as text: use --tool-format text, or have the "
+                "server parse them (vLLM: --enable-auto-tool-choice --tool-call-parser ...)"
+            )
 
     async def close(self) -> None:
         """Close the connections."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._member is not None:
             self._member.close()
         await self._client.close()
@@ -107,10 +144,10 @@ class OpenAIChat(Model):
             self._limiter.follow(share, closed)
         self._call_next()
 
-    def _answered(self) -> None:
-        self._limiter.answered()
+    def _answered(self, seconds: float) -> None:
+        self._limiter.answered(seconds)
         if self._member is not None:
-            self._member.answered()
+            self._member.answered(seconds)
 
     def _request(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
         settings = self.settings
@@ -126,43 +163,42 @@ class OpenAIChat(Model):
         return request
 
     async def _ask(self, request: dict[str, Any]) -> Completion:
-        """Make one request. The client's typed models would be built and taken apart again for nothing: half of its time."""
-        if self.settings.stream:
-            stream = await self._client.chat.completions.create(**request)
-            reply = await assemble(stream)
-        else:
-            reply = await self._client.post("/chat/completions", body=request, cast_to=dict[str, Any])
-        return _completion(reply)
+        """Make one request. The client's typed models are not built: they cost half of its time and check nothing."""
+        client = self._client
+        try:
+            if self.settings.stream:
+                stream_type = openai.AsyncStream[object]
+                stream = await client.post(
+                    "/chat/completions", body=request, cast_to=object, stream=True, stream_cls=stream_type
+                )
+                return read_reply(await assemble(stream))
+            return read_reply(await client.post("/chat/completions", body=request, cast_to=dict[str, Any]))
+        except RecursionError:
+            raise MalformedReply("not a chat completion: nested too deeply") from None
 
-    def _judge(self, error: Exception, patience: Patience) -> float:
+    def _judge(self, error: Exception, patience: Patience, *, with_tools: bool) -> float:
         """Return the seconds after which to ask again.
 
         Raises:
             ContextFull, RequestRejected, EndpointRefused, EndpointDown: asking again is of no use.
         """
+        raise_if_final(error, self.settings.name, str(self._client.base_url), with_tools=with_tools)
+        asked = retry_after(error.response.headers) if isinstance(error, openai.APIStatusError) else None
         if isinstance(error, openai.RateLimitError):
-            if error.code in _NO_CREDIT:
-                raise EndpointRefused(
-                    f"the endpoint has no credit for {self.settings.name!r}: {error.message}"
-                ) from error
-            retry_after = _retry_after(error)
-            self._limiter.throttled(retry_after)
+            general = self._limiter.throttled(asked)
             if self._member is not None:
-                self._member.throttled(retry_after)
-            pause = patience.after_refusal(retry_after)
+                self._member.throttled(asked)
+            pause = patience.after_refusal(asked, general=general)
         else:
-            if isinstance(error, openai.APIStatusError) and error.status_code < 500:
-                _raise_final(error, self.settings.name)
             self._limiter.troubled()
             if self._member is not None:
                 self._member.troubled()
             pause = patience.after_error()
-            if pause is not None and isinstance(error, openai.APIStatusError):
-                pause = max(pause, _retry_after(error) or 0.0)
+            pause = None if pause is None else max(pause, asked or 0.0)
         if pause is None:
             raise EndpointDown(
                 f"the endpoint {self._client.base_url} failed {patience.errors + 1} times for one turn, last with "
-                f"{type(error).__name__}: {error}"
+                f"{cause_of(error, self.settings.request_limit)}"
             ) from error
         return pause
 
@@ -174,7 +210,9 @@ class OpenAIChat(Model):
         self._queue.append(turn)
         self._call_next()
         try:
-            with waiting("waiting for the endpoint", self._limiter.opens_in() or None):
+            closed = self._limiter.opens_in()
+            why = f"waiting for {self._host}" + (", which sent 429" if closed else "")
+            with waiting(why, closed or None):
                 await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
@@ -194,8 +232,25 @@ class OpenAIChat(Model):
                 self._limiter.leave()
             else:
                 turn.set_result(None)
-        if self._queue and (closed := self._limiter.opens_in()) > 0:
-            asyncio.get_running_loop().call_later(closed, self._call_next)
+        if self._queue and (wait := self._limiter.frees_in()) > 0:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(wait, self._call_next)
+
+
+def _encodable(request: dict[str, Any], error: UnicodeEncodeError) -> dict[str, Any]:
+    """Return a request without the lone surrogates that an agent put into it.
+
+    Raises:
+        ConfigError: it has none, so that it is the key or the address that cannot be sent.
+    """
+    sent = well_formed_data(request)
+    if sent == request:
+        raise ConfigError(
+            f"OPENAI_API_KEY or OPENAI_BASE_URL has characters that cannot be sent: {error.reason}"
+        ) from None
+    assert isinstance(sent, dict)
+    return sent
 
 
 def _http_client(settings: ModelSettings) -> Any:
@@ -204,49 +259,3 @@ def _http_client(settings: ModelSettings) -> Any:
         base_url=settings.base_url or DEFAULT_URL,
         timeout=openai.Timeout(settings.request_limit, connect=_CONNECT_LIMIT),
     )
-
-
-def _completion(reply: Any) -> Completion:
-    """Read the endpoint's reply.
-
-    Raises:
-        ValueError: it is no chat completion.
-    """
-    try:
-        choice = reply["choices"][0]
-        said = choice["message"]
-        message = {"role": "assistant", "content": said.get("content")}
-    except (TypeError, KeyError, IndexError, AttributeError) as error:
-        raise ValueError(f"the endpoint's reply is no chat completion: {str(reply)[:200]!r}") from error
-    if said.get("tool_calls"):
-        message["tool_calls"] = said["tool_calls"]
-    usage = reply.get("usage")
-    counted = (
-        {name: int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")}
-        if isinstance(usage, dict)
-        else None
-    )
-    return Completion(message, counted, str(choice.get("finish_reason") or "stop"))
-
-
-def _raise_final(error: openai.APIStatusError, model: str) -> None:
-    """Raise what a refusal that will not change means; return where another try may help."""
-    if error.code in _TOO_LONG or any(words in error.message.lower() for words in _TOO_LONG_WORDS):
-        raise ContextFull(error.message) from error
-    if error.status_code in {401, 403, 404}:
-        raise EndpointRefused(
-            f"the endpoint refuses model {model!r} (HTTP {error.status_code}): {error.message}. Check OPENAI_BASE_URL, "
-            "OPENAI_API_KEY and --model"
-        ) from error
-    if error.status_code not in {408, 409}:
-        raise RequestRejected(f"HTTP {error.status_code}: {error.message}") from error
-
-
-def _retry_after(error: openai.APIStatusError) -> float | None:
-    """Return the seconds that the endpoint asks to wait, where it says so in seconds."""
-    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            return max(0.0, float(error.response.headers[name]) * scale)
-        except (KeyError, ValueError):
-            continue
-    return None

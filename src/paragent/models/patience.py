@@ -16,6 +16,8 @@ _LONGEST_ERROR_PAUSE = 30.0
 _FIRST_QUOTA_PAUSE = 1.0
 _LONGEST_QUOTA_PAUSE = 90.0
 """Longer than the minute over which most quotas are counted."""
+_MOST_DOUBLINGS = 16
+"""More would change nothing, and overflow in the end."""
 _QUOTA_PATIENCE = 1800.0
 """Seconds of being told to wait after which the endpoint counts as down: thirty windows of a minute."""
 
@@ -34,16 +36,21 @@ class Patience:
         """Return the seconds to wait before the next try, or None if this was the last."""
         if self.errors >= self.max_retries:
             return None
-        pause: float = min(_LONGEST_ERROR_PAUSE, _FIRST_ERROR_PAUSE * 2**self.errors)
+        pause: float = min(_LONGEST_ERROR_PAUSE, _FIRST_ERROR_PAUSE * 2 ** min(self.errors, _MOST_DOUBLINGS))
         self.errors += 1
         return pause * self.rng.uniform(0.5, 1.5)
 
-    def after_refusal(self, retry_after: float | None) -> float | None:
-        """Return the seconds to wait after "too many requests", never less than the endpoint asked for; None: give up."""
+    def after_refusal(self, retry_after: float | None, *, general: bool = True) -> float | None:
+        """Return the seconds to wait after "too many requests", never less than the endpoint asked for; None: give up.
+
+        Args:
+            retry_after: the seconds that the endpoint named.
+            general: whether others are refused, too; pauses grow only then.
+        """
         if self.waited >= _QUOTA_PATIENCE:
             return None
-        pause = min(_LONGEST_QUOTA_PAUSE, _FIRST_QUOTA_PAUSE * 2**self.refusals)
-        self.refusals += 1
+        pause = min(_LONGEST_QUOTA_PAUSE, _FIRST_QUOTA_PAUSE * 2 ** min(self.refusals, _MOST_DOUBLINGS))
+        self.refusals += general
         # Where the endpoint names a time, all who wait come back near it, not at it: else they would be refused again together.
         chosen = pause * self.rng.uniform(0.5, 1.5) if retry_after is None else retry_after + self.rng.uniform(0.0, 1.0)
         self.waited += chosen

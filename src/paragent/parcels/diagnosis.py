@@ -45,7 +45,14 @@ def _problem(thing: Any) -> BaseException | None:
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what `thing` holds, each with the text that leads to it."""
+    """Yield what `thing` holds, each with the text that leads to it; nothing more where its own code does not allow a look."""
+    try:
+        yield from _visible_parts(thing)
+    except Exception:  # noqa: BLE001 - a `__getattr__` may raise anything; then the whole of `thing` is named
+        return
+
+
+def _visible_parts(thing: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(thing, dict):
         for key, value in thing.items():
             yield f"[{key!r}]", value

@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from paragent._text import read_json, well_formed_data
 from paragent._wording import counted
 from paragent.envs.osworld.task_files import indexed_tasks, is_index
 from paragent.errors import BadData, ConfigError, UsageError
@@ -149,7 +150,7 @@ def _read(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int, An
             if not line.strip():
                 continue
             try:
-                yield number, json.loads(line)
+                yield number, read_json(line)
             except ValueError as error:
                 problems.append((number, f"no JSON: {error}"))
 
@@ -172,7 +173,7 @@ def _is_one_document(first: str) -> bool:
 def _document(path: Path, text: str, problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
     """Yield the entries of a JSON document; they are numbered, for a document has no lines of its own."""
     try:
-        document = json.loads(text)
+        document = read_json(text)
     except json.JSONDecodeError as error:
         problems.append((error.lineno, f"no JSON: {error.msg}"))
         return
@@ -196,7 +197,7 @@ def _indexed(path: Path, index: dict[str, Any], problems: list[tuple[int, str]])
         if problem:
             problems.append((number, problem))
         else:
-            yield number, task
+            yield number, well_formed_data(task)
 
 
 def _open(path: Path) -> TextIO:

@@ -23,6 +23,7 @@ _ADDRESSES = {"ray": "address", "spark": "master"}
 """What the engines that have clusters call the address of one."""
 _WAY_OUT = ("192.0.2.1", 9)
 """An address for documentation: nobody is there, but the way to it leads out of this machine."""
+_TOOL_FORMATS = ("native", "text")
 _MODES = ("osworld", "math", "py", "rag", "web")
 
 
@@ -87,6 +88,11 @@ class RolloutConfig:
         None, "the agent", "the longest answer of one turn (default: the endpoint's)", least=1
     )
     stream: bool = _set(False, "the agent", "have answers streamed")
+    tool_format: str = _set(
+        "native",
+        "the agent",
+        "native, or text: describe tools and read calls in the text, for models without tool support",
+    )
     agent: str | None = _set(None, "the agent", "an agent of your own", metavar="MODULE:CLASS")
     prices: Path | None = _set(
         None,
@@ -175,6 +181,8 @@ class RolloutConfig:
         seconds(self.pause, "--pause", zero=True)
         if self.temperature is not None:
             finite(self.temperature, "--temperature")
+        if self.tool_format not in _TOOL_FORMATS:
+            raise ConfigError(f"--tool-format must be {' or '.join(_TOOL_FORMATS)}, not {self.tool_format!r}")
         if self.engine_address is not None and self.engine not in _ADDRESSES:
             raise ConfigError(f"--engine-address is for {' and '.join(_ADDRESSES)}, not for --engine {self.engine}")
         if self.pool_tls is not None and self.pool_address is None:

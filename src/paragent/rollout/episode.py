@@ -8,6 +8,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+from paragent._text import well_formed
 from paragent.errors import TurnsUsedUp
 from paragent.rollout.pictures import Album, stamp
 from paragent.tasks.recording import record_usage
@@ -123,7 +124,7 @@ class PlayedEpisode:
         doing(function["name"])
         result = await self._environment.call(function["name"], function["arguments"])
         self.ended = self.ended or result.ends
-        message = {"role": "tool", "tool_call_id": call["id"], "content": result.text}
+        message = {"role": "tool", "tool_call_id": call["id"], "content": well_formed(result.text)}
         _attach(message, "pictures", self._album.add(result.images, number))
         _attach(message, "kept", self._album.add(result.kept, number))
         facts = {"name": function["name"], "call": call["id"], "error": result.error, "extras": result.extras}

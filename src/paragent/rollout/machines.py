@@ -50,6 +50,7 @@ def machine_settings(config: RolloutConfig, environment: type[Environment]) -> M
         memory_mib=config.vm_memory,
         cores=config.vm_cores,
         desktop=environment.needs_desktop,
+        internet=environment.needs_internet,
         screen=(config.screen_width, config.screen_height),
         forwards=environment.machine_ports,
         host=config.own_address,

@@ -257,6 +257,7 @@ def _model(config: RolloutConfig, name: str) -> ModelSettings:
         most_requests=_share(config)[1],
         temperature=config.temperature,
         max_tokens=config.max_tokens,
+        tool_format=config.tool_format,
         stream=config.stream,
     )
 
@@ -279,6 +280,8 @@ def _identity(config: RolloutConfig, benchmark: Benchmark, options: dict[str, An
         config.mode, config.env, contents, config.model, config.agent, config.metric, config.judge_model,
         config.max_turns, config.attempts, config.temperature, config.max_tokens, config.timeout, benchmark.digest,
     ]  # fmt: skip
+    if config.tool_format != "native":
+        matters.append(config.tool_format)
     if needs_machine:
         image = [config.provider_name or DEFAULT_PROVIDER, str(config.path_to_vm or ""), config.snapshot_name]
         matters.append([] if config.pool_address else image)

@@ -6,6 +6,8 @@ import contextlib
 import heapq
 import json
 import re
+import signal
+import threading
 import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -128,6 +130,8 @@ class Session:
         self._tries: dict[tuple[str, int], int] = {}
         """How often those were played in this session."""
         self._under_way: dict[str, OwedRollout] = {}
+        self._ended: dict[str, Play] = {}
+        """Plays that are not durable yet, by the id of their task."""
         self._played = 0
         self._in_a_row = 0
         self._alike = AlikeFailures(prepared.config.give_up_after)
@@ -241,9 +245,11 @@ class Session:
                 try:
                     if not run.outstanding:
                         time.sleep(self._patience())
-                    plays = self._plays(run.collect(self._patience()))
+                    run.collect(self._patience())
+                    self._take(run)
                     more = self._feed(run, owed) if more or self._again else False
-                    self._keep(plays, number)
+                    self._keep()
+                    self._tell(number)
                 except KeyboardInterrupt:
                     self._stop(run)
                     raise Interrupted({}) from None
@@ -275,17 +281,16 @@ class Session:
         self._under_way[task.id] = rollout
         return task
 
-    def _plays(self, responses: list[TaskResponse]) -> list[Play]:
-        """Turn responses into plays, and decide which of them are final."""
-        plays = []
-        for response in responses:
-            rollout = self._under_way.pop(response.id)
-            play = _play_of(response, rollout)
-            if play is not None:
+    def _take(self, run: Run) -> None:
+        """Turn responses into plays and decide which of them are final; Ctrl-C loses none of them, nor what they cost."""
+        for number, response in list(run.ready.items()):
+            rollout = self._under_way.get(response.id)
+            if rollout is not None and (play := _play_of(response, rollout)) is not None:
                 if play.decides:
                     self._decide(play, rollout)
-                plays.append(play)
-        return plays
+                self._ended[response.id] = play
+            self._under_way.pop(response.id, None)
+            del run.ready[number]
 
     def _decide(self, play: Play, rollout: OwedRollout) -> None:
         key = (play.task, play.attempt)
@@ -309,14 +314,20 @@ class Session:
         heapq.heappush(self._again, (time.monotonic() + _REPLAY_PAUSE * tries, self._played, rollout))
         self._played += 1
 
-    def _keep(self, plays: list[Play], number: int) -> None:
+    def _keep(self) -> None:
         """Make results durable, then count them."""
+        plays = list(self._ended.values())
         if plays:
-            self.directory.keep_files(plays)
-            self.directory.journal.record(plays)
-            self.directory.append_results(plays)
-            for play in plays:
-                self.tally.count(play)
+            with _uninterrupted():
+                self.directory.keep_files(plays)
+                self.directory.journal.record(plays)
+                self.directory.append_results(plays)
+                for play in plays:
+                    self.tally.count(play)
+                self._ended.clear()
+
+    def _tell(self, number: int) -> None:
+        """Note how long the session lasts, and tell whoever watches how far it is."""
         self._note_session(number)
         self.tally.under_way = len(self._under_way)
         if self._watch and self.tally.seconds - self._told > _TELL:
@@ -347,16 +358,14 @@ class Session:
         """End what is under way; what comes in meanwhile is kept, the rest stays owed."""
         self.stopped = "interrupted"
         self._say(f"stopping {counted(run.outstanding, 'rollout')}; everything that ended is kept")
-        plays = [
-            play
-            for play in self._plays(run.cancel())
-            if play.status is not PlayStatus.INFRASTRUCTURE or not play.decides
-        ]
-        if plays:
-            self.directory.keep_files(plays)
-            self.directory.journal.record(plays)
-            for play in plays:
-                self.tally.count(play)
+        self._take(run)
+        self._keep()
+        run.cancel()
+        self._take(run)
+        for key, play in list(self._ended.items()):
+            if play.status is PlayStatus.INFRASTRUCTURE and play.decides:
+                del self._ended[key]
+        self._keep()
 
     def _say(self, note: str) -> None:
         """Tell whoever watches what is being done besides playing."""
@@ -377,6 +386,25 @@ class Session:
             self._noted = seconds
             self._note_machines()
             self.directory.journal.note_session(number, seconds, self.tally.done - self.tally.before)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Have Ctrl-C take effect at the end: a record that was made and not noted would be made twice."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    pressed: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _body(item: Item) -> dict[str, Any]:

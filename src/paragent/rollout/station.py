@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paragent._processes import end_own_group
+from paragent._threads import start_thread
 from paragent.envs import Shared, environment_class
 from paragent.metrics import METRICS, open_metric
 from paragent.models import ModelSettings, open_model
 from paragent.rollout.board import Board
+from paragent.rollout.clock import Heartbeat
 from paragent.rollout.holding import MachineDesk, PoolPlace
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _IDLE = 2.0
 _BEAT = 0.5
 _DEAF = 120.0
 """Seconds in which the event loop does nothing at all: code blocks it, and nobody's limits are kept any more. Scoring and
-tools run elsewhere, so nothing healthy holds it for more than a moment."""
+tools run elsewhere, so nothing healthy holds it for more than a moment. Time in which the process was frozen does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class Station:
         self._metrics: dict[str, Metric] = {}
         self.playing = 0
         self._beating: asyncio.Task[None] | None = None
-        self._beaten = time.monotonic()
+        self._heart = Heartbeat(_BEAT)
         self._closed = False
         # Agents that block have a thread each; asyncio's own pool has a handful for all of them.
         threads = ThreadPoolExecutor(max(32, settings.model.most_requests), thread_name_prefix="paragent-blocking")
@@ -98,10 +99,10 @@ class Station:
         if self.board:
             self.board.under_way.add(rollout)
         if self._beating is None:
-            self._beaten = time.monotonic()
+            self._heart.beat()
             self._beating = asyncio.create_task(self._beat())
             if os.getpid() != self.settings.driver:
-                threading.Thread(target=self._listen, name="paragent-heart", daemon=True).start()
+                start_thread(self._listen, name="paragent-heart")
 
     def leave(self, rollout: UnderWay) -> None:
         """Count a rollout as ended."""
@@ -118,7 +119,7 @@ class Station:
         idle = 0.0
         try:
             while idle < _IDLE:
-                self._beaten = time.monotonic()
+                self._heart.beat()
                 if self.board:
                     self.board.write(self.model.pressure())
                 await asyncio.sleep(_BEAT)
@@ -130,7 +131,7 @@ class Station:
         """End this worker if its event loop is blocked: the run goes on elsewhere, and finds the rollout that did it."""
         while not self._closed:
             time.sleep(_BEAT)
-            if time.monotonic() - self._beaten > _DEAF:
+            if self._heart.silence() > _DEAF:
                 end_own_group()
 
     async def _close(self) -> None:

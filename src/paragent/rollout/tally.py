@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from paragent.rollout.board import Sighting
 from paragent.store import Play, PlayStatus
+from paragent.store.records import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,8 @@ class Tally:
     """Results that enter the mean."""
     broken: int = 0
     failures: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """By what failed, the message of the last error of that kind."""
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
     under_way: int = 0
@@ -53,6 +56,7 @@ class Tally:
         tally = cls(run, path, summary.rollouts)
         tally.done = tally.before = summary.rollouts - summary.owed
         tally.failures.update(failures)
+        tally.reasons.update(summary.reasons)
         if summary.mean_of_played is not None:
             failed = (PlayStatus.FAILED, PlayStatus.TIMED_OUT)
             tally.counted = summary.scored + sum(summary.statuses[status] for status in failed)
@@ -88,6 +92,7 @@ class Tally:
             return
         if play.kind:
             self.failures[play.kind] += 1
+            self.reasons[play.kind] = reason_of(play.error)
         if play.status is PlayStatus.INFRASTRUCTURE:
             self.broken += 1
             return

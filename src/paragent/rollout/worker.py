@@ -9,8 +9,10 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from paragent._faults import described
 from paragent._plugins import load_dotted
 from paragent._processes import here
+from paragent._text import well_formed
 from paragent.agents.base import AgentBase
 from paragent.agents.chat import ChatAgent
 from paragent.agents.playing import Played
@@ -143,7 +145,8 @@ class RolloutWorker:
             episode.instructions = environment.instructions
             clock.doing("playing")
             played = await _let_play(_agent(self.settings, environment), episode)
-        play.answer, play.ending = played.answer, played.ending
+        play.answer = None if played.answer is None else well_formed(str(played.answer))
+        play.ending = played.ending
         clock.doing("scoring")
         await _score(station, environment, item, play, episode)
 
@@ -297,7 +300,7 @@ async def _score(station: Station, environment: Environment, item: Item, play: P
 
 def _blame(play: Play, error: BaseException) -> None:
     """Note an error by whose it is."""
-    play.error = f"{type(error).__name__}: {error}"
+    play.error = described(error)
     if isinstance(error, EndpointRefused | UsageError):
         play.status, play.kind = PlayStatus.INFRASTRUCTURE, REFUSED
     elif isinstance(error, EndpointDown):

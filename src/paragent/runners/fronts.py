@@ -11,7 +11,7 @@ from paragent.errors import Interrupted
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Generator, Iterable
 
     from paragent.config import RunConfig
     from paragent.engines import RuntimeEngine
@@ -26,7 +26,7 @@ _TURN = 0.5
 """Seconds that one look for answers may take when there is nothing else to do."""
 
 
-def iterate(tasks: Iterable[Task], config: RunConfig, engine: RuntimeEngine | None) -> Iterator[TaskResponse]:
+def iterate(tasks: Iterable[Task], config: RunConfig, engine: RuntimeEngine | None) -> Generator[TaskResponse]:
     """Check `tasks` now; return an iterator of their responses as they finish.
 
     Raises:
@@ -57,21 +57,32 @@ def _open(config: RunConfig) -> RuntimeEngine:
     return open_engine(config)
 
 
-def _iterate(run: Run, source: _Source) -> Iterator[TaskResponse]:
+def _iterate(run: Run, source: _Source) -> Generator[TaskResponse]:
     run.open()
     try:
         while True:
-            try:
-                run.feed(source.draw(run.room))
-                if source.exhausted and not run.outstanding:
-                    return
-                responses = run.collect(_TURN if source.exhausted or not run.room else 0.0)
-            except KeyboardInterrupt:
-                yield from run.cancel(source.rest())
-                raise Interrupted({}) from None
-            yield from responses
+            source.draw(run.room, run.drawn)
+            run.feed()
+            if source.exhausted and not run.outstanding:
+                return
+            run.collect(_TURN if source.exhausted or not run.room else 0.0)
+            yield from _hand_out(run)
+    except KeyboardInterrupt:
+        run.cancel(source.rest())
+        yield from _hand_out(run)
+        raise Interrupted({}) from None
     finally:
         run.close()
+
+
+def _hand_out(run: Run) -> Generator[TaskResponse]:
+    """Yield what is ready; each response leaves the run when it has been yielded, also if Ctrl-C comes then."""
+    for number in list(run.ready):
+        response = run.ready[number]
+        try:
+            yield response
+        finally:
+            del run.ready[number]
 
 
 class _Source:
@@ -82,18 +93,17 @@ class _Source:
         self._finite = isinstance(tasks, Sized)
         self.exhausted = False
 
-    def draw(self, count: int) -> list[Task]:
-        """Return up to `count` tasks, fewer if they come slowly."""
-        drawn: list[Task] = []
+    def draw(self, count: int, drawn: list[Task]) -> None:
+        """Add up to `count` tasks to `drawn`, fewer if they come slowly."""
         if self.exhausted or not count:
-            return drawn
+            return
+        before = len(drawn)
         deadline = time.monotonic() + _SLICE
         for task in itertools.islice(self._iterator, count):
             drawn.append(task)
             if time.monotonic() > deadline:
-                return drawn
-        self.exhausted = len(drawn) < count
-        return drawn
+                return
+        self.exhausted = len(drawn) - before < count
 
     def rest(self) -> list[Task]:
         """Return the tasks that were not drawn, where they are all there already; a generator is left alone."""
@@ -117,12 +127,16 @@ async def stream(
     waiter = ThreadPoolExecutor(1, thread_name_prefix="paragent-wait")
     try:
         while True:
-            drawn = source.draw(run.room)
-            run.feed(drawn if isinstance(drawn, list) else await drawn)
+            if isinstance(source, _Source):
+                source.draw(run.room, run.drawn)
+            else:
+                await source.draw(run.room, run.drawn)
+            run.feed()
             if source.exhausted and not run.outstanding:
                 return
             turn = _TURN if source.exhausted or not run.room else _SLICE
-            for response in await loop.run_in_executor(waiter, run.collect, turn):
+            await loop.run_in_executor(waiter, run.collect, turn)
+            for response in _hand_out(run):
                 yield response
     finally:
         await asyncio.shield(loop.run_in_executor(waiter, run.close))
@@ -137,12 +151,12 @@ class _AsyncSource:
         self._next: asyncio.Future[Any] | None = None
         self.exhausted = False
 
-    async def draw(self, count: int) -> list[Task]:
-        """Return up to `count` tasks, waiting only a moment for each."""
+    async def draw(self, count: int, drawn: list[Task]) -> None:
+        """Add up to `count` tasks to `drawn`, waiting only a moment for each."""
         import asyncio
 
-        drawn: list[Task] = []
-        while len(drawn) < count and not self.exhausted:
+        most = len(drawn) + count
+        while len(drawn) < most and not self.exhausted:
             if self._next is None:
                 self._next = asyncio.ensure_future(anext(self._iterator))
             done, _ = await asyncio.wait({self._next}, timeout=_SLICE)
@@ -153,4 +167,3 @@ class _AsyncSource:
                 drawn.append(upcoming.result())
             except StopAsyncIteration:
                 self.exhausted = True
-        return drawn

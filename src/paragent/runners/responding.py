@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paragent._faults import message_of, type_name
 from paragent._ids import new_trace_id
 from paragent.parcels import Parcel, unpack
 from paragent.tasks import Ending, ErrorInfo, TaskResponse, TaskStatus
@@ -35,6 +36,7 @@ def respond(settlement: Settlement) -> TaskResponse:
         status, answer, error = _STATUS[outcome.ending], None, outcome.error
         if status is TaskStatus.TIMED_OUT:
             error = _limit_reached(outcome.seconds, owed.limit)
+    attempts = 0 if status is _CANCELLED and not outcome.seconds else owed.attempt
     return TaskResponse(  # by position, in the order of the fields: by name it takes twice as long
         task.id,
         answer,
@@ -44,11 +46,11 @@ def respond(settlement: Settlement) -> TaskResponse:
         error,
         outcome.seconds,
         settlement.waited,
-        0 if status is _CANCELLED and not outcome.seconds else owed.attempt,
+        attempts,
         outcome.usage or {},
         [] if outcome.trajectory is None else _steps(outcome.trajectory),
         new_trace_id(),
-        outcome.worker,
+        outcome.worker if attempts else "",
         task.name,
         task.metadata,
     )
@@ -68,7 +70,7 @@ def cancelled(task: Task, reason: str) -> TaskResponse:
 
 def failed_before_start(task: Task, problem: Exception) -> TaskResponse:
     """Return the response to a task that could not be sent to a worker."""
-    error = ErrorInfo(type(problem).__name__, str(problem))
+    error = ErrorInfo(type_name(problem), str(problem))
     return TaskResponse(
         id=task.id, msg=str(error), error=error, trace_id=new_trace_id(), name=task.name, metadata=task.metadata
     )
@@ -78,7 +80,7 @@ def _read(packed: Parcel) -> tuple[TaskStatus, Any, ErrorInfo | None]:
     """Return the status, the answer and the error of a task that has sent `packed`."""
     try:
         return _SUCCEEDED, unpack(packed), None
-    except Exception as problem:  # noqa: BLE001 - whatever keeps an answer from being read is the task's failure
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - whatever keeps an answer from being read is the task's failure
         return TaskStatus.FAILED, None, _unreadable(problem)
 
 
@@ -96,13 +98,12 @@ def _sentence(status: TaskStatus, error: ErrorInfo | None, attempts: int, outcom
 def _steps(packed: Any) -> list[Any]:
     try:
         steps: list[Any] = unpack(packed)
-    except Exception as problem:  # noqa: BLE001 - the answer counts even if a recorded step cannot be read here
-        return [f"not readable here: {type(problem).__name__}: {problem}"]
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - the answer counts even if a recorded step cannot be read here
+        return [f"not readable here: {type_name(problem)}: {message_of(problem)}"]
     return steps
 
 
-def _unreadable(problem: Exception) -> ErrorInfo:
-    kind = type(problem)
+def _unreadable(problem: BaseException) -> ErrorInfo:
     return ErrorInfo(
-        f"{kind.__module__}.{kind.__qualname__}", f"the answer arrived but cannot be read in this process: {problem}"
+        type_name(problem), f"the answer arrived but cannot be read in this process: {message_of(problem)}"
     )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
-from paragent.driver import Driver
+from paragent.driver import Driver, Owed
 from paragent.engines import open_engine
 from paragent.errors import DuplicateTaskId, UsageError
 from paragent.runners.chain import Chain
@@ -17,10 +17,9 @@ from paragent.runners.seen import SeenIds
 from paragent.tasks import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from paragent.config import RunConfig
-    from paragent.driver import Owed
     from paragent.engines import RuntimeEngine
     from paragent.tasks import Task, TaskResponse
 
@@ -34,6 +33,9 @@ _CANCEL_PATIENCE = 5.0
 
 class Run:
     """A run over one engine, which it closes in the end unless the caller only lends it. Belongs to one thread at a time.
+
+    Ctrl-C may interrupt any method. Tasks stay in `drawn` until the driver has them, and responses in `ready` until the caller
+    removes them, so that after `cancel` every task has exactly one response.
 
     Constructing a run checks and packs the tasks if they are all there already, and gives none to the engine.
 
@@ -57,8 +59,12 @@ class Run:
             check_ids(known)
             self._packed = {task.id: self._preparer.owed(task, task.input) for task in known}
             self._seen, self._total = None, len(known)
-        self._waiting: list[TaskResponse] = []
-        """Responses to tasks that were never given to the engine."""
+        self.drawn: list[Task] = []
+        """Tasks for `feed`."""
+        self.ready: dict[int, TaskResponse] = {}
+        """Responses, by a number of their own. Whoever hands one out removes it."""
+        self._uncounted: list[TaskResponse] = []
+        """Responses that the display was not told of."""
 
     def open(self) -> None:
         """Take hold of the engine.
@@ -73,45 +79,69 @@ class Run:
 
     @property
     def outstanding(self) -> int:
-        """How many tasks were fed and have no response yet."""
-        return self._driver.outstanding + len(self._waiting)
+        """How many tasks were fed and have no response that was handed out."""
+        return self._driver.outstanding + len(self._driver.settled) + len(self.ready)
 
     @property
     def room(self) -> int:
         """How many more tasks may be fed now."""
         return self._driver.room if self._chain is None else int(self.outstanding == 0)
 
-    def feed(self, tasks: Sequence[Task]) -> None:
-        """Take charge of tasks; each gets exactly one response from `collect`."""
-        owed = [piece for task in tasks if (piece := self._prepared(task)) is not None]
+    def feed(self, tasks: Iterable[Task] = ()) -> None:
+        """Take charge of `tasks` and of those in `drawn`; each gets exactly one response in `ready`."""
+        self.drawn.extend(tasks)
+        owed: list[Owed] = []
+        refused: dict[int, TaskResponse] = {}
+        for task in self.drawn:
+            prepared = self._prepared(task)
+            if isinstance(prepared, Owed):
+                owed.append(prepared)
+            else:
+                refused[next(self._engine.numbers)] = prepared
         if owed:
             self._driver.accept(owed)
+        if refused:
+            self._uncounted.extend(refused.values())
+            self.ready, self.drawn = self.ready | refused, []  # in one step, so that each has one response
+        else:
+            self.drawn = []
 
-    def collect(self, timeout: float) -> list[TaskResponse]:
-        """Return the responses that are there, waiting up to `timeout` seconds for the first.
+    def collect(self, timeout: float) -> None:
+        """Add to `ready` the responses that are there, waiting up to `timeout` seconds for the first.
 
         Raises:
             EngineFailed: the engine cannot go on.
         """
-        responses, self._waiting = self._waiting, []
-        if self._driver.outstanding:
-            responses += map(respond, self._driver.settle(0.0 if responses else timeout))
+        self._collect(0.0 if self.ready or self._driver.settled else timeout)
+
+    def _collect(self, timeout: float) -> None:
+        driver, ready = self._driver, self.ready
+        if driver.outstanding:
+            driver.settle(timeout)
+        for number in list(driver.settled):
+            response = respond(driver.settled[number])
+            ready[number] = response
+            self._uncounted.append(response)
+            del driver.settled[number]
         if self._chain:
-            for response in responses:
+            for response in ready.values():
                 self._chain.note(response)
         if self._reporter:
-            self._reporter.note(responses, self._driver.outstanding)
-        return responses
+            self._reporter.note(self._uncounted, driver.outstanding)
+        self._uncounted.clear()
 
-    def cancel(self, unfed: Iterable[Task] = ()) -> list[TaskResponse]:
-        """Stop everything that is under way; return a response for each task that has none, the `unfed` ones included."""
+    def cancel(self, unfed: Iterable[Task] = ()) -> None:
+        """Stop everything; then `ready` has a response for each task that has none, the `unfed` ones included."""
+        unfed = [*(task for task in self.drawn if not self._driver.holds(task)), *unfed]
         self._driver.cancel(_CANCEL_GRACE)
-        responses: list[TaskResponse] = []
         deadline = time.monotonic() + _CANCEL_GRACE + _CANCEL_PATIENCE
-        while self.outstanding and time.monotonic() < deadline:
-            responses += self.collect(0.1)
-        responses += map(respond, self._driver.abandon(Ending.CANCELLED))
-        return responses + [cancelled(task, "cancelled before it started") for task in unfed]
+        while self._driver.outstanding and time.monotonic() < deadline:
+            self._collect(0.1)
+        self._driver.abandon(Ending.CANCELLED)
+        self._collect(0.0)
+        numbers = self._engine.numbers
+        self.ready.update((next(numbers), cancelled(task, "cancelled before it started")) for task in unfed)
+        self.drawn = []
 
     def close(self) -> None:
         """Free what the run holds: an engine of its own is closed, a borrowed one is emptied."""
@@ -123,8 +153,8 @@ class Run:
         if self._reporter:
             self._reporter.close()
 
-    def _prepared(self, task: Task) -> Owed | None:
-        """Return what is owed for a task, or None with its response waiting if it will not be run."""
+    def _prepared(self, task: Task) -> Owed | TaskResponse:
+        """Return what is owed for a task, or its response if it will not be run."""
         if self._packed and self._chain is None and (piece := self._packed.pop(task.id, None)) is not None:
             return piece
         try:
@@ -135,9 +165,8 @@ class Run:
                 return self._preparer.owed(task, task.input)
             if self._chain.broken is None:
                 return self._preparer.owed(task, self._chain.given(task))
-            self._waiting.append(cancelled(task, self._chain.broken))
+            return cancelled(task, self._chain.broken)
         except UsageError as problem:
             if not hasattr(task, "id"):
                 raise
-            self._waiting.append(failed_before_start(task, problem))
-        return None
+            return failed_before_start(task, problem)

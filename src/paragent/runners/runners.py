@@ -11,7 +11,7 @@ from paragent.runners.fronts import iterate, stream
 from paragent.tasks import Task, TaskResponse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Generator, Iterator
 
     from paragent.engines import RuntimeEngine
 
@@ -35,14 +35,14 @@ class Runners:
         Raises:
             UsageError: a task cannot be run as it is; nothing was started.
             EngineFailed: the engine cannot go on; the exception has the responses there were.
-            Interrupted: Ctrl-C; the exception has all responses, those of cancelled tasks included.
+            Interrupted: Ctrl-C; the exception has all responses, those of cancelled tasks included. After a second Ctrl-C it has
+                those that there are.
         """
         tasks, order = _in_order(task)
         responses: dict[str, TaskResponse] = {}
         try:
-            for response in iterate(tasks, _config(run_conf), engine):
-                responses[response.id] = response
-        except Interrupted:
+            _gather(iterate(tasks, _config(run_conf), engine), responses)
+        except KeyboardInterrupt:
             raise Interrupted(_sorted(responses, order)) from None
         except EngineFailed as failure:
             failure.responses = _sorted(responses, order)
@@ -119,6 +119,20 @@ class Runners:
 def exec_tasks(tasks: Iterable[Task], run_conf: RunConfig | None = None) -> dict[str, TaskResponse]:
     """Run tasks and return their responses by id, in input order: `Runners.sync_run_task` as a plain call."""
     return Runners.sync_run_task(tasks, run_conf)
+
+
+def _gather(running: Generator[TaskResponse], responses: dict[str, TaskResponse]) -> None:
+    """Go through a run; Ctrl-C between two responses is passed into it, as if it had come there."""
+    try:
+        for response in running:
+            responses[response.id] = response
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as interrupt:
+        response = running.throw(interrupt)  # raises if it was the run that ended with it
+        responses[response.id] = response
+        for response in running:
+            responses[response.id] = response
 
 
 def _config(run_conf: RunConfig | None) -> RunConfig:

@@ -23,9 +23,10 @@ from dataclasses import fields
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
+from paragent._text import well_formed
 from paragent.errors import RunBusy, StoreFailed, UsageError
 from paragent.store.journal import Journal
-from paragent.store.records import Play
+from paragent.store.records import Play, make_storable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -121,6 +122,7 @@ class RunDirectory:
         """Write the pictures and recordings of plays, before their results are recorded, and let go of them."""
         with self._guarded():
             for play in plays:
+                make_storable(play)
                 folder = pictures_of(self.path, play.task, play.attempt)
                 if play.files:
                     folder.mkdir(parents=True, exist_ok=True)
@@ -245,5 +247,5 @@ def _replace(path: Path, lines: Iterable[str]) -> None:
     """Write a file so that readers see the old one or the new one, never a part."""
     draft = path.with_name(f".{path.name}.draft")
     with draft.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
+        file.writelines(map(well_formed, lines))
     draft.replace(path)

@@ -145,7 +145,7 @@ def _osworld(journal: Journal, target: Path) -> int:
         names = (str(config.get(name) or "default") for name in ("action_space", "observation_type", "model"))
         home = target.joinpath(*(plain_name(name) for name in names))
         home.mkdir(parents=True, exist_ok=True)
-        (home / "args.json").write_text(json.dumps(config, indent=4))
+        (home / "args.json").write_text(json.dumps(config, indent=4), encoding="utf-8")
     for task, play, trajectory in _full(journal):
         domain = str((task.get("metadata") or {}).get("domain") or "default")
         name = play.task if play.attempt == 1 else f"{play.task}#{play.attempt}"
@@ -154,7 +154,8 @@ def _osworld(journal: Journal, target: Path) -> int:
         lines = _osworld_steps(trajectory)
         if play.error:
             lines.append({"Error": play.error})
-        (folder / "traj.jsonl").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        told = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        (folder / "traj.jsonl").write_text(told, encoding="utf-8")
         (folder / "result.txt").write_text(f"{play.score or 0.0}\n")
         _copy_files(pictures_of(journal.folder, play.task, play.attempt), folder, trajectory)
         listed.append({"domain": domain, "task_id": play.task, "score": play.score or 0.0, "status": play.status})
@@ -165,7 +166,7 @@ def _osworld(journal: Journal, target: Path) -> int:
 
 def _config(journal: Journal) -> dict[str, Any]:
     try:
-        config: dict[str, Any] = json.loads((journal.folder / "config.json").read_text())
+        config: dict[str, Any] = json.loads((journal.folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return config

@@ -14,8 +14,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
+from paragent._text import well_formed
 from paragent.errors import StoreFailed
-from paragent.store.records import OwedRollout, Play, PlayStatus, StoredTask, unpack_trajectory
+from paragent.store.records import OwedRollout, Play, PlayStatus, StoredTask, finite, make_storable, unpack_trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -90,11 +91,13 @@ class Journal:
         with self._transaction("keep the tasks"):
             self._db.executemany(
                 "INSERT OR IGNORE INTO tasks (id, digest, body) VALUES (?, ?, ?)",
-                ((task.id, task.digest, json.dumps(task.body, ensure_ascii=False)) for task in tasks),
+                ((task.id, task.digest, well_formed(json.dumps(task.body, ensure_ascii=False))) for task in tasks),
             )
 
     def record(self, plays: Sequence[Play]) -> None:
         """Make plays durable: when this returns, they are on the disk.
+
+        A play with values that cannot be stored is changed into a failure that says why; the others are kept as they are.
 
         Raises:
             StoreFailed: they are not; nothing of the batch is.
@@ -102,6 +105,7 @@ class Journal:
         rows, bodies, decided = [], [], []
         number = self._next
         for play in plays:
+            make_storable(play)
             values = [getattr(play, name) for name in _COLUMNS]
             values[_SCORES] = json.dumps(play.scores)
             rows.append((number, *values))
@@ -137,7 +141,7 @@ class Journal:
         with self._transaction("keep scores"):
             self._db.executemany(
                 "UPDATE plays SET scores = json_set(scores, ?, ?) WHERE number = ?",
-                ((f'$."{metric}"', value, number) for number, value in scores),
+                ((f'$."{metric}"', finite(value), number) for number, value in scores),
             )
 
     def begin_session(self) -> int:

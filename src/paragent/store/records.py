@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["OwedRollout", "Play", "PlayStatus", "StoredTask", "pack_trajectory", "unpack_trajectory"]
+from paragent._faults import message_of, type_name
+from paragent._text import well_formed
+
+__all__ = [
+    "UNSTORABLE",
+    "OwedRollout",
+    "Play",
+    "PlayStatus",
+    "StoredTask",
+    "finite",
+    "make_storable",
+    "pack_trajectory",
+    "reason_of",
+    "unpack_trajectory",
+]
+
+UNSTORABLE = "unstorable"
+"""The kind of failure of a play whose values the journal cannot take."""
+_LONGEST_REASON = 160
 
 
 class PlayStatus(StrEnum):
@@ -84,11 +103,94 @@ class Play:
     """Pictures and recordings by the names that the trajectory has for them; they become files of the run, no rows."""
 
 
+def reason_of(error: str) -> str:
+    """Return the first line of a play's error without the name of its class, for tables and displays."""
+    first = error.partition("\n")[0]
+    name, separator, message = first.partition(": ")
+    return (message if separator and name.isidentifier() else first)[:_LONGEST_REASON]
+
+
 def pack_trajectory(trajectory: Any) -> bytes:
-    """Return a trajectory as bytes: JSON, compressed at the level that costs least. Called where the rollout was played."""
-    return zlib.compress(json.dumps(trajectory, ensure_ascii=False, default=str).encode(), 1)
+    """Return a trajectory as bytes: JSON, compressed at the level that costs least. Called where the rollout was played.
+
+    What is not JSON in it is kept as its text; a trajectory that cannot be written at all is replaced by the reason.
+    """
+    try:
+        text = json.dumps(trajectory, ensure_ascii=False, default=str)
+    except Exception as error:  # noqa: BLE001 - agents put into it what they like: cycles, keys of any type, a broken __str__
+        text = json.dumps({"messages": [], "steps": [], "unstorable": type_name(error) + ": " + message_of(error)})
+    return zlib.compress(well_formed(text).encode(), 1)
 
 
 def unpack_trajectory(body: bytes) -> Any:
     """Return what was packed."""
     return json.loads(zlib.decompress(body))
+
+
+def make_storable(play: Play) -> None:
+    """Change a play so that the journal and its files can take it; a play that they cannot becomes a failure that says why.
+
+    Answers, scores and texts of errors come from models, agents, environments and metrics, so anything may be in them.
+    """
+    try:
+        for name in _TEXTS:
+            setattr(play, name, _text(name, getattr(play, name)))
+        for name in _WHOLE:
+            setattr(play, name, _whole(name, getattr(play, name)))
+        for name in _REAL:
+            setattr(play, name, _real(name, getattr(play, name)))
+        play.scores = {str(_text("the name of a score", key)): _real(key, one) for key, one in play.scores.items()}
+        play.files = {str(_text("the name of a file", name)): _bytes(name, one) for name, one in play.files.items()}
+        play.trajectory = None if play.trajectory is None else _bytes("the trajectory", play.trajectory)
+    except Exception as error:  # noqa: BLE001 - values of any type, with any behaviour
+        reason = well_formed(message_of(error))
+        blank = Play(play.task, play.attempt, PlayStatus.FAILED, play.decides, kind=UNSTORABLE)
+        for name in Play.__slots__:
+            setattr(play, name, getattr(blank, name))
+        play.error = f"the result cannot be stored: {reason}"
+        play.prompt_tokens = play.completion_tokens = None
+
+
+def finite(value: Any) -> float | None:
+    """Return a score that can be stored: the number itself, None for what is none."""
+    try:
+        return _real("score", value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _text(name: str, value: Any) -> str | None:
+    if value is None and name == "answer":
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is of type {type(value).__name__}, not text")
+    if isinstance(value, PlayStatus):
+        return value
+    return well_formed(value)
+
+
+def _whole(name: str, value: Any) -> int | None:
+    if value is None and name in {"prompt_tokens", "completion_tokens"}:
+        return None
+    if int(value) != value or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} is not a whole number of 64 bits")
+    return int(value)
+
+
+def _real(name: str, value: Any) -> float | None:
+    if value is None and name not in {"seconds", "waited", "ended"}:
+        return None
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {value}, not a finite number")
+    return float(value)
+
+
+def _bytes(name: str, value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{name} is of type {type(value).__name__}, not bytes")
+    return bytes(value)
+
+
+_TEXTS = [name for name, hint in Play.__annotations__.items() if hint.startswith(("str", "PlayStatus"))]
+_WHOLE = [name for name, hint in Play.__annotations__.items() if hint.startswith("int")]
+_REAL = [name for name, hint in Play.__annotations__.items() if hint.startswith("float")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paragent.store.comparing import Z
-from paragent.store.records import PlayStatus
+from paragent.store.records import PlayStatus, reason_of
 from paragent.tasks.recording import TURNS_USED_UP
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Summary:
     statuses: dict[str, int]
     failures: dict[str, int]
     """Results without success, by what failed."""
+    reasons: dict[str, str]
+    """By what failed, the message of the most frequent error of that kind."""
     mean: float | None
     """Over all results there are; what has no score because it failed counts as 0."""
     mean_of_played: float | None
@@ -96,6 +98,7 @@ def summarise(journal: Journal, attempts: int) -> Summary:
         owed=journal.count_owed(attempts),
         statuses={str(status): statuses.get(status, 0) for status in PlayStatus},
         failures=_failures(journal),
+        reasons=_reasons(journal),
         pass_at=_pass_at(journal, attempts) if attempts > 1 else {},
         sessions=sessions,
         seconds=seconds,
@@ -117,6 +120,11 @@ def _out_of_turns(journal: Journal) -> bool:
 def _failures(journal: Journal) -> dict[str, int]:
     query = "SELECT kind, count(*) FROM plays WHERE decides = 1 AND kind != '' GROUP BY kind ORDER BY 2 DESC"
     return dict(journal.rows(query))
+
+
+def _reasons(journal: Journal) -> dict[str, str]:
+    query = "SELECT kind, error FROM plays WHERE decides = 1 AND kind != '' GROUP BY kind, error ORDER BY count(*), max(number)"
+    return {kind: reason_of(error) for kind, error in journal.rows(query)}
 
 
 def final_failures(journal: Journal) -> dict[str, int]:

@@ -39,10 +39,28 @@ def record_usage(**amounts: float) -> None:
     """Add to the task's usage, for example `record_usage(prompt_tokens=12, completion_tokens=40)`.
 
     Outside of a task this does nothing, so that an agent's code runs the same by hand.
+
+    Raises:
+        TypeError: an amount is not a number.
     """
     if recording := current_recording.get():
         for name, amount in amounts.items():
-            recording.usage[name] = recording.usage.get(name, 0) + amount
+            recording.usage[name] = recording.usage.get(name, 0) + _plain_number(name, amount)
+
+
+def _plain_number(name: str, amount: Any) -> float:
+    """Return an amount as an `int` or `float`, which every process can read; numpy's and others' own types are converted."""
+    kind = type(amount)
+    number: Any = None
+    if kind in (int, float, bool):
+        number = amount + 0
+    elif hasattr(kind, "__index__"):
+        number = amount.__index__()
+    elif hasattr(kind, "__float__"):
+        number = float(amount)
+    if type(number) is int or type(number) is float:
+        return number
+    raise TypeError(f"record_usage({name}=...) takes a number, not a {kind.__qualname__}")
 
 
 def record_step(step: Any) -> None:

@@ -7,6 +7,7 @@ import ctypes
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -21,6 +22,9 @@ __all__ = [
     "Point",
     "Presence",
     "Rejected",
+    "answer_that_exits",
+    "answer_that_exits_when_read",
+    "answer_that_hides_its_attributes",
     "answer_with_a_lock",
     "answer_with_errors",
     "block_the_loop",
@@ -28,13 +32,20 @@ __all__ = [
     "die_once",
     "echo",
     "exit_at_once",
+    "exit_in_a_subtask",
     "fail",
     "fail_until",
+    "fail_with_hidden_attributes",
+    "fail_with_own_text",
     "hang_in_c",
     "hang_in_python",
     "ignore_cancellation",
+    "interrupt_in_a_subtask",
+    "leave_a_subtask_that_exits",
+    "log_with_own_level",
     "nap",
     "print_and_log",
+    "record_own_number",
     "segfault",
     "shout",
     "sleep",
@@ -224,3 +235,110 @@ def take_notes(steps: int) -> int:
         record_usage(tokens=10)
         record_step({"step": step})
     return steps
+
+
+async def _exit() -> None:
+    await asyncio.sleep(0)
+    sys.exit(3)
+
+
+async def _interrupt() -> None:
+    await asyncio.sleep(0)
+    raise KeyboardInterrupt
+
+
+async def exit_in_a_subtask(_: Any) -> None:
+    """Call `sys.exit` in a task of its own making, which ends a plain event loop."""
+    await asyncio.gather(_exit(), asyncio.sleep(0))
+
+
+async def interrupt_in_a_subtask(_: Any) -> None:
+    """Raise KeyboardInterrupt in a task of its own making."""
+    await asyncio.create_task(_interrupt())
+
+
+async def leave_a_subtask_that_exits(given: Any) -> Any:
+    """Return without waiting for a task that calls `sys.exit`."""
+    left = asyncio.create_task(_exit())
+    left.add_done_callback(lambda task: task.exception())
+    await asyncio.sleep(0)
+    return given
+
+
+class _Hiding:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+class _HidingError(ValueError):
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+def answer_that_hides_its_attributes(_: Any) -> Any:
+    """Return an object that cannot be packed and raises KeyError where AttributeError is expected."""
+    return _Hiding()
+
+
+def fail_with_hidden_attributes(text: str) -> None:
+    """Raise an error that raises KeyError where AttributeError is expected."""
+    raise _HidingError(text)
+
+
+def fail_with_own_text(text: str) -> None:
+    """Raise an error whose message is of a class that only this process has."""
+
+    class Text(str):
+        __slots__ = ()
+
+    class Failure(Exception):
+        def __str__(self) -> str:
+            return Text(text)
+
+    raise Failure
+
+
+class _Exiting:
+    def __reduce__(self) -> Any:
+        sys.exit(3)
+
+
+def answer_that_exits(_: Any) -> Any:
+    """Return an object that calls `sys.exit` when it is packed."""
+    return _Exiting()
+
+
+class _ExitingWhenRead:
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
+
+
+def answer_that_exits_when_read(_: Any) -> Any:
+    """Return an object that calls `sys.exit` when it is unpacked."""
+    return _ExitingWhenRead()
+
+
+def record_own_number(number: int) -> int:
+    """Record usage of a numeric class that only this process has."""
+
+    class Tokens(int):
+        pass
+
+    record_usage(tokens=Tokens(number))
+    return number
+
+
+def log_with_own_level(text: str) -> str:
+    """Log with a level and a name of classes that only this process has."""
+
+    class Level(int):
+        pass
+
+    class Name(str):
+        __slots__ = ()
+
+    logging.getLogger(Name("contract")).log(Level(logging.WARNING), "logged %s", text)
+    return text

@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
+import re
 import signal
 import threading
 import time
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paragent.config import RunConfig
 from paragent.engines import open_engine
-from paragent.errors import DuplicateTaskId, Unserialisable
+from paragent.errors import DuplicateTaskId, Interrupted, Unserialisable
 from paragent.runners import Runners
 from paragent.tasks import Task, TaskResponse, TaskStatus
 from paragent.testing import behaviours as be
@@ -121,6 +123,56 @@ class EngineContract:
         assert response.usage == {"tokens": 30}
         assert response.trajectory == [{"step": 0}, {"step": 1}, {"step": 2}]
 
+    def test_responses_have_the_same_fields_as_on_the_local_engine(self, tmp_path: Path) -> None:
+        """Programs must not depend on where tasks run: all but times, places and trace ids is the same everywhere."""
+        ours = self._fields(tmp_path / "ours", self.settings)
+        local = self._fields(tmp_path / "local", {"engine_name": "local"})
+        for task_id, fields in local.items():
+            assert ours[task_id] == fields
+
+    def _fields(self, folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the responses to tasks that end in every way, by task id."""
+        folder.mkdir()
+        responses = Runners.sync_run_task(
+            self.tasks_that_end_in_every_way(folder), RunConfig(**{**settings, "worker_num": 1, "concurrency": 4})
+        )
+        responses |= self._cancelled(folder / "began", RunConfig(**{**settings, "worker_num": 1, "concurrency": 2}))
+        return {task_id: comparable(response) for task_id, response in responses.items()}
+
+    def tasks_that_end_in_every_way(self, folder: Path) -> list[Task]:
+        """Return tasks, each with an id that says how it ends; the engine's part is what matters."""
+        return [
+            Task({"k": [1]}, be.echo, id="answer", name="a name", metadata={"k": "v"}),
+            Task(2, be.take_notes, id="notes"),
+            Task("boom", be.fail, id="error"),
+            Task("boom", be.fail, id="error after retries", max_retries=2),
+            Task(0, be.exit_in_a_subtask, id="exit"),
+            Task(0, be.answer_with_a_lock, id="unserialisable answer"),
+            Task(0, be.answer_that_exits_when_read, id="unreadable answer"),
+            Task(str(folder / "cleaned"), be.clean_up_when_cancelled, id="async time limit", timeout=0.4),
+            Task(60.0, be.sleep, id="sync time limit", timeout=0.4),
+        ]
+
+    def _cancelled(self, path: Path, config: RunConfig) -> dict[str, TaskResponse]:
+        """Press Ctrl-C while a sync and an async task run and a third waits."""
+        pressed: list[bool] = []
+
+        def press(_: Any) -> None:
+            if len(scripts.pids_in(path)) == 2 and not pressed:
+                pressed.append(True)
+                raise KeyboardInterrupt
+
+        tasks = [
+            Task(str(path), be.clean_up_when_cancelled, id="async cancelled"),
+            Task(str(path), be.hang_in_python, id="sync cancelled"),
+            Task(0, be.echo, id="cancelled before its start"),
+        ]
+        try:
+            Runners.sync_run_task(tasks, config.with_settings(progress=press))
+        except Interrupted as interrupted:
+            return interrupted.responses
+        raise AssertionError("the run was not interrupted")
+
     # --- 2. an exception is a failed response -------------------------------------------------------------------------
 
     def test_an_exception_fails_its_task_and_no_other(self) -> None:
@@ -143,6 +195,52 @@ class EngineContract:
         )
         assert (responses["once"].status, responses["once"].attempts) == (TaskStatus.FAILED, 1)
         assert (responses["thrice"].answer, responses["thrice"].attempts) == (3, 3)
+
+    def test_leaving_the_program_inside_a_subtask_fails_its_task_and_no_other(self) -> None:
+        """`sys.exit` and KeyboardInterrupt end an event loop; the loop of a worker goes on for the others."""
+        responses = self._among_neighbours(
+            Task(0, be.exit_in_a_subtask, id="exit"),
+            Task(0, be.interrupt_in_a_subtask, id="interrupt"),
+            Task("kept", be.leave_a_subtask_that_exits, id="left"),
+        )
+        assert (responses["exit"].status, error_type(responses["exit"])) == (TaskStatus.FAILED, "SystemExit")
+        assert (responses["interrupt"].status, error_type(responses["interrupt"])) == (
+            TaskStatus.FAILED,
+            "KeyboardInterrupt",
+        )
+        assert responses["left"].answer == "kept"
+
+    def test_objects_that_cannot_be_looked_at_fail_their_task_and_no_other(self) -> None:
+        responses = self._among_neighbours(
+            Task("hidden", be.fail_with_hidden_attributes, id="error"),
+            Task("own", be.fail_with_own_text, id="text"),
+            Task(0, be.answer_that_hides_its_attributes, id="answer"),
+            Task(0, be.answer_that_exits, id="exits"),
+        )
+        assert all(response.status is TaskStatus.FAILED for response in responses.values()), responses
+        assert "hidden" in responses["error"].msg
+        assert "_HidingError" in error_type(responses["error"])
+        assert responses["text"].msg.endswith("Failure: own")
+        assert "answer" in responses["answer"].msg
+        assert error_type(responses["exits"]) == "SystemExit"
+
+    def test_usage_and_logs_of_own_classes_come_back_as_plain_ones(self, caplog: Any) -> None:
+        responses = self._among_neighbours(
+            Task(3, be.record_own_number, id="usage"), Task("own", be.log_with_own_level, id="log")
+        )
+        assert (responses["usage"].answer, responses["usage"].usage) == (3, {"tokens": 3})
+        assert type(responses["usage"].usage["tokens"]) is int
+        assert responses["log"].answer == "own"
+        assert any("logged own" in record.getMessage() for record in caplog.records if record.name == "contract")
+
+    def _among_neighbours(self, *tasks: Task) -> dict[str, TaskResponse]:
+        """Run tasks in one worker with async and sync ones before, beside and after them; return their responses."""
+        neighbours = [Task(0.1, be.nap if i % 2 else be.sleep, id=f"neighbour {i}") for i in range(12)]
+        responses = self.run(*neighbours[:4], *tasks, *neighbours[4:], worker_num=1, concurrency=4)
+        for neighbour in neighbours:
+            response = responses.pop(neighbour.id)
+            assert (response.success, response.attempts) == (True, 1), response
+        return responses
 
     # --- 3. time limits -----------------------------------------------------------------------------------------------
 
@@ -331,6 +429,14 @@ class EngineContract:
 class IsolationContract(EngineContract):
     """What engines promise whose workers are processes of their own."""
 
+    def tasks_that_end_in_every_way(self, folder: Path) -> list[Task]:
+        """Return tasks as for every engine, and some that end their worker."""
+        return [
+            *super().tasks_that_end_in_every_way(folder),
+            Task(3, be.exit_at_once, id="lost", max_retries=1),
+            Task(0, be.segfault, id="lost by a signal", max_retries=0),
+        ]
+
     # --- 3. time limits that stop what does not want to stop ----------------------------------------------------------
 
     def test_python_code_that_hangs_loses_its_worker(self, tmp_path: Path) -> None:
@@ -450,6 +556,26 @@ class IsolationContract(EngineContract):
         process.kill()
         process.communicate(timeout=scripts.END_LIMIT)
         scripts.wait_until(lambda: not any(map(scripts.alive, scripts.pids_in(path))))
+
+
+def comparable(response: TaskResponse) -> dict[str, Any]:
+    """Return the fields of a response, with times, places and the trace id replaced by whether they are there."""
+    fields = dataclasses.asdict(response)
+    place = response.worker
+    for name in ("time_cost", "worker", "trace_id"):
+        fields[name] = bool(fields[name])
+    del fields["queue_time"]
+    for holder, name in ((fields, "msg"), (fields["error"] or {}, "message")):
+        if name in holder:
+            text = holder[name].replace(place, "<place>") if place else holder[name]
+            holder[name] = re.sub(r"[0-9.]+(e-[0-9]+)? s\b", "<seconds>", text)
+    return fields
+
+
+def error_type(response: TaskResponse) -> str:
+    """Return the type of the error that ended a task."""
+    assert response.error is not None, response
+    return response.error.type
 
 
 class raises:  # noqa: N801 - reads as pytest's, which users of the suite need not have configured alike

@@ -28,10 +28,12 @@ class Fault:
     first: int = 1
     last: int = 0
     every: int = 1
-    retry_after: float | None = None
-    """Seconds for the header `Retry-After`."""
+    retry_after: float | str | None = None
+    """Seconds for the header `Retry-After`; a text is sent as it is."""
     code: str = ""
     """The `code` in the error's body, for example `context_length_exceeded`."""
+    message: str = "as the script says"
+    """The `message` in the error's body."""
 
     def hits(self, number: int) -> bool:
         """Return whether the request with this number meets the fault."""
@@ -46,6 +48,9 @@ class Script:
     A reply is a text (the final answer), `{"tool": name, "arguments": {...}}`, or `{"tools": [such, ...], "content": text}`.
     `arguments` may be a string, which is sent as it is: this is how a malformed tool call is made. The reply to a request is
     chosen by how many turns the model has already taken in the conversation; the last one is repeated.
+
+    For what other servers send: `{"message": ...}` is sent as the message of the completion, whatever it is, `{"usage": ...}`
+    beside any of these as its token counts, and `{"body": ...}` as the whole reply.
     """
 
     answers: Mapping[str, Any] = field(default_factory=dict)
@@ -59,6 +64,8 @@ class Script:
     """Requests in flight above which the endpoint refuses with status 429; 0: it takes all."""
     context_limit: int = 0
     """Characters of conversation above which the endpoint refuses with `context_length_exceeded`; 0: no limit."""
+    rejects_tools: bool = False
+    """Whether requests with `tools` are refused with status 400."""
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @classmethod
@@ -80,20 +87,33 @@ class Script:
         number = next(self._numbers)
         return next((fault for fault in self.faults if fault.hits(number)), None)
 
-    def message(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the assistant's message that answers a chat completions request."""
+    def refusal(self, request: Mapping[str, Any]) -> Fault | None:
+        """Return the fault that a request meets by what it asks for, if any."""
+        limit = self.context_limit
+        if limit and sum(len(str(message.get("content"))) for message in request["messages"]) > limit:
+            return Fault(400, code="context_length_exceeded")
+        if self.rejects_tools and request.get("tools"):
+            return Fault(400, message="tools are not supported by this model")
+        return None
+
+    def reply(self, request: Mapping[str, Any]) -> Any:
+        """Return the body that answers a chat completions request: a completion, or whatever the script has instead."""
         conversation = request.get("messages", [])
         turn = sum(1 for message in conversation if message.get("role") == "assistant")
         replies = self._replies(_text(next((m for m in conversation if m.get("role") == "user"), {})))
-        reply = replies[min(turn, len(replies) - 1)]
-        if isinstance(reply, str):
-            return {"role": "assistant", "content": reply}
-        calls = reply.get("tools") or [reply]
-        return {
-            "role": "assistant",
-            "content": reply.get("content"),
-            "tool_calls": [_tool_call(call, f"call_{turn}_{index}") for index, call in enumerate(calls)],
-        }
+        chosen = replies[min(turn, len(replies) - 1)]
+        if isinstance(chosen, str):
+            chosen = {"content": chosen}
+        if "body" in chosen:
+            return chosen["body"]
+        if "message" in chosen:
+            message = chosen["message"]
+        else:
+            message = {"role": "assistant", "content": chosen.get("content")}
+            if calls := chosen.get("tools") or ([chosen] if "tool" in chosen else []):
+                named = enumerate(calls)
+                message["tool_calls"] = [_tool_call(call, f"call_{turn}_{index}") for index, call in named]
+        return _completion(request, message, chosen)
 
     def _replies(self, question: str) -> list[Any]:
         chosen = next((replies for key, replies in self.answers.items() if key in question), self.default)
@@ -111,6 +131,26 @@ def _text(message: Mapping[str, Any]) -> str:
     if isinstance(content, str):
         return content
     return " ".join(part.get("text", "") for part in content)
+
+
+_completion_numbers = itertools.count(1)
+
+
+def _completion(request: Mapping[str, Any], message: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    prompt = sum(tokens(str(m.get("content") or "")) for m in request["messages"])
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    said = tokens(str(message.get("content") or "")) if isinstance(message, dict) else 0
+    if "message" not in chosen:
+        said += sum(tokens(call["function"]["arguments"]) + 5 for call in calls or ())
+    counts = {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
+    return {
+        "id": f"chatcmpl-{next(_completion_numbers)}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": request.get("model", "scripted"),
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}],
+        "usage": chosen.get("usage", counts),
+    }
 
 
 def tokens(text: str) -> int:

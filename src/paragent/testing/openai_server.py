@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import json
 import signal
 import sys
@@ -113,14 +112,12 @@ class _Connection(asyncio.Protocol):
         seen.in_flight -= 1
         if self._transport.is_closing():
             return
-        limit = self._script.context_limit
-        if fault is None and limit and sum(len(str(m.get("content"))) for m in request["messages"]) > limit:
-            fault = Fault(400, code="context_length_exceeded")
+        fault = fault or self._script.refusal(request)
         if fault is not None and fault.status:
             seen.refused += 1
-            self._reply(fault.status, _error("as the script says", fault.code), fault.retry_after)
+            self._reply(fault.status, _error(fault.message, fault.code), fault.retry_after)
             return
-        completion = _completion(request, self._script.message(request))
+        completion = self._script.reply(request)
         if request.get("stream"):
             self._stream(request, completion, cut=fault is not None)
         elif fault is not None:
@@ -130,9 +127,9 @@ class _Connection(asyncio.Protocol):
             self._reply(200, completion)
             seen.answered += 1
 
-    def _reply(self, status: int, body: Any, retry_after: float | None = None) -> None:
+    def _reply(self, status: int, body: Any, retry_after: float | str | None = None) -> None:
         payload = json.dumps(body).encode()
-        extra = "" if retry_after is None else f"Retry-After: {retry_after:g}\r\n"
+        extra = "" if retry_after is None else f"Retry-After: {retry_after}\r\n"
         head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: application/json\r\n{extra}"
         self._transport.write(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
         self._busy = False
@@ -143,7 +140,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(head.encode() + payload[: len(payload) // 2])
         self._transport.close()
 
-    def _stream(self, request: Mapping[str, Any], completion: Mapping[str, Any], *, cut: bool) -> None:
+    def _stream(self, request: Mapping[str, Any], completion: Any, *, cut: bool) -> None:
         self._transport.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
@@ -161,27 +158,14 @@ class _Connection(asyncio.Protocol):
         self._next_request()
 
 
-_completion_numbers = itertools.count(1)
+def _events(completion: Any, with_usage: bool) -> list[Any]:
+    try:
+        return _chunks(completion, with_usage)
+    except (TypeError, KeyError, IndexError, AttributeError):
+        return [completion, "[DONE]"]  # not a completion: it is sent as the only chunk
 
 
-def _completion(request: Mapping[str, Any], message: dict[str, Any]) -> dict[str, Any]:
-    prompt = sum(tokens(str(m.get("content") or "")) for m in request["messages"])
-    said = tokens(str(message.get("content") or "")) + sum(
-        tokens(call["function"]["arguments"]) + 5 for call in message.get("tool_calls", ())
-    )
-    return {
-        "id": f"chatcmpl-{next(_completion_numbers)}",
-        "object": "chat.completion",
-        "created": 0,
-        "model": request.get("model", "scripted"),
-        "choices": [
-            {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in message else "stop"}
-        ],
-        "usage": {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said},
-    }
-
-
-def _events(completion: Mapping[str, Any], with_usage: bool) -> list[Any]:
+def _chunks(completion: Mapping[str, Any], with_usage: bool) -> list[Any]:
     message = completion["choices"][0]["message"]
     shared = {key: completion[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     deltas: list[dict[str, Any]] = [{"role": "assistant"}]

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paragent.errors import MachineFailed
 from paragent.vms.guest_http import as_json, ask_async
 from paragent.vms.hand_over import adopt, verify_clean
-from paragent.vms.ledger import LeaseRecord
 from paragent.vms.ownership import Run
 from paragent.vms.providers import MachineSettings, Provider, open_provider
 
@@ -82,7 +81,7 @@ class ProviderContract:
     def test_a_reset_takes_everything_away(self) -> None:
         async def story(provider: Provider) -> None:
             instance = await _ready(provider)
-            machine = await adopt("m0", instance, _lease(1))
+            machine = await adopt("m0", instance)
             await asyncio.to_thread(machine.put_file, "left-behind", b"secret")
             try:
                 await verify_clean(instance)
@@ -110,11 +109,30 @@ class ProviderContract:
     def test_a_former_holder_is_refused(self) -> None:
         async def story(provider: Provider) -> None:
             instance = await _ready(provider)
-            first = await adopt("m0", instance, _lease(1))
-            second = await adopt("m0", instance, _lease(2))
-            reply = await asyncio.to_thread(first.request, "GET", "/platform")
+            first = await adopt("m0", instance)
+            fresh = await provider.reset(instance)
+            await provider.wait_until_ready(fresh)
+            second = await adopt("m0", fresh)
+            path, token = "/platform", first.token
+            reply = await ask_async(fresh.host, fresh.port, "GET", path, token=token, timeout=30)
             assert reply.status == 409
             assert await asyncio.to_thread(second.platform)
+
+        self.drive(story)
+
+    def test_only_the_holder_is_served(self) -> None:
+        async def story(provider: Provider) -> None:
+            instance = await _ready(provider)
+            machine = await adopt("m0", instance)
+            command = as_json({"command": ["true"], "shell": False})
+            taken = as_json({"token": "x" * 40, "time": None, "entropy": ""})
+            guesses = (None, "", "0", "x" * 40, f"{machine.token}0", (machine.token or "")[:-1])
+            for token in guesses:
+                for path, body in (("/execute", command), ("/paragent/adopt", taken)):
+                    reply = await ask_async(instance.host, instance.port, "POST", path, body, token=token, timeout=30)
+                    assert reply.status in {401, 403, 409}, (path, token, reply)
+            assert (await asyncio.to_thread(machine.request, "POST", "/paragent/adopt", taken)).status == 403
+            assert (await asyncio.to_thread(machine.execute, ["true"])).ok
 
         self.drive(story)
 
@@ -123,7 +141,7 @@ class ProviderContract:
             first, second = await asyncio.gather(_ready(provider, "m0"), _ready(provider, "m1"))
             assert first.id != second.id
             assert (first.host, first.port) != (second.host, second.port)
-            machine = await adopt("m0", first, _lease(1))
+            machine = await adopt("m0", first)
             await asyncio.to_thread(machine.put_file, "mine", b"x")
             assert "mine" not in (await _execute(second, ["ls"]))["output"]
             await provider.stop(first.id)
@@ -145,12 +163,9 @@ async def _ready(provider: Provider, machine_id: str = "m0") -> Instance:
     return instance
 
 
-def _lease(token: int) -> LeaseRecord:
-    return LeaseRecord(token, f"r{token}", "m0", "contract", 30.0, 30.0, None)
-
-
 async def _execute(instance: Instance, command: list[str]) -> dict[str, Any]:
     body = as_json({"command": command, "shell": False})
-    reply = await ask_async(instance.host, instance.port, "POST", "/execute", body, timeout=30)
+    token = instance.secret or None
+    reply = await ask_async(instance.host, instance.port, "POST", "/execute", body, token=token, timeout=30)
     answer: dict[str, Any] = reply.json()
     return answer

@@ -17,7 +17,11 @@ _PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "openbox": "openbox",
     "qemu-img": "qemu-utils",
+    "ip": "iproute2",
     "qemu-system-x86_64": "qemu-system-x86",
+    "setpriv": "util-linux",
+    "slirp4netns": "slirp4netns",
+    "unshare": "util-linux",
     "VBoxManage": "virtualbox",
     "Xvfb": "xvfb",
 }

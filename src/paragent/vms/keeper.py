@@ -329,11 +329,11 @@ class Keeper:
             return
         try:
             instance = await self._clean(machine_id)
-            machine = await adopt(machine_id, instance, lease)
+            machine = await adopt(machine_id, instance)
         except (ParagentError, OSError) as error:
             self._broke(machine_id, Trouble.RESET, error)
         else:
-            self.provider.held_by(instance, str(lease.token))
+            self.provider.held_by(instance, machine.token or "")
             self._grants[lease.token] = Grant(lease.token, machine, lease.duration)
 
     async def _make_way(self) -> None:
@@ -355,7 +355,7 @@ class Keeper:
         self._none_handed_out.clear()
         try:
             await self.provider.wake(instance)
-            machine = await adopt(machine_id, instance, lease)
+            machine = await adopt(machine_id, instance)
         except (ParagentError, OSError) as error:
             self._broke(machine_id, Trouble.HAND_OUT, error)
             return
@@ -364,7 +364,7 @@ class Keeper:
             if not self._handing_out:
                 self._none_handed_out.set()
         if self.ledger.handed_out(lease.token):
-            self.provider.held_by(instance, str(lease.token))
+            self.provider.held_by(instance, machine.token or "")
             grant = self._grants[lease.token] = Grant(lease.token, machine, lease.duration)
             self._answer(lease.request_id, grant)
             self._set_alarm()

@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paragent.vms.guest_http import Reply, as_form, as_json, as_upload, ask, checked
+from paragent.errors import MachineFailed
+from paragent.vms.guest_http import ANSWER_BYTES, FILE_BYTES, Reply, as_form, as_json, as_upload, ask, checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +53,7 @@ class Machine:
     id: str
     host: str
     port: int
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     ports: Mapping[int, int] = field(default_factory=dict)
     """Other ports of the guest and where they are reached on `host`."""
     details: Mapping[str, str] = field(default_factory=dict)
@@ -63,13 +64,24 @@ class Machine:
         """`host:port` of the guest agent."""
         return f"{self.host}:{self.port}"
 
-    def request(self, method: str, path: str, body: Body | None = None, *, timeout: float = _ANSWER_SECONDS) -> Reply:
-        """Send any request of the guest protocol and return the answer, whatever it is."""
-        return ask(self.host, self.port, method, path, body, token=self.token, timeout=timeout)
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Body | None = None,
+        *,
+        timeout: float = _ANSWER_SECONDS,
+        limit: int = ANSWER_BYTES,
+    ) -> Reply:
+        """Send any request of the guest protocol and return the answer, whatever it is.
+
+        `timeout` is for the whole answer, `limit` its size in bytes; a guest that exceeds either has failed.
+        """
+        return ask(self.host, self.port, method, path, body, token=self.token, timeout=timeout, limit=limit)
 
     def platform(self) -> str:
         """Return the name of the guest's system, as `Linux`."""
-        return checked(self.request("GET", "/platform"), "platform").body.decode().strip()
+        return checked(self.request("GET", "/platform"), "platform").body.decode(errors="replace").strip()
 
     def execute(
         self, command: str | Sequence[str], *, shell: bool | None = None, timeout: float = COMMAND_SECONDS
@@ -82,16 +94,19 @@ class Machine:
         fields: dict[str, Any] = {"command": command if isinstance(command, str) else list(command), "shell": in_shell}
         fields["timeout"] = timeout
         reply = self.request("POST", "/execute", as_json(fields), timeout=timeout + _ANSWER_SECONDS)
-        answer = checked(reply, f"execute {command!r}").json()
-        return CommandResult(answer.get("output") or "", answer.get("error") or "", int(answer.get("returncode", 0)))
+        answer = checked(reply, f"execute {command!r}").fields()
+        output, error, status = answer.get("output") or "", answer.get("error") or "", answer.get("returncode", 0)
+        if not (isinstance(output, str) and isinstance(error, str) and isinstance(status, int)):
+            raise MachineFailed(f"execute {command!r}: the guest answered {reply.body[:200]!r}")
+        return CommandResult(output, error, status)
 
     def put_file(self, path: str, data: bytes) -> None:
         """Write a file in the guest; folders on the way are made."""
         checked(self.request("POST", "/setup/upload", as_upload(path, data), timeout=_FILE_SECONDS), f"put_file {path}")
 
-    def get_file(self, path: str) -> bytes:
-        """Return the contents of a file in the guest."""
-        reply = self.request("POST", "/file", as_form({"file_path": path}), timeout=_FILE_SECONDS)
+    def get_file(self, path: str, *, limit: int = FILE_BYTES) -> bytes:
+        """Return the contents of a file in the guest, which may have `limit` bytes."""
+        reply = self.request("POST", "/file", as_form({"file_path": path}), timeout=_FILE_SECONDS, limit=limit)
         return checked(reply, f"get_file {path}").body
 
     def screenshot(self) -> bytes:
@@ -114,6 +129,6 @@ class Machine:
         """As `put_file`, without holding the event loop."""
         await asyncio.to_thread(self.put_file, path, data)
 
-    async def aget_file(self, path: str) -> bytes:
+    async def aget_file(self, path: str, *, limit: int = FILE_BYTES) -> bytes:
         """As `get_file`, without holding the event loop."""
-        return await asyncio.to_thread(self.get_file, path)
+        return await asyncio.to_thread(self.get_file, path, limit=limit)

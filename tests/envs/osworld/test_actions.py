@@ -40,10 +40,12 @@ def test_special_actions_in_all_their_forms(word: str, space: str) -> None:
         ({"action_type": "SCROLL", "dx": 0, "dy": -5}, "pyautogui.vscroll(-5)"),
         ({"action_type": "SCROLL", "dx": 3, "dy": 1}, "pyautogui.hscroll(3); pyautogui.vscroll(1)"),
         ({"action_type": "TYPING", "text": "it's\n"}, 'pyautogui.typewrite("it\'s\\n")'),
-        ({"action_type": "PRESS", "key": "Enter"}, "pyautogui.press('enter')"),
+        ({"action_type": "TYPING", "text": "a<b"}, "pyautogui.typewrite('a<b')"),
+        ({"action_type": "PRESS", "key": "Enter"}, "pyautogui.press('Enter')"),
+        ({"action_type": "PRESS", "key": "A"}, "pyautogui.press('A')"),
         ({"action_type": "KEY_DOWN", "key": "shift"}, "pyautogui.keyDown('shift')"),
         ({"action_type": "KEY_UP", "key": "shift"}, "pyautogui.keyUp('shift')"),
-        ({"action_type": "HOTKEY", "keys": ["ctrl", "C"]}, "pyautogui.hotkey('ctrl', 'c')"),
+        ({"action_type": "HOTKEY", "keys": ["ctrl", "C"]}, "pyautogui.hotkey('ctrl', 'C')"),
     ],
 )
 def test_parameters_stand_beside_the_type_or_below(action: dict[str, Any], code: str) -> None:
@@ -54,14 +56,17 @@ def test_parameters_stand_beside_the_type_or_below(action: dict[str, Any], code:
         assert command_of(read.code) == ["python", "-c", f"{HEAD}; {code}"]
 
 
-def test_a_less_than_sign_is_typed_by_its_key() -> None:
-    pressed = "pyautogui.typewrite('a'); pyautogui.hotkey('shift', ','); pyautogui.typewrite('b')"
-    assert read_action({"action_type": "TYPING", "text": "a<b"}, "computer_13", SCREEN).code == pressed
-    for code in ("pyautogui.typewrite('a<b')", "pyautogui.write('a<b', interval=0.1)"):
-        assert read_action(code, "pyautogui", SCREEN).code == pressed.replace("; ", "\n")
+def test_a_less_than_sign_is_typed_by_its_key_where_osworld_does_so() -> None:
+    pressed = "pyautogui.typewrite('a')\npyautogui.hotkey('shift', ',')\npyautogui.typewrite('b')"
+    assert read_action("pyautogui.typewrite('a<b')", "pyautogui", SCREEN).code == pressed
     assert read_action("pyautogui.press('<')", "pyautogui", SCREEN).code == "pyautogui.hotkey('shift', ',')"
-    untouched = "if 1 < 2:\n    pyautogui.typewrite('x')  # as it is"
-    assert read_action(untouched, "pyautogui", SCREEN).code == untouched
+    for untouched in (
+        "if 1 < 2:\n    pyautogui.typewrite('x')  # as it is",
+        "pyautogui.write('a<b')",
+        "pyautogui.typewrite('a<b', interval=0.1)",
+        "pyautogui.press('<', presses=2)",
+    ):
+        assert read_action(untouched, "pyautogui", SCREEN).code == untouched
 
 
 @pytest.mark.parametrize(
@@ -100,16 +105,21 @@ def test_what_is_no_python_is_told(said: Any) -> None:
         read_action(said, "pyautogui", SCREEN)
 
 
-def test_code_with_more_than_one_line_and_with_loops() -> None:
-    for code in (
-        "for i in range(3): pyautogui.press('a')",
-        "import time\ntime.sleep(1)",
-        "```python\nx = 1\ny = 2\n```",
-    ):
-        [python, flag, sent] = command_of(read_action(code, "pyautogui", SCREEN).code)
-        assert (python, flag) == ("python", "-c")
+@pytest.mark.parametrize(
+    "code", ["import time\ntime.sleep(1)", "```python\nx = 1\ny = 2\n```", "# why\npyautogui.click()"]
+)
+def test_code_with_more_than_one_line(code: str) -> None:
+    [python, flag, sent] = command_of(read_action(code, "pyautogui", SCREEN).code)
+    assert (python, flag) == ("python", "-c")
+    compile(sent, "sent", "exec")
+    assert sent.startswith(f"{HEAD}; ")
+
+
+def test_a_loop_at_the_beginning_is_a_syntax_error_as_in_osworld() -> None:
+    [_, _, sent] = command_of(read_action("for i in range(3): pyautogui.press('a')", "pyautogui", SCREEN).code)
+    assert sent == f"{HEAD}; for i in range(3): pyautogui.press('a')"
+    with pytest.raises(SyntaxError):
         compile(sent, "sent", "exec")
-        assert sent.startswith(f"{HEAD}\n")
 
 
 def test_actions_are_found_in_what_a_model_says() -> None:

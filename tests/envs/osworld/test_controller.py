@@ -11,6 +11,8 @@ import pytest
 
 from paragent.envs.osworld import controller as module
 from paragent.envs.osworld.controller import Controller
+from paragent.envs.osworld.ground import GuestRefused
+from paragent.envs.osworld.observing import Observation, Observer
 from paragent.errors import LeaseLost, MachineFailed
 from paragent.vms import Machine
 
@@ -149,6 +151,38 @@ def test_files_sizes_places() -> None:
 
     found, _ = with_guest(answer, ask)
     assert found == [None, (800, 600), None, (3, 4), "Linux", "/home/user/Desktop", "a", "127.0.0.1:4711"]
+
+
+@pytest.mark.parametrize("status", [400, 404, 500, 501, 502, 503, 401])
+def test_a_guest_that_refuses_is_told_from_a_machine_that_fails(status: int) -> None:
+    """OSWorld's guest answers 500 for a folder or a file without permission, and for a program that is not there."""
+
+    async def ask(guest: Controller) -> list[Any]:
+        refused = [await caught(guest.launch(["x"])), await caught(guest.change_wallpaper("/x"))]
+        return [*refused, await caught(guest.accessibility_tree())]
+
+    def handler(path: str, body: bytes) -> bytes:
+        return reply(status, {"error": "Failed to serve file: [Errno 13] Permission denied"})
+
+    errors, _ = with_guest(handler, ask)
+    refusing = status in {400, 404, 500, 501}
+    assert [isinstance(error, GuestRefused) for error in errors] == [refusing] * 3
+    if refusing:
+        assert with_guest(handler, lambda guest: guest.file("/folder"))[0] is None
+    else:
+        assert not isinstance(with_guest(handler, lambda guest: caught(guest.file("/folder")))[0], GuestRefused)
+
+
+def test_a_desktop_without_accessibility_can_still_be_seen() -> None:
+    def handler(path: str, body: bytes) -> bytes:
+        return reply(200, b"picture") if path == "/screenshot" else reply(500, {"message": "there is no bus"})
+
+    async def observe(guest: Controller) -> Observation:
+        return await Observer(guest, "screenshot_a11y_tree", (640, 480), terminal=True).observe()
+
+    seen, _ = with_guest(handler, observe)
+    assert (seen.screenshot, seen.tree, seen.terminal) == (b"picture", None, None)
+    assert "no accessibility tree" in seen.text
 
 
 def test_a_machine_that_has_another_holder_says_so() -> None:

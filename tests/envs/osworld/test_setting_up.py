@@ -20,10 +20,10 @@ import pytest
 
 from paragent.envs.osworld.access import Access
 from paragent.envs.osworld.controller import Controller
-from paragent.envs.osworld.ground import Ground
+from paragent.envs.osworld.ground import Ground, GuestRefused
 from paragent.envs.osworld.setting_up import STEPS, lacking, set_up
 from paragent.envs.osworld.setting_up import steps as module
-from paragent.errors import EnvironmentFailed
+from paragent.errors import EnvironmentFailed, MachineFailed
 from paragent.vms import Machine
 
 
@@ -119,7 +119,7 @@ def test_windows_open_come_to_the_front_and_close(ground: Ground) -> None:
         step("launch", command="touch launched here"),
         shell("ls ~/launched ~/here", until={"returncode": 0}),
     )
-    with pytest.raises(EnvironmentFailed, match="did not bring about"):
+    with pytest.raises(GuestRefused, match="did not bring about"):
         do(
             ground,
             step(
@@ -130,6 +130,33 @@ def test_windows_open_come_to_the_front_and_close(ground: Ground) -> None:
                 check_interval=0.1,
             ),
         )
+
+
+def test_steps_that_the_guest_refuses_are_logged_and_those_of_a_silent_guest_are_failures(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps: dict[str, dict[str, Any]] = {
+        "launch": {"command": ["no-such-program-at-all"]},
+        "change_wallpaper": {"path": "/no/such.png"},
+        "activate_window": {"window_name": "no such window"},
+        "close_window": {"window_name": "no such window"},
+    }
+    do(ground, *(step(kind, **parameters) for kind, parameters in steps.items()))
+    for words in ("no-such-program-at-all", "/no/such.png", "was activated", "was closed"):
+        assert words in caplog.text
+    silent = Ground(Controller(Machine("gone", "127.0.0.1", 9)), ground.folder, run_steps=ground.run_steps)
+    for kind, parameters in steps.items():
+        with pytest.raises(MachineFailed) as failure:
+            do(silent, step(kind, **parameters))
+        assert not isinstance(failure.value, GuestRefused)
+
+
+def test_a_command_that_the_guest_cannot_run_is_tried_five_times(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    do(ground, step("execute", command=["no-such-program-at-all"], until={"returncode": 0}, stdout="kept.txt"))
+    assert caplog.text.count("could not be run") == 5
+    assert not (ground.folder / "kept.txt").exists()
 
 
 def test_actions_are_performed_and_replayed(ground: Ground, tmp_path: Path) -> None:

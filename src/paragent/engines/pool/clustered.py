@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from paragent._faults import message_of
 from paragent._ids import new_id
 from paragent._numbers import seconds
 from paragent._plugins import require_extra
+from paragent._threads import start_thread
 from paragent.engines.pool.options import check_options
 from paragent.engines.pool.pace import Pace
 from paragent.engines.pool.pooled import PooledRuntime
@@ -97,8 +99,7 @@ class ClusterRuntime(PooledRuntime):
             self._expected.update(names)
         self._progress_at = time.monotonic()
         if self._manager is None:
-            self._manager = threading.Thread(target=self._manage, name="paragent-cluster", daemon=True)
-            self._manager.start()
+            self._manager = start_thread(self._manage, name="paragent-cluster", failed=self._thread_failed)
         self._orders.put(names)
         return []
 
@@ -118,14 +119,14 @@ class ClusterRuntime(PooledRuntime):
         try:
             host = cluster.start()
             self._progress_at = time.monotonic()
-            self._reception = Reception(host, self._secret, self._welcome)
+            self._reception = Reception(host, self._secret, self._welcome, self._thread_failed)
             while not self._closing:
                 self._look_after(cluster, host, self._reception.port)
         except EngineFailed as failure:
             self._fail(failure)
-        except Exception as error:  # noqa: BLE001 - without this thread no worker would ever come
+        except BaseException as error:  # noqa: BLE001 - without this thread no worker would ever come
             name = type(self).__name__
-            self._fail(EngineFailed(f"{name} cannot start workers ({type(error).__name__}: {error})"))
+            self._fail(EngineFailed(f"{name} cannot start workers ({type(error).__name__}: {message_of(error)})"))
         finally:
             while not self._closing:
                 self._orders.get()

@@ -11,7 +11,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from paragent.engines.base import RuntimeEngine
+from paragent._threads import start_thread
+from paragent.engines.base import RuntimeEngine, thread_failure
 from paragent.engines.pool.dispatch import Dispatch, Limits, Seat
 from paragent.engines.pool.weight import Weight
 from paragent.engines.worker.output import show
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Member", "PooledRuntime"]
 
+_THREAD = "paragent-engine"
 _FAILED_STARTS = 3
 """Workers in a row that end before they are ready: then there is no point in starting more. One whose connection broke does
 not count; the calls it held are lost, and their attempts are what bounds that."""
@@ -127,37 +129,48 @@ class PooledRuntime(RuntimeEngine):
                 return
             self._foreseen = calls
             self._start_thread()
-        self._foresight.wait(_HEAD_START)
+        if not self._failure:
+            self._foresight.wait(_HEAD_START)
 
     def submit(self, calls: Sequence[Call]) -> None:
         """Queue calls for the engine's thread, which is started with the first ones."""
         with self._changed:
             if self._closing:
                 raise EngineFailed("the engine is closed; open a new one")
+            if self._thread is None and not self._failure:
+                self._start_thread()
             if self._failure:
                 raise self._failure
-            if self._thread is None:
-                self._start_thread()
         self._inbox.extend(calls)
         self._wake()
 
     def _start_thread(self) -> None:
-        self._woken_end, self._wake_end = os.pipe()
-        os.set_blocking(self._wake_end, False)
-        os.set_blocking(self._woken_end, False)
-        self._selector.register(self._woken_end, selectors.EVENT_READ, None)
-        self._thread = threading.Thread(target=self._run, name="paragent-engine", daemon=True)
-        self._thread.start()
+        """Start the engine's thread, or note why that is impossible."""
+        try:
+            self._woken_end, self._wake_end = os.pipe()
+            os.set_blocking(self._wake_end, False)
+            os.set_blocking(self._woken_end, False)
+            self._selector.register(self._woken_end, selectors.EVENT_READ, None)
+            self._thread = start_thread(self._run, name=_THREAD, failed=self._thread_failed)
+        except (RuntimeError, OSError) as error:
+            self._thread_failed(_THREAD, error)
+            self._close_bell()
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return outcomes as they come, in groups."""
-        with self._changed:
-            if not self._done and not self._failure:
-                self._changed.wait(timeout)
-            done, self._done = self._done, []
-            if not done and self._failure:
-                raise self._failure
-            return done
+        done: list[Outcome] = []
+        try:
+            with self._changed:
+                if not self._done and not self._failure:
+                    self._changed.wait(timeout)
+                if not self._done and self._failure:
+                    raise self._failure
+                done, self._done = self._done, []
+        except KeyboardInterrupt:
+            with self._changed:
+                self._done[:0] = done
+            raise
+        return done
 
     def cancel(self, grace: float) -> None:
         """Have the engine's thread stop everything; outcomes follow."""
@@ -185,10 +198,8 @@ class PooledRuntime(RuntimeEngine):
         try:
             while not self._closing:
                 self._turn()
-        except Exception as error:  # noqa: BLE001 - without this thread nobody would ever get an outcome again
-            self._fail(
-                EngineFailed(f"the engine's own thread failed ({type(error).__name__}: {error}); please report this")
-            )
+        except BaseException as error:  # noqa: BLE001 - without this thread nobody would ever get an outcome again
+            self._thread_failed(_THREAD, error)
         finally:
             self._shut_down()
 
@@ -324,6 +335,10 @@ class PooledRuntime(RuntimeEngine):
             self._done += outcomes
             self._changed.notify_all()
 
+    def _thread_failed(self, name: str, error: BaseException) -> None:
+        """Fail the engine because one of its threads could not start or ended unexpectedly; from any thread."""
+        self._fail(thread_failure(name, error))
+
     def _fail(self, failure: EngineFailed) -> None:
         with self._changed:
             self._failure = self._failure or failure
@@ -339,7 +354,11 @@ class PooledRuntime(RuntimeEngine):
             self._drop(seat)
             member.release(_STOP_PATIENCE if not member.in_flight else 0.0)
         self._selector.close()
+        self._close_bell()
+
+    def _close_bell(self) -> None:
         with self._bell:
-            os.close(self._woken_end)
-            os.close(self._wake_end)
-            self._wake_end = -1
+            for end in (self._woken_end, self._wake_end):
+                if end >= 0:
+                    os.close(end)
+            self._woken_end = self._wake_end = -1

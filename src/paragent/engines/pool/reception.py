@@ -6,8 +6,10 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
+from paragent._threads import start_thread, write_traceback
 from paragent.engines.station.proof import NotProven, admit
 from paragent.engines.station.station import keep_alive
 
@@ -19,6 +21,8 @@ __all__ = ["Reception"]
 _logger = logging.getLogger("paragent")
 _PROVE = 10.0
 """Seconds that a newcomer has to prove itself."""
+_PAUSE = 0.01
+"""Seconds after a connection that could not be taken, so that a lack of file descriptors does not occupy a core."""
 _AT_ONCE = 64
 """Newcomers that may be proving themselves at a time; more wait in the kernel's queue."""
 
@@ -31,9 +35,16 @@ class Reception:
         secret: what a station must know.
         welcome: called, from a thread of the reception, with the name and the connection of each station that has proved
             itself; returns False to turn it away.
+        failed: called with the name of the listening thread and its error if it ends unexpectedly.
     """
 
-    def __init__(self, host: str, secret: bytes, welcome: Callable[[str, socket.socket], bool]) -> None:
+    def __init__(
+        self,
+        host: str,
+        secret: bytes,
+        welcome: Callable[[str, socket.socket], bool],
+        failed: Callable[[str, BaseException], object],
+    ) -> None:
         self._secret = secret
         self._welcome = welcome
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -41,8 +52,7 @@ class Reception:
         self.port: int = self._listener.getsockname()[1]
         self._seats = threading.Semaphore(_AT_ONCE)
         self._closed = False
-        self._thread = threading.Thread(target=self._receive, name="paragent-reception", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._receive, name="paragent-reception", failed=failed)
 
     def close(self) -> None:
         """Stop listening; connections that were handed over are not touched."""
@@ -56,10 +66,16 @@ class Reception:
         while not self._closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # a connection that broke before it was taken, or the end
+            except OSError:  # a connection that broke before it was taken, no free file descriptor, or the end
+                time.sleep(_PAUSE)
                 continue
             self._seats.acquire()
-            threading.Thread(target=self._check, args=(connection,), name="paragent-proof", daemon=True).start()
+            try:
+                start_thread(self._check, connection, name="paragent-proof", failed=write_traceback)
+            except RuntimeError as problem:  # no room for another thread: this station ends, and another is ordered
+                _logger.warning("a worker that reported could not be let in: %s", problem)
+                self._seats.release()
+                connection.close()
 
     def _check(self, connection: socket.socket) -> None:
         connection.settimeout(_PROVE)

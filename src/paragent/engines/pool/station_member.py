@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,13 @@ class StationMember:
         self._link = Link(connection)
         self._manifest = Manifest()
         self._held: dict[int, Call] = {}
-        self.alarm: float | None = time.monotonic() + SILENCE
+        self._heard = time.monotonic()
+        self._doomed: set[int] = set()
+        """Calls whose worker the station was told to kill, and that it has not accounted for."""
+        self._kill_by = math.inf
+        """When those are accounted for without its word."""
+        self.alarm: float | None = None
+        self._set_alarm()
 
     @property
     def in_flight(self) -> int:
@@ -70,10 +77,18 @@ class StationMember:
         self._link.post(CANCEL)
 
     def kill(self, cause: str, *, cancelled: bool = False) -> Tidings:
-        """Have the worker killed and replaced; its calls are accounted for at once, the station stays."""
-        ending = Ending.CANCELLED if cancelled else Ending.LOST
+        """Have the worker killed and replaced; the station stays.
+
+        Calls that are cancelled follow from `news`, for only the station knows which of them had started and when.
+        """
         tidings = Tidings()
-        self._account_for_all(tidings, ending, cause)
+        if not cancelled:
+            self._account_for(tidings, list(self._held), Ending.LOST, cause)
+        elif self._doomed >= self._held.keys():
+            return tidings
+        self._doomed = set(self._held)
+        self._kill_by = time.monotonic() + _FAREWELL
+        self._set_alarm()
         self._link.post(KILL)
         return tidings
 
@@ -99,17 +114,22 @@ class StationMember:
         self._link.flush()
         ended: str | None = None
         for report in self._link.messages(AT_A_TIME):
-            self.alarm = time.monotonic() + SILENCE
+            self._heard = time.monotonic()
             ended = self._note(report, tidings) or ended
+        if time.monotonic() >= self._kill_by:
+            self._account_for(tidings, [number for number in self._doomed if number in self._held], Ending.CANCELLED)
+        self._doomed &= self._held.keys()
+        self._kill_by = self._kill_by if self._doomed else math.inf
+        self._set_alarm()
         tidings.never_ready = (
             ended is not None and not self.answered
         )  # the station says so itself; a broken link does not
         if self._link.closed:
             ended = ended or f"the station with worker {self.place} is gone, with its node or its connection"
-        elif self.alarm is not None and time.monotonic() >= self.alarm:
+        elif time.monotonic() >= self._heard + SILENCE:
             ended = f"the station with worker {self.place} has not been heard of for {SILENCE:g} s"
         if ended is not None:
-            self._account_for_all(tidings, Ending.LOST, ended)
+            self._account_for(tidings, list(self._held), Ending.LOST, ended)
             tidings.died = ended
             self._link.close()
         return tidings
@@ -119,17 +139,21 @@ class StationMember:
         self.place = report.place or self.place
         tidings.lines += report.lines
         for wire in report.outcomes:
-            if self._held.pop(wire[0], None):  # else it was cancelled, and this crossed the order to kill
+            if self._held.pop(wire[0], None):  # else it was accounted for without the station's word
                 tidings.outcomes.append(from_wire(wire))
         if report.recalled:
             self.recalling = False
         return report.ended
 
-    def _account_for_all(self, tidings: Tidings, ending: Ending, cause: str) -> None:
+    def _set_alarm(self) -> None:
+        self.alarm = min(self._heard + SILENCE, self._kill_by)
+
+    def _account_for(self, tidings: Tidings, numbers: Sequence[int], ending: Ending, cause: str = "") -> None:
+        """Give calls an outcome without the station's word."""
         alone = len(self._held) == 1
-        for number in self._held:
+        for number in numbers:
             outcome = Outcome(number, ending, worker=self.place, alone=alone)
             if ending is Ending.LOST:
-                outcome.error = ErrorInfo("paragent.errors.WorkerLost", cause, retryable=True)
+                outcome.error = ErrorInfo("WorkerLost", cause, retryable=True)
             tidings.outcomes.append(outcome)
-        self._held.clear()
+            del self._held[number]

@@ -43,6 +43,8 @@ _WORKER = (
 loaded becomes garbage, so looking for some waits until `work` allows it."""
 _WARNING = 30
 """`logging.WARNING`, the level of a root logger that nobody has set up."""
+_LOOK = 5
+"""Milliseconds between two looks at whether a process has ended, where the kernel does not tell."""
 _EXIT_WAIT = 5.0
 """Seconds to wait for the kernel to report a process that was killed or has closed its socket."""
 
@@ -104,6 +106,7 @@ class Supervisor:
         self._manifest = Manifest()
         self._tidies = settings.tidies
         self._cause: str | None = None
+        self._exit_status: int | None = None
         self._start(settings)
 
     def _start(self, settings: WorkerSettings) -> None:
@@ -193,10 +196,7 @@ class Supervisor:
 
     def release(self, patience: float) -> None:
         """Wait up to `patience` seconds for the process to end, then kill it, and free everything."""
-        deadline = time.monotonic() + patience
-        while not self._exited() and time.monotonic() < deadline:
-            self._link.flush()
-            select.select([fd for fd in (self._pidfd,) if fd is not None], [], [], 0.005)
+        self._wait_for_exit(patience)
         self._free_resources()
 
     # --- what happened ------------------------------------------------------------------------------------------------
@@ -214,8 +214,28 @@ class Supervisor:
         return tidings
 
     def _exited(self) -> bool:
-        """Return whether the process has ended, without reaping it: until then its group id cannot be used again."""
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        """Return whether the process has ended, without reaping it: until then its group id cannot be used again.
+
+        Where something else has reaped it, because the program ignores SIGCHLD or waits for any child, its exit status is lost.
+        """
+        try:
+            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if ended is None:
+            return False
+        self._exit_status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return True
+
+    def _wait_for_exit(self, seconds: float) -> None:
+        """Wait until the process has ended, but no longer than `seconds`."""
+        poll = select.poll()
+        if self._pidfd is not None:
+            poll.register(self._pidfd, select.POLLIN)
+        deadline = time.monotonic() + seconds
+        while not self._exited() and time.monotonic() < deadline:
+            self._link.flush()
+            poll.poll(_LOOK)
 
     def _drain(self, tidings: Tidings, most: float = math.inf) -> bool:
         """Read what there is, up to about `most` bytes; return whether the worker closed its end."""
@@ -273,12 +293,10 @@ class Supervisor:
             ending: what to say of all of them, or None to judge each.
             expired: slots that are the reason for killing the process, with the seconds they worked.
         """
-        kill_group(self._process.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT_WAIT)
+        self._end_group()
         self._drain(tidings)
         tidings.never_ready = not self.answered
-        tidings.died = self._cause or f"worker {self.place} {describe_exit(self._process.returncode)}"
+        tidings.died = self._cause or f"worker {self.place} {self._exit_description()}"
         now = time.monotonic()
         held = [slot for slot, call in enumerate(self._slots) if call is not None]
         running = [slot for slot in held if self._starts[slot]]
@@ -294,11 +312,23 @@ class Supervisor:
             tidings.outcomes.append(outcome)
         self._free_resources()
 
+    def _end_group(self) -> None:
+        """Kill the process and all that it started, and reap it."""
+        kill_group(self._process.pid)
+        self._wait_for_exit(_EXIT_WAIT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.0)
+
+    def _exit_description(self) -> str:
+        if self._exit_status is None and self._process.returncode is not None:
+            return (
+                "ended; its exit status is unknown, because this program ignores SIGCHLD or waits for any child process"
+            )
+        return describe_exit(self._exit_status)
+
     def _free_resources(self) -> None:
         if self._process.returncode is None:
-            kill_group(self._process.pid)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_EXIT_WAIT)
+            self._end_group()
         self._link.close()
         if self._pidfd is not None:
             os.close(self._pidfd)
@@ -325,6 +355,9 @@ def _shared_memory(size: int) -> IO[bytes]:
 
 
 def _log_level() -> int:
-    """Return the level of this process's root logger, without loading `logging` for it."""
-    logging = sys.modules.get("logging")
-    return logging.getLogger().getEffectiveLevel() if logging else _WARNING
+    """Return the level of this process's root logger, without loading `logging` for it.
+
+    Another thread may be loading it: then it is there in part, and its root logger, if it has one, is as it was made.
+    """
+    root = getattr(sys.modules.get("logging"), "root", None)
+    return _WARNING if root is None else root.getEffectiveLevel()

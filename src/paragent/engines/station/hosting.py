@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from paragent._faults import message_of
 from paragent.engines.station.station import serve
 
 if TYPE_CHECKING:
@@ -22,12 +23,18 @@ def host(postings: Sequence[Posting]) -> dict[str, str]:
     def keep(posting: Posting) -> None:
         try:
             endings[posting.name] = serve(posting)
-        except Exception as error:  # noqa: BLE001 - one station's failure must not keep the others from being reported
-            endings[posting.name] = f"{type(error).__name__}: {error}"
+        except BaseException as error:  # noqa: BLE001 - one station's failure must not keep the others from being reported
+            endings[posting.name] = f"{type(error).__name__}: {message_of(error)}"
 
-    threads = [threading.Thread(target=keep, args=(posting,), name=posting.name) for posting in postings[1:]]
-    for thread in threads:
-        thread.start()
+    threads = []
+    for posting in postings[1:]:
+        thread = threading.Thread(target=keep, args=(posting,), name=posting.name)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no room for another thread
+            endings[posting.name] = f"no thread for this worker: {error}"
+        else:
+            threads.append(thread)
     for posting in postings[:1]:
         keep(posting)
     for thread in threads:

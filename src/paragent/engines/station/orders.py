@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["HEARTBEAT", "KILL", "RENEW", "SILENCE", "Posting", "Report", "Surroundings", "from_wire", "to_wire"]
 
 KILL, RENEW = "kill", "renew"
-"""Driver to station: kill the worker and start another, nobody asks for its calls any more; replace an idle worker."""
+"""Driver to station: report the worker's calls as cancelled, kill it and start another; replace an idle worker."""
 
 HEARTBEAT = 2.0
 """Seconds after which a station that has nothing to say says so."""

@@ -82,12 +82,20 @@ class _Station:
         self._selector.register(self._link, selectors.EVENT_READ, self._link)
         try:
             self._hire()
-            while self._ended is None:
-                self._turn()
+            self._serve()
         finally:
             self._selector.close()
         self._link.finish(_STOP_PATIENCE)
+        assert self._ended is not None
         return self._ended
+
+    def _serve(self) -> None:
+        try:
+            while self._ended is None:
+                self._turn()
+        except BaseException:
+            self._worker.release(0.0)  # the driver sees the connection end, and accounts for what the worker held
+            raise
 
     def _hire(self) -> None:
         """Start a worker, or end with the reason why that is impossible."""
@@ -156,7 +164,7 @@ class _Station:
             self._worker.cancel()
         elif message == KILL:
             self._listen(False)
-            self._worker.kill("the driver asked for it", cancelled=True)
+            self._report(self._worker.kill("the driver asked for it", cancelled=True))
             self._hire()
         elif message == RENEW:
             self._listen(False)

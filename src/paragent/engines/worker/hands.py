@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Awaitable
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paragent._processes import here
-from paragent._threads import raise_in_thread
+from paragent._threads import raise_in_thread, run_loop, start_thread
 from paragent.engines.worker.gate import Gate
+from paragent.engines.worker.output import plain_text
 from paragent.parcels import is_plain, pack, unpack
 from paragent.tasks.outcome import Ending, Outcome
 from paragent.tasks.recording import Recording, current_recording
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from paragent.engines.base import Call
     from paragent.parcels import Parcel
+    from paragent.tasks import ErrorInfo
 
 __all__ = ["Hands", "StartTimes"]
 
@@ -53,7 +56,8 @@ class Hands:
         async_limit: async calls at a time.
         shared: the limits are one limit for both kinds together.
         starts: gets the `time.monotonic()` of each call's start.
-        finished: called with the label of each call that ended, before its outcome is emitted.
+        finished: called with the label of each call that ended, before its outcome is emitted; must not raise.
+        failed: called with the name of a thread that ended unexpectedly and its error; None: this process ends.
     """
 
     def __init__(
@@ -65,15 +69,18 @@ class Hands:
         shared: bool,
         starts: StartTimes,
         finished: Callable[[str], None],
+        failed: Callable[[str, BaseException], object] | None = None,
     ) -> None:
         self._emit = emit
         self._starts = starts
         self._finished = finished
+        self._failed = failed
         self.place = here()
         self._sync_gate = Gate(sync_limit, self._start)
         self._async_gate = self._sync_gate if shared else Gate(async_limit, self._start)
         self._sync: SimpleQueue[Call | None] = SimpleQueue()
-        self._lanes = 0
+        self._lanes = 1
+        """Threads that perform sync calls; the first is the one that calls `lane`."""
         self._busy = 0
         self._lane_of: dict[int, int] = {}
         """The thread that performs each sync call under way."""
@@ -113,14 +120,15 @@ class Hands:
         """Cancel what is async and give up what has not started; sync calls go on, for only a signal could stop them."""
         for number in self.recall():
             self._emit(Outcome(number, Ending.CANCELLED, worker=self.place))
-        if self._loop:
-            self._loop.call_soon_threadsafe(self._cancel_playing)
+        self._tell_loop(self._cancel_playing)
 
     def lane(self) -> None:
         """Perform sync calls in the calling thread until `close`. The main thread of a worker comes here to work."""
-        with self._lane_lock:
-            self._lanes += 1
-        self._work()
+        with contextlib.suppress(Abandoned):
+            while (call := self._sync.get()) is not None:
+                following: Call | None = call
+                while following is not None:
+                    following = self._perform(following)
 
     def abandon(self, number: int) -> None:
         """Let another call take the place of one that does not end; what it still returns is dropped.
@@ -144,43 +152,71 @@ class Hands:
         for _ in range(self._lanes):
             self._sync.put(None)
         if self._loop:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._tell_loop(self._loop.stop)
         if self._loop_thread:
             self._loop_thread.join(2 * _END_PATIENCE)
+
+    def _tell_loop(self, action: Callable[[], None]) -> None:
+        if self._loop:
+            with contextlib.suppress(RuntimeError):  # its thread has failed, and it is closed
+                self._loop.call_soon_threadsafe(action)
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
     def _start(self, calls: list[Call]) -> None:
+        """Start admitted calls. One for which there is no thread fails, and the call that waits behind it is tried next."""
+        while calls:
+            calls = [next_call for failure in self._place(calls) if (next_call := self._refuse(*failure)) is not None]
+
+    def _place(self, calls: list[Call]) -> list[tuple[Call, BaseException]]:
+        """Give calls to the threads that perform them; return those that cannot be performed, each with the reason."""
+        refused: list[tuple[Call, BaseException]] = []
         to_loop = [call for call in calls if call.is_async]
         if to_loop:
-            loop = self._event_loop()
-            loop.call_soon_threadsafe(self._play_all, to_loop)
+            try:
+                self._event_loop().call_soon_threadsafe(self._play_all, to_loop)
+            except (RuntimeError, OSError) as problem:
+                refused += [(call, problem) for call in to_loop]
         for call in calls:
             if not call.is_async:
-                self._ensure_lane()
-                self._sync.put(call)
+                try:
+                    self._ensure_lane()
+                except RuntimeError as problem:
+                    refused.append((call, problem))
+                else:
+                    self._sync.put(call)
+        return refused
+
+    def _refuse(self, call: Call, problem: BaseException) -> Call | None:
+        """Emit the failure of a call that could not be started; return the call that takes its place."""
+        outcome = Outcome(call.number, Ending.RAISED, worker=self.place, error=_error_info(problem))
+        self._finished(call.label)
+        self._emit(outcome)
+        return (self._async_gate if call.is_async else self._sync_gate).exchange()
 
     def _ensure_lane(self) -> None:
+        """Count one more busy lane, and start a thread for it if all are busy.
+
+        Where the system has no room for another thread, the call waits for one of the lanes there are.
+
+        Raises:
+            RuntimeError: there is no room, and there is no lane.
+        """
         with self._lane_lock:
             self._busy += 1
-            missing = self._busy > max(self._lanes, 1)
-        if missing:
-            started = threading.Event()
-            threading.Thread(target=self._extra_lane, args=(started,), name="paragent-lane", daemon=True).start()
-            started.wait()
-
-    def _extra_lane(self, started: threading.Event) -> None:
-        with self._lane_lock:
-            self._lanes += 1
-        started.set()
-        self._work()
-
-    def _work(self) -> None:
-        with contextlib.suppress(Abandoned):
-            while (call := self._sync.get()) is not None:
-                following: Call | None = call
-                while following is not None:
-                    following = self._perform(following)
+            missing = self._busy > self._lanes
+            self._lanes += missing
+        if not missing:
+            return
+        try:
+            start_thread(self.lane, name="paragent-lane", failed=self._failed)
+        except RuntimeError:
+            with self._lane_lock:
+                self._lanes -= 1
+                if self._lanes > 0:
+                    return
+                self._busy -= 1
+            raise
 
     # --- sync calls ---------------------------------------------------------------------------------------------------
 
@@ -195,10 +231,15 @@ class Hands:
         self._starts[call.number] = started
         recording = Recording(call.label)
         ending, result = copy_context().run(self._attempt, call, recording)
-        if ending is _RETURNED and not is_plain(result) and isinstance(result, Awaitable):
-            self._leave_lane(call)
-            self._event_loop().call_soon_threadsafe(self._play_rest, call, result, recording, started)
-            return None
+        if ending is _RETURNED and not is_plain(result) and _is_awaitable(result):
+            try:
+                loop = self._event_loop()
+            except (RuntimeError, OSError) as problem:
+                ending, result = Ending.RAISED, problem
+            else:
+                self._leave_lane(call)
+                loop.call_soon_threadsafe(self._play_rest, call, result, recording, started)
+                return None
         outcome = self._outcome(call, ending, result, recording, started)
         self._leave_lane(call)
         self._finished(call.label)
@@ -227,21 +268,23 @@ class Hands:
             with self._loop_lock:
                 if self._loop is None:
                     loop = asyncio.new_event_loop()
-                    thread = threading.Thread(target=self._run_loop, args=(loop,), name="paragent-loop", daemon=True)
-                    thread.start()
+                    try:
+                        thread = start_thread(self._run_loop, loop, name="paragent-loop", failed=self._failed)
+                    except RuntimeError:
+                        loop.close()
+                        raise
                     self._loop, self._loop_thread = loop, thread
         return self._loop
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        while not self._closing:
-            with contextlib.suppress(Abandoned):  # meant for a call that has just let go of the loop by itself
-                loop.run_forever()
         try:
+            run_loop(loop, lambda: self._closing)
             left = _tasks_of(loop)  # what calls left behind for each other (clients, helpers) cleans up too
             for task in left:
                 task.cancel()
-            if left:
-                loop.run_until_complete(_wait_for(left))
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                if left:
+                    loop.run_until_complete(_wait_for(left))
         finally:
             loop.close()
 
@@ -256,7 +299,9 @@ class Hands:
     def _spawn(self, call: Call, play: Coroutine[Any, Any, None], limit: float | None) -> None:
         assert self._loop is not None
         alarm = None if limit is None else self._loop.call_later(limit, self._expire, call.number)
-        self._playing[call.number] = (self._loop.create_task(play), alarm)
+        task = self._loop.create_task(play)
+        self._playing[call.number] = (task, alarm)
+        task.add_done_callback(partial(self._account_for, call))
 
     async def _play(self, call: Call, recording: Recording) -> None:
         started = time.monotonic()
@@ -277,8 +322,21 @@ class Hands:
         if alarm:
             alarm.cancel()
         ending = self._stopped.pop(call.number, ending)
-        outcome = self._outcome(call, ending, result, recording, started)
-        self._settle(call, outcome, self._async_gate if call.is_async else self._sync_gate)
+        self._settle(call, self._outcome(call, ending, result, recording, started))
+
+    def _account_for(self, call: Call, task: asyncio.Task[None]) -> None:
+        """Emit an outcome for a call whose task ended without one: it was cancelled before its first step, or we failed."""
+        playing, alarm = self._playing.get(call.number, (None, None))
+        if playing is not task:
+            return  # it has its outcome; the number may be another call's by now
+        del self._playing[call.number]
+        if alarm:
+            alarm.cancel()
+        outcome = Outcome(call.number, self._stopped.pop(call.number, Ending.RAISED), worker=self.place)
+        if outcome.ending is Ending.RAISED:
+            error = None if task.cancelled() else task.exception()
+            outcome.error = _error_info(error or RuntimeError("the task was cancelled before it started"))
+        self._settle(call, outcome)
 
     def _expire(self, number: int) -> None:
         self._stopped[number] = Ending.TIMED_OUT
@@ -312,24 +370,35 @@ class Hands:
     # --- ending -------------------------------------------------------------------------------------------------------
 
     def _outcome(self, call: Call, ending: Ending, result: Any, recording: Recording, started: float) -> Outcome:
+        """Return the outcome of a call. User code runs in here, to pack an answer or to describe an error, and may raise."""
         outcome = Outcome(call.number, ending, seconds=time.monotonic() - started, worker=self.place)
-        if ending is _RETURNED:
-            if is_plain(result):
-                outcome.value = result
-            else:
-                _put_answer(outcome, result, call.label)
-        elif ending is Ending.RAISED:
-            _put_error(outcome, result)
-        if recording.usage:
-            outcome.usage = recording.usage
-        if recording.trajectory:
-            _put_trajectory(outcome, recording.trajectory, call.label)
+        try:
+            if ending is _RETURNED:
+                if is_plain(result):
+                    outcome.value = result
+                else:
+                    _put_answer(outcome, result, call.label)
+            elif ending is Ending.RAISED:
+                outcome.error = _error_info(result)
+            if recording.usage:
+                outcome.usage = recording.usage
+            if recording.trajectory:
+                _put_trajectory(outcome, recording.trajectory, call.label)
+        except BaseException as error:  # noqa: BLE001 - a call without an outcome would be waited for without end
+            outcome.ending, outcome.value, outcome.error = Ending.RAISED, None, _error_info(error)
         return outcome
 
-    def _settle(self, call: Call, outcome: Outcome, gate: Gate) -> None:
+    def _settle(self, call: Call, outcome: Outcome) -> None:
         self._finished(call.label)
         self._emit(outcome)
-        gate.leave()
+        (self._async_gate if call.is_async else self._sync_gate).leave()
+
+
+def _is_awaitable(result: Any) -> bool:
+    try:
+        return isinstance(result, Awaitable)
+    except BaseException:  # noqa: BLE001 - an answer may define `__class__` as it likes
+        return False
 
 
 def _put_answer(outcome: Outcome, answer: Any, label: str) -> None:
@@ -339,13 +408,31 @@ def _put_answer(outcome: Outcome, answer: Any, label: str) -> None:
         outcome.value = pack(answer, f"the answer of task {label!r}", "answer")
     except Unserialisable as error:
         outcome.ending = Ending.RAISED
-        _put_error(outcome, error)
+        outcome.error = _error_info(error)
 
 
-def _put_error(outcome: Outcome, error: BaseException) -> None:
+def _error_info(error: BaseException) -> ErrorInfo:
+    """Return the record of an error, whatever its own methods do."""
     from paragent.engines.worker.faults import fault  # not at the top: most workers never need it
 
-    outcome.error = fault(error)
+    try:
+        info = fault(error)
+    except BaseException:  # noqa: BLE001 - as in `_outcome`
+        from paragent._faults import message_of, traceback_of, type_name
+        from paragent.tasks.response import ErrorInfo
+
+        kind, message = _described(type_name, error), _described(message_of, error)
+        trace = _described(partial(traceback_of, of_ours=True), error)
+        info = ErrorInfo(kind, message, trace, retryable=True)
+    info.message = plain_text(info.message)
+    return info
+
+
+def _described(part: Callable[[BaseException], str], error: BaseException) -> str:
+    try:
+        return part(error)
+    except BaseException as second:  # noqa: BLE001 - as in `_outcome`
+        return f"(cannot be shown: its own code raised {type(second)!r})"
 
 
 def _put_trajectory(outcome: Outcome, steps: list[Any], label: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from paragent.engines.worker.output import Line
+from paragent.engines.worker.output import Line, plain_text
 from paragent.tasks.recording import current_task
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class LogForwarder(logging.Handler):
         except Exception:  # noqa: BLE001 - a wrong format string must not stop the task
             self.handleError(record)
             return
-        self._emit_line(Line(current_task(), "log", text, record.name, record.levelno))
+        self._emit_line(Line(current_task(), "log", plain_text(text), plain_text(record.name), int(record.levelno)))
 
 
 def forward_logs(emit: Callable[[Line], None], level: int) -> None:

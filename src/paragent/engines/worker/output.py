@@ -7,12 +7,21 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from paragent._threads import write_traceback
 from paragent.tasks.recording import current_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Line", "MarkedStream", "Output", "show"]
+__all__ = ["LONGEST_LINE", "Line", "MarkedStream", "Output", "plain_text", "show"]
+
+LONGEST_LINE = 1 << 20
+"""Characters of a line; a longer one is shown as several. A task that prints without newlines holds no more than this."""
+
+
+def plain_text(text: str) -> str:
+    """Return `text` as a `str` proper: a subclass of it may not exist where the text is read."""
+    return text if type(text) is str else str.__str__(text)
 
 
 class Line(NamedTuple):
@@ -28,6 +37,31 @@ class Line(NamedTuple):
     """With `log`: the logger's name and the record's level."""
 
 
+class _Begun:
+    """A line that was begun and not ended, in the pieces in which it was written."""
+
+    __slots__ = ("_pieces", "size")
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self.size = 0
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self.size += len(piece)
+
+    def end(self, piece: str) -> str:
+        """Return the whole line, which ends with `piece`."""
+        return "".join((*self._pieces, piece))
+
+    def cut(self) -> list[str]:
+        """Return what there is in lines of the full length, and keep the rest."""
+        whole = "".join(self._pieces)
+        full = len(whole) - len(whole) % LONGEST_LINE
+        self._pieces, self.size = [whole[full:]], len(whole) - full
+        return [whole[start : start + LONGEST_LINE] for start in range(0, full, LONGEST_LINE)]
+
+
 class MarkedStream(io.TextIOBase):
     """Stands in for `sys.stdout` or `sys.stderr`: cuts what is written into lines and says whose they are.
 
@@ -39,7 +73,7 @@ class MarkedStream(io.TextIOBase):
         self._emit = emit
         self._behind = behind
         self._keep_unmarked = keep_unmarked
-        self._partial: dict[str | None, str] = {}
+        self._partial: dict[str | None, _Begun] = {}
         self._lock = threading.Lock()
         """Protects `_partial`."""
 
@@ -51,12 +85,21 @@ class MarkedStream(io.TextIOBase):
         label = current_task()
         if label is None and self._keep_unmarked:
             return self._behind.write(text)
+        *lines, rest = plain_text(text).split("\n")
         with self._lock:
-            *lines, rest = (self._partial.pop(label, "") + text).split("\n")
+            begun = self._partial.get(label)
+            if begun is not None and lines:
+                lines[0] = begun.end(lines[0])
+                begun = None
+                del self._partial[label]
             if rest:
-                self._partial[label] = rest
+                begun = begun or self._partial.setdefault(label, _Begun())
+                begun.add(rest)
+                if begun.size > LONGEST_LINE:
+                    lines += begun.cut()
         for line in lines:
-            self._emit(Line(label, self._name, line))
+            for start in range(0, len(line) or 1, LONGEST_LINE):
+                self._emit(Line(label, self._name, line[start : start + LONGEST_LINE]))
         return len(text)
 
     @property
@@ -68,9 +111,9 @@ class MarkedStream(io.TextIOBase):
         """Send out the last line of a task if it has no newline."""
         if label in self._partial:
             with self._lock:
-                rest = self._partial.pop(label, "")
-            if rest:
-                self._emit(Line(label, self._name, rest))
+                begun = self._partial.pop(label, None)
+            if begun is not None:
+                self._emit(Line(label, self._name, begun.end("")))
 
     def writable(self) -> bool:
         """As every output stream."""
@@ -112,21 +155,30 @@ class Output:
 def show(lines: Iterable[Line], streams: tuple[Any, Any] | None = None) -> None:
     """On the driver: write lines where the user sees them, logs through the user's own logging.
 
+    It never raises: a log handler or a stream of the user that fails must not end the thread on which all results wait.
+
     Args:
         lines: what tasks said.
         streams: where prints to stdout and stderr go; None: to what these are now.
     """
     for line in lines:
-        mark = f"[{line.label}] " if line.label else ""
-        if line.stream == "log":
-            import logging
+        try:
+            _show(line, streams)
+        except BaseException as error:  # noqa: BLE001 - as above
+            write_traceback("output of a task could not be shown", error)
 
-            logger = logging.getLogger(line.logger)
-            if logger.isEnabledFor(line.level):
-                logger.handle(logger.makeRecord(line.logger, line.level, "(worker)", 0, mark + line.text, (), None))
-            continue
-        out, err = streams or (sys.stdout, sys.stderr)
-        stream = out if line.stream == "stdout" else err
-        if stream is not None:
-            stream.write(f"{mark}{line.text}\n")
-            stream.flush()
+
+def _show(line: Line, streams: tuple[Any, Any] | None) -> None:
+    mark = f"[{line.label}] " if line.label else ""
+    if line.stream == "log":
+        import logging
+
+        logger = logging.getLogger(line.logger)
+        if logger.isEnabledFor(line.level):
+            logger.handle(logger.makeRecord(line.logger, line.level, "(worker)", 0, mark + line.text, (), None))
+        return
+    out, err = streams or (sys.stdout, sys.stderr)
+    stream = out if line.stream == "stdout" else err
+    if stream is not None:
+        stream.write(f"{mark}{line.text}\n")
+        stream.flush()

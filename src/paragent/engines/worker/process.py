@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from paragent._processes import die_with_parent, end_own_group
+from paragent._threads import fatal, start_thread
 from paragent.engines.wire import CANCEL, RECALL, STOP, Hello, News, Work, read_frame, write_frame
 from paragent.engines.worker.hands import Hands
 from paragent.engines.worker.logs import forward_logs
@@ -26,7 +27,8 @@ __all__ = ["work"]
 _FRAME = 1 << 20
 """Bytes of answers after which a frame is sent and another begun: whoever reads it holds it twice for a moment."""
 _LINES_AHEAD = 20_000
-"""How many lines may wait to be sent before printing blocks."""
+_TEXT_AHEAD = 8 << 20
+"""How many lines, and characters of them, may wait to be sent before printing blocks."""
 
 
 class _Returned(list[int]):
@@ -41,20 +43,17 @@ def work(socket_fd: int, starts_fd: int) -> None:
     """Serve the supervisor at the other end of `socket_fd` until it says stop or goes away."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # a program that ignores it passes that on, and children have no status
     faulthandler.enable()
     link = FileIO(socket_fd, "r+")  # a socket by another name: the module of sockets takes long to load
     hello: Hello = read_frame(link)
     sys.path[:] = hello.sys_path
     starts = memoryview(mmap.mmap(starts_fd, 0)).cast("d")
-    outbox: SimpleQueue[Any] = SimpleQueue()
-
-    def emit_line(line: Line) -> None:
-        while outbox.qsize() > _LINES_AHEAD:
-            time.sleep(0.001)
-        outbox.put(line)
-
-    output = Output(emit_line, keep_unmarked=False)
-    forward_logs(emit_line, hello.log_level)
+    outbox = _Outbox()
+    output = Output(outbox.put_line, keep_unmarked=False)
+    forward_logs(outbox.put_line, hello.log_level)
     hands = Hands(
         outbox.put,
         sync_limit=hello.sync_limit,
@@ -66,16 +65,40 @@ def work(socket_fd: int, starts_fd: int) -> None:
     gc.freeze()
     gc.enable()
     write_frame(link, News([], []))
-    writer = threading.Thread(target=_write, args=(link, outbox), name="paragent-writer", daemon=True)
-    writer.start()
-    threading.Thread(target=_read, args=(link, hands, outbox), name="paragent-reader", daemon=True).start()
-    hands.lane()
+    writer = start_thread(_write, link, outbox, name="paragent-writer")
+    start_thread(_read, link, hands, outbox, name="paragent-reader")
+    try:
+        hands.lane()
+    except BaseException as error:  # noqa: BLE001 - written to where it can be seen, not to the streams of tasks
+        fatal("MainThread", error)
     output.restore()
     outbox.put(_End())
     writer.join()
 
 
-def _read(link: FileIO, hands: Hands, outbox: SimpleQueue[Any]) -> None:
+class _Outbox(SimpleQueue[Any]):
+    """What waits to be sent. Printing blocks while much of it is text; outcomes never wait."""
+
+    def __init__(self) -> None:
+        self._printed = 0
+        self._sent = 0
+        self._lock = threading.Lock()
+        """Protects `_printed`; `_sent` belongs to the writer's thread."""
+
+    def put_line(self, line: Line) -> None:
+        """Add a line when there is room for it."""
+        while self.qsize() > _LINES_AHEAD or self._printed - self._sent > _TEXT_AHEAD:
+            time.sleep(0.001)
+        with self._lock:
+            self._printed += len(line.text)
+        self.put(line)
+
+    def note_sent(self, lines: list[Line]) -> None:
+        """Make room: these lines were sent."""
+        self._sent += sum(len(line.text) for line in lines)
+
+
+def _read(link: FileIO, hands: Hands, outbox: _Outbox) -> None:
     targets: dict[int, Parcel] = {}
     while True:
         try:
@@ -97,7 +120,7 @@ def _read(link: FileIO, hands: Hands, outbox: SimpleQueue[Any]) -> None:
             return
 
 
-def _write(link: FileIO, outbox: SimpleQueue[Any]) -> None:
+def _write(link: FileIO, outbox: _Outbox) -> None:
     """Send what there is, as soon as there is something; what comes up meanwhile goes with the next frame."""
     ended = False
     while not ended:
@@ -110,6 +133,7 @@ def _write(link: FileIO, outbox: SimpleQueue[Any]) -> None:
                     (item.number, item.ending, item.value, item.error, item.seconds, item.usage, item.trajectory)
                 )
             elif isinstance(item, Line):
+                size += len(item.text)
                 news.lines.append(item)
             elif isinstance(item, _Returned):
                 news = news._replace(returned=[*(news.returned or ()), *item])
@@ -123,3 +147,4 @@ def _write(link: FileIO, outbox: SimpleQueue[Any]) -> None:
             write_frame(link, news)
         except OSError:
             end_own_group()
+        outbox.note_sent(news.lines)

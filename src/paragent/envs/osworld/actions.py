@@ -46,9 +46,11 @@ class Action:
 
 
 def command_of(code: str) -> list[str]:
-    """Return the command that has the guest perform `code`, as OSWorld's own client writes it."""
-    simple = code.startswith("pyautogui.") and "\n" not in code  # a loop, say, cannot follow a semicolon
-    return ["python", "-c", f"{_PRELUDE}{'; ' if simple else chr(10)}{code}"]
+    """Return the command that has the guest perform `code`, as OSWorld's own client writes it.
+
+    Code that begins with a compound statement, such as `for`, is a syntax error after the semicolon; so it is in OSWorld.
+    """
+    return ["python", "-c", f"{_PRELUDE}; {code}"]
 
 
 def read_action(said: Any, space: str, screen: tuple[int, int], marks: Sequence[tuple[int, int]] = ()) -> Action:
@@ -192,7 +194,7 @@ def _scroll(given: Mapping[str, Any]) -> str:
 def _keys(function: str) -> Callable[[Mapping[str, Any]], str]:
     def write(given: Mapping[str, Any]) -> str:
         names = given.get("keys") or [given["key"]]
-        return f"pyautogui.{function}({', '.join(repr(name.lower()) for name in names)})"
+        return f"pyautogui.{function}({', '.join(map(repr, names))})"
 
     return write
 
@@ -210,7 +212,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Mapping[str,
     "DOUBLE_CLICK": ((), ("x", "y"), lambda given: _call("doubleClick", given)),
     "DRAG_TO": (("x", "y"), (), _drag),
     "SCROLL": ((), ("dx", "dy"), _scroll),
-    "TYPING": (("text",), (), lambda given: "; ".join(typing(given["text"]))),
+    "TYPING": (("text",), (), lambda given: f"pyautogui.typewrite({given['text']!r})"),
     "PRESS": (("key",), (), _keys("press")),
     "KEY_DOWN": (("key",), (), _keys("keyDown")),
     "KEY_UP": (("key",), (), _keys("keyUp")),
@@ -237,25 +239,24 @@ def _read_python(said: Any, marks: Sequence[tuple[int, int]]) -> Action:
 
 
 def _with_less_than(tree: ast.Module, code: str) -> str:
-    """Return the code with every literal "<" typed by its key; see `typing`."""
+    """Return the code with every "<" of a plain `typewrite` or `press` typed by its key; see `typing`."""
     rewriter = _LessThan()
     changed = ast.fix_missing_locations(rewriter.visit(tree))
     return ast.unparse(changed) if rewriter.found else code
 
 
 class _LessThan(ast.NodeTransformer):
-    """Splits statements that type a literal text with a "<" in it."""
+    """Splits the statements that OSWorld rewrites: `pyautogui.typewrite` and `pyautogui.press` of one literal, nothing else."""
 
     found = False
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | list[ast.stmt]:
-        call = node.value
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.args):
-            return node
-        text = call.args[0]
-        if not (isinstance(text, ast.Constant) and isinstance(text.value, str) and "<" in text.value):
-            return node
-        if call.func.attr in {"typewrite", "write"} or (call.func.attr == "press" and text.value == "<"):
-            self.found = True
-            return ast.parse("\n".join(typing(text.value))).body
+        match node.value:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="pyautogui"), attr=function),
+                args=[ast.Constant(value=str() as text)],
+                keywords=[],
+            ) if (function == "typewrite" and "<" in text) or (function == "press" and text == "<"):
+                self.found = True
+                return ast.parse("\n".join(typing(text))).body
         return node

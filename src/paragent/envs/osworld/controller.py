@@ -7,11 +7,15 @@ and anything that never reached the guest because nobody listened.
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from paragent.envs.osworld.ground import GuestRefused
 from paragent.errors import MachineFailed
-from paragent.vms.guest_http import Reply, as_form, as_json, as_upload, ask_async, checked
+from paragent.vms import guest_http
+from paragent.vms.guest_http import ANSWER_BYTES, FILE_BYTES, Reply, as_form, as_json, as_upload, ask_async
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from paragent.vms import Machine
     from paragent.vms.guest_http import Body
 
-__all__ = ["COMMAND_SECONDS", "Controller", "Executed"]
+__all__ = ["COMMAND_SECONDS", "Controller", "Executed", "browser_address"]
 
 COMMAND_SECONDS = 90.0
 """What OSWorld's client allows a command."""
@@ -42,6 +46,10 @@ _RECORDING_SECONDS = 60.0
 _PAUSES = (0.5, 2.0)
 """Seconds before a second and a third try; a guest server that is restarted is back within a second or two."""
 _CHROME_PORT = 9222
+_REFUSALS = frozenset({400, 404, 500, 501})
+"""Status codes by which a guest's server says that it cannot; any other failure is one of the machine or of the way to it."""
+_MOST_PIXELS = 1 << 20
+_BROWSER_PATH = re.compile(r"(/[A-Za-z0-9_-]+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,8 @@ class Controller:
     """Talks to the guest of one machine, which is borrowed.
 
     Raises:
-        MachineFailed: (all methods) the guest does not answer in time, refuses, or breaks the protocol.
+        GuestRefused: (all methods) the guest says that it cannot.
+        MachineFailed: (all methods) the guest does not answer in time, or breaks the protocol.
         LeaseLost: (all methods) the machine has another holder now.
     """
 
@@ -82,21 +91,24 @@ class Controller:
 
     async def accessibility_tree(self) -> str:
         """Return the accessibility tree as XML."""
-        return str((await self._read_json("GET", "/accessibility", limit=_TREE_SECONDS))["AT"])
+        return str(_field(await self._read_json("GET", "/accessibility", limit=_TREE_SECONDS), "AT"))
 
     async def terminal(self) -> str | None:
         """Return what the terminal shows; None if there is none."""
-        output = (await self._read_json("GET", "/terminal")).get("output")
+        output = _field(await self._read_json("GET", "/terminal"), "output", None)
         return None if output is None else str(output)
 
     async def platform(self) -> str:
         """Return the name of the guest's system, as `Linux`."""
-        return (await self._read("GET", "/platform")).decode().strip()
+        return (await self._read("GET", "/platform")).decode(errors="replace").strip()
 
     async def cursor_position(self) -> tuple[int, int]:
         """Return where the pointer is."""
-        x, y = await self._read_json("GET", "/cursor_position")
-        return int(x), int(y)
+        match await self._read_json("GET", "/cursor_position"):
+            case [x, y]:
+                return _pixels(x), _pixels(y)
+            case other:
+                raise MachineFailed(f"/cursor_position: the guest answered {str(other)[:200]}")
 
     async def screen_size(self) -> tuple[int, int]:
         """Return width and height of the screen."""
@@ -108,7 +120,7 @@ class Controller:
 
     async def desktop_path(self) -> str:
         """Return the path of the user's desktop folder."""
-        return str((await self._read_json("POST", "/desktop_path", as_json({})))["desktop_path"])
+        return str(_field(await self._read_json("POST", "/desktop_path", as_json({})), "desktop_path"))
 
     async def wallpaper(self) -> bytes:
         """Return the picture behind the desktop."""
@@ -117,13 +129,15 @@ class Controller:
     async def list_directory(self, path: str) -> Mapping[str, Any]:
         """Return the tree below a folder: `type`, `name`, `children`."""
         reply = await self._read_json("POST", "/list_directory", as_json({"path": path}), limit=_LOOK_SECONDS)
-        tree: Mapping[str, Any] = reply["directory_tree"]
+        tree: Mapping[str, Any] = _field(reply, "directory_tree")
         return tree
 
     async def file(self, path: str) -> bytes | None:
-        """Return the contents of a file; None if there is none."""
-        reply = await self._send("POST", "/file", as_form({"file_path": path}), limit=_FILE_SECONDS, again=True)
-        return None if reply.status == 404 else checked(reply, f"file {path}").body
+        """Return the contents of a file; None if there is none that the guest can read, as for a folder."""
+        reply = await self._send(
+            "POST", "/file", as_form({"file_path": path}), limit=_FILE_SECONDS, again=True, size=FILE_BYTES
+        )
+        return None if reply.status in _REFUSALS else checked(reply, f"file {path}").body
 
     # --- acting ---------------------------------------------------------------------------------------------------------
 
@@ -198,7 +212,7 @@ class Controller:
 
     async def end_recording(self) -> bytes:
         """End the video and return it as MP4."""
-        reply = await self._send("POST", "/end_recording", as_json({}), limit=_RECORDING_SECONDS)
+        reply = await self._send("POST", "/end_recording", as_json({}), limit=_RECORDING_SECONDS, size=FILE_BYTES)
         return checked(reply, "end_recording").body
 
     # --- how ------------------------------------------------------------------------------------------------------------
@@ -225,6 +239,7 @@ class Controller:
         limit: float,
         again: bool = False,
         address: str = "",
+        size: int = ANSWER_BYTES,
     ) -> Reply:
         machine = self._machine
         host, _, port = (address or machine.address).rpartition(":")
@@ -234,7 +249,9 @@ class Controller:
         while True:
             left = deadline - clock()
             try:
-                return await ask_async(host, int(port), method, path, body, token=machine.token, timeout=left)
+                return await ask_async(
+                    host, int(port), method, path, body, token=machine.token, timeout=left, limit=size
+                )
             except MachineFailed as error:
                 # A refused connection carried nothing; after any other failure the guest may have acted.
                 unsent = isinstance(error.__cause__, ConnectionRefusedError)
@@ -244,23 +261,76 @@ class Controller:
             await asyncio.sleep(pause)
 
 
+def checked(reply: Reply, what: str) -> Reply:
+    """Return the reply if it is a success.
+
+    Raises:
+        GuestRefused: the guest says that it cannot.
+        LeaseLost: the machine has another holder now.
+        MachineFailed: any other failure.
+    """
+    if reply.status in _REFUSALS:
+        raise GuestRefused(f"{what}: the guest refused: {reply.body[:500].decode(errors='replace')}")
+    return guest_http.checked(reply, what)
+
+
+async def browser_address(devtools: str) -> str:
+    """Return the address of the connection to the browser at `devtools` (`host:port`).
+
+    The guest says only which browser it is. Where to connect is not its choice, as that could be a service of this host.
+
+    Raises:
+        MachineFailed: there is no browser, or the answer is not that of one.
+    """
+    host, _, port = devtools.rpartition(":")
+    reply = await ask_async(host, int(port), "GET", "/json/version", timeout=_TRAVEL)
+    told = str(_field(checked(reply, "/json/version").json(), "webSocketDebuggerUrl"))
+    path = urlsplit(told).path if told.startswith(("ws://", "wss://")) else ""
+    if not _BROWSER_PATH.fullmatch(path):
+        raise MachineFailed(f"the guest's browser has the unexpected address {told[:200]!r}")
+    return f"ws://{devtools}{path}"
+
+
+_REQUIRED = object()
+
+
+def _field(reply: Any, name: str, otherwise: Any = _REQUIRED) -> Any:
+    """Return a field of a guest's answer.
+
+    Raises:
+        MachineFailed: the answer is no object or does not have it.
+    """
+    if not isinstance(reply, dict) or (name not in reply and otherwise is _REQUIRED):
+        raise MachineFailed(f"the guest answered {str(reply)[:200]} without {name!r}")
+    return reply.get(name, otherwise)
+
+
 def _size(reply: Any) -> tuple[int, int]:
-    return int(reply["width"]), int(reply["height"])
+    return _pixels(_field(reply, "width")), _pixels(_field(reply, "height"))
+
+
+def _pixels(value: Any) -> int:
+    if not isinstance(value, int | float) or not abs(value) < _MOST_PIXELS:
+        raise MachineFailed(f"the guest answered {str(value)[:200]}, which is no number of pixels")
+    return int(value)
 
 
 def _executed(reply: Reply, what: str, *, code_field: str = "returncode") -> Executed:
     """Read the answer to a command; a guest that could not run it says so with status 500, or 400 for a bad one."""
-    if reply.status in {400, 500}:
-        try:
-            message = reply.json()
-        except MachineFailed:
-            message = {}
-        told = str(message.get("error") or message.get("message") or reply.body[:500].decode(errors="replace"))
-        return Executed(str(message.get("output") or ""), told, int(message.get(code_field) or -1), "error")
-    answer = checked(reply, what).json()
-    return Executed(
-        output=str(answer.get("output") or ""),
-        error=str(answer.get("error") or ""),
-        returncode=int(answer.get(code_field) or 0),
-        status=str(answer.get("status") or "success"),
-    )
+    try:
+        if reply.status in {400, 500}:
+            try:
+                message = reply.fields()
+            except MachineFailed:
+                message = {}
+            told = str(message.get("error") or message.get("message") or reply.body[:500].decode(errors="replace"))
+            return Executed(str(message.get("output") or ""), told, int(message.get(code_field) or -1), "error")
+        answer = checked(reply, what).fields()
+        return Executed(
+            output=str(answer.get("output") or ""),
+            error=str(answer.get("error") or ""),
+            returncode=int(answer.get(code_field) or 0),
+            status=str(answer.get("status") or "success"),
+        )
+    except (TypeError, ValueError, OverflowError):
+        raise MachineFailed(f"{what}: the guest answered {reply.body[:200]!r}") from None

@@ -1,4 +1,4 @@
-"""Which tasks can be played and scored here, and what the others need."""
+"""Which tasks get OSWorld's score here, which can get another one, and what the others need."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.envs.osworld.evaluating import missing
 from paragent.envs.osworld.evaluating.families import ACCOUNTS
+from paragent.envs.osworld.evaluating.gaps import differing
 from paragent.envs.osworld.setting_up import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Coverage", "Need", "TaskNeeds", "coverage_of", "lacks", "needs_of"]
+__all__ = ["CANNOT", "DIFFERS", "SAME", "Coverage", "Need", "TaskNeeds", "coverage_of", "lacks", "needs_of"]
 
 _ACCOUNTS = tuple(set(ACCOUNTS.values()))
+SAME, DIFFERS, CANNOT = "same score", "differs", "cannot be scored"
 PROXY = "a proxy (the sites that the task visits refuse many addresses)"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskNeeds:
-    """What one task needs and is not there."""
+    """What one task needs and is not there, and whether its score is OSWorld's."""
 
     id: str
     domain: str
@@ -30,6 +32,22 @@ class TaskNeeds:
     account: str
     """The account that it needs, empty if none."""
     proxy: bool
+    differences: tuple[str, ...] = ()
+    """Why its score can differ from OSWorld's."""
+
+    @property
+    def verdict(self) -> str:
+        """`same score`, `differs` or `cannot be scored`; a proxy is the user's, and a score does not depend on it."""
+        if self.missing or self.account:
+            return CANNOT
+        return DIFFERS if self.differences else SAME
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the verdict is not `same score`."""
+        return (
+            (*self.missing, *([self.account] if self.account else [])) if self.verdict == CANNOT else self.differences
+        )
 
     @property
     def covered(self) -> bool:
@@ -87,9 +105,10 @@ def lacks(task: Mapping[str, Any]) -> list[str]:
 
 
 def needs_of(task: Mapping[str, Any]) -> TaskNeeds:
-    """Return what a task needs and is not there."""
+    """Return what a task needs and is not there, and why its score can differ."""
     found = lacks(task)
     plain = tuple(reason for reason in found if not reason.startswith(_ACCOUNTS))
     account = next((one for one in _ACCOUNTS for reason in found if reason.startswith(one)), "")
     domain = str(task.get("domain") or task.get("snapshot") or "")
-    return TaskNeeds(str(task["id"]), domain, plain, account, bool(task.get("proxy")))
+    differences = () if found else tuple(differing(task.get("evaluator") or {"func": []}))
+    return TaskNeeds(str(task["id"]), domain, plain, account, bool(task.get("proxy")), differences)

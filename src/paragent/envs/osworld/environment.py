@@ -73,6 +73,9 @@ class OSWorldOptions:
     settle: Annotated[float, "seconds that programs which the set-up launches may take to appear"] = 20.0
     screenshots: Annotated[int, "how many of the last screenshots the model is sent"] = 3
     record: Annotated[bool, "keep a video of the screen"] = False
+    strict_evaluators: Annotated[bool, "leave out known mistakes of OSWorld's metrics instead of repeating them"] = (
+        False
+    )
     data_folder: Annotated[Path | None, "whose files tasks may put into the guest; otherwise that of --data"] = None
     allow_private: Annotated[bool, "whether tasks may download from this computer and private networks"] = False
 
@@ -95,6 +98,7 @@ class OSWorldEnvironment(Environment):
     options_type = OSWorldOptions
     one_at_a_time = True
     needs_desktop = True
+    needs_internet = True
     machine_ports = (9222, 8080)
     """The browser's DevTools and VLC's interface, which some evaluators ask."""
     call_limit = 240.0
@@ -338,7 +342,9 @@ class OSWorldEnvironment(Environment):
         if self._recording is not None:
             await self._recording.stop()
         helpers = await self.shared.get("osworld evaluators", evaluation_helpers)
-        return {"success": await evaluate(evaluator, self._ground, helpers=helpers)}
+        return {
+            "success": await evaluate(evaluator, self._ground, helpers=helpers, strict=self.options.strict_evaluators)
+        }
 
     async def close(self) -> None:
         if self._recording is not None:

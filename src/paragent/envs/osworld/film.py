@@ -8,6 +8,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
+from paragent._processes import plain_environment
 from paragent.errors import MissingProgram
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Film:
                 [*reading, *writing],
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
+                env=plain_environment(),
                 capture_output=True,
                 timeout=_SECONDS,
                 check=False,

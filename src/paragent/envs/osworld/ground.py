@@ -6,13 +6,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paragent.envs.osworld.access import Access
-from paragent.errors import EnvironmentFailed
+from paragent.errors import EnvironmentFailed, MachineFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Executed", "Ground", "GuestControl"]
+__all__ = ["Executed", "Ground", "GuestControl", "GuestRefused"]
+
+
+class GuestRefused(MachineFailed):
+    """The guest answered that it cannot do what it was asked for: there is no such file, window or program.
+
+    The machine works. During the set-up another machine may do better; during the evaluation it is what the agent left.
+    """
 
 
 class Executed(Protocol):
@@ -39,6 +46,7 @@ class GuestControl(Protocol):
     """What is asked of the controller of a guest; each call has a time limit of its own.
 
     Raises:
+        GuestRefused: (all methods) the guest says that it cannot.
         InfrastructureError: (all methods) the guest does not answer in time, or breaks the protocol.
     """
 
@@ -62,10 +70,16 @@ class GuestControl(Protocol):
         """Run Python code in the guest."""
 
     async def file(self, path: str) -> bytes | None:
-        """Return the contents of a file; None if there is none."""
+        """Return the contents of a file; None if there is none that the guest can read."""
 
     async def upload(self, path: str, data: bytes) -> None:
         """Write a file."""
+
+    async def launch(self, command: str | list[str], *, shell: bool = False) -> None:
+        """Start a program and do not wait for it."""
+
+    async def activate_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
+        """Bring a window to the front."""
 
     async def desktop_path(self) -> str:
         """Return the path of the user's desktop folder."""

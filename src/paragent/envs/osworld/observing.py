@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paragent.envs.osworld.ground import GuestRefused
 from paragent.envs.osworld.tree import Widget, as_table, widgets
 from paragent.errors import EnvironmentFailed
 
@@ -17,6 +19,7 @@ __all__ = ["Observation", "Observer"]
 
 _LOOK = 0.15
 """Seconds between two looks at the screen: twice in the blink of a text cursor."""
+_NO_TREE = "The computer gives no accessibility tree."
 _REACTION = 0.6
 """Seconds in which a program that reacts at all has begun to draw, also under emulation; without any change until then,
 none is waited for."""
@@ -98,17 +101,27 @@ class Observer:
         marks: tuple[tuple[int, int], ...] = ()
         tree = terminal = None
         if self._kind != "screenshot":
-            tree = await self._controller.accessibility_tree()
-            seen = self._widgets(tree)
-            parts.append(as_table(seen, numbered=self._kind == "som"))
+            tree = await self._tree()
+            seen = [] if tree is None else self._widgets(tree)
+            parts.append(_NO_TREE if tree is None else as_table(seen, numbered=self._kind == "som"))
             if self._kind == "som":
                 from paragent.envs.osworld.marks import draw_marks
 
                 images = (await asyncio.to_thread(draw_marks, picture, seen),)
                 marks = tuple(widget.middle for widget in seen)
-        if self._terminal and (terminal := await self._controller.terminal()):
+        if self._terminal:
+            with contextlib.suppress(GuestRefused):
+                terminal = await self._controller.terminal()
+        if terminal:
             parts.append(f"The terminal shows:\n{terminal}")
         return Observation(picture, "\n\n".join(parts), images, marks, tree, terminal)
+
+    async def _tree(self) -> str | None:
+        """Return the accessibility tree; None if the guest has none, for which its agent may be to blame."""
+        try:
+            return await self._controller.accessibility_tree()
+        except GuestRefused:
+            return None
 
     def _widgets(self, tree: str) -> list[Widget]:
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openai
 
+from paragent._faults import described
 from paragent.envs.rag.index import build_once
 from paragent.errors import ConfigError, EndpointRefused, EnvironmentFailed
 from paragent.models.secrets import endpoint_from_environment
@@ -56,8 +57,10 @@ class Embedder:
             rows = np.array([one.embedding for one in reply.data], dtype=np.float32)
         except _REFUSALS as error:
             raise EndpointRefused(f"the endpoint refuses the embeddings of {self.model!r}: {error}") from error
-        except (openai.OpenAIError, ValueError, TypeError) as error:
-            raise EnvironmentFailed(f"the endpoint gives no embeddings of {self.model!r}: {error}") from error
+        except (openai.OpenAIError, ValueError, TypeError, AttributeError) as error:
+            raise EnvironmentFailed(
+                f"{self._client.base_url} gives no embeddings of {self.model!r}: {described(error)}"
+            ) from error
         if rows.ndim != 2 or len(rows) != len(texts):
             raise EnvironmentFailed(f"the endpoint gave {len(rows)} embeddings for {len(texts)} texts")
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from paragent._text import read_json
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _documents(kb: Path) -> Iterator[Document]:
 
 def _parse(text: str, place: str) -> Any:
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError as error:
         raise ConfigError(f"{place} is no valid JSON: {error}") from None
 

@@ -7,6 +7,7 @@ import shutil
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from paragent._processes import plain_environment
 from paragent.envs.web.gate import Gate
 from paragent.errors import EnvironmentFailed, MissingProgram
 
@@ -21,6 +22,8 @@ __all__ = ["FLAGS", "Browser", "find_chromium"]
 
 _START_LIMIT = 60.0
 """Seconds; it takes one or two on a quiet machine."""
+_DISPLAY = ("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY")
+"""Variables of a browser that a person looks at, beside the plain ones: a browser runs other people's code."""
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
     "--disable-gpu",
@@ -64,6 +67,7 @@ class Browser:
                     # Chromium's own sandbox refuses to run as root, where containers usually run it.
                     args=[*FLAGS, *(["--no-sandbox"] if os.geteuid() == 0 else [])],
                     proxy={"server": f"http://127.0.0.1:{gate.port}", "bypass": "<-loopback>"},
+                    env={**plain_environment(), **{name: os.environ[name] for name in _DISPLAY if name in os.environ}},
                     timeout=_START_LIMIT * 1000,
                     handle_sigint=False,
                     handle_sigterm=False,

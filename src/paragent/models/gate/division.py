@@ -28,6 +28,8 @@ class Report:
     """The longest time for which the endpoint asked to hear nothing."""
     troubled: int = 0
     """Errors of the endpoint's own."""
+    seconds: float = 0.0
+    """How long the answers took, together."""
 
 
 class SharedLimit:
@@ -58,12 +60,14 @@ class SharedLimit:
         """Take in what a worker tells."""
         self._reports[worker] = report
         limiter = self._limiter
+        limiter.in_flight = self.pressure[0]
         for _ in range(report.answered):
-            limiter.answered()
-        if report.refused:
-            limiter.in_flight = self.pressure[0]
+            limiter.answered(report.seconds / report.answered)
+        limiter.in_flight += report.refused  # the limiter hears of a refusal before the request leaves
+        for _ in range(report.refused):
             limiter.throttled(report.retry_after or None)
-        if report.troubled:
+            limiter.leave()
+        for _ in range(report.troubled):
             limiter.troubled()
 
     def opens_in(self) -> float:

@@ -58,13 +58,14 @@ class GateMember:
         self._lock = threading.Lock()
         """Protects what happened since the last report."""
         self._answered = self._refused = self._troubled = 0
-        self._retry_after = 0.0
+        self._retry_after = self._seconds = 0.0
         self._work: Future[None] = asyncio.run_coroutine_threadsafe(self._take_part(), io_loop())
 
-    def answered(self) -> None:
-        """The endpoint answered."""
+    def answered(self, seconds: float) -> None:
+        """The endpoint answered after so many seconds."""
         with self._lock:
             self._answered += 1
+            self._seconds += seconds
 
     def throttled(self, retry_after: float | None) -> None:
         """The endpoint asked for fewer requests."""
@@ -84,9 +85,11 @@ class GateMember:
     def _report(self) -> Report:
         in_flight, wanted = self._state()
         with self._lock:
-            report = Report(in_flight, wanted, self._answered, self._refused, self._retry_after, self._troubled)
+            report = Report(
+                in_flight, wanted, self._answered, self._refused, self._retry_after, self._troubled, self._seconds
+            )
             self._answered = self._refused = self._troubled = 0
-            self._retry_after = 0.0
+            self._retry_after = self._seconds = 0.0
         return report
 
     async def _take_part(self) -> None:

@@ -31,7 +31,9 @@ class Parent:
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LONGEST)
-        loaded = sorted(name for name in sys.modules if name.startswith(f"{_PACKAGE}.") and name not in _NOT_THERE)
+        loaded = sorted(
+            name for name in list(sys.modules) if name.startswith(f"{_PACKAGE}.") and name not in _NOT_THERE
+        )
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "paragent.remote.children.zygote", str(theirs.fileno()), *loaded],

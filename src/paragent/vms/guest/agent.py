@@ -13,19 +13,25 @@ POST /setup/launch              the same, without waiting for the end
 POST /file                      form field `file_path` -> the bytes
 POST /setup/upload              multipart `file_path`, `file_data` -> text
 POST /list_directory            `{"path"}` -> `{"directory_tree"}`
-GET  /paragent/state           `{"holder": token or null, "marker": whether a holder's marker is on disk, "boot": id}`
-POST /paragent/adopt           `{"token", "time", "entropy"}`: from now on only this token is served; sets the clock,
+GET  /paragent/state            `{"held": whether it has a holder, "marker": whether a holder's marker is on disk, "boot"}`
+POST /paragent/adopt            `{"token", "time", "entropy"}`: from now on only this token is served; sets the clock,
                                 stirs the random state, leaves a marker by which a reset is verified
 ==============================  =============================================================================
 
-A request that carries a token (header `X-Paragent-Token`) which is not the holder's is refused with status 409: it comes
-from somebody who has lost the machine. Requests without the header are served, as OSWorld's own clients send none.
+Requests carry a token in the header `X-Paragent-Token`. The machine's secret, which the pool gave it when it was made, is
+for the pool: until the machine has a holder nothing else is served, and afterwards it still serves `/paragent/`. A holder's
+token is for everything else. A request without a token gets status 401, one with a wrong token 409: it may come from
+somebody who has lost the machine.
+
+An agent that was started without a secret serves everybody until it is adopted, as OSWorld's own server does. It can be
+adopted once.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hmac
 import json
 import os
 import platform
@@ -37,7 +43,10 @@ import threading
 import time
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "COMMAND_SECONDS",
@@ -49,6 +58,7 @@ __all__ = [
     "fields_of",
     "main",
     "parts_of",
+    "secret_source",
     "set_clock",
 ]
 
@@ -56,6 +66,8 @@ COMMAND_SECONDS = 120.0
 """What OSWorld's guest allows a command."""
 _RESEED = 0x5207
 """RNDRESEEDCRNG in <linux/random.h>: use what was written to /dev/urandom from now on."""
+_TOKEN_LENGTH = 16
+_PIECE = 64 << 10
 _BODY_LIMIT = 1 << 30
 """Bytes of the largest upload; a machine has less memory than that."""
 
@@ -63,8 +75,10 @@ _BODY_LIMIT = 1 << 30
 class Guest:
     """The state of this machine."""
 
-    def __init__(self, folder: str, owns_machine: bool) -> None:
+    def __init__(self, folder: str, owns_machine: bool, secret: Callable[[], str] = str) -> None:
         self.folder, self.owns_machine = folder, owns_machine
+        self.secret = secret
+        """Returns the machine's secret, or nothing: it is another one after the machine was cloned."""
         self.holder: str | None = None
         self.boot = os.urandom(8).hex()
         self.lock = threading.Lock()  # protects holder and the marker
@@ -79,10 +93,18 @@ class Guest:
         return os.path.join(self.folder, given.removeprefix("~/"))
 
     def adopt(self, token: str, now: float | None, entropy: str) -> None:
-        """Belong to a new holder."""
+        """Belong to a new holder.
+
+        Raises:
+            Refused: the token is too short, or the machine has a holder and no secret that says who may change that.
+        """
+        if len(token) < _TOKEN_LENGTH:
+            raise Refused(400, f"a token has at least {_TOKEN_LENGTH} characters")
         with self.lock:
+            if self.holder is not None and not self.secret():
+                raise Refused(403, "this machine has a holder, and no secret of a pool that could change that")
             with open(self.marker, "a") as file:
-                file.write(f"{token}\n")
+                file.write("held\n")
             self.holder = token
         if self.owns_machine:
             self.freshen(now, bytes.fromhex(entropy))
@@ -135,7 +157,48 @@ class Guest:
 
     def state(self) -> dict[str, Any]:
         """Return what the pool asks for to verify a reset."""
-        return {"holder": self.holder, "marker": os.path.exists(self.marker), "boot": self.boot}
+        return {"held": self.holder is not None, "marker": os.path.exists(self.marker), "boot": self.boot}
+
+    def check(self, token: str | None, path: str) -> None:
+        """Check that whoever sent a token may ask for `path`.
+
+        Raises:
+            Refused: they may not.
+        """
+        own = path.startswith("/paragent/")
+        wanted = self.holder if self.holder is not None and not own else self.secret()
+        if not wanted and (self.holder is None or path == "/paragent/adopt"):
+            return  # no secret was given; `adopt` refuses a second holder by itself
+        if token is None:
+            raise Refused(401, "this machine serves its holder only: send the token of the lease")
+        if not _same(token, wanted):
+            if own:
+                raise Refused(403, "only the pool, by the secret of this machine, may ask for that")
+            raise Refused(409, "this machine has another holder now")
+
+
+def _same(given: str, wanted: str) -> bool:
+    """Compare without telling by the time it takes how much was right; nothing is like an empty text."""
+    return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
+
+
+def secret_source(path: str | None, descriptor: int | None) -> Callable[[], str]:
+    """Return what reads the machine's secret: from a file at each use, or from a pipe once, so that nothing of it is left."""
+    if descriptor is not None:
+        with os.fdopen(descriptor) as pipe:
+            given = pipe.read().strip()
+        return lambda: given
+    if path is None:
+        return str
+
+    def read() -> str:
+        try:
+            with open(path, encoding="ascii") as file:
+                return file.read().strip("\0\n")
+        except (OSError, ValueError):
+            return ""
+
+    return read
 
 
 def set_clock(now: float | None, entropy: bytes) -> None:
@@ -159,11 +222,11 @@ class Answer(NamedTuple):
 
 
 class Refused(Exception):
-    """A request that gets an error as its answer."""
+    """A request that gets an error as its answer: a message, and `more` fields if it has any."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, **more: Any) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.more = status, more
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -185,28 +248,33 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, table: dict[str, Any]) -> None:
         try:
-            length = int(self.headers.get("Content-Length") or 0)
-            if length > _BODY_LIMIT:
-                self.close_connection = True
-                raise Refused(413, f"more than {_BODY_LIMIT} bytes")
-            body = self.rfile.read(length)
-            self._check_holder()
+            body = self._body()
             route = table.get(self.path.partition("?")[0])
             if route is None:
                 raise Refused(404, f"there is no {self.command} {self.path}")
             answer = route(self, body)
         except Refused as refusal:
-            answer = {"status": "error", "message": str(refusal)}
+            answer = {"status": "error", "message": str(refusal), **refusal.more}
             self._send(refusal.status, answer)
         except Exception as error:  # noqa: BLE001 - whatever a request does, the machine goes on
             self._send(500, {"status": "error", "message": f"{type(error).__name__}: {error}"})
         else:
             self._send(200, answer)
 
-    def _check_holder(self) -> None:
-        token, holder = self.headers.get("X-Paragent-Token"), self.server.guest.holder
-        if token is not None and token != holder and self.path != "/paragent/adopt":
-            raise Refused(409, "this machine has another holder now")
+    def _body(self) -> bytes:
+        """Return the body of a request that may be served; that of another one is read and thrown away, piece by piece."""
+        given = self.headers.get("Content-Length") or "0"
+        if not given.isdecimal() or int(given) > _BODY_LIMIT:
+            self.close_connection = True
+            raise Refused(413, f"a body has at most {_BODY_LIMIT} bytes")
+        left = int(given)
+        try:
+            self.server.guest.check(self.headers.get("X-Paragent-Token"), self.path.partition("?")[0])
+        except Refused:
+            while left and (piece := self.rfile.read(min(left, _PIECE))):
+                left -= len(piece)
+            raise
+        return self.rfile.read(left)
 
     def _send(self, status: int, answer: object) -> None:
         if isinstance(answer, Answer):
@@ -348,10 +416,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--folder", default="/root", help="where commands start and relative paths are")
     parser.add_argument("--fd", type=int, help="serve this listening socket instead of opening a port")
     parser.add_argument("--owns-machine", action="store_true", help="may set the clock and the random state")
+    parser.add_argument("--secret-file", help="has the secret by which the pool says who holds this machine")
+    parser.add_argument("--secret-fd", type=int, help="a pipe from which that secret is read instead")
     options = parser.parse_args(arguments)
     inherited = options.fd is not None
     listener = socket.socket(fileno=options.fd) if inherited else socket.create_server((options.host, options.port))
-    with Server(listener, Guest(options.folder, options.owns_machine)) as server:
+    secret = secret_source(options.secret_file, options.secret_fd)
+    with Server(listener, Guest(options.folder, options.owns_machine, secret)) as server:
         server.serve_forever(poll_interval=60)
 
 

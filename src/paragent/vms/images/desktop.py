@@ -42,10 +42,12 @@ _PACKAGES = (
     "openbox",
     "procps",
     "python3",
+    "python3-pil",
     "sudo",
     "thunar",
     "tint2",
     "wmctrl",
+    "xclip",
     "xdotool",
     "xserver-xorg-core",
 )
@@ -68,7 +70,7 @@ _LEFT_OUT = (
     "/usr/lib/x86_64-linux-gnu/dri/*",
 )
 """Files of packages that no application here opens: 3D drivers, printing, documentation; half of all bytes."""
-_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio-rng", "ext4", "crc32c_generic", "bochs")
+_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio-rng", "qemu_fw_cfg", "ext4", "crc32c_generic", "bochs")
 _ARGUMENTS = (
     "quiet panic=-1 console=ttyS0 mitigations=off nokaslr tsc=nowatchdog no_timer_check vt.global_cursor_default=0"
 )
@@ -103,8 +105,10 @@ ip link set lo up
 ip link set eth0 up
 ip addr add 10.0.2.15/24 dev eth0
 ip route add default via 10.0.2.2
+secret=/sys/firmware/qemu_fw_cfg/by_name/opt/paragent/secret/raw
+chmod 444 $secret
 while true; do
-    python3 -m paragent.vms.guest.desktop --user user --folder /home/user \\
+    python3 -m paragent.vms.guest.desktop --user user --folder /home/user --secret-file $secret \\
         --x-server "Xorg -ac -noreset -nolisten tcp -novtswitch -logfile /tmp/Xorg.log -config paragent.conf vt1" \\
         --application-seconds 200 --one-by-one
     sleep 1

@@ -21,7 +21,7 @@ from paragent.vms.images.store import Image, image_folder, one_build, only_build
 
 __all__ = ["build_tiny", "tiny_image"]
 
-_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio-rng", "ext4", "crc32c_generic")
+_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio-rng", "qemu_fw_cfg", "ext4", "crc32c_generic")
 _LIBRARIES = ("libc6", "libexpat1", "zlib1g")
 _ARGUMENTS = "quiet panic=-1 console=ttyS0 mitigations=off nokaslr tsc=nowatchdog no_timer_check"
 _DISK = "512M"
@@ -46,8 +46,9 @@ ip route add default via 10.0.2.2
 echo "nameserver 10.0.2.3" > /etc/resolv.conf
 mount -t ext4 /dev/vda /data
 export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
+secret=/sys/firmware/qemu_fw_cfg/by_name/opt/paragent/secret/raw
 cd /root
-while true; do python3 -I /agent.py --folder /root --owns-machine; sleep 1; done
+while true; do python3 -I /agent.py --folder /root --owns-machine --secret-file $secret; sleep 1; done
 """
 _FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n",

@@ -48,12 +48,14 @@ class MachineSettings:
     cores: int | None = None
     desktop: bool = False
     """Whether whoever leases a machine needs a desktop: decides what `qemu` and `process` offer where nothing else does."""
+    internet: bool = False
+    """Whether whoever leases a machine needs the Internet in it: decides what `qemu` gives where its option does not."""
     screen: tuple[int, int] = (1920, 1080)
     forwards: tuple[int, ...] = ()
     """Ports of the guest, besides the agent's, that are to be reached."""
     host: str = "127.0.0.1"
     """The address of this host at which machines that run here are reached. Workers on other hosts need one that they can
-    reach; the guest protocol knows no passwords, so only in a network that is trusted."""
+    reach. Requests are not encrypted, so only in a network that is trusted."""
     region: str | None = None
     boot_seconds: float = 300.0
     """How long a machine may take until it answers."""
@@ -89,6 +91,8 @@ class Instance:
     """Where the guest agent answers."""
     ports: Mapping[int, int] = field(default_factory=dict)
     details: Mapping[str, str] = field(default_factory=dict)
+    secret: str = field(default="", repr=False)
+    """What the guest was given when it was made, so that it knows its pool; empty: it was given nothing."""
 
 
 _Made = TypeVar("_Made")
@@ -164,7 +168,8 @@ class Provider(ABC):
         deadline = monotonic() + self.settings.boot_seconds
         while True:
             try:
-                await ask_async(instance.host, instance.port, "GET", "/platform", timeout=_TRY_SECONDS)
+                token = instance.secret or None
+                await ask_async(instance.host, instance.port, "GET", "/platform", token=token, timeout=_TRY_SECONDS)
             except MachineFailed as error:
                 if not await self.alive(instance):
                     raise MachineFailed(f"{instance.id} ended before it answered") from error

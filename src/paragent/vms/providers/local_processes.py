@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from paragent._processes import bound_to_parent, describe_exit
+from paragent._processes import bound_to_parent, describe_exit, plain_environment
 from paragent.errors import MachineFailed
 from paragent.vms.ownership import end_marked, marked_processes
 
@@ -32,6 +31,8 @@ class LocalProcesses:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._helpers: dict[str, subprocess.Popen[bytes]] = {}
+        """What serves the process of an instance and ends with it."""
         self._endings: dict[str, asyncio.Task[None]] = {}
 
     def folder(self, instance_id: str) -> Path:
@@ -48,23 +49,38 @@ class LocalProcesses:
         command: Sequence[str],
         descriptors: Collection[int] = (),
         environment: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
-        """Start the process of an instance, in its folder, with more in its environment than this process has.
+        """Start the process of an instance, in its folder, with a plain environment and what is given in addition.
 
         Raises:
             MachineFailed: the program cannot be run.
         """
+        self._processes[instance_id] = self._start(instance_id, command, descriptors, environment or {}, stdin)
+
+    def start_helper(self, instance_id: str, command: Sequence[str], descriptors: Collection[int] = ()) -> None:
+        """Start a second process of an instance; raises as `start`."""
+        self._helpers[instance_id] = self._start(instance_id, command, descriptors, {}, subprocess.DEVNULL)
+
+    def _start(
+        self,
+        instance_id: str,
+        command: Sequence[str],
+        descriptors: Collection[int],
+        environment: Mapping[str, str],
+        stdin: int,
+    ) -> subprocess.Popen[bytes]:
         folder = self.folder(instance_id)
         folder.mkdir(exist_ok=True)
         with (folder / _LOG).open("ab") as log:
             try:
-                self._processes[instance_id] = subprocess.Popen(
+                return subprocess.Popen(
                     bound_to_parent(command),
-                    stdin=subprocess.DEVNULL,
+                    stdin=stdin,
                     stdout=log,
                     stderr=log,
                     cwd=folder,
-                    env={**os.environ, **(environment or {}), **self._run.mark(instance_id)},
+                    env={**plain_environment(), **environment, **self._run.mark(instance_id)},
                     pass_fds=tuple(descriptors),
                     start_new_session=True,
                 )
@@ -77,9 +93,9 @@ class LocalProcesses:
         return None if process is None else process.pid
 
     def alive(self, instance_id: str) -> bool:
-        """Return whether the process of an instance runs."""
-        process = self._processes.get(instance_id)
-        return process is not None and process.poll() is None
+        """Return whether the process of an instance runs, and its helper if it has one."""
+        process, helper = self._processes.get(instance_id), self._helpers.get(instance_id)
+        return process is not None and process.poll() is None and (helper is None or helper.poll() is None)
 
     def ending(self, instance_id: str) -> str:
         """Say how the process of an instance ended, and its last words."""
@@ -110,13 +126,15 @@ class LocalProcesses:
 
     async def _end(self, instance_id: str, whole_mark: bool) -> None:
         process = self._processes.pop(instance_id, None)
-        if process is not None and process.poll() is None:
-            process.kill()
+        both = [each for each in (process, self._helpers.pop(instance_id, None)) if each is not None]
+        for each in both:
+            if each.poll() is None:
+                each.kill()
         run = self._owner_of(instance_id)
         if process is None or whole_mark:
             await asyncio.to_thread(end_marked, run, instance_id)
-        if process is not None:
-            await asyncio.to_thread(process.wait, 10.0)
+        for each in both:
+            await asyncio.to_thread(each.wait, 10.0)
         await asyncio.to_thread(shutil.rmtree, self._run.folder.parent / run / instance_id, True)
 
     def _owner_of(self, instance_id: str) -> str:

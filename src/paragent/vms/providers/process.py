@@ -1,7 +1,8 @@
 """`process`: a plain local process that speaks the guest protocol, for tests and for people without virtualization.
 
-It is no sandbox: commands run as the user of the pool, on the pool's host. Each machine has a folder in which its commands
-start; a reset ends every process of the machine and makes the folder anew.
+It is no sandbox: commands run as the user of the pool, on the pool's host, with a plain environment in which no API keys
+are. Each machine has a folder in which its commands start; a reset ends every process of the machine and makes the folder
+anew.
 
 Options: `desktop` (whether the machine has a screen: Xvfb with a window manager and applications of this host),
 `applications` (which of them are open at first, as `terminal,editor`).
@@ -10,9 +11,11 @@ Options: `desktop` (whether the machine has a screen: Xvfb with a window manager
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import socket
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -26,7 +29,7 @@ from paragent.vms.providers.base import Instance, MachineSettings, Provider
 from paragent.vms.providers.local_processes import LocalProcesses
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from paragent.vms.ownership import Run
 
@@ -59,15 +62,17 @@ class ProcessProvider(Provider):
         instance_id = new_id(machine_id)
         home = self._local.folder(instance_id) / "home"
         home.mkdir(parents=True)
-        with socket.create_server((self.settings.host, 0), backlog=128) as listener:
+        secret = secrets.token_urlsafe(32)
+        with socket.create_server((self.settings.host, 0), backlog=128) as listener, _pipe_with(secret) as pipe:
             descriptor, port = listener.fileno(), listener.getsockname()[1]
-            common = ["--fd", str(descriptor), "--folder", str(home)]
+            common = ["--fd", str(descriptor), "--folder", str(home), "--secret-fd", str(pipe)]
             if self._desktop:
                 command, more = self._desktop_command(home.parent), _desktop_environment(home.parent)
             else:
                 command, more = [sys.executable, "-I", agent.__file__], {}
-            self._local.start(instance_id, [*command, *common], [descriptor], more)
-        return Instance(instance_id, self.settings.host, port, details={"pid": str(self._local.pid(instance_id))})
+            self._local.start(instance_id, [*command, *common], [descriptor, pipe], more)
+        details = {"pid": str(self._local.pid(instance_id))}
+        return Instance(instance_id, self.settings.host, port, details=details, secret=secret)
 
     def _desktop_command(self, folder: Path) -> list[str]:
         width, height = self.settings.screen
@@ -92,6 +97,18 @@ class ProcessProvider(Provider):
 
     def logs(self, instance_id: str) -> list[Path]:
         return self._local.logs(instance_id)
+
+
+@contextmanager
+def _pipe_with(text: str) -> Iterator[int]:
+    """Give a descriptor from which `text` can be read once."""
+    reading, writing = os.pipe()
+    os.write(writing, text.encode())
+    os.close(writing)
+    try:
+        yield reading
+    finally:
+        os.close(reading)
 
 
 def _desktop_environment(folder: Path) -> dict[str, str]:

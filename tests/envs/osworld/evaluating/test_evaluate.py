@@ -18,8 +18,8 @@ from paragent.bounded import Helpers
 from paragent.envs.osworld.evaluating import evaluate, missing
 from paragent.envs.osworld.evaluating.evaluator import checks_of, evaluation_helpers
 from paragent.envs.osworld.evaluating.families import GETTERS, LEFT_OUT, METRICS
-from paragent.envs.osworld.ground import Ground, GuestControl
-from paragent.errors import ConfigError, MissingExtra, UnknownName
+from paragent.envs.osworld.ground import Ground, GuestControl, GuestRefused
+from paragent.errors import ConfigError, MachineFailed, MissingExtra, UnknownName
 
 NOBODY = cast("GuestControl", None)
 """These evaluators never ask the guest."""
@@ -99,6 +99,23 @@ def test_a_single_check_with_options(tmp_path: Path) -> None:
     assert score({**evaluator, "options": {}}, ground(tmp_path)) == 0
 
 
+def test_an_expectation_of_none_is_handed_to_the_metric(tmp_path: Path) -> None:
+    evaluator = {"func": "literal_match", "result": value(None), "expected": value(None)}
+    assert score(evaluator, ground(tmp_path)) == 1
+
+
+def test_known_mistakes_of_osworld_are_left_out_if_asked_for(tmp_path: Path) -> None:
+    on = ground(tmp_path / "ground")
+    paths = []
+    for name in ("found", "gold"):
+        path = tmp_path / name
+        path.write_text(f"FROM - Mon\nSubject: {name}\n")
+        paths.append(value(str(path)))
+    evaluator = {"func": "check_thunderbird_folder", "result": paths[0], "expected": paths[1]}
+    assert score(evaluator, on) == 1
+    assert asyncio.run(evaluate(evaluator, on, strict=True)) == 0
+
+
 def test_lists_may_be_short_and_have_holes() -> None:
     evaluator = {
         "func": ["one", "two", "three"],
@@ -157,6 +174,58 @@ def test_steps_of_the_evaluator_are_run_first_whatever_the_agent_said(tmp_path: 
     assert score(evaluator, ground(tmp_path, run_steps=steps)) == 1
     assert score({"postconfig": [{"type": "a"}], "func": "infeasible"}, ground(tmp_path, "FAIL", run_steps=steps)) == 1
     assert done == [{"type": "sleep"}, {"type": "a"}]
+
+
+def test_what_the_guest_refuses_counts_as_0_and_a_guest_that_is_gone_does_not(tmp_path: Path) -> None:
+    class Guest:
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        async def screen_size(self) -> tuple[int, int]:
+            raise self.error
+
+    async def steps(given: Sequence[Mapping[str, Any]], on: Ground) -> None:
+        raise cast("Guest", on.controller).error
+
+    asking = {"func": "exact_match", "result": {"type": "vm_screen_size"}, "expected": value({"expected": "x"})}
+    stepping = {
+        "postconfig": [{"type": "open"}],
+        "func": "exact_match",
+        "result": value("x"),
+        "expected": value({"expected": "x"}),
+    }
+    infeasible = {"postconfig": [{"type": "open"}], "func": "infeasible"}
+    refusing, gone = (cast("GuestControl", Guest(kind("no"))) for kind in (GuestRefused, MachineFailed))
+    for evaluator in (asking, stepping):
+        assert score(evaluator, Ground(refusing, tmp_path, last_action="DONE", run_steps=steps)) == 0
+        with pytest.raises(MachineFailed):
+            score(evaluator, Ground(gone, tmp_path, last_action="DONE", run_steps=steps))
+    assert score(infeasible, Ground(refusing, tmp_path, last_action="FAIL", run_steps=steps)) == 1
+
+
+def test_an_expected_file_with_the_name_of_a_found_one_is_that_one_unless_evaluators_are_strict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "published").write_text("right")
+
+    async def fetch(url: str, *_: Any) -> Path:
+        return tmp_path / "published"
+
+    class Guest:
+        async def file(self, path: str) -> bytes:
+            return b"wrong"
+
+    monkeypatch.setattr("paragent.envs.osworld.evaluating.getters.files.fetch", fetch)
+    evaluator = {
+        "func": "compare_text_file",
+        "result": {"type": "vm_file", "path": "/x", "dest": "same.txt"},
+        "expected": {"type": "cloud_file", "path": "https://x", "dest": "same.txt"},
+    }
+    for strict, wanted in ((False, 1), (True, 0)):
+        on = Ground(cast("GuestControl", Guest()), tmp_path, last_action="DONE")
+        assert asyncio.run(evaluate(evaluator, on, strict=strict)) == wanted
+    evaluator["expected"] = {"type": "cloud_file", "path": "https://x", "dest": "other.txt"}
+    assert score(evaluator, Ground(cast("GuestControl", Guest()), tmp_path, last_action="DONE")) == 0
 
 
 def test_a_file_that_nobody_kept_gives_0_and_another_way_may_still_be_right(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,14 +18,14 @@ import openpyxl
 import pytest
 
 from paragent.envs.osworld.access import Access
-from paragent.envs.osworld.controller import Controller
+from paragent.envs.osworld.controller import Controller, Executed
 from paragent.envs.osworld.evaluating import GETTERS, evaluate
 from paragent.envs.osworld.evaluating.evaluator import evaluation_helpers
-from paragent.envs.osworld.evaluating.getters import applications
+from paragent.envs.osworld.evaluating.getters import applications, profile
 from paragent.envs.osworld.evaluating.getters.addresses import address_bar, filters_of
 from paragent.envs.osworld.evaluating.getters.rules import day_of, fill_in
 from paragent.envs.osworld.evaluating.place import Place
-from paragent.envs.osworld.ground import Ground
+from paragent.envs.osworld.ground import Ground, GuestRefused
 from paragent.envs.osworld.setting_up import fetching, set_up
 from paragent.errors import EnvironmentFailed, InfrastructureError
 from paragent.vms import Machine, MachineSettings, VMPoolManager
@@ -83,6 +85,15 @@ def test_files_of_the_guest(get: Get, home: Path, tmp_path: Path) -> None:
         get("vm_file", path=path, dest="../escaped")
 
 
+def test_files_that_the_guest_cannot_read_are_not_there(get: Get, home: Path) -> None:
+    folder = home / "folder.txt"
+    folder.mkdir()
+    assert get("vm_file", path=str(folder), dest="copy.txt") is None
+    looped = home / "loop.txt"
+    looped.symlink_to(looped)
+    assert get("vm_file", path=str(looped), dest="copy.txt") is None
+
+
 def test_commands_and_the_terminal(get: Get) -> None:
     assert get("vm_command_line", command=["echo", "hi"]) == "hi\n"
     assert get("vm_command_line", command="echo $((1+1))", shell="true") == "2\n"
@@ -116,7 +127,7 @@ def test_what_the_guest_does_not_have_is_none_and_a_silent_guest_is_an_error(
             get(kind, path="/x", dest="x")
 
 
-def test_settings_of_applications(get: Get, home: Path) -> None:
+def test_settings_of_applications(get: Get, ground: Ground, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(home, ".config/vlc/vlcrc", "qt-max-volume=200\n")
     put(home, ".config/GIMP/2.10/gimprc", "(undo-levels 100)\n")
     assert Path(get("vlc_config", dest="vlcrc")).read_text() == "qt-max-volume=200\n"
@@ -124,8 +135,21 @@ def test_settings_of_applications(get: Get, home: Path) -> None:
     with pytest.raises(FileNotFoundError, match="sessionrc"):
         get("gimp_config_file", file_name="sessionrc", dest="x")
     put(home, "OpenProject.txt", "/home/user/project")
+    activated: list[str] = []
+
+    async def activate(name: str, **_: Any) -> None:
+        activated.append(name)
+        raise GuestRefused("there is no such window")
+
+    monkeypatch.setattr(ground.controller, "activate_window", activate)
     told = get("vscode_config", vscode_extension_command="Open", path=str(home / "OpenProject.txt"), dest="told.txt")
     assert Path(told).read_text() == "/home/user/project"
+    asked = {"vscode_extension_command": "Open", "path": str(home / "nothing.txt"), "dest": "told.txt"}
+    assert get("vscode_config", **asked) is None
+    folder = '{"folder": "file:///home/user/project"}'
+    put(home, ".config/Code/User/workspaceStorage/abc/workspace.json", folder)
+    assert Path(get("vscode_config", **asked)).read_text() == folder
+    assert activated == ["Visual Studio Code"] * 3
 
 
 def test_the_player_of_films(get: Get, home: Path) -> None:
@@ -144,14 +168,30 @@ PREFERENCES: dict[str, Any] = {
     "safebrowsing": {"enhanced": False, "enabled": True},
     "session": {"restore_on_startup": 1},
     "browser": {"theme": {"color_scheme2": 2}},
-    "extensions": {"settings": {"a": {"path": "/x", "manifest": {"name": "X"}}, "b": {}}},
+    "extensions": {"settings": {"a": {"path": "/x", "manifest": {"name": "X"}}}},
 }
+
+
+def unread(get: Get) -> None:
+    """Assert what OSWorld's getters return for preferences that are not there or broken."""
+    for kind, wanted in {
+        "default_search_engine": "Google",
+        "profile_name": None,
+        "chrome_font_size": {"default_fixed_font_size": 13, "default_font_size": 16},
+        "enable_do_not_track": "false",
+        "enable_safe_browsing": "false",
+        "enable_enhanced_safety_browsing": "Google",
+        "new_startup_page": "Google",
+        "data_delete_automacally": "Google",
+        "find_unpacked_extension_path": "Google",
+        "find_installed_extension_name": "Google",
+    }.items():
+        assert get(kind) == wanted, kind
 
 
 def test_the_profile_of_the_browser(get: Get, home: Path, tmp_path: Path) -> None:
     assert get("default_search_engine") == "Google"
-    assert get("new_startup_page") == "true"
-    assert get("chrome_font_size")["default_font_size"] == 16
+    unread(get)
     assert get("bookmarks") is None
     assert get("cookie_data", dest="c") is None
     profile = ".config/google-chrome/Default"
@@ -185,9 +225,44 @@ def test_the_profile_of_the_browser(get: Get, home: Path, tmp_path: Path) -> Non
     put(home, f"{profile}/Preferences", "{broken")
     put(home, f"{profile}/Cookies", b"no database")
     put(home, f"{profile}/Bookmarks", "[]")
-    assert get("default_search_engine") == "Google"
+    unread(get)
     assert get("cookie_data", dest="c") is None
     assert get("bookmarks") is None
+    put(home, f"{profile}/Preferences", "[]")
+    unread(get)
+    put(home, f"{profile}/Preferences", "{}")
+    assert get("new_startup_page") == "true"
+    assert get("chrome_font_size")["minimum_font_size"] == 13
+    put(home, f"{profile}/Preferences", json.dumps({"extensions": {"settings": {"a": {"path": "/a"}, "b": {}}}}))
+    assert get("find_unpacked_extension_path") == "Google"
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ({"browser": {"theme": {"color_scheme2": 1, "color_scheme": 2}}}, "light"),
+        ({"browser": {"theme": {"color_scheme": 2}}}, "dark"),
+        ({"extensions": {"theme": {"system_theme": 0}}, "browser": {"theme": {"color_scheme2": 2}}}, "light"),
+        ({"browser": {"theme": {"color_scheme2": 0}}}, "system"),
+        ({}, "system"),
+        ([], "system"),
+    ],
+)
+def test_the_colour_scheme_of_the_profile(
+    get: Get, ground: Ground, home: Path, monkeypatch: pytest.MonkeyPatch, written: Any, wanted: str
+) -> None:
+    monkeypatch.setattr(profile, "_SCHEME_LOOKS", 1)
+    monkeypatch.setattr(Controller, "devtools", "127.0.0.1:9")  # no browser: the preferences have to tell
+    shutil.rmtree(home / ".config/google-chrome", ignore_errors=True)
+    older = put(home, ".config/google-chrome/Default/Preferences", json.dumps(written))
+    assert get("chrome_appearance_mode_ui") == wanted
+    put(
+        home,
+        ".config/google-chrome/Profile 1/Preferences",
+        json.dumps({"browser": {"theme": {"color_scheme": "Dark"}}}),
+    )
+    os.utime(older, (1, 1))
+    assert get("chrome_appearance_mode_ui") == "dark"
 
 
 def test_the_last_row_of_a_workbook(get: Get, home: Path, tmp_path: Path) -> None:
@@ -369,8 +444,23 @@ def test_placeholders_for_days() -> None:
     ]
 
 
+def test_without_a_zone_today_is_the_day_of_the_machine(
+    get: Get, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = {"relativeTime": {"from": "this month"}, "expected": {"time": "{Year}-{Month0D}-{Day0D}"}}
+    answers = {"2031-02-28\n": "2031-02-28", "": dt.datetime.now(dt.UTC).date().isoformat()}
+    for printed, wanted in answers.items():
+
+        async def execute(*_: Any, printed: str = printed, **__: Any) -> Executed:
+            return Executed(printed, "", 0)
+
+        monkeypatch.setattr(ground.controller, "execute", execute)
+        for zone in ({}, {"timezone": ""}):
+            assert get("rule_relativeTime", rules=rules | zone)["expected"]["time"] == wanted
+
+
 def test_rules_about_days_are_filled_in(get: Get) -> None:
-    today = dt.datetime.now(dt.UTC).date()
+    today = dt.date.today()  # noqa: DTZ011 - the machine's clock and zone are this host's
     single = {"relativeTime": {"from": "tomorrow"}, "expected": {"to": "ORD", "time": "{Year}-{Month0D}-{Day0D}"}}
     found = get("rule_relativeTime", rules=single)
     assert found["expected"]["to"] == "ORD"
@@ -402,9 +492,12 @@ STATE = 'xmlns:st="https://accessibility.ubuntu.example.org/ns/state"'
         (bar("a.org"), "a.org"),
         (bar("a.org", "Chromium"), "a.org"),
         (bar("a.org", "Firefox"), None),
-        (bar("a.org") + bar("b.org"), "b.org"),
-        (bar("a.org", more='st:focused="true"') + bar("b.org"), "a.org"),
+        (bar("a.org") + bar("b.org"), "a.org"),
+        (bar("a.org") + bar("b.org", more='st:focused="true"'), "a.org"),
+        (bar(" www.a.org "), " www.a.org "),
         (bar(""), None),
+        (bar("a.org") + bar(""), None),
+        (bar("") + bar("b.org"), "None"),
         ("", None),
     ],
 )

@@ -83,7 +83,15 @@ VALUES: list[tuple[str, Any, Any, dict[str, Any], float]] = [
     ("check_history_deleted", [["https://a.org", "", 0]], {"type": "keywords", "keywords": ["youtube"]}, {}, 1),
     ("check_history_deleted", [["https://youtube.com", "", 0]], {"type": "keywords", "keywords": ["youtube"]}, {}, 0),
     ("is_shortcut_on_desktop", {"x.desktop": "Name=Mail\nExec=m\n"}, {"type": "name", "name": "Mail"}, {}, 1),
-    ("is_shortcut_on_desktop", {"x.desktop": "Name=Mailer\n"}, {"type": "name", "name": "Mail"}, {}, 0),
+    ("is_shortcut_on_desktop", {"x.desktop": "Name=Mailer\n"}, {"type": "name", "name": "mail"}, {}, 1),
+    ("is_shortcut_on_desktop", {"x.desktop": "Name=Maps\n"}, {"type": "name", "name": "Mail"}, {}, 0),
+    ("is_shortcut_on_desktop", {"x.desktop": "Exec=M\n"}, {"type": "exec", "exec": "m --x"}, {}, 0),
+    ("is_expected_installed_extensions", ["Zoom for Google Chrome"], {"expected": ["Zoom Chrome Extension"]}, {}, 1),
+    ("is_expected_url_pattern_match", {"url": ""}, {"expected": ["^$"]}, {}, 1),
+    ("is_expected_active_tab", {"url": ""}, {"type": "url", "url": ""}, {}, 1),
+    ("check_direct_json_object", {"a": 3}, {"expected": {"a": [3]}, "expect_in_result": True}, {}, 0),
+    ("check_direct_json_object", {"a": ["x"]}, {"expected": {"a": "x"}, "expect_in_result": True}, {}, 1),
+    ("check_direct_json_object", [], {"expected": {}}, {}, 1),
     ("is_shortcut_on_desktop", {"x.desktop": "Exec=m --x\n"}, {"type": "exec", "exec": "m --x"}, {}, 1),
 ]
 
@@ -100,7 +108,6 @@ def test_values(score: Score, name: str, result: Any, expected: Any, options: di
         (3, "lt", 3, False),
         ("Anonym\nXYZ Lab", "re.S", "Anonym.XYZ", True),
         ("Anonym\nXYZ Lab", "re", "Anonym.XYZ", False),
-        (7, "re", "7", False),
         ("1.05", "approx:0.1", 1.0, True),
         (None, "approx:0.1", 1.0, False),
         (2, "range.te", [0, 2], True),
@@ -310,19 +317,74 @@ def test_filters_of_thunderbird(score: Score, write: Write) -> None:
     assert score("check_thunderbird_filter", path, {"unexpect": [right]}) == 0
 
 
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("check_json", {"unexpect": [{"key": ["a"], "method": "eq", "ref": 1}]}),
+        ("check_json_settings", {"expected": {}}),
+        ("check_list", {"unexpect": ["x"]}),
+        ("check_csv", {"unexpect": [{"a": "1"}]}),
+        ("check_thunderbird_prefs", {"unexpect": {"a": {"method": "eq", "ref": 1}}}),
+        ("check_config_status", {"key": "a", "value": "b"}),
+    ],
+)
+def test_a_file_that_is_not_utf_8_cannot_be_scored(score: Score, write: Write, metric: str, expected: Any) -> None:
+    with pytest.raises(UnicodeDecodeError):
+        score(metric, write("latin", b'{"b": "caf\xe9"}'), expected)
+
+
+def test_csv_files_with_another_encoding_are_compared(score: Score, write: Write) -> None:
+    latin = write("l.csv", b"caf\xe9,1\n")
+    assert score("compare_csv", latin, write("m.csv", b"caf\xe9,1\n")) == 1
+    assert score("compare_csv", latin, write("n.csv", "café,1\n")) == 1
+    assert score("compare_csv", write("b.csv", b"\xef\xbb\xbfa,1\n"), write("c.csv", "a,1\n")) == 0
+
+
+def test_any_preference_that_is_no_json_leaves_no_score(score: Score, write: Write) -> None:
+    path = write("prefs.js", 'user_pref("a", true);\nuser_pref("z", not json);\n')
+    with pytest.raises(ValueError, match="Expecting value"):
+        score("check_thunderbird_prefs", path, {"expect": {"a": {"method": "eq", "ref": True}}})
+
+
+def test_a_quoted_condition_of_a_filter_reaches_to_the_last_quote(score: Score, write: Write) -> None:
+    line = 'condition="OR (subject,contains,\\"a b\\") OR (from,is,\\"c\\")"\n'
+    path = write("rules.dat", 'name="A"\n' + line)
+    whole = {"condition": ['OR (subject,contains,"a b") OR (from,is,"c")']}
+    assert score("check_thunderbird_filter", path, {"expect": [whole]}) == 1
+    with pytest.raises(ValueError, match="begins with"):
+        score("check_thunderbird_filter", write("x.dat", line), {"expect": []})
+
+
+def test_a_blank_line_in_the_settings_of_gimp_leaves_no_score(score: Score, write: Write) -> None:
+    with pytest.raises(IndexError):
+        score("check_config_status", write("gimprc", "  \n(a b)\n"), {"key": "a", "value": "b"})
+
+
+def test_folders_of_thunderbird_as_osworld_scores_them(score: Score, write: Write) -> None:
+    gold = write("gold", "FROM - Mon\nSubject: a\n")
+    assert score("check_thunderbird_folder", write("other", "FROM - Wed\nSubject: b\n"), gold) == 1
+    assert score("check_thunderbird_folder", write("none", "no mail"), gold) == 0
+    assert (
+        score("check_thunderbird_folder", write("other", "FROM - Wed\nSubject: b\n"), gold, strict_evaluators=True) == 0
+    )
+
+
 def test_folders_of_thunderbird(score: Score, write: Write) -> None:
+    def scored(found: Any, gold: Any, **options: Any) -> float:
+        return score("check_thunderbird_folder", found, gold, strict_evaluators=True, **options)
+
     one = "FROM - Mon\nX-Mozilla-Status: 0001\nSubject: a\n\nhello\n"
     gone = "FROM - Tue\nX-Mozilla-Status: 0009\nSubject: b\n\nbye\n"
     other = "FROM - Wed\nX-Mozilla-Status: 0000\nSubject: c\n\nagain\n"
     expected = write("gold", other + one)
-    assert score("check_thunderbird_folder", write("found", one + gone + other + one), expected) == 1
-    assert score("check_thunderbird_folder", write("found", one), expected) == 0
+    assert scored(write("found", one + gone + other + one), expected) == 1
+    assert scored(write("found", one), expected) == 0
     found = write("found", one + gone + other)
-    assert score("check_thunderbird_folder", found, expected, remove_deleted=False) == 0
+    assert scored(found, expected, remove_deleted=False) == 0
     read = write("read", one.replace("0001", "0000") + other)
-    assert score("check_thunderbird_folder", read, expected) == 0
-    assert score("check_thunderbird_folder", read, expected, ignore_status=True) == 1
-    assert score("check_thunderbird_folder", [found, None], [expected, expected]) == 0
+    assert scored(read, expected) == 0
+    assert scored(read, expected, ignore_status=True) == 1
+    assert scored([found, None], [expected, expected]) == 0
 
 
 BAR: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import os
@@ -13,14 +14,19 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
+from playwright.async_api import Error
 
+from paragent.envs.osworld import devtools as devtools_module
 from paragent.envs.osworld.evaluating import GETTERS, evaluate
 from paragent.envs.osworld.evaluating.evaluator import evaluation_helpers
+from paragent.envs.osworld.evaluating.getters import pages
 from paragent.envs.osworld.evaluating.place import Place
-from paragent.envs.osworld.ground import Executed, Ground, GuestControl
+from paragent.envs.osworld.ground import Executed, Ground, GuestControl, GuestRefused
+from paragent.envs.osworld.setting_up import browser as browser_steps
 
 PAGE = """<html><head><title>Flights</title></head><body>
 <div class="date">Tue, Nov 17, 2026</div>
@@ -34,10 +40,17 @@ PAGE = """<html><head><title>Flights</title></head><body>
 </body></html>"""
 MORE = "<html><head><title>More</title></head><body><a id='link' href='https://x.org/'>there</a></body></html>"
 
+SLOW = "<html><head><title>Slow</title></head><body>here<img src='/silent'></body></html>"
+
 
 class Handler(BaseHTTPRequestHandler):
+    stopping = threading.Event()
+
     def do_GET(self) -> None:
-        body = (MORE if self.path.startswith("/more") else PAGE).encode()
+        if self.path.startswith("/silent"):
+            self.stopping.wait(100)
+            return
+        body = (SLOW if self.path.startswith("/slow") else MORE if self.path.startswith("/more") else PAGE).encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(body)))
@@ -51,9 +64,11 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield f"127.0.0.1:{server.server_address[1]}"
+    Handler.stopping.set()
     server.shutdown()
     server.server_close()
     thread.join(10)
@@ -110,6 +125,16 @@ class Guest:
     async def execute(self, command: Any, **_: Any) -> Executed:
         raise AssertionError(f"nobody asked for {command}")
 
+    async def launch(self, command: list[str], **_: Any) -> None:
+        raise GuestRefused(f"there is no {command[0]}")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser that is not there is not waited for, and neither is a page that does not load."""
+    for name, seconds in {"_START_SECONDS": 0.1, "_PAGE_SECONDS": 20.0, "_PRINT_PAUSE": 0.1}.items():
+        monkeypatch.setattr(pages, name, seconds)
+
 
 @pytest.fixture
 def get(devtools: str, site: str, tmp_path: Path) -> Callable[..., Any]:
@@ -128,8 +153,8 @@ def get(devtools: str, site: str, tmp_path: Path) -> Callable[..., Any]:
 
 def test_addresses(get: Callable[..., Any], site: str) -> None:
     assert get("active_url_from_accessTree") == f"http://{site}/flights?from=SEA&to=NYC&tags=a,b"
-    assert get("active_url_from_accessTree", shown="chrome://settings") == "chrome://settings"
-    assert get("active_url_from_accessTree", shown="www.a.org", goto_prefix="https://www.") == "https://www.a.org"
+    assert get("active_url_from_accessTree", shown="chrome://settings") == "http://chrome://settings"
+    assert get("active_url_from_accessTree", shown="www.a.org", goto_prefix="https://www.") == "https://www.www.a.org"
     assert get("active_url_from_accessTree", shown="") is None
     keys = ["from", "to", "nowhere"]
     assert get("active_tab_url_parse", parse_keys=keys) == {"from": "SEA", "to": "NYC", "nowhere": ""}
@@ -218,7 +243,64 @@ def test_the_page_in_front_is_loaded_once_more(get: Callable[..., Any]) -> None:
 
 def test_other_pages(get: Callable[..., Any], site: str) -> None:
     assert get("page_info", url=f"http://{site}/more")["title"] == "More"
-    assert get("page_info", url="http://x", at="127.0.0.1:9") is None
+    failed = {"title": "Connection failed", "url": "http://x", "content": ""}
+    assert get("page_info", url="http://x", at="127.0.0.1:9") == failed
+
+
+def test_pages_that_do_not_load_give_what_osworld_gives(
+    get: Callable[..., Any], site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = "http://127.0.0.1:9/"
+    for _ in range(5):  # closing a page that failed to load hung every other time
+        assert get("page_info", url=refused) == {"title": "Connection failed", "url": refused, "content": ""}
+        assert get("active_tab_info", shown="127.0.0.1:9/") is None
+    assert get("info_from_website", url=refused, infos=[{"selector": "h3"}], backups=["b"]) == ["b"]
+    path = get("pdf_from_url", path=refused, dest="page.pdf")
+    assert Path(path).read_bytes() == b"%PDF-1.4\n%EOF\n"
+    monkeypatch.setattr(pages, "_PAGE_SECONDS", 3.0)
+    slow = get("active_tab_info", shown=f"{site}/slow")
+    assert (slow["title"], slow["url"]) == ("Load timeout", f"http://{site}/slow")
+    assert "here" in slow["content"]
+    assert get("page_info", url=f"http://{site}/slow")["title"] == "Connection failed"
+
+
+def test_calls_that_the_browser_never_answers_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asking() -> None:
+        with pytest.raises(Error, match="did not answer"):
+            await devtools_module.limited(asyncio.Event().wait(), 0.01)
+        async with pages._page(opened()) as page:
+            pass
+        assert cast("Any", page).closing.is_set()
+
+    class Page:
+        closing = asyncio.Event()
+
+        async def close(self) -> None:
+            self.closing.set()
+            await asyncio.Event().wait()
+
+    async def opened() -> Any:
+        return Page()
+
+    monkeypatch.setattr(devtools_module.limited, "__defaults__", (0.01,))
+    asyncio.run(asyncio.wait_for(asking(), 30))
+
+
+@pytest.mark.parametrize("module", [pages, browser_steps, devtools_module])
+def test_every_call_to_a_page_has_a_limit(module: ModuleType) -> None:
+    """Playwright itself never gives up on these methods."""
+    endless = {"close", "content", "eval_on_selector_all", "evaluate", "new_page", "pdf", "stop", "title"}
+    for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())):
+        if (
+            isinstance(node, ast.Await)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Attribute)
+        ):
+            assert node.value.func.attr not in endless, ast.unparse(node)
+
+
+def test_the_appearance_of_the_browser_is_read_from_its_settings(get: Callable[..., Any]) -> None:
+    assert get("chrome_appearance_mode_ui") in {"light", "dark", "system"}
 
 
 def test_a_page_is_printed(get: Callable[..., Any], site: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,14 @@ def test_archives_of_any_kind(score: Score, zipped: Make, tarred: Make) -> None:
     gold = zipped("h.zip", inside)
     assert score("compare_archive", zipped("f.zip", inside | {"other.txt": "?"}), gold, file_path="docs") == 1
     assert score("compare_archive", zipped("f.zip", inside | {"docs/a.txt": "?"}), gold, file_path="docs") == 0.5
-    assert score("compare_archive", zipped("f.zip", inside), gold, file_path="nowhere") == 0
+    with pytest.raises(FileNotFoundError):
+        score("compare_archive", zipped("f.zip", inside), gold, file_path="nowhere")
+    with_folder = zipped("f.zip", {"a.pdf": pdf("x"), "more/b.pdf": pdf("y")})
+    assert score("compare_archive", with_folder, with_folder, file_type="pdf") == 0.5
+    with pytest.raises(IsADirectoryError):
+        score("compare_archive", gold, gold)
+    with pytest.raises(ValueError, match="no name of an archive"):
+        score("compare_archive", zipped("f.dat", inside), gold, file_path="docs")
     with pytest.raises(NotUnderstood):
         score("compare_archive", gold, gold, file_type="film")
 
@@ -132,6 +140,35 @@ def test_books(score: Score, zipped: Make) -> None:
     changed = zipped("f.epub", book | {"1.html": "<html><body><p>One</p><p>Three</p></body></html>"})
     assert 0.8 < score("compare_epub", changed, gold) < 1
     assert score("compare_epub", None, gold) == 0
+    with pytest.raises(ValueError, match="pages in folders"):
+        score("compare_epub", zipped("f.epub", {"text/1.html": book["1.html"]}), gold)
+
+
+def test_pdf_text_is_read_by_pymupdf_where_it_is_installed(
+    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Page:
+        def get_text(self) -> str:
+            return " as PyMuPDF reads it\n"
+
+    class Library:
+        @staticmethod
+        @contextlib.contextmanager
+        def open(path: str) -> Iterator[list[Page]]:
+            yield [Page()] if path.endswith("one.pdf") else [Page(), Page()]
+
+    monkeypatch.setattr("paragent.envs.osworld.evaluating.metrics.pdf._pymupdf", lambda: Library)
+    for name in ("one.pdf", "two.pdf"):
+        (tmp_path / name).write_bytes(pdf("x"))
+    found = score("compare_pdfs", str(tmp_path / "one.pdf"), str(tmp_path / "two.pdf"))
+    assert found == pytest.approx(2 * 19 / (19 + 40))
+
+
+def test_no_pdf_is_one_without_text(score: Score, tmp_path: Path) -> None:
+    (tmp_path / "x.pdf").write_bytes(pdf("x"))
+    (tmp_path / "empty.pdf").write_bytes(pdf(""))
+    assert score("compare_pdfs", None, str(tmp_path / "x.pdf")) == 0
+    assert score("compare_pdfs", None, str(tmp_path / "empty.pdf")) == 1
 
 
 def test_a_pdf_that_refers_to_itself_ends(score: Score, tmp_path: Path) -> None:

@@ -164,15 +164,33 @@ def test_where_things_are(score: Score, save: Callable[..., str]) -> None:
     assert score("check_textbox_on_leftside", save("t.png", text)) == 1
     assert score("check_textbox_on_leftside", save("u.png", text.transpose(Image.Transpose.FLIP_LEFT_RIGHT))) == 0
     assert score("check_textbox_on_leftside", save("w.png", Image.new("RGB", (100, 50), "white"))) == 0
-    mask, found = Image.new("RGB", (20, 30), "white"), Image.new("RGB", (20, 30), (10, 200, 20))
+    mask, found = Image.new("RGB", (30, 30), "white"), Image.new("RGB", (30, 30), (10, 200, 20))
     ImageDraw.Draw(mask).rectangle((5, 5, 9, 9), fill="black")
     ImageDraw.Draw(found).rectangle((5, 5, 9, 9), fill="red")
     assert score("check_green_background", save("f.png", found), save("k.png", mask)) == 1
     found.putpixel((0, 29), (200, 10, 10))
     assert score("check_green_background", save("f.png", found), save("k.png", mask)) == 0
+    wide = save("w.png", Image.new("RGB", (30, 20), (10, 200, 20)))
+    assert score("check_green_background", wide, wide) == 0
+    assert score("check_green_background", wide, wide, strict_evaluators=True) == 1
+
+
+def test_small_pictures_are_compared_by_smaller_windows_where_a_threshold_is_given(
+    score: Score, save: Callable[..., str]
+) -> None:
+    small = save("s.png", Image.linear_gradient("L").resize((5, 6)).convert("RGB"))
+    assert score("check_structure_sim_with_threshold", small, small) == 1
+    assert score("check_structure_sim", small, small) == 0
 
 
 def test_a_picture_that_is_too_large_is_not_opened(score: Score, save: Callable[..., str]) -> None:
     huge = save("h.png", Image.new("1", (9_000, 8_000)))  # a few kilobytes as a file
     with pytest.raises(ValueError, match="too large"):
         score("compare_images", huge, huge)
+
+
+def test_a_picture_that_is_cut_off_has_a_size(score: Score, save: Callable[..., str]) -> None:
+    path = Path(save("c.png", Image.linear_gradient("L")))
+    path.write_bytes(path.read_bytes()[:200])
+    assert score("check_image_size", str(path), {"width": 256, "height": 256}) == 1
+    assert score("check_image_size", str(path), {"width": 255}) == 0

@@ -12,6 +12,7 @@ import pptx
 import pytest
 from PIL import Image
 from pptx.dml.color import RGBColor
+from pptx.enum.dml import MSO_THEME_COLOR
 from pptx.enum.shapes import MSO_SHAPE
 from pptx.enum.text import PP_ALIGN
 from pptx.util import Emu, Inches, Pt
@@ -110,6 +111,19 @@ def second_run(made: Any) -> None:
     made.slides[0].shapes[0].text_frame.paragraphs[0].add_run().text = ""
 
 
+def blank_run(made: Any) -> None:
+    """Add a run without text to a box whose text is blank, which no other check looks at."""
+    made.slides[0].shapes.add_textbox(0, 0, Inches(1), Inches(1)).text_frame.paragraphs[0].add_run()
+
+
+def both(*changes: Change) -> Change:
+    def change(made: Any) -> None:
+        for one in changes:
+            one(made)
+
+    return change
+
+
 def grouped(alignment: Any) -> Change:
     def change(made: Any) -> None:
         box = made.slides[1].shapes.add_group_shape().shapes.add_textbox(0, 0, Inches(1), Inches(1)).text_frame
@@ -141,7 +155,10 @@ SAME: list[tuple[str, Change | None, Change | None, dict[str, Any], bool]] = [
     ("aligned", None, paragraph(alignment=PP_ALIGN.CENTER), {}, False),
     ("aligned left", None, paragraph(alignment=PP_ALIGN.LEFT), {}, True),
     ("aligned, not examined", None, paragraph(alignment=PP_ALIGN.CENTER), {"examine_alignment": False}, True),
-    ("indented", paragraph(level=0), paragraph(level=1), {"examine_bullets": False}, False),
+    ("indented by one", paragraph(level=0), paragraph(level=1), {}, True),
+    ("indented by two", paragraph(level=0), paragraph(level=2), {}, False),
+    ("level of a bullet", bullet("*"), both(bullet("*"), paragraph(level=1)), {}, False),
+    ("bullets beside an empty run", both(bullet("*"), blank_run), both(bullet("-"), blank_run), {}, True),
     (
         "indented, not examined",
         paragraph(level=1),
@@ -158,10 +175,11 @@ SAME: list[tuple[str, Change | None, Change | None, dict[str, Any], bool]] = [
     ("note not examined", None, noted("x"), {"examine_note": False}, True),
     ("runs", None, second_run, {}, False),
     ("runs not examined", None, second_run, {"examine_run_count": False}, True),
-    ("place", None, moved(1, "left", 1.2), {}, False),
-    ("nearly the place", None, moved(1, "left", 1.004), {}, True),
-    ("nearly the place, exactly", None, moved(1, "left", 1.004), {"approximately_tolerance": 0}, False),
-    ("place not examined", None, moved(1, "left", 1.2), {"examine_shape": False}, True),
+    ("place", None, moved(0, "left", 1.2), {}, False),
+    ("place of a picture", None, moved(1, "left", 1.2), {}, True),
+    ("nearly the place", None, moved(0, "left", 1.004), {}, True),
+    ("nearly the place, exactly", None, moved(0, "left", 1.004), {"approximately_tolerance": 0}, False),
+    ("place not examined", None, moved(0, "left", 1.2), {"examine_shape": False}, True),
     ("what nobody knows", None, None, {"examine_shape_lenient_height": True, "_note": "x"}, True),
     ("table: colour", coloured(1, cell_run), coloured(2, cell_run), {}, False),
     ("table: bold", None, font("bold", True, cell_run), {"examine_font_bold": False}, False),
@@ -191,6 +209,19 @@ def test_presentations_are_the_same(
 ) -> None:
     paths = [slides(file, *([change] if change else [])) for file, change in (("f.pptx", found), ("g.pptx", gold))]
     assert score("compare_pptx_files", *paths, **options) == same
+
+
+def theme_background(made: Any) -> None:
+    fill = made.slides[0].background.fill
+    fill.solid()
+    fill.fore_color.theme_color = MSO_THEME_COLOR.ACCENT_1
+
+
+def test_a_background_of_the_theme_leaves_no_score(score: Score, slides: Callable[..., str]) -> None:
+    path = slides("f.pptx", theme_background)
+    with pytest.raises(AttributeError):
+        score("compare_pptx_files", path, path, examine_background_color=False)
+    assert score("evaluate_presentation_fill_to_rgb_distance", path, {"rgb": [255, 0, 0]}) == 0
 
 
 def titled(top: float) -> Change:

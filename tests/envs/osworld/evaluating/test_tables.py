@@ -255,6 +255,8 @@ def test_an_unknown_rule_is_an_error_and_all_rules_count(score: Score, book: Cal
     found, gold = book("found.xlsx"), book("gold.xlsx")
     with pytest.raises(NotUnderstood, match="magic"):
         score("compare_table", found, gold, rules=[{"type": "magic"}])
+    with pytest.raises(TypeError):
+        score("compare_table", found, gold)
     wrong = {"type": "check_cell", "sheet_idx": 0, "coordinate": "A1", "props": {"value": {"method": "eq", "ref": "x"}}}
     assert score("compare_table", found, gold, rules=[*data(), wrong]) == 0
 
@@ -264,6 +266,83 @@ def test_cities_in_order(score: Score, book: Callable[..., str]) -> None:
     expected: list[Any] = [f"City {number}" for number in range(20)] + [["Town 20", "City 20"]]
     assert score("compare_conference_city_in_order", book("a.xlsx", rows), {"expected": expected}) == 1
     assert score("compare_conference_city_in_order", book("a.xlsx", rows), {"expected": expected[::-1]}) == 0
+    rows[1][2] = "MONTRÉAL, Canada"
+    montreal = {"expected": ["Montreal", *expected[1:]]}
+    assert score("compare_conference_city_in_order", book("a.xlsx", rows), montreal) == 1
+
+
+@pytest.mark.parametrize(
+    ("formula", "rows"),
+    [
+        ("B2>2", [3, 4]),
+        ("$B2>=2", [2, 3, 4]),
+        ("MOD(B2,2)=0", [2, 4]),
+        ("AND(B2>1,NOT(B2=3))", [2, 4]),
+        ("WEEKDAY(B2)=2", [2]),
+        ("B2=MAX($B$2:$B$5)", [4]),
+        ('LEFT(B2,1)="3"', [3]),
+        ('NOT(ISERROR(SEARCH("2",B2)))', [2]),
+        ("IF(B2>3,TRUE,FALSE)", [4]),
+        ("(B2+1)*2>=8", [3, 4]),
+        ("B2>C2", []),
+        ("B2>", []),
+    ],
+)
+def test_conditional_formats_with_formulas(
+    score: Score, book: Callable[..., str], formula: str, rows: list[int]
+) -> None:
+    """The gold workbook has a condition, the others the look it gives to the rows it should hold for."""
+    red = PatternFill("solid", bgColor="FFFF0000", fgColor="FFFF0000")
+    content = [["n", "v"], *(["x", number] for number in range(1, 5))]
+
+    def condition(workbook: Any) -> None:
+        workbook["Sheet1"].conditional_formatting.add("B2:B5", FormulaRule([formula], fill=red))
+
+    def painted(workbook: Any) -> None:
+        for row in rows:
+            workbook["Sheet1"].cell(row=row + 1, column=2).fill = red
+
+    rule = [{"type": "style", "sheet_idx0": 0, "sheet_idx1": "EI0", "props": ["bgcolor"]}]
+    gold = book("gold.xlsx", content, condition)
+    assert score("compare_table", book("f.xlsx", content, painted), gold, rules=rule) == 1
+    if rows:
+        assert score("compare_table", book("f.xlsx", content), gold, rules=rule) == 0
+
+
+def test_a_formula_that_is_not_computed_gives_no_score(score: Score, book: Callable[..., str]) -> None:
+    def condition(workbook: Any) -> None:
+        workbook["Sheet1"].conditional_formatting.add("B2:B5", FormulaRule(["VLOOKUP(B2,$A$1:$B$3,2)=1"]))
+
+    path = book("gold.xlsx", change=condition)
+    rule = [{"type": "style", "sheet_idx0": 0, "sheet_idx1": "EI0", "props": ["bgcolor"]}]
+    with pytest.raises(ValueError, match="VLOOKUP"):
+        score("compare_table", path, path, rules=rule)
+
+
+def test_scrolling_does_not_change_where_a_sheet_is_frozen(score: Score, book: Callable[..., str]) -> None:
+    def frozen(top_left: str) -> Change:
+        def change(workbook: Any) -> None:
+            workbook["Sheet1"].freeze_panes = "B2"
+            workbook["Sheet1"].sheet_view.pane.topLeftCell = top_left
+
+        return change
+
+    rule = [{"type": "freeze", "sheet_idx0": 0, "sheet_idx1": "EI0"}]
+    gold = book("gold.xlsx", change=frozen("B2"))
+    assert score("compare_table", book("f.xlsx", change=frozen("F20")), gold, rules=rule) == 1
+    assert score("compare_table", book("f.xlsx"), gold, rules=rule) == 0
+
+
+@pytest.mark.parametrize("kind", ["chart", "style", "row_props", "filter", "pivot_table"])
+def test_sheets_that_neither_book_has_are_the_same(score: Score, book: Callable[..., str], kind: str) -> None:
+    rule = [{"type": kind, "sheet_idx0": "RI7", "sheet_idx1": "EI7"}]
+    assert score("compare_table", book("f.xlsx"), book("g.xlsx"), rules=rule) == 1
+
+
+def test_a_font_without_a_colour_leaves_no_score(score: Score, book: Callable[..., str]) -> None:
+    plain = book("h.xlsx", change=lambda workbook: setattr(workbook["Sheet1"]["A1"], "font", Font(name="Arial")))
+    with pytest.raises(AttributeError):
+        score("compare_table", plain, plain, rules=style("font_color"))
 
 
 def pivot(*, row: int = 1, subtotal: str = "sum", filtered: bool = False, shift: int = 0) -> Change:

@@ -12,11 +12,11 @@ from paragent.bounded import CallFailed, Helpers
 from paragent.envs.osworld.evaluating.families import GETTERS, INFEASIBLE, METRICS
 from paragent.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 from paragent.envs.osworld.evaluating.place import PARSE_SECONDS, Place, far_side
+from paragent.envs.osworld.ground import GuestRefused
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from paragent.envs.osworld.ground import Ground
 
@@ -54,7 +54,9 @@ def _listed(evaluator: Mapping[str, Any], name: str, length: int) -> list[Any]:
     return [entry or None for entry in given[:length]] + [None] * (length - len(given))
 
 
-async def evaluate(evaluator: Mapping[str, Any], ground: Ground, *, helpers: Helpers | None = None) -> float:
+async def evaluate(
+    evaluator: Mapping[str, Any], ground: Ground, *, helpers: Helpers | None = None, strict: bool = False
+) -> float:
     """Score an attempt, from 0 to 1, as OSWorld does.
 
     The steps of `postconfig` are run first. A task that is infeasible is solved by the action FAIL and by nothing else, and
@@ -66,6 +68,7 @@ async def evaluate(evaluator: Mapping[str, Any], ground: Ground, *, helpers: Hel
         evaluator: the field `evaluator` of a task.
         ground: the attempt's.
         helpers: processes to run metrics in, from `evaluation_helpers`; without it they are started, and ended, here.
+        strict: whether metrics that OSWorld has with a mistake score sensibly instead of as OSWorld does.
 
     Raises:
         UnknownName: a getter or a metric does not exist here; `missing` tells beforehand.
@@ -78,14 +81,25 @@ async def evaluate(evaluator: Mapping[str, Any], ground: Ground, *, helpers: Hel
     infeasible = checks[0].metric == INFEASIBLE
     if not infeasible:
         _load(checks)
-    if steps := evaluator.get("postconfig"):
-        await ground.set_up(steps)
-    if infeasible or ground.failed:
+    prepared = await _prepared(ground, evaluator.get("postconfig") or [])
+    if infeasible or ground.failed or not prepared:
         return float(infeasible and ground.failed)
+    conjunction = str(evaluator.get("conj", "and"))
     if helpers is not None:
-        return await _joined(checks, str(evaluator.get("conj", "and")), ground, helpers)
+        return await _joined(checks, conjunction, ground, helpers, strict)
     async with evaluation_helpers() as own:
-        return await _joined(checks, str(evaluator.get("conj", "and")), ground, own)
+        return await _joined(checks, conjunction, ground, own, strict)
+
+
+async def _prepared(ground: Ground, steps: Sequence[Mapping[str, Any]]) -> bool:
+    """Run the evaluator's own steps; return whether the guest did not refuse one, as to open a file that the agent deleted."""
+    try:
+        if steps:
+            await ground.set_up(steps)
+    except GuestRefused as error:
+        _log.info("a step before the evaluation was refused, which counts as 0: %s", error)
+        return False
+    return True
 
 
 @asynccontextmanager
@@ -104,10 +118,10 @@ def _load(checks: list[Check]) -> None:
                 GETTERS.load(side["type"])
 
 
-async def _joined(checks: list[Check], conjunction: str, ground: Ground, helpers: Helpers) -> float:
+async def _joined(checks: list[Check], conjunction: str, ground: Ground, helpers: Helpers, strict: bool) -> float:
     scores = []
     for check in checks:
-        score = await _one(check, ground, helpers)
+        score = await _one(check, ground, helpers, strict)
         if conjunction == "and" and score == 0.0:
             return 0.0
         if conjunction == "or" and score == 1.0:
@@ -116,16 +130,19 @@ async def _joined(checks: list[Check], conjunction: str, ground: Ground, helpers
     return sum(scores) / len(scores) if conjunction == "and" else max(scores)
 
 
-async def _one(check: Check, ground: Ground, helpers: Helpers) -> float:
+async def _one(check: Check, ground: Ground, helpers: Helpers, strict: bool) -> float:
     try:
-        result = await _get(check.result, ground, ground.folder / "result", helpers)
-        expected = await _get(check.expected, ground, ground.folder / "expected", helpers)
-    except FileNotFoundError as error:
-        _log.info("%s: %s", check.metric, error)
+        found = ground.folder / "result"
+        result = await _get(check.result, Place(ground, found, helpers))
+        known = None if strict else found
+        expected = await _get(check.expected, Place(ground, ground.folder / "expected", helpers, known))
+    except (FileNotFoundError, GuestRefused) as error:
+        _log.info("%s has nothing to look at, which counts as 0: %s", check.metric, error)
         return 0.0
     try:
-        arguments = (check.metric, result, expected, dict(check.options))
-        score = float(await helpers.call("score", *arguments, limit=PARSE_SECONDS))
+        arguments = [result] if check.expected is None else [result, expected]
+        call = helpers.call("score", check.metric, arguments, dict(check.options), strict, limit=PARSE_SECONDS)
+        score = float(await call)
     except CallFailed as error:
         if error.kind == NotUnderstood.__name__:
             raise ConfigError(f"the task's evaluator cannot be used: {check.metric}: {error}") from None
@@ -134,8 +151,8 @@ async def _one(check: Check, ground: Ground, helpers: Helpers) -> float:
     return 0.0 if math.isnan(score) else min(max(score, 0.0), 1.0)
 
 
-async def _get(config: Mapping[str, Any] | None, ground: Ground, folder: Path, helpers: Helpers) -> Any:
+async def _get(config: Mapping[str, Any] | None, place: Place) -> Any:
     if config is None:
         return None
-    folder.mkdir(parents=True, exist_ok=True)
-    return await GETTERS.load(config["type"])(Place(ground, folder, helpers), config)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    return await GETTERS.load(config["type"])(place, config)

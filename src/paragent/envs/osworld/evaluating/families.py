@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paragent._plugins import Family, Member
 
-__all__ = ["ACCOUNTS", "GETTERS", "INFEASIBLE", "LEFT_OUT", "METRICS"]
+__all__ = ["ACCOUNTS", "GETTERS", "INFEASIBLE", "LEFT_OUT", "METRICS", "STRICT"]
 
 INFEASIBLE = "infeasible"
 """The metric of tasks that cannot be done; it looks at the agent's last action alone."""
@@ -108,6 +108,8 @@ METRICS = Family(
     entry_points="paragent.osworld_metrics",
 )
 
+STRICT = frozenset({"check_green_background", "check_thunderbird_folder"})
+"""Metrics that OSWorld has with a mistake: it is repeated by default, and left out if `strict_evaluators` is on."""
 ACCOUNTS = {"googledrive_file": "a Google account"}
 """Getters that need an account which no host has by itself."""
 LEFT_OUT = {

@@ -5,20 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from paragent._plugins import load_dotted
-from paragent.envs.osworld.evaluating.families import METRICS
+from paragent.envs.osworld.evaluating.families import METRICS, STRICT
 
 __all__ = ["parse", "score"]
 
 
-def score(name: str, result: Any, expected: Any, options: dict[str, Any]) -> float:
-    """Return what a metric says. Without an expectation it is called without one.
+def score(name: str, arguments: list[Any], options: dict[str, Any], strict: bool = False) -> float:
+    """Return what a metric says about the result and, if the task has one, the expectation.
+
+    Args:
+        name: the metric's.
+        arguments: the result, or the result and what is expected.
+        options: the task's.
+        strict: whether a metric that has a known mistake of OSWorld's leaves it out.
 
     Raises:
         Exception: whatever the metric raised.
     """
-    metric = METRICS.load(name)
-    value = metric(result, **options) if expected is None else metric(result, expected, **options)
-    return float(value)
+    more = {"strict_evaluators": True} if strict and name in STRICT else {}
+    return float(METRICS.load(name)(*arguments, **options, **more))
 
 
 def parse(function: str, arguments: list[Any]) -> Any:

@@ -1,9 +1,10 @@
-"""What an evaluator needs and is not there, found out without touching a machine."""
+"""What an evaluator needs and is not there, and where its score can differ, found out without touching a machine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paragent.envs.osworld.evaluating.differences import DIFFERENCES
 from paragent.envs.osworld.evaluating.evaluator import checks_of
 from paragent.envs.osworld.evaluating.families import ACCOUNTS, GETTERS, INFEASIBLE, LEFT_OUT, METRICS
 from paragent.errors import MissingExtra, MissingProgram, UnknownName
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from paragent._plugins import Family
 
-__all__ = ["missing"]
+__all__ = ["differing", "missing"]
 
 
 def missing(evaluator: Mapping[str, Any]) -> list[str]:
@@ -26,6 +27,16 @@ def missing(evaluator: Mapping[str, Any]) -> list[str]:
         for reason in (_lack(METRICS, "metric", check.metric), *(_lack(GETTERS, "getter", side) for side in sides)):
             if reason:
                 found[reason] = None
+    return list(found)
+
+
+def differing(evaluator: Mapping[str, Any]) -> list[str]:
+    """Return why the score of an evaluator can differ from OSWorld's, each reason once; empty if it is the same."""
+    found: dict[str, None] = {}
+    for check in checks_of(evaluator):
+        for name in (check.metric, *(side["type"] for side in (check.result, check.expected) if side is not None)):
+            if name in DIFFERENCES:
+                found[f"{name}: {DIFFERENCES[name]}"] = None
     return list(found)
 
 

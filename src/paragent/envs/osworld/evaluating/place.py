@@ -30,6 +30,8 @@ class Place:
     ground: Ground
     folder: Path
     helpers: Helpers
+    found: Path | None = None
+    """Of an expectation: the folder of the result. OSWorld has one folder for both and downloads no file that it has already."""
 
     def path(self, name: str) -> Path:
         """Return the path of a file of this side; folders on the way are made.

@@ -8,9 +8,11 @@ import logging
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from playwright.async_api import Error, async_playwright
+from playwright.async_api import Error
 
-from paragent.errors import EnvironmentFailed
+from paragent.envs.osworld.controller import browser_address
+from paragent.envs.osworld.devtools import driver, limited
+from paragent.errors import EnvironmentFailed, MachineFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -36,13 +38,13 @@ async def open_tabs(devtools: str, urls: Sequence[str]) -> None:
     """
     async with _tabs(devtools) as context:
         for number, url in enumerate(urls):
-            page = await context.new_page()
+            page = await limited(context.new_page())
             try:
                 await page.goto(url, timeout=_PAGE_SECONDS * 1000)
             except Error as error:
                 _log.warning("the page %s did not load: %s", url, error)
             if number == 0 and len(context.pages) > 1:
-                await context.pages[0].close()
+                await limited(context.pages[0].close())
 
 
 async def close_tabs(devtools: str, urls: Sequence[str]) -> None:
@@ -55,19 +57,20 @@ async def close_tabs(devtools: str, urls: Sequence[str]) -> None:
     async with _tabs(devtools) as context:
         for page in context.pages:
             if _plain(page.url) in unwanted:
-                await page.close()
+                await limited(page.close())
 
 
 @contextlib.asynccontextmanager
 async def _tabs(devtools: str) -> AsyncIterator[BrowserContext]:
     """Connect to the browser; it goes on when the connection ends."""
-    async with async_playwright() as playwright:
+    async with driver() as playwright:
         deadline = asyncio.get_running_loop().time() + _CONNECT_SECONDS
         while True:
             try:
-                browser = await playwright.chromium.connect_over_cdp(f"http://{devtools}", timeout=10_000)
+                address = await browser_address(devtools)
+                browser = await playwright.chromium.connect_over_cdp(address, timeout=10_000)
                 break
-            except Error as error:
+            except (Error, MachineFailed) as error:
                 if asyncio.get_running_loop().time() > deadline:
                     raise EnvironmentFailed(f"the guest's browser does not answer at {devtools}: {error}") from error
             await asyncio.sleep(_PAUSE)

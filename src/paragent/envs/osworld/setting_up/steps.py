@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import logging
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from paragent.envs.osworld.actions import BadAction, command_of, read_action
+from paragent.envs.osworld.ground import GuestRefused
 from paragent.envs.osworld.setting_up.fetching import fetch
-from paragent.errors import EnvironmentFailed, MachineFailed
+from paragent.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from paragent.envs.osworld.controller import Controller
     from paragent.envs.osworld.ground import Ground
@@ -24,6 +26,8 @@ __all__ = ["STEPS", "lacking", "set_up"]
 
 _UNTIL_SECONDS = 300.0
 """How long a command is repeated for the sake of its `until`; OSWorld would do it for ever."""
+_UNTIL_FAILURES = 5
+"""After so many tries that the guest could not run, it is not tried again, as in OSWorld."""
 _UNTIL_PAUSE = 0.3
 """Seconds between two such tries, as in OSWorld."""
 _log = logging.getLogger(__name__)
@@ -68,6 +72,19 @@ def _guest(ground: Ground) -> Controller:
     return cast("Controller", ground.controller)
 
 
+@contextlib.contextmanager
+def _refusal_logged(what: str) -> Iterator[None]:
+    """Go on when the guest refuses: in OSWorld these steps log it, and tasks rely on that.
+
+    Raises:
+        InfrastructureError: the guest does not answer.
+    """
+    try:
+        yield
+    except GuestRefused as error:
+        _log.warning("%s: %s", what, error)
+
+
 # --- files ----------------------------------------------------------------------------------------------------------------
 
 
@@ -89,7 +106,8 @@ async def _open(ground: Ground, path: str) -> None:
 
 
 async def _change_wallpaper(ground: Ground, path: str) -> None:
-    await _guest(ground).change_wallpaper(path)
+    with _refusal_logged(f"the wallpaper {path!r} was not set"):
+        await _guest(ground).change_wallpaper(path)
 
 
 # --- commands -------------------------------------------------------------------------------------------------------------
@@ -100,7 +118,8 @@ async def _launch(ground: Ground, command: str | list[str], shell: bool | str = 
     filled = _filled(command, ground)
     if isinstance(filled, str) and not in_shell:
         filled = shlex.split(filled)
-    await _guest(ground).launch(filled, shell=in_shell)
+    with _refusal_logged(f"{filled!r} was not launched"):
+        await _guest(ground).launch(filled, shell=in_shell)
 
 
 async def _execute(
@@ -114,14 +133,16 @@ async def _execute(
     """Run a command, again and again if it says until when; its output can be kept in the attempt's folder."""
     filled = _filled(command, ground)
     deadline = asyncio.get_running_loop().time() + _UNTIL_SECONDS
+    failures = 0
     while True:
         done = await _guest(ground).execute(filled, shell=_truth(shell))
         if done.status != "success":
+            failures += 1
             _log.warning("the set-up command %r could not be run: %s", filled, done.error)
         for name, text in ((stdout, done.output), (stderr, done.error)):
-            if name:
+            if name and done.status == "success":
                 (ground.folder / Path(name).name).write_text(text, encoding="utf-8")
-        if not until or _came_true(until, done):
+        if not until or _came_true(until, done) or failures >= _UNTIL_FAILURES:
             return
         if asyncio.get_running_loop().time() > deadline:
             raise EnvironmentFailed(f"{filled!r} did not give {dict(until)} within {_UNTIL_SECONDS:g} s")
@@ -141,7 +162,7 @@ async def _execute_with_verification(
         filled, verification or {}, shell=_truth(shell), max_wait_time=max_wait_time, check_interval=check_interval
     )
     if done.status != "success":
-        raise EnvironmentFailed(f"{filled!r} did not bring about {verification}: {done.error}")
+        raise GuestRefused(f"{filled!r} did not bring about {verification}: {done.error}")
 
 
 async def _sleep(_: Ground, seconds: float) -> None:
@@ -181,18 +202,13 @@ def _filled(command: str | list[str], ground: Ground) -> str | list[str]:
 
 
 async def _activate_window(ground: Ground, window_name: str, strict: bool = False, by_class: bool = False) -> None:
-    """A window that is not there is no failure in OSWorld; tasks rely on it."""
-    try:
+    with _refusal_logged(f"no window {window_name!r} was activated"):
         await _guest(ground).activate_window(window_name, strict=strict, by_class=by_class)
-    except MachineFailed as error:
-        _log.warning("no window %r was activated: %s", window_name, error)
 
 
 async def _close_window(ground: Ground, window_name: str, strict: bool = False, by_class: bool = False) -> None:
-    try:
+    with _refusal_logged(f"no window {window_name!r} was closed"):
         await _guest(ground).close_window(window_name, strict=strict, by_class=by_class)
-    except MachineFailed as error:
-        _log.warning("no window %r was closed: %s", window_name, error)
 
 
 async def _act(ground: Ground, action_list: Sequence[Any]) -> None:

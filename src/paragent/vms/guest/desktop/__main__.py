@@ -6,7 +6,7 @@ import argparse
 import os
 import socket
 
-from paragent.vms.guest.agent import Server
+from paragent.vms.guest.agent import Server, secret_source
 from paragent.vms.guest.desktop.applications import APPLICATIONS
 from paragent.vms.guest.desktop.clock import split
 from paragent.vms.guest.desktop.server import DesktopGuest, DesktopHandler
@@ -31,7 +31,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--applications", default=every, help="which are open at first")
     parser.add_argument("--application-seconds", type=float, default=30.0, help="for their windows to appear")
     parser.add_argument("--one-by-one", action="store_true", help="open them one after the other")
+    parser.add_argument("--secret-file", help="has the secret by which the pool says who holds this machine")
+    parser.add_argument("--secret-fd", type=int, help="a pipe from which that secret is read instead")
     options = parser.parse_args(arguments)
+    secret = secret_source(options.secret_file, options.secret_fd)
     width, _, height = options.screen.partition("x")
     os.makedirs(options.folder, exist_ok=True)
     home = environment(options.folder)
@@ -42,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     start_session(options.folder, options.applications.split(","), options.application_seconds, options.one_by_one)
     inherited = options.fd is not None
     listener = socket.socket(fileno=options.fd) if inherited else socket.create_server((options.host, options.port))
-    guest = DesktopGuest(options.folder, clock)
+    guest = DesktopGuest(options.folder, clock, secret)
     guest.rehearse()
     with Server(listener, guest, DesktopHandler) as server:
         server.serve_forever(poll_interval=60)

@@ -29,6 +29,7 @@ _RARE = "window:shade"
 _FILLING = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each question to a cache that may be empty because its program has only just been asked to fill it."""
 _ON_SCREEN = 0
+_LASTING = {"actions", "attributes"}
 _EXTENDED = "extended"
 STATES = [
     "invalid", "active", "armed", "busy", "checked", "collapsed", "defunct", "editable", "enabled", "expandable", "expanded",
@@ -113,6 +114,8 @@ class Watcher:
         self._left, self._deadline = 0, 0.0
         self._bus: Bus | None = None
         self._known: set[str] = set()
+        self._lasting: dict[Reference, dict[str, Any]] = {}
+        """What objects told once and do not change: their attributes, and what can be done with them."""
 
     def desktop(self, seconds: float, among: str = "") -> Node:
         """Return the root with all applications and what they have: names, roles, states.
@@ -130,12 +133,10 @@ class Watcher:
         self._describe(programs)
         if among:
             programs = [node for node in programs if node.name and node.name.lower() in among.lower()]
-        caches = self._caches(programs)
-        asked = (_PROPERTIES, "Get", "ss", f"{_ATSPI}Application", "ToolkitName")
-        toolkits = self._ask([node.call(*asked) for node in programs])
-        for node, cache, toolkit in zip(programs, caches, toolkits, strict=True):
-            node.attributes = {"toolkit": str(toolkit[0])} if toolkit else {}
-            _arrange(node, cache)
+        unordered: list[Node] = []
+        for node, cache in zip(programs, self._caches(programs), strict=True):
+            unordered += _arrange(node, cache)
+        self._order(unordered)
         root.children = programs
         self._complete(programs)
         return root
@@ -196,6 +197,14 @@ class Watcher:
             node.interfaces = set(interfaces[0] if interfaces else ())
             node.name, node.count = str(name[0]) if name else "", int(children[0]) if children else 0
 
+    def _order(self, nodes: Sequence[Node]) -> None:
+        """Put what is inside of nodes into the order that they tell; caches know it of few toolkits."""
+        for node, answer in zip(
+            nodes, self._ask([node.call("Accessible", "GetChildren") for node in nodes]), strict=True
+        ):
+            places = {Reference(*each): place for place, each in enumerate(answer[0] if answer else ())}
+            node.children.sort(key=lambda child: places.get(child.reference, len(places)))
+
     def _complete(self, level: Sequence[Node]) -> None:
         """Go down the tree and ask for what the caches left out, a level at a time."""
         for _ in range(self._depth):
@@ -213,16 +222,43 @@ class Watcher:
                 return
 
     def look(self, nodes: Iterable[Node]) -> None:
-        """Ask for what changes: where things are, their texts and numbers, what can be done with them."""
-        asked: list[tuple[Node, str]] = []
-        calls: list[Call] = []
-        for node in nodes:
-            for what, call in _questions(node):
-                asked.append((node, what))
-                calls.append(call)
-        for (node, what), answer in zip(asked, self._ask(calls), strict=True):
+        """Ask for what changes, as places, texts and numbers, and of objects that are new for what does not."""
+        seen = list(nodes)
+        self._lasting = {node.reference: self._lasting.get(node.reference, {}) for node in seen}
+        asked = [(node, what, call) for node in seen for what, call in self._questions(node)]
+        for (node, what, _), answer in zip(asked, self._ask([call for *_, call in asked]), strict=True):
             if answer is not None:
-                _take(node, what, answer[0])
+                value = dict(answer[0]) if what in {"values", "attributes"} else answer[0]
+                if what in _LASTING:
+                    self._lasting[node.reference][what] = value
+                else:
+                    setattr(node, what, value)
+        self._name_actions([node for node, what, _ in asked if what == "actions"])
+        for node in seen:
+            for what, value in self._lasting[node.reference].items():
+                setattr(node, what, value)
+
+    def _name_actions(self, nodes: Sequence[Node]) -> None:
+        """Ask for the names of actions as programs spell them; with all else about them come translated ones."""
+        told = [(self._lasting[node.reference].get("actions", ()), node) for node in nodes]
+        calls = [node.call("Action", "GetName", "i", index) for actions, node in told for index in range(len(actions))]
+        names = iter(self._ask(calls))
+        for actions, node in told:
+            named = [(str(name[0]) if (name := next(names)) else shown, *more) for shown, *more in actions]
+            self._lasting[node.reference]["actions"] = named
+
+    def _questions(self, node: Node) -> Iterable[tuple[str, Call]]:
+        lasting = self._lasting[node.reference]
+        if node.can("Text"):
+            yield "text", node.call("Text", "GetText", "ii", 0, -1)
+        if node.can("Component") and node.showing:
+            yield "place", node.call("Component", "GetExtents", "u", _ON_SCREEN)
+        if node.can("Value"):
+            yield "values", node.call(_PROPERTIES, "GetAll", "s", f"{_ATSPI}Value")
+        if node.can("Action") and "actions" not in lasting:
+            yield "actions", node.call("Action", "GetActions")
+        if "attributes" not in lasting:
+            yield "attributes", node.call("Accessible", "GetAttributes")
 
 
 def _role(number: int) -> str:
@@ -234,8 +270,8 @@ def _states(words: Sequence[int]) -> list[str]:
     return [name for number, name in enumerate(STATES) if number and bits >> number & 1]
 
 
-def _arrange(program: Node, items: Sequence[Any]) -> None:
-    """Make a tree of what a program's cache has."""
+def _arrange(program: Node, items: Sequence[Any]) -> list[Node]:
+    """Make a tree of what a program's cache has; return the nodes of which it does not tell how children are ordered."""
     nodes = {program.reference: program}
     inside: dict[Reference, list[tuple[int, Node]]] = {}
     for position, item in enumerate(items):
@@ -250,27 +286,10 @@ def _arrange(program: Node, items: Sequence[Any]) -> None:
             node.count = len(item[3])
         if node is not program:
             inside.setdefault(Reference(*item[2]), []).append((index, node))
+    unordered = []
     for reference, children in inside.items():
         if reference in nodes:
             nodes[reference].children = [node for _, node in sorted(children, key=lambda pair: pair[0])]
-
-
-def _questions(node: Node) -> Iterable[tuple[str, Call]]:
-    if node.can("Text"):
-        yield "text", node.call("Text", "GetText", "ii", 0, -1)
-    if not node.showing:
-        return
-    if node.can("Component"):
-        yield "place", node.call("Component", "GetExtents", "u", _ON_SCREEN)
-    if node.can("Action"):
-        yield "actions", node.call("Action", "GetActions")
-    if node.can("Value"):
-        yield "values", node.call(_PROPERTIES, "GetAll", "s", f"{_ATSPI}Value")
-    if not node.attributes:
-        yield "attributes", node.call("Accessible", "GetAttributes")
-
-
-def _take(node: Node, what: str, answer: Any) -> None:
-    if what in {"values", "attributes"}:
-        answer = dict(answer)
-    setattr(node, what, answer)
+            if sorted(index for index, _ in children) != list(range(len(children))):
+                unordered.append(nodes[reference])
+    return unordered

@@ -307,7 +307,6 @@ def typewrite(message: str | Iterable[str], interval: float = 0.0, **_: Any) -> 
 def hotkey(*args: Any, interval: float = 0.0, **_: Any) -> None:
     """Press keys one after the other, then let them go from the last to the first."""
     keys = list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else list(args)
-    keys = [key.lower() if len(key) == 1 else key for key in keys]
     with _one_call():
         for key in keys:
             _ignore_unknown(_keyboard().down, key)
@@ -339,19 +338,29 @@ def _ignore_unknown(act: Callable[[str], None], key: str) -> None:
 # --- screen and the rest --------------------------------------------------------------------------------------------------
 
 
-def screenshot(imageFilename: str | None = None, **_: Any) -> Any:
-    """Take a picture of the screen: write it to a file, and return it if Pillow is there, else its bytes as PNG."""
+def screenshot(imageFilename: str | None = None, region: Sequence[int] | None = None, **_: Any) -> Any:
+    """Return the screen, or a region of it (left, top, width, height), as a picture of Pillow; write it to a file if asked to.
+
+    Without Pillow it is the whole screen as the bytes of a PNG file.
+    """
     data = _take(x11.connect())
-    if imageFilename:
-        with open(imageFilename, "wb") as file:
-            file.write(data)
     try:
         import io
 
         from PIL import Image  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
+        if imageFilename:
+            with open(imageFilename, "wb") as file:
+                file.write(data)
         return data
-    return Image.open(io.BytesIO(data))
+    picture: Any = Image.open(io.BytesIO(data))
+    picture.load()
+    if region is not None:
+        left, top, width, height = region
+        picture = picture.crop((left, top, left + width, top + height))
+    if imageFilename:
+        picture.save(imageFilename)
+    return picture
 
 
 def pixel(x: int, y: int) -> tuple[int, int, int]:

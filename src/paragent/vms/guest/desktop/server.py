@@ -30,7 +30,7 @@ import subprocess
 import tempfile
 import time
 import urllib.parse
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paragent.vms.guest.agent import COMMAND_SECONDS, Answer, Guest, Handler, Refused, fields_of
 from paragent.vms.guest.desktop import windows, x11
@@ -41,6 +41,9 @@ from paragent.vms.guest.desktop.recording import Recorder
 from paragent.vms.guest.desktop.tree import Observer
 from paragent.vms.guest.desktop.wallpaper import Wallpaper
 from paragent.vms.guest.desktop.warm import WarmPython
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["DesktopGuest", "DesktopHandler"]
 
@@ -58,8 +61,8 @@ _POLL = 0.1
 class DesktopGuest(Guest):
     """A machine with a screen."""
 
-    def __init__(self, folder: str, clock: int | None = None) -> None:
-        super().__init__(folder, owns_machine=clock is not None)
+    def __init__(self, folder: str, clock: int | None = None, secret: Callable[[], str] = str) -> None:
+        super().__init__(folder, clock is not None, secret)
         self._clock = clock
         """Where to write what only root may do."""
         self.warm = WarmPython(folder)
@@ -77,6 +80,10 @@ class DesktopGuest(Guest):
         with contextlib.suppress(NoAccessibility):  # a desktop without it is still of use
             self.observer.tree()
         self.python("import pyautogui; pyautogui.position()", COMMAND_SECONDS)
+
+    def path(self, given: str) -> str:
+        """As the agent does it; `~` and variables such as `$HOME` are replaced, as in OSWorld's guest."""
+        return os.path.join(self.folder, os.path.expandvars(os.path.expanduser(given)))
 
     def run(self, fields: dict[str, Any]) -> tuple[str, str, int]:
         words = None if fields.get("shell") else _words(fields.get("command"))
@@ -105,6 +112,18 @@ def _words(command: Any) -> list[str] | None:
     if not isinstance(command, list):
         return None
     return [os.path.expanduser(str(word)) if str(word).startswith("~/") else str(word) for word in command]
+
+
+def _opener() -> list[str]:
+    """Return the command that opens a file with the application for its kind.
+
+    Raises:
+        Refused: the machine has none.
+    """
+    for command in (["xdg-open"], ["gio", "open"], ["mousepad"]):
+        if shutil.which(command[0]):
+            return command
+    raise Refused(501, "this machine has no program that opens files")
 
 
 class DesktopHandler(Handler):
@@ -203,24 +222,29 @@ class DesktopHandler(Handler):
     # --- files ------------------------------------------------------------------------------------------------------
 
     def open_file(self, body: bytes) -> str:
-        path = self.guest.path(str(fields_of(body).get("path") or ""))
-        if not os.path.exists(path):
-            raise Refused(404, f"File not found: {path}")
-        opener = next((found for name in ("xdg-open", "gio", "mousepad") if (found := shutil.which(name))), None)
-        if opener is None:
-            raise Refused(501, "this machine has no program that opens files")
-        command = [opener, "open", path] if os.path.basename(opener) == "gio" else [opener, path]
-        self.guest.start({"command": command}, subprocess.DEVNULL)
-        self._wait_for_window(os.path.basename(path.rstrip("/")), _OPEN_SECONDS)
-        return "File opened successfully"
+        """Open a file with its application, or start a program by its name; bring the window to the front."""
+        given = str(fields_of(body).get("path") or "")
+        path = self.guest.path(given)
+        if given and os.path.exists(path):
+            self.guest.start({"command": [*_opener(), path]}, subprocess.DEVNULL)
+            name = os.path.splitext(os.path.basename(path.rstrip("/")))[0]
+        elif given and shutil.which(given):
+            self.guest.start({"command": [given]}, subprocess.DEVNULL)
+            name = os.path.basename(given)
+        else:
+            raise Refused(404, f"Application/file not found: {given}")
+        windows.activate(x11.connect(), self._window_of(name, _OPEN_SECONDS))
+        return "File opened and window activated successfully"
 
-    def _wait_for_window(self, name: str, seconds: float) -> None:
-        stem, display = os.path.splitext(name)[0], x11.connect()
-        deadline = time.monotonic() + seconds
-        while windows.find(display, stem, strict=False, by_class=False) is None:
-            if time.monotonic() > deadline:
-                raise Refused(500, f"no window shows {name} after {seconds:.0f} s")
+    def _window_of(self, name: str, seconds: float) -> windows.Window:
+        """Return the window that has a name in its title, or else in its class, as soon as there is one."""
+        display, deadline = x11.connect(), time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for by_class in (False, True):
+                if window := windows.find(display, name, strict=False, by_class=by_class):
+                    return window
             time.sleep(_POLL)
+        raise Refused(500, f"no window shows {name} after {seconds:.0f} s")
 
     def download_file(self, body: bytes) -> str:
         fields = fields_of(body)
@@ -279,17 +303,26 @@ class DesktopHandler(Handler):
     def run_bash_script(self, body: bytes) -> dict[str, Any]:
         fields = fields_of(body)
         if not (script := str(fields.get("script") or "")):
-            raise Refused(400, "Script not supplied!")
+            raise _script_refused(400, "Script not supplied!")
         folder = self.guest.path(str(fields.get("working_dir") or self.guest.folder))
         if not os.path.isdir(folder):
-            raise Refused(400, f"Working directory does not exist: {folder}")
+            raise _script_refused(400, f"Working directory does not exist: {folder}")
+        seconds = float(str(fields.get("timeout") or _SCRIPT_SECONDS))
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
             file.write(script)
             file.flush()
-            command = f'cd "$0" && exec bash {file.name} 2>&1'
-            seconds = float(str(fields.get("timeout") or _SCRIPT_SECONDS))
-            output, _, status = self.guest.run({"command": ["bash", "-c", command, folder], "timeout": seconds})
+            command = ["bash", "-c", f'cd "$0" && exec bash {file.name} 2>&1', folder]
+            try:
+                output, _, status = self.guest.run({"command": command, "timeout": seconds})
+            except Refused as refusal:
+                timed_out = f"Script execution timed out after {seconds:g} seconds"
+                raise _script_refused(500, timed_out if "timed out" in str(refusal) else str(refusal)) from None
         return {"status": "error" if status else "success", "output": output, "error": "", "returncode": status}
+
+
+def _script_refused(status: int, why: str) -> Refused:
+    """Return a refusal in the form of a script's result, as OSWorld's guest answers."""
+    return Refused(status, why, output=why, error="", returncode=-1)
 
 
 DesktopHandler.readable = Handler.readable | {

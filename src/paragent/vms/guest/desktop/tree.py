@@ -64,11 +64,6 @@ class Observer:
         """Return what is on the screen and what could be, as XML."""
         with self._lock:
             root = self._watcher.desktop(seconds)
-            for application in root.children:
-                # Every part of a GTK program has this attribute and no other: no need to ask a thousand times.
-                if application.attributes.get("toolkit") == "gtk":
-                    for node in _walk(application, 1, [_NODES]):
-                        node.attributes = application.attributes
             self._watcher.look(_walk(root, 0, [_NODES]))
         return "".join(_element(root, 0, [_NODES]))
 

@@ -25,6 +25,7 @@ from paragent.vms.hand_over import verify_clean
 from paragent.vms.providers.base import GUEST_PORT, Instance
 from paragent.vms.providers.qemu.hardware import Drives
 from paragent.vms.providers.qemu.monitor import Monitor
+from paragent.vms.providers.qemu.started import Started
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -137,9 +138,10 @@ async def _make(
         if disk is not None:
             await asyncio.to_thread(layer, disk, draft.folder / "disk")
         await _boot_and_freeze(draft, hardware, local, ready)
-        for name in ("ram", "state", "disk"):
+        # QEMU opens the memory for writing even to map it privately; only root could if it were read-only.
+        for name, mode in {"ram": 0o600, "state": 0o400, "disk": 0o400}.items():
             if (draft.folder / name).exists():
-                (draft.folder / name).chmod(0o400)
+                (draft.folder / name).chmod(mode)
         (draft.folder / _ABOUT).write_text(json.dumps({"image": image_name, "image_key": hardware.image_key}))
         draft.folder.rename(golden.folder)
         if disk is not None:
@@ -157,10 +159,14 @@ async def _boot_and_freeze(
     name = f"golden-{os.urandom(4).hex()}"
     monitor = Monitor(name)
     drives = Drives(draft.ram, True, draft.folder / "disk" if draft.has_disk else None)
+    started = Started(local, name, hardware)
     try:
-        local.start(name, hardware.command(drives, monitor.descriptor, incoming=False), [monitor.descriptor])
+        secret = started.make_secret()
+        command = hardware.command(drives, monitor.descriptor, incoming=False, secret=started.secret_file)
+        await started.start(command, [monitor.descriptor])
         await monitor.connect()
-        instance = Instance(name, hardware.host, (await monitor.ports())[GUEST_PORT])
+        ports = await started.reachable(await monitor.ports())
+        instance = Instance(name, hardware.host, ports[GUEST_PORT], secret=secret)
         await ready(instance)
         await verify_clean(instance)
         await monitor.freeze(draft.state)

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from paragent._processes import describe_exit
 from paragent.errors import UsageError
 from paragent.vms.folders import find_program
 from paragent.vms.providers.base import GUEST_PORT
+from paragent.vms.providers.qemu.network import INNER_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +26,10 @@ __all__ = ["Accelerator", "Drives", "Hardware", "kvm_works", "qemu_program"]
 Accelerator = str
 """`kvm` or `tcg`."""
 
+_FORM = 2
+"""Of golden states: another one whenever the devices on the command line change."""
+_SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+"""System calls that QEMU gives up before a guest runs: a guest that breaks out of it shall find little to use."""
 # Under emulation a plain x86-64-v2 processor is faster than `max`: guests would use wide vectors, which are emulated.
 _PROCESSORS = {"kvm": "host", "tcg": "Nehalem"}
 
@@ -102,8 +108,8 @@ class Hardware:
     screen: tuple[int, int] = (1920, 1080)
     host: str = "127.0.0.1"
     forwards: tuple[int, ...] = (GUEST_PORT,)
-    offline: bool = False
-    """Whether the guest reaches nothing but is reached."""
+    network: str = "none"
+    """What the guest reaches; `none`, `internet` or `host`. It is reached in any case."""
     firmware: str = ""
 
     @property
@@ -112,33 +118,49 @@ class Hardware:
 
         Forwarded ports are not; where the program and the image's files are does not matter, as version and key name them.
         """
-        elsewhere = {"host", "forwards", "program", "kernel", "initrd"}
-        fields = {name: value for name, value in asdict(self).items() if name not in elsewhere}
+        elsewhere = {"host", "forwards", "program", "kernel", "initrd", "network"}
+        fields: dict[str, object] = {name: value for name, value in asdict(self).items() if name not in elsewhere}
+        fields["form"] = _FORM
+        # A guest that asks for its address is told a gateway or none. Images that are built here, with a kernel, do not ask.
+        fields["offline"] = self.network == "none" and not self.kernel
         return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:24]
 
-    def command(self, drives: Drives, monitor: int, *, incoming: bool, display: str = "") -> list[str]:
-        """Return the command line of one process.
+    def command(
+        self,
+        drives: Drives,
+        monitor: int,
+        *,
+        incoming: bool,
+        secret: Path,
+        display: str = "",
+        password: Path | None = None,
+    ) -> list[str]:
+        """Return the command line of one process. It can start no other program and gain no rights.
 
         Args:
             drives: Its files.
             monitor: The descriptor of a connected socket for QMP.
             incoming: Whether it waits for a state instead of booting.
+            secret: A file with what the guest is told, by which it knows its pool.
             display: An address for VNC; empty: no display.
+            password: A file with the display's password.
         """
         memory = f"memory-backend-file,id=ram0,mem-path={drives.ram},size={self.memory_mib}M"
         return [
             self.program,
             *("-nodefaults", "-no-user-config", "-no-reboot"),
+            *(("-sandbox", _SANDBOX) if sys.platform == "linux" else ()),
             *("-machine", f"{self.machine},memory-backend=ram0", "-accel", self.accelerator),
             *("-cpu", _PROCESSORS[self.accelerator], "-smp", str(self.cores), "-m", f"{self.memory_mib}M"),
             *("-object", f"{memory},share={'on' if drives.shared else 'off'}"),
             *("-chardev", f"socket,id=qmp,fd={monitor}", "-mon", "chardev=qmp,mode=control"),
-            *("-serial", "file:console.log"),
+            *("-chardev", "file,id=serial0,path=console.log,append=on", "-serial", "chardev:serial0"),
+            *("-fw_cfg", f"name=opt/paragent/secret,file={secret}"),
             *self._boot(),
             *self._disk(drives.disk),
             *self._network(),
             *("-device", "virtio-rng-pci"),
-            *self._graphics(display),
+            *self._graphics(display, password),
             *(("-S", "-incoming", "defer") if incoming else ()),
         ]
 
@@ -160,12 +182,15 @@ class Hardware:
 
     def _network(self) -> list[str]:
         """Port 0 lets the kernel choose: nobody else can take the port in between."""
-        forwards = "".join(f",hostfwd=tcp:{self.host}:0-:{port}" for port in self.forwards)
-        restrict = ",restrict=on" if self.offline else ""
+        inner = INNER_ADDRESS if self.network == "internet" else self.host
+        forwards = "".join(f",hostfwd=tcp:{inner}:0-:{port}" for port in self.forwards)
+        restrict = ",restrict=on" if self.network == "none" else ""
         return ["-netdev", f"user,id=net0{restrict}{forwards}", "-device", "virtio-net-pci,netdev=net0"]
 
-    def _graphics(self, display: str) -> list[str]:
-        shown = ["-vnc", display] if display else ["-display", "none"]
+    def _graphics(self, display: str, password: Path | None) -> list[str]:
+        shown = ["-display", "none"]
+        if display:
+            shown = ["-object", f"secret,id=vnc0,file={password}", "-vnc", f"{display},password-secret=vnc0"]
         if not self.graphics:
             return ["-vga", "none", *shown]
         width, height = self.screen

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import shlex
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from paragent.errors import MachineFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import IO
 
 __all__ = ["Monitor"]
 
@@ -75,14 +75,26 @@ class Monitor:
         await self._ignore_memory()
         await self.execute("stop")
         await self.execute("migrate-set-parameters", max_bandwidth=1 << 40)
-        await self.execute("migrate", uri=f"exec:cat > {shlex.quote(str(state))}")
-        await self._moved()
+        with state.open("wb") as file:
+            await self._give(file)
+            await self.execute("migrate", uri="fd:state")
+            await self._moved()
 
     async def load(self, state: Path) -> None:
         """Read a state that `freeze` wrote; the machine stays stopped; raises as `execute`."""
         await self._ignore_memory()
-        await self.execute("migrate-incoming", uri=f"exec:cat {shlex.quote(str(state))}")
-        await self._moved()
+        with state.open("rb") as file:
+            await self._give(file)
+            await self.execute("migrate-incoming", uri="fd:state")
+            await self._moved()
+
+    async def _give(self, file: IO[bytes]) -> None:
+        """Pass an open file, as QEMU may start no program that would read or write one for it."""
+        try:
+            self._client.send_fd_scm(file.fileno())
+        except (QMPError, OSError) as error:
+            raise MachineFailed(f"QEMU of {self._name} does not take a file: {error}") from error
+        await self.execute("getfd", fdname="state")
 
     async def _ignore_memory(self) -> None:
         capability = {"capability": "x-ignore-shared", "state": True}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass, replace
@@ -23,7 +25,9 @@ from paragent.vms.providers.local_processes import LocalProcesses
 from paragent.vms.providers.qemu.golden import Golden, make_golden
 from paragent.vms.providers.qemu.hardware import Drives, Hardware, kvm_works, qemu_program
 from paragent.vms.providers.qemu.monitor import Monitor
+from paragent.vms.providers.qemu.network import Namespace
 from paragent.vms.providers.qemu.screen import Screen
+from paragent.vms.providers.qemu.started import Started
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -41,6 +45,9 @@ _DISK_MIB = 4096
 _BUILT_HERE = {"tiny": tiny_image, "desktop": desktop_image}
 _KVM_BOOT_SECONDS = 90.0
 """A guest with hardware virtualization boots in a third of that; one on which KVM does not work never does."""
+_NETWORKS = ("none", "internet", "host")
+_CONSOLE = "console.log"
+_LOG_BYTES = 4 << 20
 _CLONES_LOADING = 4
 """Clones that load at a time. Each needs a core for 0.1 s; more at a time are not sooner ready, only all of them later."""
 
@@ -55,15 +62,18 @@ class _Clone:
 class QemuProvider(Provider):
     """Machines that are QEMU processes of this host.
 
-    Options: `accelerator` (`kvm` or `tcg` instead of what is found out), `offline` (whether guests reach nothing),
-    `firmware` (a file, for images that need UEFI), `display` (where VNC listens, with `headless=False`).
+    Options: `accelerator` (`kvm` or `tcg` instead of what is found out), `network` (what guests reach: `none`, `internet` or
+    `host`), `firmware` (a file, for images that need UEFI), `display` (where VNC listens, with `headless=False`).
     """
 
     default_spares: ClassVar[int] = 1
 
     def __init__(self, settings: MachineSettings, run: Run) -> None:
         super().__init__(settings, run)
-        settings.only("qemu", "accelerator", "offline", "firmware", "display")
+        settings.only("qemu", "accelerator", "network", "firmware", "display")
+        self._network = str(settings.options.get("network", "internet" if settings.internet else "none"))
+        if self._network not in _NETWORKS:
+            raise ConfigError(f"network must be one of {', '.join(_NETWORKS)}, not {self._network!r}")
         if settings.options.get("accelerator", "tcg") not in {"kvm", "tcg"}:
             raise ConfigError(f"accelerator must be 'kvm' or 'tcg', not {settings.options['accelerator']!r}")
         self._local = LocalProcesses(run)
@@ -76,6 +86,8 @@ class QemuProvider(Provider):
     # --- what all machines share --------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
+        if self._network == "internet":
+            await asyncio.to_thread(Namespace.check)
         self.hardware, disk = await asyncio.to_thread(self._describe)
         if self.hardware.accelerator == "kvm":
             try:
@@ -112,14 +124,19 @@ class QemuProvider(Provider):
             screen=settings.screen,
             host=settings.host,
             forwards=(GUEST_PORT, *settings.forwards),
-            offline=bool(settings.options.get("offline", False)),
+            network=self._network,
             firmware=str(settings.options.get("firmware", "")),
         )
         return hardware, disk
 
+    @property
+    def image_name(self) -> str:
+        """What people call the image; golden states of an earlier build of the same name are removed."""
+        return self.settings.path_to_vm or ("desktop" if self.settings.desktop else "tiny")
+
     def _image(self) -> Image | None:
         """Return the built image that is meant, or None for a disk of the user's."""
-        wanted = self.settings.path_to_vm or ("desktop" if self.settings.desktop else "tiny")
+        wanted = self.image_name
         if wanted in _BUILT_HERE:
             return _BUILT_HERE[wanted]()
         named = {image.name: image for image in images() if image.part_of is None}
@@ -146,8 +163,7 @@ class QemuProvider(Provider):
                 await self.wait_until_ready(instance)
 
         try:
-            name = self.settings.path_to_vm or "tiny"
-            golden = await make_golden(self.hardware, name, disk, self._local, ready, boot_seconds)
+            golden = await make_golden(self.hardware, self.image_name, disk, self._local, ready, boot_seconds)
         except TimeoutError:
             raise MachineFailed(f"the machine did not answer within {boot_seconds:.0f} s of its boot") from None
         self._held = golden.hold()
@@ -168,28 +184,32 @@ class QemuProvider(Provider):
                 raise
 
     async def _clone(self, instance_id: str) -> Instance:
+        started = Started(self._local, instance_id, self.hardware)
         clone = self._clones[instance_id] = _Clone(Monitor(instance_id))
-        folder = self._local.folder(instance_id)
-        folder.mkdir()
-        disk = None
+        folder, disk, details = started.folder, None, {}
         if self.golden.overlay is not None:
             disk = folder / "disk"
             shutil.copyfile(self.golden.overlay, disk)
         drives, monitor = Drives(self.golden.ram, False, disk), clone.monitor
         display = "" if self.settings.headless else str(self.settings.options.get("display", "127.0.0.1:0,to=999"))
-        command = self.hardware.command(drives, monitor.descriptor, incoming=True, display=display)
-        self._local.start(instance_id, command, [monitor.descriptor])
+        secret, password = started.make_secret(), started.password_file
+        if display:
+            details["vnc_password"] = started.make_password()
+        command = self.hardware.command(
+            drives, monitor.descriptor, incoming=True, secret=started.secret_file, display=display, password=password
+        )
+        await started.start(command, [monitor.descriptor])
         await monitor.connect()
         await monitor.load(self.golden.state)
-        ports = await monitor.ports()
+        ports = await started.reachable(await monitor.ports())
         await monitor.execute("cont")
-        details = {"pid": str(self._local.pid(instance_id))}
-        if not self.settings.headless:
+        details["pid"] = str(self._local.pid(instance_id))
+        if display:
             details["vnc"] = await monitor.display()
         if self.hardware.graphics:
             clone.screen = Screen(monitor, folder)
             details["screen"] = f"{self.settings.host}:{await clone.screen.start(self.settings.host)}"
-        return Instance(instance_id, self.settings.host, ports.pop(GUEST_PORT), ports, details)
+        return Instance(instance_id, self.settings.host, ports.pop(GUEST_PORT), ports, details, secret)
 
     def held_by(self, instance: Instance, token: str) -> None:
         clone = self._clones.get(instance.id)
@@ -234,10 +254,19 @@ class QemuProvider(Provider):
             self._held.close()
 
     async def alive(self, instance: Instance) -> bool:
+        for log in self.logs(instance.id):
+            _shorten(log)
         return self._local.alive(instance.id)
 
     def logs(self, instance_id: str) -> list[Path]:
-        return [*self._local.logs(instance_id), self._local.folder(instance_id) / "console.log"]
+        return [*self._local.logs(instance_id), self._local.folder(instance_id) / _CONSOLE]
+
+
+def _shorten(log: Path) -> None:
+    """Empty what a guest writes to its console, or makes QEMU say, before that fills the disk of this host."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > _LOG_BYTES:
+            os.truncate(log, 0)
 
 
 def _key_of(disk: Path | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 from typing import TYPE_CHECKING
 
 from paragent.errors import MachineFailed
@@ -83,7 +84,8 @@ class Screen:
         fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if not first.startswith("GET /screenshot "):
             return "404 Not Found", "text/plain", b"there is only GET /screenshot"
-        if self._holder is None or fields.get(TOKEN_HEADER.lower()) != self._holder:
+        given, holder = fields.get(TOKEN_HEADER.lower(), ""), self._holder
+        if not holder or not hmac.compare_digest(given.encode(), holder.encode()):
             return "409 Conflict", "text/plain", b"this machine has another holder now"
         try:
             return "200 OK", "image/png", await self.picture()

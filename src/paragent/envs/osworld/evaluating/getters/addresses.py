@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlparse
 from xml.etree import ElementTree as ET
@@ -19,39 +18,31 @@ __all__ = ["active_tab_url_parse", "active_url_from_accessTree", "address_bar", 
 
 _BROWSERS = {"Google Chrome", "Chromium"}
 _BAR = "Address and search bar"
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+\-.]*:")
 _HALF_OFF, _NOT_HALF_OFF = "50_PERCENT_ off & more", ("30_PERCENT_ off & more", "20_PERCENT_ off & more")
 
 
 def address_bar(tree: str) -> str | None:
-    """Return what the browser's address bar shows: of several, the focused one, else the last; runs in a helper.
+    """Return the text of the browser's first address bar, None if its last one is empty; runs in a helper.
+
+    OSWorld looks at the last bar to see whether an address is shown and then takes the first, whichever has the keyboard.
 
     Raises:
         ElementTree.ParseError: the tree is no XML.
     """
     root = ET.fromstring(tree)
     browsers = [one for one in root.iter("application") if one.get("name") in _BROWSERS]
-    bars = [bar for one in browsers for bar in one.iter("entry") if bar.get("name") == _BAR and bar.text]
-    focused = [bar for bar in bars if any(name.endswith("focused") and bar.get(name) == "true" for name in bar.keys())]  # noqa: SIM118 - an element is no dictionary
-    return (focused or bars)[-1].text if bars else None
+    bars = [bar for one in browsers for bar in one.iter("entry") if bar.get("name") == _BAR]
+    return str(bars[0].text) if bars and bars[-1].text else None
 
 
 async def active_url_from_accessTree(place: Place, config: Mapping[str, Any]) -> str | None:
-    """Return the address of the tab in front, None if no browser shows one.
+    """Return the prefix that the task gives, followed by what the address bar shows; None if no browser shows an address.
 
-    The bar does not show how an address begins; the task says what to put there.
+    The text is taken as it is, as in OSWorld: a shown scheme or `www.` comes after the prefix.
     """
     tree = await accessibility_tree(place, {})
     shown = None if tree is None else await place.parse(f"{__name__}:address_bar", tree)
-    if not shown:
-        return None
-    text = str(shown).strip()
-    if _SCHEME.match(text):
-        return text
-    prefix = str(config.get("goto_prefix", "https://") or "")
-    if prefix.endswith("www.") and text.lower().startswith("www."):
-        text = text[len("www.") :]
-    return f"{prefix}{text}"
+    return None if shown is None else f"{config.get('goto_prefix', 'https://')}{shown}"
 
 
 async def active_tab_url_parse(place: Place, config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -78,7 +69,8 @@ async def url_dashPart(place: Place, config: Mapping[str, Any]) -> Any:
     except IndexError:
         return None
     part = part.split("?")[0] if config.get("needDeleteId", False) else part
-    return {config["key"]: part} if config["returnType"] == "json" else part
+    kind = config["returnType"]
+    return {config["key"]: part} if kind == "json" else part if kind == "string" else None
 
 
 async def url_path_parse(place: Place, config: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -6,6 +6,8 @@ import asyncio
 import posixpath
 from typing import TYPE_CHECKING, Any
 
+from paragent.envs.osworld.evaluating.getters.guest import unless_refused
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -30,6 +32,7 @@ print(urllib.request.urlopen(urllib.request.Request(address, headers=login), tim
 """Runs in the guest; port and password are those of OSWorld's images."""
 _VLC_TRIES = 5
 """With a second between them: VLC's interface is there a moment after VLC."""
+_OPENED_FOLDERS = 'cat "$HOME"/.config/Code/User/workspaceStorage/*/workspace.json 2>/dev/null; true'
 _MEDIA = "paragent.envs.osworld.evaluating.getters.media:linked_media"
 
 
@@ -80,14 +83,23 @@ async def vlc_playing_info(place: Place, config: Mapping[str, Any]) -> str | Non
 
 
 async def vscode_config(place: Place, config: Mapping[str, Any]) -> str | None:
-    """Have an extension of VS Code write what it knows, by a command of its palette, and return the path of a copy."""
+    """Have an extension of VS Code write what it knows, by a command of its palette, and return the path of a copy.
+
+    The window of VS Code is brought to the front first, since keys go to the window in front. If the extension has written
+    nothing, the copy is of what VS Code keeps of the folders that were opened.
+    """
+    controller = place.ground.controller
+    await unless_refused(controller.activate_window("Visual Studio Code"))
     keys = (
         "import pyautogui, time; pyautogui.FAILSAFE = False; pyautogui.hotkey('ctrl', 'shift', 'p'); time.sleep(0.5); "
         f"pyautogui.typewrite({config['vscode_extension_command']!r}); time.sleep(0.5); pyautogui.press('enter')"
     )
-    await place.ground.controller.execute(["python3", "-c", keys])
+    await controller.execute(["python3", "-c", keys])
     await asyncio.sleep(1.0)  # the extension writes its file without telling anybody
-    data = await place.ground.controller.file(config["path"])
+    data = await controller.file(config["path"])
+    if data is None:
+        kept = await controller.execute(["/bin/sh", "-c", _OPENED_FOLDERS])
+        data = kept.output.encode() or None
     return None if data is None else await place.keep(config["dest"], data)
 
 

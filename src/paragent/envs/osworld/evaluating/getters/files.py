@@ -53,6 +53,8 @@ async def copy_of(place: Place, source: str, name: str) -> str | None:
 async def cloud_file(place: Place, config: Mapping[str, Any]) -> str | list[str | None] | None:
     """Return the path of a copy of a file from the network; with `multi`, of those that `gives` names.
 
+    As in OSWorld, a file that the result has under the same name is taken for it, unless evaluators are strict.
+
     Raises:
         EnvironmentFailed: it cannot be downloaded.
     """
@@ -60,7 +62,10 @@ async def cloud_file(place: Place, config: Mapping[str, Any]) -> str | list[str 
     found: list[str | None] = []
     for number, (source, name) in enumerate(zip(sources, names, strict=False)):
         path = place.path(name)
-        await asyncio.to_thread(shutil.copyfile, await fetch(source, place.ground.access), path)
+        if place.found is not None and (kept := place.found / name).is_file():
+            path = kept
+        else:
+            await asyncio.to_thread(shutil.copyfile, await fetch(source, place.ground.access), path)
         if number in gives:
             found.append(str(path))
     return _given(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paragent.errors import MachineFailed
+from paragent.envs.osworld.ground import GuestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -16,6 +16,7 @@ __all__ = [
     "accessibility_tree",
     "default_video_player",
     "list_directory",
+    "unless_refused",
     "vm_command_error",
     "vm_command_line",
     "vm_screen_size",
@@ -50,32 +51,31 @@ async def vm_command_error(place: Place, config: Mapping[str, Any]) -> str | Non
     return None if done.status == "error" else str(done.error)
 
 
-async def _unless_refused(place: Place, asking: Awaitable[Answer]) -> Answer | None:
+async def unless_refused(asking: Awaitable[Answer]) -> Answer | None:
     """Return what the guest answers, None if it says no: there is no such folder, no such window.
 
     Raises:
-        InfrastructureError: it says nothing.
+        InfrastructureError: it does not answer.
     """
     try:
         return await asking
-    except MachineFailed:
-        await place.ground.controller.platform()  # raises if nobody is there
+    except GuestRefused:
         return None
 
 
 async def vm_terminal_output(place: Place, config: Mapping[str, Any]) -> str | None:
     """Return what the terminal shows, None if there is none."""
-    return await _unless_refused(place, place.ground.controller.terminal())
+    return await unless_refused(place.ground.controller.terminal())
 
 
 async def accessibility_tree(place: Place, config: Mapping[str, Any]) -> str | None:
     """Return the accessibility tree as XML, None if the guest cannot tell."""
-    return await _unless_refused(place, place.ground.controller.accessibility_tree())
+    return await unless_refused(place.ground.controller.accessibility_tree())
 
 
 async def list_directory(place: Place, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the tree below a folder, None if there is none."""
-    tree = await _unless_refused(place, place.ground.controller.list_directory(config["path"]))
+    tree = await unless_refused(place.ground.controller.list_directory(config["path"]))
     return None if tree is None else dict(tree)
 
 
@@ -87,13 +87,13 @@ async def vm_screen_size(place: Place, config: Mapping[str, Any]) -> dict[str, i
 
 async def vm_window_size(place: Place, config: Mapping[str, Any]) -> dict[str, int] | None:
     """Return the size of an application's window, None if it has none."""
-    size = await _unless_refused(place, place.ground.controller.window_size(config["app_class_name"]))
+    size = await unless_refused(place.ground.controller.window_size(config["app_class_name"]))
     return None if size is None else {"width": size[0], "height": size[1]}
 
 
 async def vm_wallpaper(place: Place, config: Mapping[str, Any]) -> str | None:
     """Return the path of a copy of the picture behind the desktop, None if there is none."""
-    picture = await _unless_refused(place, place.ground.controller.wallpaper())
+    picture = await unless_refused(place.ground.controller.wallpaper())
     return None if picture is None else await place.keep(config["dest"], picture)
 
 

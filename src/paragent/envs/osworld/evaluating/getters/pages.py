@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from paragent._plugins import require
+from paragent.envs.osworld.controller import browser_address
+from paragent.envs.osworld.devtools import CALL_SECONDS, driver, limited
 from paragent.envs.osworld.evaluating.getters.addresses import active_url_from_accessTree
 from paragent.envs.osworld.evaluating.getters.profile import colour_scheme
+from paragent.envs.osworld.ground import GuestRefused
+from paragent.errors import MachineFailed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Mapping
 
-    from playwright.async_api import BrowserContext, Page
+    from playwright.async_api import Browser, Page, Playwright
 
     from paragent.envs.osworld.evaluating.place import Place
 
@@ -32,111 +36,187 @@ require("playwright")
 _CONNECT_SECONDS = 30.0
 _PAGE_SECONDS = 60.0
 """For a page to load, as in OSWorld."""
+_PAGE_TRIES = 2
 _ELEMENT_SECONDS = 10.0
-_SETTLE_SECONDS = 10.0
-"""For a tab that is still loading: OSWorld waits up to 60 s for each, although what counts was there when the agent ended."""
+_SETTINGS_SECONDS = 30.0
+_PRINT_TRIES = 3
+_PRINT_PAUSE = 3.0
+"""Seconds in which a page that has loaded draws the rest, as in OSWorld."""
+_NO_PAGES = b"%PDF-1.4\n%EOF\n"
+_START = ["google-chrome", "--remote-debugging-port=1337"]
+"""The browser and the port of OSWorld's images."""
+_START_SECONDS = 5.0
+_TAB_SECONDS = 30.0
+"""For a tab to stop loading before it is listed."""
+_LABEL_SECONDS = 30.0
+"""For an element with a text to appear."""
 _TEXTS = "(elements) => elements.map((element) => (element.textContent || '').trim())"
 _OWN_TEXTS = """(elements) => elements.slice(0, 1).flatMap((element) => [...element.childNodes]
     .filter((node) => node.nodeType === Node.TEXT_NODE).map((node) => node.textContent.trim()).filter(Boolean))"""
 _CHOSEN_SCHEME = """() => {
-    const found = [];
+    const modes = new Set();
+    const valueOf = (...keys) => {
+        let found = document.querySelector('settings-ui')?.prefs;
+        for (const key of keys) found = found?.[key];
+        return found?.value;
+    };
+    for (const name of ['color_scheme', 'color_scheme2']) {
+        const chosen = String(valueOf('browser', 'theme', name) ?? '').toLowerCase();
+        modes.add({'1': 'light', light: 'light', '2': 'dark', dark: 'dark', '0': 'system', system: 'system',
+            'default': 'system', device: 'system'}[chosen]);
+    }
+    modes.add({'0': 'light', 'false': 'light', '1': 'dark', 'true': 'dark'}[
+        String(valueOf('extensions', 'theme', 'system_theme') ?? '')]);
+    const words = {light: 'light', dark: 'dark', device: 'system', system: 'system', 'default': 'system'};
     const look = (root) => root.querySelectorAll('*').forEach((element) => {
-        if (element.matches('[selected], [checked], [aria-checked="true"], option:checked')) found.push(element.textContent);
+        if (element.matches('[selected], [checked], [aria-checked="true"], option:checked')) {
+            const text = (element.innerText || element.textContent || '').toLowerCase();
+            modes.add(words[Object.keys(words).find((word) => text.includes(word))]);
+        }
         if (element.shadowRoot) look(element.shadowRoot);
     });
     look(document);
-    const text = found.join(' ').toLowerCase();
-    return ['light', 'dark'].find((mode) => text.includes(mode)) || null;
+    return ['light', 'dark', 'system'].find((mode) => modes.has(mode)) || null;
 }"""
+"""What the settings page knows of its preferences and shows as chosen; light goes before dark, and dark before system."""
 
 
 @contextlib.asynccontextmanager
-async def _tabs(place: Place) -> AsyncIterator[BrowserContext | None]:
-    """Connect to the guest's browser for the length of a `with`; None if it does not answer: the agent may have ended it."""
-    from playwright.async_api import Error, async_playwright
+async def _browser(place: Place, *, start: bool = False) -> AsyncIterator[Browser | None]:
+    """Connect to the guest's browser for the length of a `with`; None if it does not answer: the agent may have ended it.
 
-    async with async_playwright() as playwright:
-        try:
-            address = f"http://{place.ground.controller.devtools}"
-            browser = await playwright.chromium.connect_over_cdp(address, timeout=_CONNECT_SECONDS * 1000)
-        except Error:
-            yield None
-            return
-        yield browser.contexts[0]
+    Args:
+        place: of the getter.
+        start: start the browser of OSWorld's images if it does not answer, as some of OSWorld's getters do.
+    """
+    async with driver() as playwright:
+        browser = await _connected(playwright, place)
+        if browser is None and start:
+            with contextlib.suppress(GuestRefused):  # a guest without this browser
+                await place.ground.controller.launch(_START)
+            await asyncio.sleep(_START_SECONDS)
+            browser = await _connected(playwright, place)
+        yield browser
+
+
+async def _connected(playwright: Playwright, place: Place) -> Browser | None:
+    from playwright.async_api import Error
+
+    try:
+        address = await browser_address(place.ground.controller.devtools)
+        connecting = playwright.chromium.connect_over_cdp(address, timeout=_CONNECT_SECONDS * 1000)
+        return await limited(connecting, _CONNECT_SECONDS + CALL_SECONDS)
+    except (Error, MachineFailed):
+        return None
 
 
 async def open_tabs_info(place: Place, config: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return title and address of every tab."""
     from playwright.async_api import Error
+    from playwright.async_api import TimeoutError as NotInTime
 
     found = []
-    async with _tabs(place) as context:
-        for page in [] if context is None else context.pages:
-            with contextlib.suppress(Error):
-                await page.wait_for_load_state("load", timeout=_SETTLE_SECONDS * 1000)
-            title = ""
-            with contextlib.suppress(Error):
-                title = await page.title()
+    async with _browser(place, start=True) as browser:
+        for page in [] if browser is None else [page for context in browser.contexts for page in context.pages]:
+            try:
+                await page.wait_for_load_state("networkidle", timeout=_TAB_SECONDS * 1000)
+                title = await limited(page.title())
+            except NotInTime:
+                title = "Load timeout"
+            except Error:
+                title = "Error encountered"
             found.append({"title": title, "url": page.url})
     return found
 
 
 @contextlib.asynccontextmanager
-async def _loaded(place: Place, address: str) -> AsyncIterator[Page | None]:
-    """Open a tab of its own at an address for the length of a `with`; None if there is no browser."""
+async def _page(opening: Awaitable[Page]) -> AsyncIterator[Page]:
+    """Open a tab for the length of a `with`.
+
+    Raises:
+        playwright.async_api.Error: the browser opens none.
+    """
     from playwright.async_api import Error
 
-    async with _tabs(place) as context:
-        if context is None:
-            yield None
-            return
-        page = await context.new_page()
-        try:
-            with contextlib.suppress(Error):  # what there is after that time counts
-                await page.goto(address, wait_until="load", timeout=_PAGE_SECONDS * 1000)
-            yield page
-        finally:
-            with contextlib.suppress(Error):
-                await page.close()
+    page = await limited(opening)
+    try:
+        yield page
+    finally:
+        with contextlib.suppress(Error):  # a page that did not load may not say that it is closed
+            await limited(page.close())
 
 
-async def page_info(place: Place, config: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return title, address and contents of a page that the guest's browser loads for this."""
-    async with _loaded(place, config["url"]) as page:
-        if page is None:
-            return None
-        return {"title": await page.title(), "url": page.url, "content": await page.content()}
+async def _contents(page: Page, title: str | None = None) -> dict[str, str]:
+    told = await limited(page.title()) if title is None else title
+    return {"title": told, "url": page.url, "content": await limited(page.content())}
+
+
+async def page_info(place: Place, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return title, address and contents of a page that the guest's browser loads for this, without contents if it cannot."""
+    from playwright.async_api import Error
+
+    for _ in range(_PAGE_TRIES):
+        async with _browser(place, start=True) as browser:
+            if browser is None:
+                continue
+            with contextlib.suppress(Error, IndexError):
+                async with _page(browser.contexts[0].new_page()) as page:
+                    await page.goto(config["url"], wait_until="networkidle", timeout=_PAGE_SECONDS * 1000)
+                    return await _contents(page)
+    return {"title": "Connection failed", "url": config["url"], "content": ""}
 
 
 async def active_tab_info(place: Place, config: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return title, address and contents of the page of the tab in front, loaded once more."""
+    """Return title, address and contents of the page of the tab in front, loaded once more and without its cookies."""
+    from playwright.async_api import Error
+    from playwright.async_api import TimeoutError as NotInTime
+
     address = await active_url_from_accessTree(place, config)
-    return None if address is None else await page_info(place, {"url": address})
+    if address is None:
+        return None
+    async with _browser(place) as browser:
+        if browser is None:
+            return None
+        with contextlib.suppress(Error):
+            async with _page(browser.new_page()) as page:
+                try:
+                    await page.goto(address, wait_until="load", timeout=_PAGE_SECONDS * 1000)
+                except NotInTime:
+                    return await _contents(page, "Load timeout")
+                return await _contents(page)
+    return None
 
 
-async def pdf_from_url(place: Place, config: Mapping[str, Any]) -> str | None:
-    """Return the path of a page printed to PDF by the guest's browser, None if there is no browser or it cannot print."""
+async def pdf_from_url(place: Place, config: Mapping[str, Any]) -> str:
+    """Return the path of a page printed to PDF by the guest's browser; the file has no pages if that cannot be done."""
     from playwright.async_api import Error
 
-    async with _loaded(place, config["path"]) as page:
-        if page is None:
-            return None
-        path = place.path(config["dest"])
-        with contextlib.suppress(Error):
-            await page.pdf(path=path)
-        return str(path) if path.is_file() else None
+    path = place.path(config["dest"])
+    async with _browser(place) as browser:
+        for _ in range(_PRINT_TRIES if browser is not None else 0):
+            assert browser is not None
+            with contextlib.suppress(Error):
+                async with _page(browser.new_page()) as page:
+                    await page.goto(config["path"], wait_until="networkidle", timeout=_PAGE_SECONDS * 1000)
+                    await asyncio.sleep(_PRINT_PAUSE)
+                    await limited(page.pdf(path=path), _PAGE_SECONDS)
+                    return str(path)
+    return await place.keep(config["dest"], _NO_PAGES)
 
 
 async def chrome_appearance_mode_ui(place: Place, config: Mapping[str, Any]) -> str:
-    """Return `light`, `dark` or `system`: what the settings page shows, else what the preferences say."""
+    """Return `light`, `dark` or `system`: what the settings page knows or shows, else what the preferences say."""
     from playwright.async_api import Error
 
-    async with _loaded(place, "chrome://settings/appearance") as page:
-        if page is not None:
-            with contextlib.suppress(Error):
-                await asyncio.sleep(2.5)  # the page fills itself in after it has loaded; OSWorld waits as long
-                if shown := await page.evaluate(_CHOSEN_SCHEME):
-                    return str(shown)
+    async with _browser(place) as browser:
+        with contextlib.suppress(Error, IndexError):
+            if browser is not None:
+                async with _page(browser.contexts[0].new_page()) as page:
+                    settings = "chrome://settings/appearance"
+                    await page.goto(settings, wait_until="domcontentloaded", timeout=_SETTINGS_SECONDS * 1000)
+                    await asyncio.sleep(2.5)  # the page fills itself in after it has loaded; OSWorld waits as long
+                    if shown := await limited(page.evaluate(_CHOSEN_SCHEME)):
+                        return str(shown)
     return await colour_scheme(place)
 
 
@@ -149,10 +229,12 @@ async def info_from_website(place: Place, config: Mapping[str, Any]) -> list[str
     from playwright.async_api import Error
 
     try:
-        async with _loaded(place, config["url"]) as page:
-            if page is not None:
-                return [await _info(page, config["url"], entry) for entry in config.get("infos", [])]
-    except Error:
+        async with _browser(place, start=True) as browser:
+            if browser is not None:
+                async with _page(browser.contexts[0].new_page()) as page:
+                    await page.goto(config["url"], wait_until="load", timeout=_PAGE_SECONDS * 1000)
+                    return [await _info(page, config["url"], entry) for entry in config.get("infos", [])]
+    except (Error, IndexError):
         pass
     return config.get("backups")
 
@@ -179,8 +261,8 @@ async def active_tab_html_parse(place: Place, config: Mapping[str, Any]) -> dict
     address = await active_url_from_accessTree(place, config)
     if address is None:
         return None
-    async with _tabs(place) as context:
-        page = None if context is None else await _tab_at(context, address)
+    async with _browser(place, start=True) as browser:
+        page = None if browser is None else await _tab_at(browser, address)
         if page is None:
             return {}
         category = config["category"]
@@ -191,18 +273,18 @@ async def active_tab_html_parse(place: Place, config: Mapping[str, Any]) -> dict
         if category == "xpath":
             return {key: await _first(page, f"xpath={path}") for path, key in config.get("xpathObject", {}).items()}
         if category == "label":
-            return {key: await _first(page, f"text={label}") for label, key in config.get("labelObject", {}).items()}
+            return {key: await _labelled(page, label) for label, key in config.get("labelObject", {}).items()}
         return {key: await _typed(page, f"xpath={path}") for path, key in config.get("inputObject", {}).items()}
 
 
-async def _tab_at(context: BrowserContext, address: str) -> Page | None:
+async def _tab_at(browser: Browser, address: str) -> Page | None:
     from playwright.async_api import Error
 
-    for page in context.pages:
+    for page in [page for context in browser.contexts for page in context.pages]:
         if unquote(page.url).rstrip("/") == unquote(address).rstrip("/"):
-            with contextlib.suppress(Error):
-                await page.wait_for_load_state("networkidle", timeout=_SETTLE_SECONDS * 1000)
-            return page
+            with contextlib.suppress(Error):  # one that does not stop loading is passed over, as in OSWorld
+                await page.wait_for_load_state("networkidle", timeout=_PAGE_SECONDS * 1000)
+                return page
     return None
 
 
@@ -210,7 +292,7 @@ async def _texts(page: Page, selector: str, script: str = _TEXTS) -> list[str]:
     from playwright.async_api import Error
 
     try:
-        return [str(text) for text in await page.eval_on_selector_all(selector, script)]
+        return [str(text) for text in await limited(page.eval_on_selector_all(selector, script))]
     except Error:
         return []
 
@@ -218,6 +300,16 @@ async def _texts(page: Page, selector: str, script: str = _TEXTS) -> list[str]:
 async def _first(page: Page, selector: str) -> str:
     texts = await _texts(page, selector)
     return texts[0] if texts else ""
+
+
+async def _labelled(page: Page, label: str) -> str:
+    from playwright.async_api import Error
+
+    try:
+        text = await page.locator(f"text={label}").first.text_content(timeout=_LABEL_SECONDS * 1000)
+    except Error:
+        return ""
+    return (text or "").strip()
 
 
 async def _typed(page: Page, selector: str) -> str:

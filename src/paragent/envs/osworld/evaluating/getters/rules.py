@@ -24,12 +24,13 @@ async def rule(place: Place, config: Mapping[str, Any]) -> Any:
 
 
 async def rule_relativeTime(place: Place, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rule of the task with its placeholders for days filled in, by the clock of the rule's time zone.
+    """Return the rule of the task with its placeholders for days filled in.
 
-    Without a zone it is UTC. OSWorld asks a service on the network where this host is, which may give another day.
+    Today is the day of the rule's time zone, and the machine's own day if the rule names no zone.
     """
     given = config["rules"]
-    now = dt.datetime.now(_zone(given.get("timezone", "UTC"))).date()
+    zone = given.get("timezone")
+    now = dt.datetime.now(_zone(zone)).date() if zone else await _today(place)
     words = given["relativeTime"]
     start = day_of(words["from"], now)
     expected = dict(given["expected"])
@@ -40,6 +41,15 @@ async def rule_relativeTime(place: Place, config: Mapping[str, Any]) -> dict[str
             keys = [f"{split}{part}" for part in ("Day", "Month", "Year")] if words[key].endswith(" split") else [key]
             expected |= {one: fill_in(expected[one], day) for one in keys}
     return {**given, "expected": expected}
+
+
+async def _today(place: Place) -> dt.date:
+    """Return the day of the machine's clock; of this host's, in UTC, if the machine does not tell."""
+    done = await place.ground.controller.execute(["python3", "-c", "import datetime; print(datetime.date.today())"])
+    try:
+        return dt.date.fromisoformat(done.output.strip())
+    except ValueError:
+        return dt.datetime.now(dt.UTC).date()
 
 
 def _zone(name: str) -> dt.tzinfo:

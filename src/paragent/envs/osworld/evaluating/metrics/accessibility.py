@@ -34,23 +34,25 @@ def check_accessibility_tree(
     """Return the product of how well each rule is met.
 
     A rule's `xpath`, or its `selectors`, must find something; with `text`, the best text found counts, which must be the
-    same, or where `exact` is false is scored by likeness.
+    same if the rule's `exact` is true, and is scored by likeness if it is false.
 
     Raises:
         NotUnderstood: a rule has neither.
+        KeyError: a rule has `text` without `exact`.
+        TypeError: an XPath gives something else than elements.
     """
     from lxml import etree
 
     parser = etree.XMLParser(resolve_entities=False, no_network=True)
-    tree = etree.fromstring(result.encode(), parser)
+    tree = etree.fromstring(result, parser)
     namespaces = {short: f"https://accessibility.{osname}.example.org/ns/{long}" for short, long in _PARTS.items()}
     total = 1.0
     for rule in rules:
         found = _find(tree, rule, namespaces)
-        if not found:
+        if len(found) == 0:
             return 0.0
         if "text" in rule:
-            total *= max(_likeness(element.text, rule) for element in found)
+            total *= max(_likeness(element.text or None, rule) for element in found)
     return total
 
 
@@ -65,4 +67,4 @@ def _find(tree: Any, rule: Mapping[str, Any], namespaces: dict[str, str]) -> Any
 
 
 def _likeness(text: str | None, rule: Mapping[str, Any]) -> float:
-    return float(text == rule["text"]) if rule.get("exact", True) else ratio(text or None, rule["text"])
+    return float(text == rule["text"]) if rule["exact"] else ratio(text, rule["text"])

@@ -46,8 +46,7 @@ def _plain(address: str) -> tuple[str, ...]:
 
 def is_expected_active_tab(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether the tab is at the expected address."""
-    found = address_of(result)
-    return bool(found) and rules["type"] == "url" and same_address(rules["url"], found)
+    return bool(result) and rules["type"] == "url" and same_address(rules["url"], address_of(result))
 
 
 def is_expected_tabs(result: Sequence[Mapping[str, Any]], rules: Mapping[str, Any], **_: Any) -> bool:

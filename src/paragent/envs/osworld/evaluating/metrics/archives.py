@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import io
 import tarfile
-import zipfile
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,7 +30,10 @@ _COMPARERS = {
     "image": "pictures:compare_images",
     "csv": "structured_files:compare_csv",
     "table": "tables.comparing:compare_table",
+    "audio": "sounds:compare_audios",
+    "video": "films:compare_videos",
 }
+_TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 
 
 def compare_zip_files(result: str | None, expected: str, **_: Any) -> bool:
@@ -50,15 +52,17 @@ def _zip_members(path: str) -> dict[str, bytes]:
 def _same(name: str, first: bytes, second: bytes) -> bool:
     if not name.lower().endswith(".pdf"):
         return first == second
-    from paragent.envs.osworld.evaluating.metrics.pdf import pdf_text
+    from paragent.envs.osworld.evaluating.metrics.pdf import plain_text
 
-    return difflib.SequenceMatcher(None, pdf_text(first), pdf_text(second)).ratio() >= _PDF_LIKENESS
+    return difflib.SequenceMatcher(None, plain_text(first), plain_text(second)).ratio() >= _PDF_LIKENESS
 
 
 def compare_archive(
     result: str | None, expected: str, *, file_path: str = "", file_type: str = "text", **options: Any
 ) -> float:
-    """Return how alike the files of a folder of two archives are, on average; they must have the same names.
+    """Return how alike the entries of a folder of two archives are, on average; they must have the same names.
+
+    Folders in it are entries, too, which are like nothing.
 
     Raises:
         NotUnderstood: files of this type cannot be compared.
@@ -69,32 +73,45 @@ def compare_archive(
         raise NotUnderstood(f"files of the type {file_type!r} in archives cannot be compared")
     if not result:
         return 0.0
-    first, second = (_folder(_members(path), file_path) for path in (result, expected))
-    if not first or first.keys() != second.keys():
-        return 0.0
-    compare = load_dotted(f"paragent.envs.osworld.evaluating.metrics.{_COMPARERS[file_type]}")
-    with TemporaryDirectory() as folder:
-        scores = []
-        for name in sorted(first):
-            paths = []
-            for side, members in (("one", first), ("other", second)):
-                path = Path(folder, side, name)
-                path.parent.mkdir(exist_ok=True)
-                path.write_bytes(members[name])
-                paths.append(str(path))
-            scores.append(float(compare(*paths, **options)))
-    return sum(scores) / len(scores)
+    with TemporaryDirectory() as place:
+        folders = [Path(place, side) for side in ("one", "other")]
+        for folder, path in zip(folders, (result, expected), strict=True):
+            _unpack(_members(path), folder)
+        first, second = (sorted(path.name for path in folder.joinpath(file_path).iterdir()) for folder in folders)
+        if not first or first != second:
+            return 0.0
+        compare = load_dotted(f"paragent.envs.osworld.evaluating.metrics.{_COMPARERS[file_type]}")
+        pairs = [[str(folder / file_path / name) for folder in folders] for name in first]
+        return sum(float(compare(*pair, **options)) for pair in pairs) / len(pairs)
+
+
+def _unpack(members: dict[str, bytes], folder: Path) -> None:
+    """Write the entries of an archive into a folder; those that lead out of it are left out."""
+    for name, data in members.items():
+        parts = PurePosixPath(name).parts
+        if ".." in parts or name.startswith("/"):
+            continue
+        path = folder.joinpath(*parts)
+        if name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
 
 
 def _members(path: str) -> dict[str, bytes]:
-    """Return the files of a zip or tar archive by name.
+    """Return the entries of a zip or tar archive by name, which says what it is; those of folders end with a slash.
 
     Raises:
         TooLarge: it unpacks to an unbearable size.
-        tarfile.TarError: it is neither.
+        ValueError: its name says neither.
+        tarfile.TarError: it is no tar archive.
+        zipfile.BadZipFile: it is no zip archive.
     """
-    if zipfile.is_zipfile(path):
+    if path.lower().endswith(".zip"):
         return _zip_members(path)
+    if not path.lower().endswith(_TAR):
+        raise ValueError(f"{Path(path).name} is no name of an archive")
     members: dict[str, bytes] = {}
     size = 0
     with tarfile.open(path) as archive:
@@ -103,15 +120,10 @@ def _members(path: str) -> dict[str, bytes]:
             if size > _BYTES or len(members) > _MEMBERS:
                 raise TooLarge(f"{Path(path).name} unpacks to more than {_BYTES >> 20} MiB or {_MEMBERS} files")
             if member.isfile():
-                members[member.name.removeprefix("./")] = (archive.extractfile(member) or io.BytesIO()).read()
+                members[member.name] = (archive.extractfile(member) or io.BytesIO()).read()
+            elif member.isdir():
+                members[f"{member.name}/"] = b""
     return members
-
-
-def _folder(members: dict[str, bytes], folder: str) -> dict[str, bytes]:
-    """Return the files directly in a folder, by name."""
-    where = PurePosixPath(folder or ".")
-    paths = {PurePosixPath(name): data for name, data in members.items() if not name.endswith("/")}
-    return {path.name: data for path, data in paths.items() if path.parent == where}
 
 
 def compare_epub(result: str | None, expected: str, **_: Any) -> float:
@@ -126,7 +138,11 @@ def compare_epub(result: str | None, expected: str, **_: Any) -> float:
 
 
 def _chapters(path: str) -> dict[str, str]:
-    """Return the texts of a book: its tables of contents without what differs between programs, its pages evenly printed."""
+    """Return the texts of a book: its tables of contents without what differs between programs, its pages evenly printed.
+
+    Raises:
+        ValueError: it has a page in a folder.
+    """
     from lxml import html
 
     found = {}
@@ -135,6 +151,8 @@ def _chapters(path: str) -> dict[str, str]:
             noise = "navPoint" if name == "toc.ncx" else "dc:identifier"
             found[name] = "\n".join(line for line in data.decode().splitlines() if noise not in line)
         elif name.endswith(".html"):
-            page = html.fromstring(data.replace(b"\n", b"").replace(b"\r", b""))
+            if "/" in name:
+                raise ValueError(f"OSWorld cannot read a book with pages in folders, like {name}")
+            page = html.fromstring(data.decode().replace("\n", "").replace("\r", "").encode())
             found[name] = html.tostring(page, pretty_print=True, encoding="unicode")
     return found

@@ -24,6 +24,13 @@ __all__ = [
     "is_shortcut_on_desktop",
 ]
 
+_RENAMED = {"Zoom for Google Chrome": "Zoom Chrome Extension"}
+"""Extensions that the store has renamed."""
+_LIKED = "Liked Authors"
+"""The folder of bookmarks that one rule is about."""
+_NOWHERE = object()
+"""In place of the address of a tab that has none."""
+
 
 def address_of(tab: Any) -> str | None:
     """Return the address of a tab, which a getter may give alone or with a title."""
@@ -33,8 +40,8 @@ def address_of(tab: Any) -> str | None:
 
 def is_expected_active_tab_approximate(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether the tab is at the expected address; what follows a question mark does not matter."""
-    found = address_of(result)
-    return bool(found) and rules["type"] == "url" and _without_query(str(found)) == _without_query(rules["url"])
+    found = address_of(result) if result else None
+    return found is not None and rules["type"] == "url" and _without_query(found) == _without_query(rules["url"])
 
 
 def _without_query(address: str) -> str:
@@ -43,19 +50,23 @@ def _without_query(address: str) -> str:
 
 def is_expected_url_pattern_match(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether every expected pattern is found in the tab's address."""
-    found = address_of(result)
-    return bool(found) and all(re.search(pattern, str(found)) for pattern in rules["expected"])
+    if not result:
+        return False
+    found = result.get("url", _NOWHERE) if isinstance(result, dict) else result
+    return found is not _NOWHERE and all(re.search(pattern, found) for pattern in rules["expected"])
 
 
 def is_expected_search_query(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether the expected pattern is found in the tab's address."""
-    found = address_of(result)
-    return bool(found) and re.search(rules["expect"]["pattern"], str(found)) is not None
+    return bool(result) and re.search(rules["expect"]["pattern"], result["url"]) is not None
 
 
 def is_expected_installed_extensions(result: Sequence[str] | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether all expected extensions are there."""
-    return bool(result) and set(rules["expected"]) <= set(result or ())
+    """Return whether all expected extensions are there, by their present or their former name."""
+    if not result:
+        return False
+    found, expected = ({_RENAMED.get(name, name) for name in names} for names in (result, rules["expected"]))
+    return expected <= found
 
 
 def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, Any], **_: Any) -> bool:
@@ -73,8 +84,7 @@ def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, 
         return _pages(bar) == set(rules["urls"])
     if rules["type"] != "liked_authors_websites_urls":
         raise NotUnderstood(f"there is no rule {rules['type']!r} about bookmarks")
-    names = rules.get("names", ["Liked Authors"])
-    folder = next((entry for entry in bar if entry["type"] == "folder" and entry["name"] in names), None)
+    folder = next((entry for entry in bar if entry["type"] == "folder" and entry["name"] == _LIKED), None)
     choices = [[page] if isinstance(page, str) else page for page in rules["urls"]]
     return folder is not None and any(set(one) == _pages(folder["children"]) for one in itertools.product(*choices))
 
@@ -97,13 +107,26 @@ def check_history_deleted(result: Sequence[Sequence[Any]], rules: Mapping[str, A
 def is_shortcut_on_desktop(result: Mapping[str, str], rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether one of the desktop's shortcuts has the expected name, or command.
 
+    It has if one of both is part of the other; names may be written in other cases.
+
     Raises:
         NotUnderstood: there is no such rule.
     """
-    if rules["type"] not in {"name", "exec"}:
-        raise NotUnderstood(f"there is no rule {rules['type']!r} about shortcuts")
-    line = f"{rules['type'].capitalize()}={rules[rules['type']]}\n"
-    return any(line in shortcut for shortcut in result.values())
+    kind = rules["type"]
+    if kind not in {"name", "exec"}:
+        raise NotUnderstood(f"there is no rule {kind!r} about shortcuts")
+    key = f"{kind.capitalize()}="
+    wanted = rules[kind]
+    if any(f"{key}{wanted}\n" in shortcut for shortcut in result.values()):
+        return True
+    lines = (line for shortcut in result.values() for line in shortcut.split("\n") if line.startswith(key))
+    return any(_overlap(line.removeprefix(key), wanted, ignore_case=kind == "name") for line in lines)
+
+
+def _overlap(found: str, wanted: str, *, ignore_case: bool) -> bool:
+    if ignore_case:
+        found, wanted = found.lower(), wanted.lower()
+    return found in wanted or wanted in found
 
 
 def check_font_size(result: Mapping[str, Any], rules: Mapping[str, Any], **_: Any) -> bool:

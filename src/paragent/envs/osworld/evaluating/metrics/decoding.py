@@ -7,6 +7,7 @@ import subprocess
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
+from paragent._processes import plain_environment
 from paragent.errors import MissingProgram
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def decoded(path: str, *options: str) -> Iterator[IO[bytes]]:
         "-i",
         f"file:{path}",
     ]
-    process = subprocess.Popen([*command, *options, "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*command, *options, "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=plain_environment()
+    )
     assert process.stdout is not None
     try:
         yield process.stdout

@@ -22,6 +22,8 @@ def check_json(result: str | None, rules: Mapping[str, Any], *, is_yaml: bool = 
     if result is None:
         return False
     data = _yaml(result) if is_yaml else json.loads(text_of(result))
+    if is_yaml and data is None:
+        return False
     if not all(matches(_at(data, rule["key"]), rule) for rule in rules.get("expect", [])):
         return False
     return not any(_fits(data, rule) for rule in rules.get("unexpect", []))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from paragent.envs.osworld.evaluating.metrics.reading import text_of
+from paragent.envs.osworld.evaluating.metrics.reading import bytes_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,49 +54,55 @@ def is_vlc_fullscreen(result: Mapping[str, Any] | None, expected: Mapping[str, A
 
 
 def check_config_status(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether a line of GIMP's settings, `(key ... value)`, has the expected key (or two) and value."""
+    """Return whether a line of GIMP's settings, `(key ... value)`, has the expected key (or two) and value.
+
+    Raises:
+        IndexError: a line before it is blank but not empty, or too short.
+    """
     if result is None:
         return False
-    keys = [rules["key"]] if isinstance(rules["key"], str) else list(rules["key"])
-    for line in text_of(result).splitlines():
-        words = line.strip().lstrip("(").rstrip(")").split()
-        if line.startswith("#") or not words:
+    wanted = rules["key"]
+    for line in io.StringIO(text_of(result)):
+        if line.startswith("#") or line == "\n":
             continue
-        if words[: len(keys)] == keys and words[-1] == rules["value"]:
+        words = line.strip().lstrip("(").rstrip(")").split()
+        if _begins(words, wanted) and words[-1] == rules["value"]:
             return True
     return False
 
 
-def _registry_value(path: str, item_path: str, name: str) -> str | None:
-    """Return the last value that LibreOffice's registry has for a property."""
-    value = None
-    for item in ET.fromstring(text_of(path).encode()).iter("item"):
-        if item.get(f"{_OOR}path") != item_path:
-            continue
-        for prop in item.iter("prop"):
-            if prop.get(f"{_OOR}name") == name and (found := prop.find("value")) is not None:
-                value = found.text
-    return value
+def _begins(words: list[str], wanted: str | list[str]) -> bool:
+    if isinstance(wanted, str):
+        return words[0] == wanted
+    return len(wanted) == 2 and words[0] == wanted[0] and words[1] == wanted[1]
+
+
+def _registry_properties(path: str, item_path: str, name: str) -> list[Any]:
+    """Return what LibreOffice's registry has for a property, in the order of the file."""
+    items = ET.fromstring(bytes_of(path)).findall(".//item")
+    chosen = [item for item in items if item.get(f"{_OOR}path") == item_path]
+    return [prop for item in chosen for prop in item.findall(".//prop") if prop.get(f"{_OOR}name") == name]
 
 
 def check_presenter_console_disable(result: str, **_: Any) -> bool:
     """Return whether LibreOffice's presenter console is off."""
-    value = _registry_value(result, "/org.openoffice.Office.Impress/Misc/Start", "EnablePresenterScreen")
-    return value is not None and value.lower() == "false"
+    found = _registry_properties(result, "/org.openoffice.Office.Impress/Misc/Start", "EnablePresenterScreen")
+    return bool(found) and str(found[0].find("value").text).lower() == "false"
 
 
 def check_auto_saving_time(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether LibreOffice saves by itself after the expected minutes."""
-    value = _registry_value(result, "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall")
-    return value is not None and int(value) == rules["minutes"]
+    found = _registry_properties(result, "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall")
+    return bool(found) and int(found[-1].find("value").text) == rules["minutes"]
 
 
 def find_default_font(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether LibreOffice Writer's default font is the expected one."""
     if not result:
         return False
-    found = _registry_value(result, "/org.openoffice.Office.Writer/DefaultFont", "Standard")
-    return bool(found == rules["font_name"])
+    found = _registry_properties(result, "/org.openoffice.Office.Writer/DefaultFont", "Standard")
+    values = [value.text for prop in found for value in prop.findall("value")]
+    return values[-1:] == [rules["font_name"]]
 
 
 def check_left_panel(result: str, **_: Any) -> bool:

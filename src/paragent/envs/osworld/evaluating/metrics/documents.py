@@ -39,6 +39,7 @@ _ABOVE_BASE = 0.01
 """By how much a score must be better than that of a document nobody touched; OSWorld's own."""
 _RECORD_PARTS = 4
 """A record of a train is: time, train, station, platform."""
+_PLACES = 3
 _YELLOW = "#ffff00"
 _RED, _BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -56,7 +57,6 @@ def compare_docx_files(
     ignore_order: bool = False,
     content_only: bool = False,
     fuzzy_match: bool = False,
-    fuzzy_match_threshold: float | None = None,
     delete_empty_lines: bool = False,
     **_: Any,
 ) -> float:
@@ -82,8 +82,6 @@ def compare_docx_files(
     if not fuzzy_match:
         return float(sides[0] == sides[1])
     scores = [ratio(one, other) for one, other in zip(*sides, strict=True)]
-    if fuzzy_match_threshold is not None:
-        scores = [float(score >= fuzzy_match_threshold) for score in scores]
     return sum(scores) / len(scores) if scores else 1.0
 
 
@@ -184,7 +182,7 @@ def contains_page_break(result: str | None, rules: Mapping[str, Any] | None = No
     if not result:
         return False
     count = sum(len(run.element.xpath('.//w:br[@w:type="page"]')) for run in _runs(result))
-    return count > 0 and count == (rules or {}).get("page_break_count", count)
+    return count > 0 and (rules or {}).get("page_break_count") in {None, count}
 
 
 def check_tabstops(
@@ -322,9 +320,10 @@ def _trains(lines: list[str]) -> list[str]:
 
 
 def fuzzy_place_math(result: str | None, rules: Mapping[str, Any], **_: Any) -> float:
-    """Return how alike the words of a document and five expected places are; what is hardly alike does not count."""
+    """Return how alike the words of a document, which must be three, and the expected places are."""
     if result is None:
         return 0.0
     words = [word for paragraph in docx(result).paragraphs for word in paragraph.text.split()]
-    best = [max(ratio(word, place) for place in rules["expected"]) for word in words]
-    return sum(score for score in best if score > 0.2) / 5
+    if len(words) != _PLACES:
+        return 0.0
+    return sum(max((ratio(word, place) for place in rules["expected"]), default=0.0) for word in words) / _PLACES

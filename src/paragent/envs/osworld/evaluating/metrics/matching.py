@@ -100,7 +100,7 @@ def check_direct_json_object(result: Any, rules: Mapping[str, Any], **_: Any) ->
     """
     found = json.loads(result.strip().replace("'", '"')) if isinstance(result, str) else result
     expected = rules["expected"]
-    if not isinstance(found, dict) or _NOT_KNOWN in expected.values():
+    if found is None or _NOT_KNOWN in expected.values():
         return False
     if rules.get("expect_in_result", False):
         return all(_has(found.get(key), value) for key, value in expected.items())
@@ -111,5 +111,6 @@ def check_direct_json_object(result: Any, rules: Mapping[str, Any], **_: Any) ->
 
 def _has(found: Any, expected: Any) -> bool:
     if isinstance(expected, list):
-        return any(value in found if isinstance(found, list) else value == found for value in expected)
-    return isinstance(expected, str) and isinstance(found, str) and expected in found
+        candidates = found if isinstance(found, list) else [found] if isinstance(found, str) else []
+        return any(value in candidates for value in expected)
+    return isinstance(expected, str) and expected in found

@@ -45,13 +45,22 @@ def _docx_texts(path: str) -> list[str]:
 
 
 def _odt_texts(path: str) -> list[str]:
-    """Return the paragraphs' own texts and those of the spans in them; what is nested deeper does not count."""
-    return ["".join(_odt_parts(paragraph)) for paragraph in _odt(path).iter(f"{_TEXT}p")]
+    """Return the paragraphs' own texts and those of the spans in them; what is nested deeper does not count.
+
+    Headers and footers come first.
+    """
+    return ["".join(_odt_parts(paragraph)) for root in _odt(path) for paragraph in root.iter(f"{_TEXT}p")]
 
 
-def _odt(path: str) -> ET.Element:
+def _odt(path: str) -> list[ET.Element]:
+    """Return the parts of an ODT document: its styles, which have headers and footers, if there are some, then its text.
+
+    Raises:
+        KeyError: it is another kind of document.
+    """
     with open_package(path) as package:
-        return ET.fromstring(package.read("content.xml"))
+        styles = ["styles.xml"] if "styles.xml" in package.namelist() else []
+        return [ET.fromstring(package.read(name)) for name in (*styles, "content.xml")]
 
 
 def _odt_parts(paragraph: ET.Element) -> list[str]:
@@ -65,8 +74,8 @@ def _odt_parts(paragraph: ET.Element) -> list[str]:
 
 def has_background(path: str, colour: str) -> bool:
     """Return whether some span of an ODT document has a style with this background."""
-    root = _odt(path)
-    used = {span.get(f"{_TEXT}style-name") for span in root.iter(f"{_TEXT}span")}
-    automatic: Any = root.find(f"{_OFFICE}automatic-styles")
-    styles = [] if automatic is None else [style for style in automatic if style.get(f"{_STYLE}name") in used]
+    roots = _odt(path)
+    used = {span.get(f"{_TEXT}style-name") for root in roots for span in root.iter(f"{_TEXT}span")}
+    automatic: list[Any] = [styles for root in roots for styles in root.iter(f"{_OFFICE}automatic-styles")]
+    styles = [style for part in automatic for style in part if style.get(f"{_STYLE}name") in used]
     return any(prop.get(f"{_FO}background-color") == colour for style in styles for prop in style)

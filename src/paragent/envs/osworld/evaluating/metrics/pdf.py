@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import logging
 import operator
+from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from paragent._plugins import require
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["check_pdf_pages", "compare_pdf_images", "compare_pdfs"]
 
 require("pypdf", "numpy", "PIL")
+_log = logging.getLogger(__name__)
 _RELATIONS = {name: getattr(operator, name) for name in ("eq", "ne", "le", "lt", "ge", "gt")}
 _ALIKE = 5
 """Bits by which the fingerprints of two pictures may differ; OSWorld's own."""
@@ -28,9 +33,26 @@ def _reader(source: str | bytes) -> PdfReader:
     return PdfReader(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
-def pdf_text(source: str | bytes) -> str:
-    """Return the text of all pages of a file, or of a file's contents."""
-    return "".join(page.extract_text() for page in _reader(source).pages).strip()
+def plain_text(source: str | bytes) -> str:
+    """Return the text of all pages of a file, or of a file's contents, as pypdf reads it."""
+    return "".join(page.extract_text() for page in _reader(source).pages)
+
+
+def pdf_text(path: str) -> str:
+    """Return the text of all pages of a file, as PyMuPDF reads it if that is installed, else as pypdf does."""
+    library = _pymupdf()
+    if library is None:
+        return plain_text(path).strip()
+    with library.open(path) as document:
+        return "".join(page.get_text() for page in document).strip()
+
+
+@cache
+def _pymupdf() -> Any:
+    """Return OSWorld's own reader of PDF files; None if the user has not installed it, for it is under the AGPL."""
+    with suppress(ImportError):
+        return importlib.import_module("pymupdf")
+    return None
 
 
 def check_pdf_pages(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
@@ -47,11 +69,11 @@ def compare_pdfs(result: str | list[str | None] | None, expected: str | list[str
 
 
 def _likeness(found: Any, wanted: Any) -> float:
-    from pypdf.errors import PyPdfError
-
+    """Return how alike the texts of two files are. No file is one without text; one that cannot be read is like nothing."""
     try:
-        return ratio(pdf_text(found), pdf_text(wanted)) if found else 0.0
-    except (PyPdfError, OSError, ValueError):
+        return ratio(*(pdf_text(path) if path else "" for path in (found, wanted)))
+    except Exception as error:  # noqa: BLE001 - of a broken file, libraries raise anything
+        _log.info("a PDF file cannot be read: %s", error)
         return 0.0
 
 
@@ -70,4 +92,15 @@ def compare_pdf_images(result: str | None, expected: str | None, **_: Any) -> fl
 
 
 def _pictures(path: str) -> list[Any]:
-    return [picture.image for page in _reader(path).pages for picture in page.images if picture.image is not None]
+    from PIL import Image, UnidentifiedImageError
+
+    library = _pymupdf()
+    if library is None:
+        return [picture.image for page in _reader(path).pages for picture in page.images if picture.image is not None]
+    pictures = []
+    with library.open(path) as document:
+        for page in document:
+            for entry in page.get_images(full=True):
+                with suppress(UnidentifiedImageError):
+                    pictures.append(Image.open(io.BytesIO(document.extract_image(entry[0])["image"])))
+    return pictures

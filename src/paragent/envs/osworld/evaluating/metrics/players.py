@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 from xml.etree import ElementTree as ET
 
-from paragent.envs.osworld.evaluating.metrics.reading import text_of
+from paragent.envs.osworld.evaluating.metrics.reading import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +33,7 @@ _BLACKISH = 100
 
 def is_vlc_playing(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether VLC's status says that it plays the expected file or address."""
-    status = ET.fromstring(text_of(result).encode())
+    status = ET.fromstring(bytes_of(result).decode())
     if status.findtext("state") != "playing":
         return False
     if rules["type"] == "file_name":
@@ -56,23 +55,23 @@ def _is_address(found: str, expected: str) -> bool:
     if not found:
         return False
     wanted, shown = urlparse(expected), urlparse(found)
-    if expected in found or found == PurePosixPath(wanted.path).name:
+    if expected in found or found == wanted.path.rpartition("/")[2]:
         return True
     return "://" in found and wanted.netloc == shown.netloc and wanted.path in shown.path
 
 
 def _setting(path: str, key: str, default: str) -> str:
-    """Return the last value of a key in VLC's settings. A line that is a comment counts: it shows the default."""
+    """Return what follows the last equals sign of the last line of VLC's settings with a key; comments count."""
     value = default
-    for line in text_of(path).split("\n"):
-        if f"{key}=" in line:
+    for line in bytes_of(path).decode().split("\n"):
+        if key in line:
             value = line.split("=")[-1].strip()
     return value
 
 
 def _checker(key: str, default: str, expected: str) -> Callable[..., bool]:
     def check(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
-        return _setting(result, key, default) == str(rules[expected])
+        return _setting(result, f"{key}=", default) == str(rules[expected])
 
     check.__doc__ = f"Return whether VLC's setting `{key}` is what the rule calls `{expected}`."
     return check
@@ -89,13 +88,13 @@ check_one_instance_when_started_from_file = _checker(
 
 def check_global_key_play_pause(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether a global key for play and pause is set (1) or not (0), as expected."""
-    found = "1" if _setting(result, "global-key-play-pause", "") else "0"
+    found = "1" if _setting(result, "global-key-play-pause=", "") else "0"
     return found == str(rules["expected_global_key_play_pause"])
 
 
 def is_vlc_recordings_folder(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether VLC records into the expected folder; only a line that is no comment counts, and the first."""
-    for line in text_of(result).split("\n"):
+    for line in bytes_of(result).decode().split("\n"):
         if "input-record-path" in line and not line.startswith("#"):
             return bool(line.split("=")[-1].strip() == rules["recording_file_path"])
     return False
@@ -106,4 +105,5 @@ def check_qt_slider_colours(result: str, rules: Mapping[str, Any], **_: Any) -> 
     found = _setting(result, "qt-slider-colours", _SLIDER)
     if rules["type"] == "match":
         return bool(found == rules["expected_qt_slider_colours"])
-    return rules["type"] == "blackish" and all(int(part) < _BLACKISH for part in found.split(";"))
+    parts = [int(part) for part in found.split(";")]
+    return rules["type"] == "blackish" and all(part < _BLACKISH for part in parts[: len(parts) // 3 * 3])

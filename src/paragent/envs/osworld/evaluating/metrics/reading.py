@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["TooLarge", "check_package", "open_package", "text_of"]
+__all__ = ["TooLarge", "bytes_of", "check_package", "lines_of", "open_package", "text_of"]
 
 _TEXT_BYTES = 64 << 20
 """Of a text file; the largest that a task of OSWorld asks for has less than one megabyte."""
@@ -23,8 +23,8 @@ class TooLarge(ValueError):
     """A file is larger than any that a task can ask for."""
 
 
-def text_of(path: str) -> str:
-    """Return a text file's contents; bytes that are no UTF-8 are replaced, and line ends are made plain.
+def bytes_of(path: str) -> bytes:
+    """Return a text file's contents as they are.
 
     Raises:
         TooLarge: it is.
@@ -33,7 +33,31 @@ def text_of(path: str) -> str:
     file = Path(path)
     if file.stat().st_size > _TEXT_BYTES:
         raise TooLarge(f"{file.name} is larger than {_TEXT_BYTES >> 20} MiB")
-    return file.read_text(encoding="utf-8", errors="replace")
+    return file.read_bytes()
+
+
+def text_of(path: str, *, encoding: str = "utf-8") -> str:
+    """Return a text file's contents with plain line ends.
+
+    Raises:
+        TooLarge: it is.
+        UnicodeDecodeError: it has another encoding.
+        OSError: it cannot be read.
+    """
+    return bytes_of(path).decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def lines_of(path: str) -> list[str]:
+    """Return a text file's lines; one that is no UTF-8 is read as Latin-1.
+
+    Raises:
+        TooLarge: it is.
+        OSError: it cannot be read.
+    """
+    try:
+        return text_of(path).splitlines()
+    except UnicodeDecodeError:
+        return text_of(path, encoding="latin-1").splitlines()
 
 
 def check_package(path: str) -> str:

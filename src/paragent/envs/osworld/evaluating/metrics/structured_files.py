@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paragent.envs.osworld.evaluating.metrics.reading import text_of
+from paragent.envs.osworld.evaluating.metrics.reading import lines_of, text_of
 from paragent.envs.osworld.evaluating.metrics.value_rules import meets_rules
 
 if TYPE_CHECKING:
@@ -74,24 +76,26 @@ def _within(wanted: Any, found: Any) -> bool:
 def compare_csv(
     result: str | None, expected: str | list[str], *, strict: bool = True, ignore_case: bool = False, **_: Any
 ) -> bool:
-    """Return whether a file has the lines of the expected file, or of one of several."""
+    """Return whether a file has the lines of the expected file, or of one of several; one that cannot be read has none."""
     if result is None:
         return False
 
     def lines(path: str) -> list[str]:
-        read = text_of(path).removeprefix("\ufeff").splitlines()
-        read = read if strict else [line.strip() for line in read]
+        read = lines_of(path) if strict else [line.strip() for line in lines_of(path)]
         return [line.lower() for line in read] if ignore_case else read
 
-    found = lines(result)
-    return any(found == lines(path) for path in (expected if isinstance(expected, list) else [expected]))
+    wanted = expected if isinstance(expected, list) else [expected]
+    with suppress(OSError):
+        found = lines(result)
+        return any(Path(path).is_file() and found == lines(path) for path in wanted)
+    return False
 
 
 def check_csv(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether each record of `expect` is in the file, and none of `unexpect`."""
     if result is None:
         return False
-    return meets_rules(csv.DictReader(text_of(result).splitlines()), rules)
+    return meets_rules(csv.DictReader(io.StringIO(text_of(result))), rules)
 
 
 def run_sqlite3(result: str, rules: Mapping[str, Any], **_: Any) -> float:

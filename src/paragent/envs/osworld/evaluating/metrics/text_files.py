@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def check_list(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether each pattern of `expect` is found in some line, and none of `unexpect` in any."""
     if result is None:
         return False
-    lines = text_of(result).splitlines(keepends=True)
+    lines = list(io.StringIO(text_of(result)))
 
     def found(pattern: str) -> bool:
         return any(re.search(pattern, line) for line in lines)
@@ -79,7 +80,8 @@ def check_line_number(result: str | None, rules: Mapping[str, Any], **_: Any) ->
     """Return whether a file has the expected number of lines with a time of day."""
     if result is None:
         return False
-    return sum(1 for line in text_of(result).splitlines() if _TIME_OF_DAY.search(line)) == int(rules["expected"])
+    lines = io.StringIO(text_of(result))
+    return sum(1 for line in lines if _TIME_OF_DAY.search(line)) == int(rules["expected"])
 
 
 def compare_python_pure_text(result: str | None, expected: str | None, **_: Any) -> bool:

@@ -31,7 +31,7 @@ def matches(value: Any, rule: Mapping[str, Any]) -> bool:
         return bool(_COMPARISONS[method](value, ref))
     if method.startswith("re") and method.split(".")[0] == "re":
         flags = sum(getattr(re, flag) for flag in method.split(".")[1:])
-        return isinstance(value, str) and re.search(ref, value, flags) is not None
+        return re.search(ref, value, flags) is not None
     if method.startswith("approx:"):
         return _near(value, float(ref), float(method.partition(":")[2]))
     if method.startswith("range."):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from paragent.envs.osworld.evaluating.metrics.slides.opening import background_colour, presentation
+from paragent.envs.osworld.evaluating.metrics.slides.opening import background_fill, presentation
 from paragent.envs.osworld.evaluating.metrics.slides.placing import Placing, well_placed
 
 if TYPE_CHECKING:
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["compare_pptx_files"]
 
 _DRAWING = {"a": "http://schemas.openxmlformats.org/drawingml/2006/main"}
+_TABLE = 19
+"""A kind of shapes, by Microsoft's numbers."""
+_SAME_LEVELS = {0, 1}
+"""Levels of paragraphs that count as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,11 @@ def compare_pptx_files(result: str, expected: str, **options: Any) -> bool:
 
 
 def _same_slide(first: Any, second: Any, number: int, examined: Examined, placing: Placing) -> bool:
-    if examined.background_color and background_colour(first) != background_colour(second):
+    """Compare two slides. Colours and notes are read even if they do not count, as in OSWorld: reading may fail."""
+    colours, notes = [_background(slide) for slide in (first, second)], [_notes(slide) for slide in (first, second)]
+    if examined.background_color and colours[0] != colours[1]:
         return False
-    if examined.note and _notes(first) != _notes(second):
+    if examined.note and notes[0] != notes[1]:
         return False
     shapes, others = list(first.shapes), list(second.shapes)
     if len(shapes) != len(others):
@@ -64,18 +70,32 @@ def _same_slide(first: Any, second: Any, number: int, examined: Examined, placin
     for shape, other in zip(shapes, others, strict=True):
         if not well_placed(shape, other, number, placing) or not _same_shape(shape, other, examined):
             return False
-    if examined.bullets and _has_runs(shapes, others) and _bullets(first) != _bullets(second):
+    if examined.bullets and _has_runs(shapes, others) and not _same_bullets(_bullets(first), _bullets(second)):
         return False
     return _same_text_shapes(first, second, examined)
 
 
+def _background(slide: Any) -> Any:
+    """Return the plain colour behind a slide, None if there is none.
+
+    Raises:
+        AttributeError: it is a colour of the theme.
+    """
+    fill = background_fill(slide)
+    return None if fill is None else fill.fore_color.rgb
+
+
 def _notes(slide: Any) -> str:
-    frame = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
-    return "" if frame is None else frame.text.strip()
+    """Return the notes of a slide; python-pptx gives it an empty page of notes where it has none.
+
+    Raises:
+        AttributeError: the page has no place for text.
+    """
+    return str(slide.notes_slide.notes_text_frame.text.strip())
 
 
 def _same_shape(first: Any, second: Any, examined: Examined) -> bool:
-    if getattr(first, "has_table", False) and not _same_table(first, second, examined):
+    if first.shape_type == _TABLE and not _same_table(first, second, examined):
         return False
     if not (hasattr(first, "text") and hasattr(second, "text")):
         return True
@@ -126,7 +146,7 @@ def _same_paragraph(first: Any, second: Any, examined: Examined) -> bool:
         return False
     if examined.text and first.text != second.text:
         return False
-    if examined.indent and first.level != second.level:
+    if examined.indent and first.level != second.level and not {first.level, second.level} <= _SAME_LEVELS:
         return False
     runs, others = _runs(first, second)
     if examined.run_count and len(runs) != len(others):
@@ -164,7 +184,7 @@ def _same_underline(first: Any, second: Any) -> bool:
     """Return whether two fonts are underlined alike. One that does not say is only different from one plainly underlined."""
     one, other = first.underline, second.underline
     if one is None or other is None:
-        return one is other or True not in {one, other}
+        return one is other or (one is not True and other is not True)
     return bool(one == other)
 
 
@@ -191,20 +211,28 @@ def _has_runs(first: list[Any], second: list[Any]) -> bool:
     return False
 
 
-def _bullets(slide: Any) -> list[tuple[str, str | None, str]]:
-    """Return level, bullet and text of every paragraph of a slide that has one; colours do not count."""
-    found: list[tuple[str, str | None, str]] = []
+def _bullets(slide: Any) -> list[tuple[str | None, str, str]] | None:
+    """Return bullet, text and level of every paragraph of a slide that has text; colours do not count.
+
+    None if some run of the slide is empty: OSWorld cannot read such a slide's bullets and leaves them out.
+    """
+    found: list[tuple[str | None, str, str]] = []
     for paragraph in slide._element.iterfind(".//a:p", _DRAWING):
-        text = "".join(part.text or "" for part in paragraph.iterfind(".//a:t", _DRAWING))
+        parts = [part.text for part in paragraph.iterfind(".//a:t", _DRAWING)]
+        if not all(parts):
+            return None
+        text = "".join(parts)
         if not text.strip():
             continue
         properties = paragraph.find("a:pPr", _DRAWING)
-        if properties is None:
-            found.append(("none", None, text))
-            continue
-        bullet = properties.find("a:buChar", _DRAWING)
-        found.append((properties.get("lvl") or "0", None if bullet is None else bullet.get("char"), text))
+        bullet = None if properties is None else properties.find("a:buChar", _DRAWING)
+        # Without a bullet, the level does not count.
+        found.append((None, text, "") if bullet is None else (bullet.get("char"), text, properties.get("lvl") or "0"))
     return found
+
+
+def _same_bullets(first: list[Any] | None, second: list[Any] | None) -> bool:
+    return first is None or second is None or first == second
 
 
 def _same_text_shapes(first: Any, second: Any, examined: Examined) -> bool:

@@ -10,7 +10,7 @@ from paragent.envs.osworld.evaluating.metrics.reading import check_package
 if TYPE_CHECKING:
     from pptx.presentation import Presentation
 
-__all__ = ["background_colour", "presentation"]
+__all__ = ["background_fill", "presentation"]
 
 require("pptx")
 _SOLID, _INHERITED = 1, 5
@@ -29,9 +29,9 @@ def presentation(path: str) -> Presentation:
     return Presentation(check_package(path))
 
 
-def background_colour(slide: Any) -> Any:
-    """Return the plain colour behind a slide, its own or its master's; None if there is none."""
+def background_fill(slide: Any) -> Any:
+    """Return the fill of a plain colour behind a slide, its own or its master's; None if there is none."""
     fill = slide.background.fill
     if fill.type == _INHERITED:
         fill = slide.slide_layout.slide_master.background.fill
-    return getattr(fill.fore_color, "rgb", None) if fill.type == _SOLID else None
+    return fill if fill.type == _SOLID else None

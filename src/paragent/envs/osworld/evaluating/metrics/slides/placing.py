@@ -25,7 +25,7 @@ class Placing:
     """What counts about places and sizes, by the names of OSWorld's options without their `examine_`."""
 
     shape: bool = True
-    """Every shape must be where its twin is, and as large."""
+    """Every shape must be where its twin is, and as large; two without text need not."""
     title_bottom_position: bool = False
     """The title must have moved down; every shape with another text must be in place."""
     table_bottom_position: bool = False
@@ -54,7 +54,7 @@ def well_placed(first: Any, second: Any, number: int, placing: Placing) -> bool:
     in_place = all(_near(first, second, side, placing) for side in ("left", "top", "width", "height"))
     kinds = (first.shape_type, second.shape_type)
     texts = [hasattr(shape, "text") for shape in (first, second)]
-    if placing.shape and not in_place:
+    if placing.shape and not in_place and not (_blank(first) and _blank(second)):
         return False
     if placing.title_bottom_position and not _title_moved(first, second, in_place, all(texts)):
         return False
@@ -95,10 +95,19 @@ def _moved_up(first: Any, second: Any) -> bool:
     return bool(first.top < second.top and first.top <= _UPPER_PART)
 
 
+def _blank(shape: Any) -> bool:
+    return not (getattr(shape, "text", None) or "").strip()
+
+
 def _near(first: Any, second: Any, side: str, placing: Placing) -> bool:
+    """Return whether two shapes have about the same place or size.
+
+    Raises:
+        TypeError: only one of them says what it is.
+    """
     one, other = getattr(first, side), getattr(second, side)
     if one == other:
         return True
-    if not one or not other:
+    if 0 in (one, other):
         return False
     return bool(abs(one - other) / max(abs(one), abs(other)) <= placing.tolerance)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from math import dist, sqrt
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from paragent.envs.osworld.evaluating.metrics.reading import open_package
-from paragent.envs.osworld.evaluating.metrics.slides.opening import background_colour, presentation
+from paragent.envs.osworld.evaluating.metrics.slides.opening import background_fill, presentation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,7 @@ _FARTHEST = sqrt(3 * 255**2)
 _HALF_INCH = 457_200
 """In English Metric Units."""
 _PICTURE = 13
+_COLOUR = re.compile("#*[0-9a-fA-F]{6}")
 _CLEARLY = 50
 """By how much one part of a colour must exceed the others to give it its name; below that, all of black are."""
 
@@ -57,7 +59,8 @@ def evaluate_presentation_fill_to_rgb_distance(result: str, rules: Mapping[str, 
     """Return how near the backgrounds of the slides are, on average, to a colour; one that was not changed is far away."""
 
     def distance(slide: Any) -> float:
-        colour = background_colour(slide)
+        fill = background_fill(slide)
+        colour = None if fill is None else getattr(fill.fore_color, "rgb", None)
         if colour is None or list(colour) == rules.get("original_rgb"):
             return 1.0
         return dist(colour, rules["rgb"]) / _FARTHEST
@@ -95,11 +98,11 @@ def check_page_number_colors(result: str, rules: Mapping[str, Any], **_: Any) ->
     if master is None:
         return False
     shown = [_colours(master, path) for path in (".//a:rPr//a:solidFill//a:srgbClr", ".//a:solidFill//a:srgbClr")]
-    bright = [[colour for colour in colours if colour != "000000"] for colours in shown]
+    bright = [[colour for colour in colours if colour not in {"", "000000"}] for colours in shown]
     candidates = bright[0] or bright[1] or shown[1]
-    if not candidates or len(candidates[-1]) != 6:
+    if not candidates or not _COLOUR.fullmatch(candidates[-1]):
         return False
-    red, green, blue = bytes.fromhex(candidates[-1])
+    red, green, blue = bytes.fromhex(candidates[-1].lstrip("#"))
     named = {
         "red": red > max(green, blue) + _CLEARLY,
         "green": green > max(red, blue) + _CLEARLY,
@@ -110,4 +113,4 @@ def check_page_number_colors(result: str, rules: Mapping[str, Any], **_: Any) ->
 
 
 def _colours(master: ET.Element, path: str) -> list[str]:
-    return [found.get("val", "").lstrip("#") for found in master.findall(path, _NAMES)]
+    return [found.get("val", "") for found in master.findall(path, _NAMES)]

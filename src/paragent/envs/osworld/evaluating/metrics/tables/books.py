@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
@@ -15,11 +14,10 @@ if TYPE_CHECKING:
     from openpyxl.workbook import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
-__all__ = ["Book", "NoSheet", "Sheet", "part_of", "sheet_of", "xml_of"]
+__all__ = ["Book", "NoSheet", "Sheet", "part_of", "sheet_of"]
 
 require("openpyxl", "pandas")
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
-_LINK = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 
 
 class NoSheet(LookupError):
@@ -27,7 +25,7 @@ class NoSheet(LookupError):
 
 
 class Book:
-    """A workbook, loaded as far as it is used.
+    """A workbook; values of cells are read when they are asked for.
 
     Raises:
         TooLarge: it unpacks to an unbearable size.
@@ -35,25 +33,22 @@ class Book:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = check_package(path)
-        self._cells: dict[str, dict[str, Any]] = {}
-
-    @cached_property
-    def workbook(self) -> Workbook:
-        """The workbook with its formulas, looks and drawings."""
         import openpyxl
 
-        return openpyxl.load_workbook(self.path)
+        self.path = check_package(path)
+        self._cells: dict[str, Cells] = {}
+        self.workbook: Workbook = openpyxl.load_workbook(path)
+        """The workbook with its formulas, looks and drawings."""
 
     @property
     def names(self) -> list[str]:
         """The names of the sheets; a chart that has a sheet of its own is none of them."""
         return [str(sheet.title) for sheet in self.workbook.worksheets]
 
-    def cells(self, sheet: str) -> dict[str, Any]:
-        """Return the stored values of a sheet by coordinate: numbers as floats, texts, errors as texts."""
+    def cells(self, sheet: str) -> Cells:
+        """Return the stored values of a sheet."""
         if sheet not in self._cells:
-            self._cells[sheet] = _stored_values(self.path, sheet)
+            self._cells[sheet] = Cells(self.path, sheet)
         return self._cells[sheet]
 
 
@@ -89,16 +84,16 @@ class Sheet:
 
     def value(self, coordinate: str) -> Any:
         """Return the stored value of a cell; None for an empty one, and where there is no such sheet."""
-        return self.book.cells(self.name).get(coordinate)
+        return self.book.cells(self.name).value(coordinate)
 
 
 def sheet_of(reference: int | str, result: Book, expected: Book | None) -> Sheet:
-    """Return the sheet that a rule means.
+    """Return the sheet that a rule means; one without a name if there is no such sheet.
 
     `0` and `RI0` are the first of the result, `EI0` of the expected workbook; `RNTotals` and `ENTotals` name them.
 
     Raises:
-        NoSheet: there is no such sheet, or no expected workbook.
+        NoSheet: there is no expected workbook.
         NotUnderstood: it is no reference.
     """
     text = f"RI{reference}" if isinstance(reference, int) else reference
@@ -110,47 +105,64 @@ def sheet_of(reference: int | str, result: Book, expected: Book | None) -> Sheet
         raise NoSheet(text)
     if kind == "N":
         return Sheet(book, rest)
-    if int(rest) >= len(book.names):
-        raise NoSheet(text)
-    return Sheet(book, book.names[int(rest)])
+    names = book.names
+    return Sheet(book, names[int(rest)] if -len(names) <= int(rest) < len(names) else "")
 
 
-def _stored_values(path: str, sheet: str) -> dict[str, Any]:
-    with open_package(path) as package:
-        part = part_of(package, sheet)
-        if part is None:
-            return {}
-        shared = []
-        if "xl/sharedStrings.xml" in package.namelist():
-            root = xml_of(package.read("xl/sharedStrings.xml"))
-            shared = ["".join(text.text or "" for text in entry.iter(f"{_MAIN}t")) for entry in root.iter(f"{_MAIN}si")]
-        root = xml_of(package.read(part))
-    return {cell.get("r", ""): _stored(cell, shared) for cell in root.iter(f"{_MAIN}c")}
+class Cells:
+    """The stored values of a sheet, read as OSWorld reads them: by the sheet's id, and without repair of what is odd."""
+
+    def __init__(self, path: str, sheet: str) -> None:
+        with open_package(path) as package:
+            self._shared = _shared_texts(package)
+            data = part_of(package, sheet)
+        found = [] if data is None else ET.fromstring(data).findall(f".//{_MAIN}row/{_MAIN}c")
+        self._cells = {cell.get("r", ""): cell for cell in reversed(found)}
+
+    def value(self, coordinate: str) -> Any:
+        """Return a number as float, a text, an error as text; None for anything else.
+
+        Raises:
+            IndexError: it is one of the shared texts, and these cannot be read.
+            TypeError: it is a number without a value.
+        """
+        cell = self._cells.get(coordinate)
+        if cell is None:
+            return None
+        kind, value = cell.get("t", "n"), cell.find(f"{_MAIN}v")
+        if kind == "inlineStr":
+            text = cell.find(f"{_MAIN}is/{_MAIN}t")
+            return None if text is None else _content(text)
+        if value is None or kind not in {"n", "s", "str", "e"}:
+            return None
+        content = _content(value)
+        try:
+            return float(content) if kind == "n" else self._shared[int(content)] if kind == "s" else content
+        except ValueError:
+            return None
 
 
-def part_of(package: Any, sheet: str) -> str | None:
-    """Return which part of the package has a sheet."""
-    links = {link.get("Id"): link.get("Target", "") for link in xml_of(package.read("xl/_rels/workbook.xml.rels"))}
-    for entry in xml_of(package.read("xl/workbook.xml")).iter(f"{_MAIN}sheet"):
-        if entry.get("name") == sheet:
-            target = links.get(entry.get(_LINK), "")
-            return target.lstrip("/") if target.startswith("/") else f"xl/{target}"
-    return None
+def _content(element: ET.Element) -> Any:
+    """Return an element's text without blanks at its ends, None for none; with its attributes if it has some."""
+    text = (element.text or "").strip() or None
+    if not element.attrib:
+        return text
+    named = {"@" + name.removeprefix("{").replace("}", ":"): value for name, value in element.attrib.items()}
+    return {**named, "#text": text} if text else named
 
 
-def xml_of(data: bytes) -> ET.Element:
-    """Return the XML of a part of a package."""
-    return ET.fromstring(data)
+def _shared_texts(package: Any) -> list[str]:
+    """Return the texts that cells share; none at all if one of them has an empty part, which OSWorld cannot read."""
+    if "xl/sharedStrings.xml" not in package.namelist():
+        return []
+    entries = ET.fromstring(package.read("xl/sharedStrings.xml")).findall(f"{_MAIN}si")
+    parts = [[text.text for text in entry.iter(f"{_MAIN}t")] for entry in entries]
+    return ["".join(text or "" for text in entry) for entry in parts] if all(all(entry) for entry in parts) else []
 
 
-def _stored(cell: ET.Element, shared: list[str]) -> Any:
-    kind, value = cell.get("t", "n"), cell.findtext(f"{_MAIN}v")
-    if kind == "inlineStr":
-        return cell.findtext(f"{_MAIN}is/{_MAIN}t")
-    if value is None:
-        return None
-    if kind == "n":
-        return float(value)
-    if kind == "s":
-        return shared[int(value)]
-    return value if kind in {"str", "e"} else None
+def part_of(package: Any, sheet: str) -> bytes | None:
+    """Return the XML of a sheet, by the id that the workbook gives it; None if there is none."""
+    book = ET.fromstring(package.read("xl/workbook.xml"))
+    ids = {entry.get("name"): entry.get("sheetId") for entry in book.iter(f"{_MAIN}sheet")}
+    name = f"xl/worksheets/sheet{ids.get(sheet)}.xml"
+    return package.read(name) if sheet in ids and name in package.namelist() else None

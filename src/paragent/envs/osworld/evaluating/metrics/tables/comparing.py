@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent.envs.osworld.evaluating.metrics.fuzzy import ratio
-from paragent.envs.osworld.evaluating.metrics.reading import text_of
+from paragent.envs.osworld.evaluating.metrics.reading import lines_of
 from paragent.envs.osworld.evaluating.metrics.tables.books import Book, NoSheet, Sheet, sheet_of
 from paragent.envs.osworld.evaluating.metrics.tables.features import charts, filters, lines, pivot_tables, sparklines
 from paragent.envs.osworld.evaluating.metrics.tables.looks import look_of, looks
@@ -25,7 +27,7 @@ _LIKENESS = 85.0
 
 
 def compare_table(
-    result: str | None, expected: str | None = None, *, rules: Sequence[Mapping[str, Any]] = (), **_: Any
+    result: str | None, expected: str | None = None, *, rules: Sequence[Mapping[str, Any]], **_: Any
 ) -> bool:
     """Return whether a workbook meets every rule; most rules compare one of its sheets with one of the expected workbook.
 
@@ -87,7 +89,7 @@ def _lines(sheet: Sheet) -> list[str]:
     printed = book.with_name(f"{book.stem}-{sheet.name}.csv")
     if not printed.is_file():
         raise NoSheet(sheet.name)
-    read = [line.strip() for line in text_of(str(printed)).removeprefix("\ufeff").splitlines()]
+    read = [line.strip() for line in lines_of(str(printed))]
     while read and not read[-1]:
         read.pop()
     return read
@@ -153,13 +155,27 @@ def _validation(books: Books, rule: Mapping[str, Any]) -> bool:
     )
 
 
+def _freeze(sheet: Sheet) -> tuple[Any, ...]:
+    """Return where a sheet is frozen; which cell is the first below does not count, because it moves with scrolling."""
+    pane: Any = sheet.worksheet.sheet_view.pane
+    if pane is None:
+        return ()
+    split = (int(pane.xSplit or 0), int(pane.ySplit or 0))
+    return split if pane.state in {"frozen", "frozenSplit"} else (*split, pane.topLeftCell)
+
+
 def _cell(books: Books, rule: Mapping[str, Any]) -> bool:
+    """Return whether a cell is as described. A value or a look that cannot be read is None."""
     sheet, coordinate = books.one(rule), rule["coordinate"]
     cell = sheet.worksheet[coordinate]
-    return all(
-        matches(sheet.value(coordinate) if prop == "value" else look_of(prop, cell), about)
-        for prop, about in rule["props"].items()
-    )
+
+    def property_of(name: str) -> Any:
+        try:
+            return sheet.value(coordinate) if name == "value" else look_of(name, cell)
+        except (AttributeError, LookupError, TypeError):
+            return None
+
+    return all(matches(property_of(name), about) for name, about in rule["props"].items())
 
 
 _RULES: dict[str, Callable[[Books, Mapping[str, Any]], bool]] = {
@@ -170,7 +186,7 @@ _RULES: dict[str, Callable[[Books, Mapping[str, Any]], bool]] = {
     "sparkline": _same(lambda sheet, _: sparklines(sheet)),
     "chart": _same(charts),
     "style": _same(looks),
-    "freeze": _same(lambda sheet, _: sheet.worksheet.freeze_panes),
+    "freeze": _same(lambda sheet, _: _freeze(sheet)),
     "zoom": _zoom,
     "data_validation": _validation,
     "row_props": _same(lambda sheet, rule: lines(sheet, "row", rule)),
@@ -183,14 +199,24 @@ _RULES: dict[str, Callable[[Books, Mapping[str, Any]], bool]] = {
 
 
 def compare_conference_city_in_order(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether cells C2 to C22 name the expected cities in order; where several are given, one of them."""
-    sheet = Book(result).workbook.active
-    found = [str(row[0].value) for row in sheet["C2:C22"]]
+    """Return whether cells C2 to C22 name the expected cities in order; where several are given, one of them.
+
+    Accents, case and punctuation do not count.
+    """
+    sheet: Any = Book(result).workbook.active
+    found = [row[0].value for row in sheet["C2:C22"]]
     expected = rules["expected"]
     return len(expected) >= len(found) and all(
-        any(name in city for name in ([names] if isinstance(names, str) else names))
+        any(_city(name) and _city(name) in _city(city) for name in ([names] if isinstance(names, str) else names))
         for names, city in zip(expected, found, strict=False)
     )
+
+
+def _city(value: Any) -> str:
+    """Return the words of a name in small letters of the English alphabet."""
+    letters = unicodedata.normalize("NFKD", "" if value is None else str(value))
+    plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return re.sub("[^a-z0-9]+", " ", plain.lower()).strip()
 
 
 def last_row(path: str) -> list[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 from paragent.envs.osworld.evaluating.metrics.reading import open_package
-from paragent.envs.osworld.evaluating.metrics.tables.books import NoSheet, Sheet, part_of, xml_of
-from paragent.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
+from paragent.envs.osworld.evaluating.metrics.tables.books import NoSheet, Sheet, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +50,7 @@ def _chart_prop(chart: Any, prop: str) -> Any:
     if prop == "type":
         return chart.tagname
     if prop == "direction":
-        return getattr(chart, "barDir", None)
+        return chart.barDir
     if prop == "title":
         return _title(chart)
     if prop in {"xtitle", "ytitle", "ztitle"}:
@@ -63,7 +62,7 @@ def _chart_prop(chart: Any, prop: str) -> Any:
     if prop == "anchor":
         anchor = chart.anchor
         return [anchor.editAs, anchor._from.col, anchor.to.row, anchor.to.col, anchor.to.row]
-    raise NotUnderstood(f"charts have no property {prop!r}")
+    return None
 
 
 def _title(owner: Any) -> str | None:
@@ -105,7 +104,7 @@ def _pivot(pivot: Any, wanted: set[str]) -> tuple[str, dict[str, Any]]:
     for prop, attribute in (("col_fields", "colFields"), ("row_fields", "rowFields")):
         if prop in wanted:
             places = [field.x - left for field in getattr(pivot, attribute)]
-            found[prop] = [place for place in places if place >= 0 or "ignore_special_fields" not in wanted]
+            found[prop] = places
     if "data_fields" in wanted:
         named = "data_fields_name" in wanted
         found["data_fields"] = [
@@ -163,10 +162,15 @@ def _sorting(state: Any) -> Any:
 
 
 def sparklines(sheet: Sheet) -> dict[str, str]:
-    """Return the small charts inside cells: the cells that they show, by place."""
+    """Return the small charts inside cells: the cells that they show, by place.
+
+    Raises:
+        NoSheet: there is none of this name.
+        AttributeError: one of them does not say where it is or what it shows.
+    """
     with open_package(sheet.book.path) as package:
-        part = part_of(package, sheet.name)
-        if part is None:
-            return {}
-        found = xml_of(package.read(part)).iter(_SPARKLINE)
-    return {str(one.findtext(_PLACE)): re.sub(r"\s", "", one.findtext(_FORMULA) or "") for one in found}
+        data = part_of(package, sheet.name)
+    if data is None:
+        raise NoSheet(sheet.name)
+    found: Any = [(one.find(_PLACE), one.find(_FORMULA)) for one in ET.fromstring(data).iter(_SPARKLINE)]
+    return {place.text.strip(): formula.text.strip() for place, formula in found}

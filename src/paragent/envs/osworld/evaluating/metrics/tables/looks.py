@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
+from paragent.envs.osworld.evaluating.metrics.tables.books import NoSheet
+from paragent.envs.osworld.evaluating.metrics.tables.conditions import NotComputable, condition_of
 from paragent.envs.osworld.evaluating.metrics.vocabulary import NotUnderstood
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from paragent.envs.osworld.evaluating.metrics.tables.books import Sheet
+    from paragent.envs.osworld.evaluating.metrics.tables.conditions import Condition
 
 __all__ = ["look_of", "looks"]
 
@@ -22,16 +24,8 @@ _FONT = {
     "font_underline": "underline",
     "font_size": "size",
 }
-_OPERATORS = {
-    "lessThan": operator.lt,
-    "lessThanOrEqual": operator.le,
-    "equal": operator.eq,
-    "notEqual": operator.ne,
-    "greaterThanOrEqual": operator.ge,
-    "greaterThan": operator.gt,
-}
-_EMPTY_RUN = 50
-"""Empty cells in a row after which a condition's range is taken to be over: it may be a million cells long."""
+_EMPTY_CELLS = 50
+"""Empty cells after which a range of a condition is taken to be over: it may be a million cells long."""
 
 
 def look_of(prop: str, cell: Any, conditional: Any = None) -> Any:
@@ -41,6 +35,7 @@ def look_of(prop: str, cell: Any, conditional: Any = None) -> Any:
 
     Raises:
         NotUnderstood: there is no such property.
+        AttributeError: the font has no colour, or the condition's look has no font or no number format.
     """
     from openpyxl.cell.cell import MergedCell
 
@@ -58,9 +53,9 @@ def look_of(prop: str, cell: Any, conditional: Any = None) -> Any:
     if cell.value is None:
         return None
     if prop in _FONT:
-        return getattr(source.font, _FONT[prop], None)
+        return getattr(source.font, _FONT[prop])
     if prop == "font_color":
-        return getattr(getattr(source.font, "color", None), "rgb", None)
+        return source.font.color.rgb
     if prop == "hyperlink":
         return cell.hyperlink or ""
     if cell.data_type != "n":
@@ -69,59 +64,40 @@ def look_of(prop: str, cell: Any, conditional: Any = None) -> Any:
 
 
 def looks(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the properties that a rule asks for, of every cell by coordinate.
-
-    Of conditional formats, those that compare the cell with constants are applied. The others are left out.
-    """
+    """Return the properties that a rule asks for, of every cell by coordinate, also where a condition decides."""
     props: Sequence[str] = rule.get("props", [])
-    worksheet = sheet.worksheet
+    try:
+        worksheet = sheet.worksheet
+    except NoSheet:
+        return {}
     found = {
         cell.coordinate: [look_of(prop, cell) for prop in props] for column in worksheet.iter_cols() for cell in column
     }
+    condition = None
     for formatting in worksheet.conditional_formatting:
-        for condition in formatting.rules:
-            for coordinate in _where(condition, formatting.cells, sheet):
-                cell = worksheet[coordinate]
-                found[coordinate] = [look_of(prop, cell, condition.dxf) for prop in props]
+        for one in formatting.rules:
+            try:
+                condition = condition_of(one, sheet.value) or condition
+            except NotComputable:
+                continue
+            for cell in _where(condition, formatting.cells, sheet, worksheet):
+                if not one.formula:
+                    raise NotUnderstood(f"a condition of the type {one.type!r} has no formula")
+                found[cell.coordinate] = [look_of(prop, cell, one.dxf) for prop in props]
     return found
 
 
-def _where(condition: Any, cells: Any, sheet: Sheet) -> list[str]:
-    """Return the cells that meet a condition."""
-    from openpyxl.utils import get_column_letter
-
-    references = [_constant(text) for text in condition.formula]
-    if condition.type != "cellIs" or None in references or condition.dxf is None:
-        return []
-    met = []
-    for part in cells:
-        empty = 0
+def _where(condition: Condition | None, ranges: Any, sheet: Sheet, worksheet: Any) -> list[Any]:
+    """Return the cells that meet a condition. After so many empty cells, a range ends at its next empty cell."""
+    met, empty = [], 0
+    for part in ranges:
         for row, column in part.cells:
-            coordinate = f"{get_column_letter(column)}{row}"
-            value = sheet.value(coordinate)
-            empty = empty + 1 if value is None else 0
-            if empty > _EMPTY_RUN:
-                break
-            if value is not None and _holds(condition.operator, value, references):
-                met.append(coordinate)
+            cell = worksheet.cell(row=row, column=column)
+            value = sheet.value(cell.coordinate)
+            if value is None:
+                empty += 1
+                if empty > _EMPTY_CELLS:
+                    break
+            elif condition is not None and condition(value):
+                met.append(cell)
     return met
-
-
-def _constant(formula: str) -> float | str | None:
-    """Return the value of a formula that is a number or a text, else None."""
-    if len(formula) >= 2 and formula[0] == formula[-1] == '"':
-        return formula[1:-1].replace('""', '"')
-    try:
-        return float(formula)
-    except ValueError:
-        return None
-
-
-def _holds(name: str, value: Any, references: list[Any]) -> bool:
-    try:
-        if name in {"between", "notBetween"}:
-            inside = min(references) <= value <= max(references)
-            return bool(inside == (name == "between"))
-        return bool(_OPERATORS[name](value, references[0]))
-    except (TypeError, KeyError, IndexError):
-        return False

@@ -1,0 +1,21 @@
+"""Run cases with paragent's metrics, in this process."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING
+
+from paragent.envs.osworld.evaluating.far_side import score
+
+if TYPE_CHECKING:
+    from bench.osworld_parity.cases.case import Case
+
+
+def score_of(case: Case) -> float:
+    """Return what paragent says; whatever a metric raises counts as 0, as in an evaluation."""
+    try:
+        found = score(case.metric, copy.deepcopy(case.arguments), case.options)
+    except Exception:  # noqa: BLE001 - the evaluator has such a boundary around every metric
+        return 0.0
+    return 0.0 if math.isnan(found) else min(max(found, 0.0), 1.0)

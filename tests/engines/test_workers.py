@@ -1,0 +1,293 @@
+"""Worker processes and the engine's own threads when something in them fails, and what a worker prints."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paragent import EngineFailed, RunConfig, Runners, Task, TaskStatus
+from paragent._threads import raise_in_thread
+from paragent.engines import Call, open_engine
+from paragent.engines.pool.pooled import PooledRuntime
+from paragent.engines.worker.hands import Hands
+from paragent.engines.worker.output import LONGEST_LINE, Line, MarkedStream
+from paragent.parcels.packing import Packer
+from paragent.tasks import Ending, Outcome
+from paragent.testing import behaviours, scripts
+
+ONE = RunConfig(worker_num=1, concurrency=4)
+
+
+# --- threads that end, and threads that cannot start ------------------------------------------------------------------
+
+
+def end_thread_once(given: tuple[str, str]) -> str:
+    """Make a thread of the worker fail the first time; answer the second."""
+    name, path = given
+    if Path(path).exists():
+        return "survived"
+    Path(path).touch()
+    [thread] = [thread for thread in threading.enumerate() if thread.name == name]
+    assert thread.ident is not None
+    raise_in_thread(thread.ident, SystemExit)
+    time.sleep(3600)
+    return "the first attempt was not lost"
+
+
+async def break_the_loop_once(path: str) -> str:
+    """Make the event loop itself fail the first time; answer the second."""
+    if Path(path).exists():
+        return "survived"
+    Path(path).touch()
+
+    def fail() -> None:
+        raise OSError("the selector is broken")
+
+    asyncio.get_running_loop()._run_once = fail  # type: ignore[attr-defined]
+    await asyncio.sleep(3600)
+    return "the first attempt was not lost"
+
+
+@pytest.mark.parametrize("name", ["paragent-reader", "paragent-writer", "paragent-loop"])
+def test_a_worker_whose_thread_ends_is_lost_says_why_and_is_replaced(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    marker = str(tmp_path / "ended")
+    killer = Task(marker, break_the_loop_once) if name == "paragent-loop" else Task((name, marker), end_thread_once)
+    killer.id, killer.max_retries = "killer", 1
+    others = [Task(0.2, behaviours.sleep, id=str(i)) for i in range(5)]
+    responses = Runners.sync_run_task([killer, *others], RunConfig(worker_num=1, concurrency=2))
+    assert all(response.success for response in responses.values()), responses
+    assert responses["killer"].answer == "survived"
+    written = capfd.readouterr().err
+    assert f"the thread {name!r} ended unexpectedly" in written
+    assert "Traceback" in written
+
+
+def use_up_threads(_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threading._start_new_thread = refuse  # type: ignore[attr-defined]
+
+
+def test_a_worker_that_cannot_start_threads_performs_calls_one_after_the_other() -> None:
+    with open_engine(ONE) as engine:
+        Runners.sync_run(None, use_up_threads, ONE, engine=engine)
+        tasks = [Task(0.01, behaviours.sleep, id=str(i)) for i in range(12)]
+        responses = Runners.sync_run_task(tasks, ONE, engine=engine)
+        assert all(response.success and response.attempts == 1 for response in responses.values()), responses
+
+
+def test_a_worker_that_cannot_start_an_event_loop_fails_async_tasks_and_no_other() -> None:
+    with open_engine(ONE) as engine:
+        Runners.sync_run(None, use_up_threads, ONE, engine=engine)
+        tasks = [Task(0.0, behaviours.nap if i % 2 else behaviours.sleep, id=str(i)) for i in range(2000)]
+        responses = list(Runners.sync_run_task(tasks, ONE, engine=engine).values())
+    assert all(response.success for response in responses[::2])
+    assert {(response.status, response.msg) for response in responses[1::2]} == {
+        (TaskStatus.FAILED, "RuntimeError: can't start new thread")
+    }
+
+
+def test_inline_a_broken_event_loop_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="paragent-loop"):
+        Runners.sync_run(str(tmp_path / "marker"), break_the_loop_once, RunConfig(engine_name="inline"))
+
+
+@pytest.mark.parametrize("engine", ["inline", "local"])
+def test_a_driver_that_cannot_start_threads_says_so(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading, "_start_new_thread", refuse)
+    with pytest.raises(EngineFailed, match=r"can't start new thread.*ulimit -u"):
+        Runners.sync_run(1, behaviours.echo, RunConfig(engine_name=engine))
+
+
+def test_an_engine_whose_own_thread_ends_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(_: PooledRuntime) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(PooledRuntime, "_turn", leave)
+    with pytest.raises(EngineFailed, match=r"paragent-engine.*SystemExit"):
+        Runners.sync_run(1, behaviours.echo, ONE)
+
+
+def test_inline_a_task_that_is_given_up_leaves_a_lane_for_the_next() -> None:
+    config = RunConfig(engine_name="inline", concurrency=1)
+    tasks = [Task(3.0, behaviours.sleep, id="long", timeout=0.2), *(Task(i, behaviours.echo) for i in range(3))]
+    responses = list(Runners.sync_run_task(tasks, config).values())
+    assert [response.status for response in responses] == [TaskStatus.TIMED_OUT, *[TaskStatus.SUCCEEDED] * 3]
+
+
+def test_the_number_of_a_call_may_be_used_again_as_soon_as_it_has_its_outcome() -> None:
+    outcomes: list[Outcome] = []
+    done = threading.Event()
+    target = Packer().pack(behaviours.nap, "it")
+
+    def emit(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        if len(outcomes) < 20:
+            hands.take([Call(0, target, 0.01, "next", is_async=True)])
+        else:
+            done.set()
+
+    hands = Hands(emit, sync_limit=1, async_limit=1, shared=True, starts={}, finished=lambda _: None)
+    hands.take([Call(0, target, 0.01, "first", is_async=True)])
+    assert done.wait(60)
+    hands.close()
+    assert [(outcome.ending, outcome.value) for outcome in outcomes] == [(Ending.RETURNED, 0.01)] * 20
+
+
+# --- what else happens in the user's process --------------------------------------------------------------------------
+
+
+class _Leaves(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise SystemExit
+
+
+@pytest.fixture
+def handler_that_leaves() -> Iterator[None]:
+    handler = _Leaves()
+    logging.getLogger("contract").addHandler(handler)
+    yield
+    logging.getLogger("contract").removeHandler(handler)
+
+
+@pytest.mark.usefixtures("handler_that_leaves")
+def test_a_log_handler_of_the_program_that_raises_ends_no_run(capfd: pytest.CaptureFixture[str]) -> None:
+    responses = Runners.sync_run_task([Task(str(i), behaviours.print_and_log, id=str(i)) for i in range(3)], ONE)
+    assert [response.answer for response in responses.values()] == ["0", "1", "2"]
+    assert "could not be shown" in capfd.readouterr().err
+
+
+OTHERS_REAP = """
+import os, signal, sys, threading, time
+
+def reap():
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            time.sleep(0.001)
+
+if sys.argv[1] == "ignored":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+else:
+    threading.Thread(target=reap, daemon=True).start()
+
+import subprocess
+from paragent import RunConfig, Runners, Task
+from paragent.testing import behaviours
+
+def fail(_):
+    return subprocess.run(["false"]).returncode
+
+tasks = [Task(i, behaviours.echo, id=str(i)) for i in range(20)]
+tasks += [Task(3, behaviours.exit_at_once, id="killer", max_retries=1), Task(0, fail, id="false")]
+tasks += [Task(sys.argv[2], behaviours.hang_in_python, id="hang", timeout=0.5)]
+responses = Runners.sync_run_task(tasks, RunConfig(**SETTINGS))
+assert all(responses[str(i)].success for i in range(20)), responses
+for name in ("killer", "false", "hang"):
+    print(name, responses[name].status, responses[name].attempts, responses[name].answer)
+"""
+
+
+@pytest.mark.parametrize("mode", ["ignored", "waited for by another thread"])
+def test_workers_that_something_else_reaps_are_accounted_for(mode: str, tmp_path: Path) -> None:
+    program = scripts.Program(tmp_path, OTHERS_REAP, {"worker_num": 2})
+    printed = program.run(mode, str(tmp_path / "pid")).splitlines()
+    assert printed == ["killer lost 2 None", "false succeeded 1 1", "hang timed out 1 None"]
+    scripts.wait_until(lambda: not any(map(scripts.alive, scripts.pids_in(tmp_path / "pid"))))
+
+
+WHILE_LOGGING_LOADS = """
+import importlib.machinery, sys
+from paragent import RunConfig
+from paragent.engines.local import LocalRuntime
+from paragent.engines.base import Call
+from paragent.parcels.packing import Packer
+
+for name in [name for name in sys.modules if name.partition(".")[0] == "logging"]:
+    del sys.modules[name]
+target = Packer().pack(abs, "it")
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "logging":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        spec.loader.exec_module = lambda module: run_a_call(module)
+        return spec
+
+def run_a_call(module):
+    assert sys.modules["logging"] is module and not hasattr(module, "getLogger")
+    with LocalRuntime(RunConfig(worker_num=1)) as engine:
+        engine.submit([Call(0, target, -5, "a")])
+        print([outcome.value for outcome in engine.wait(60.0)])
+
+sys.meta_path.insert(0, Finder)
+import logging
+"""
+
+
+def test_workers_start_while_the_program_is_still_loading_logging(tmp_path: Path) -> None:
+    assert scripts.Program(tmp_path, WHILE_LOGGING_LOADS, {}).run() == "[5]\n"
+
+
+# --- what workers print -----------------------------------------------------------------------------------------------
+
+
+def marked(lines: list[Line]) -> MarkedStream:
+    return MarkedStream("stdout", lines.append, None, keep_unmarked=False)  # type: ignore[arg-type]
+
+
+def test_text_without_newlines_is_taken_in_linear_time_and_bounded_space() -> None:
+    lines: list[Line] = []
+    stream = marked(lines)
+    pieces = 2 * LONGEST_LINE + 7
+    for _ in range(pieces):
+        stream.write("x")
+    assert [len(line.text) for line in lines] == [LONGEST_LINE] * 2
+    stream.write("y\nz")
+    assert (len(lines[2].text), lines[2].text[-2:], len(lines)) == (8, "xy", 3)
+
+
+def test_a_line_longer_than_the_limit_is_shown_as_several() -> None:
+    lines: list[Line] = []
+    stream = marked(lines)
+    stream.write("a" * (LONGEST_LINE + 3) + "\n\nb")
+    stream.write("c" * (2 * LONGEST_LINE))
+    assert [len(line.text) for line in lines] == [LONGEST_LINE, 3, 0, LONGEST_LINE, LONGEST_LINE]
+    stream.write("\n")
+    assert lines[-1].text == "c"
+    assert "".join(line.text for line in lines) == "a" * (LONGEST_LINE + 3) + "b" + "c" * (2 * LONGEST_LINE)
+
+
+def print_much(_: Any) -> int:
+    """Print 200 MB in long lines to a driver that does not read; return how much the worker has grown."""
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(50):
+        print("x" * (4 << 20))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+
+def test_a_worker_that_prints_faster_than_the_driver_reads_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(lines: list[Line]) -> None:
+        time.sleep(0.02 * len(lines))
+
+    monkeypatch.setattr("paragent.engines.pool.pooled.show", slowly)
+    grown = Runners.sync_run(None, print_much, ONE).unwrap()
+    assert grown < 100 << 10, f"the worker has grown by {grown >> 10} MB"

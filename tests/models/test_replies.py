@@ -1,0 +1,176 @@
+"""Replies of any shape are read, or refused as malformed; they never raise anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paragent.models.replies import MalformedReply, read_reply
+from paragent.models.streaming import assemble
+
+SURROGATE = "\ud800"
+
+
+def reply(message: Any, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"message": message, "finish_reason": "stop"}], **more}
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("plain", "plain"),
+        (None, None),
+        (42, "42"),
+        (0.5, "0.5"),
+        ([{"type": "text", "text": "two "}, {"type": "text", "text": "parts"}], "two parts"),
+        ([{"type": "image_url"}, "bare", 7], "bare"),
+        ({"type": "text", "text": "one part"}, "one part"),
+        ([], None),
+        (f"lone {SURROGATE}", "lone \ufffd"),
+        ("\ud83d\ude00", "\U0001f600"),
+    ],
+)
+def test_content_is_text_in_whatever_form_it_comes(content: Any, text: str | None) -> None:
+    assert read_reply(reply({"content": content})).message == {"role": "assistant", "content": text}
+
+
+CALL = {"name": "f", "arguments": '{"x": 1}'}
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [{"id": "1", "type": "function", "function": CALL}],
+        {"id": "1", "function": CALL},
+        [{"id": 1, "function": {"name": "f", "arguments": {"x": 1}}}],
+        [{"id": "1", **CALL}],
+        [{"id": "1", "name": "f", "parameters": {"x": 1}}],
+        [json.dumps({"id": "1", "function": CALL})],
+        json.dumps([{"id": "1", "function": CALL}]),
+    ],
+)
+def test_tool_calls_are_read_in_every_common_form(calls: Any) -> None:
+    completion = read_reply(reply({"content": None, "tool_calls": calls}))
+    assert completion.message["tool_calls"] == [{"id": "1", "type": "function", "function": CALL}]
+
+
+def test_the_older_form_of_a_tool_call_is_read() -> None:
+    [call] = read_reply(reply({"content": None, "function_call": CALL})).message["tool_calls"]
+    assert call["function"] == CALL
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 4}, (3, 4)),
+        ({"prompt_tokens": 3}, (3, 0)),
+        ({"prompt_tokens": 3.0, "completion_tokens": "4"}, (3, 4)),
+        ({"prompt_tokens": 2**64, "completion_tokens": 4}, None),
+        ({"prompt_tokens": -1, "completion_tokens": 4}, None),
+        ({"prompt_tokens": [3], "completion_tokens": 4}, None),
+        ({"prompt_tokens": float("nan"), "completion_tokens": 4}, None),
+        ({"total_tokens": 7}, None),
+        ("many", None),
+        ([1, 2], None),
+        (None, None),
+    ],
+)
+def test_token_counts_that_are_none_are_unknown(usage: Any, counts: tuple[int, int] | None) -> None:
+    read = read_reply(reply({"content": "42"}, usage=usage)).usage
+    assert read == (counts and {"prompt_tokens": counts[0], "completion_tokens": counts[1]})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        [],
+        "<html>",
+        None,
+        7,
+        {"choices": []},
+        {"choices": {}},
+        {"choices": [None]},
+        {"choices": [{"text": "x"}]},
+        reply("text"),
+        reply({"content": True}),
+        reply({"tool_calls": ["not json"]}),
+        reply({"tool_calls": [7]}),
+        reply({"tool_calls": [{}]}),
+        {"error": {"message": f"out of order {SURROGATE}"}},
+    ],
+)
+def test_what_cannot_be_read_is_malformed_and_shown(body: Any) -> None:
+    with pytest.raises(MalformedReply, match="not a chat completion") as refused:
+        read_reply(body)
+    str(refused.value).encode()
+
+
+def test_a_reply_nested_too_deeply_is_malformed() -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(MalformedReply):
+        read_reply(reply({"content": None, "tool_calls": [{"name": "f", "arguments": {"x": deep}}]}))
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=[])),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["id", "name", "function", "arguments", "parameters", "text", "type", "content"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+shaped = st.builds(
+    lambda content, calls, old, finish, usage: {
+        "choices": [
+            {"message": {"content": content, "tool_calls": calls, "function_call": old}, "finish_reason": finish}
+        ],
+        "usage": usage,
+    },
+    *[anything] * 4,
+    st.dictionaries(st.sampled_from(["prompt_tokens", "completion_tokens"]), anything) | anything,
+)
+
+
+def check(body: Any) -> None:
+    """Whatever a completion has can be stored: text is well-formed, counts fit, calls are complete."""
+    try:
+        completion = read_reply(body)
+    except MalformedReply as error:
+        str(error).encode()
+        return
+    json.dumps(completion.message, ensure_ascii=False).encode()
+    assert isinstance(completion.message["content"], str | None)
+    for call in completion.message.get("tool_calls", ()):
+        assert isinstance(call["id"], str)
+        assert [type(value) for value in call["function"].values()] == [str, str]
+    assert completion.usage is None or all(0 <= count < 2**63 for count in completion.usage.values())
+    assert completion.finish_reason
+
+
+@given(anything | shaped)
+def test_any_json_is_read_or_refused(body: Any) -> None:
+    check(body)
+
+
+@given(st.lists(anything | st.builds(lambda delta: {"choices": [{"delta": delta}]}, anything), max_size=4))
+def test_any_stream_is_read_or_refused(chunks: list[Any]) -> None:
+    async def stream() -> AsyncIterator[Any]:
+        for chunk in [*chunks, {"choices": [{"delta": {}, "finish_reason": "stop"}]}]:
+            yield chunk
+
+    try:
+        body = asyncio.run(assemble(stream()))
+    except MalformedReply:
+        return
+    check(body)

@@ -1,0 +1,195 @@
+"""Ctrl-C at any point: every task has exactly one response, and an answer that came is not lost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from paragent import Interrupted, RunConfig, Runners, Task, TaskResponse, TaskStatus
+from paragent.driver import driver
+from paragent.engines import Call, RuntimeEngine
+from paragent.parcels import pack, unpack
+from paragent.runners import fronts, responding, run, runners
+from paragent.tasks import Ending, ErrorInfo, Outcome
+from paragent.testing.behaviours import echo
+
+TRACED = {module.__file__ for module in (driver, fronts, responding, run)}
+UNTRACED = {"_hand_out", "draw"}
+"""CPython looks for signals where a function begins or goes on after a `yield`, where a loop goes on, and after calls of
+functions in C. That is not before every line: not between `try` and `yield`, nor between taking an item and using it."""
+
+
+class Immediate(RuntimeEngine):
+    """Performs calls when it is waited for, a few at a time: each third attempt is lost, each seventh fails."""
+
+    def __init__(self) -> None:
+        super().__init__(RunConfig(worker_num=1, concurrency=4))
+        self.waiting: list[Call] = []
+        self.delivered: set[str] = set()
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        self.waiting += calls
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        taken, self.waiting = self.waiting[:3], self.waiting[3:]
+        return [self._perform(call) for call in taken]
+
+    def _perform(self, call: Call) -> Outcome:
+        if call.number % 3 == 2:
+            return Outcome(call.number, Ending.LOST, error=ErrorInfo("WorkerLost", "gone", retryable=True))
+        if call.number % 7 == 6:
+            return Outcome(call.number, Ending.RAISED, error=ErrorInfo("E", "failed", retryable=True))
+        self.delivered.add(call.label)
+        return Outcome(call.number, Ending.RETURNED, pack([unpack(call.argument)], "it"), seconds=0.1)
+
+    def cancel(self, grace: float) -> None:
+        pass
+
+    def close(self) -> None:
+        self.waiting = []
+
+
+def interrupting(line: int) -> tuple[Callable[..., Any], list[str]]:
+    """Return a trace function that raises KeyboardInterrupt before that line of the traced files, and where that was."""
+    left = line
+    where: list[str] = []
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        code = frame.f_code
+        if where or code.co_filename not in TRACED or code.co_name in UNTRACED:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                where.append(f"{Path(code.co_filename).name}:{frame.f_lineno}")
+                raise KeyboardInterrupt
+        return trace
+
+    return trace, where
+
+
+def tasks_as(kind: str) -> Any:
+    tasks = [Task([number], echo, id=str(number), max_retries=5) for number in range(9)]
+    return tasks if kind == "list" else iter([*tasks[:8], Task(0, echo, id="3")])
+
+
+@pytest.mark.parametrize("kind", ["list", "generator"])
+def test_an_interrupt_before_any_line_loses_no_response(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_CANCEL_GRACE", 0.0)
+    monkeypatch.setattr(run, "_CANCEL_PATIENCE", 0.01)
+    line, finished = 0, False
+    while not finished:
+        engine = Immediate()
+        tasks = tasks_as(kind)
+        expected = [task.id for task in tasks] if kind == "list" else []
+        given = tasks if kind == "list" else noting(tasks, expected)
+        responses: list[TaskResponse] = []
+        running = fronts.iterate(given, engine.config, engine)
+        trace, where = interrupting(line)
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            responses.extend(running)
+        except Interrupted:
+            pass
+        except KeyboardInterrupt:  # it came before the first task was drawn, or after the last response
+            expected = [response.id for response in responses]
+            assert len(expected) in (0, 9), where
+        finally:
+            sys.settrace(before)
+        finished = not where
+        assert sorted(response.id for response in responses) == sorted(expected), where
+        answered = {response.id for response in responses if response.success}
+        assert engine.delivered <= answered, where
+        line += 1
+    assert line > 200, "next to nothing was traced"
+
+
+def noting(tasks: Iterator[Task], drawn: list[str]) -> Iterator[Task]:
+    for task in tasks:
+        drawn.append(task.id)
+        yield task
+
+
+def test_an_interrupt_in_a_generator_of_tasks_loses_no_task_that_was_drawn() -> None:
+    def tasks() -> Iterator[Task]:
+        for number in range(5):
+            yield Task([number], echo, id=str(number))
+        raise KeyboardInterrupt
+
+    engine = Immediate()
+    with pytest.raises(Interrupted) as caught:
+        Runners.sync_run_task(tasks(), engine.config, engine=engine)
+    assert list(caught.value.responses) == [str(number) for number in range(5)]
+
+
+def interrupt_once(path: str) -> str:
+    if not Path(path).exists():
+        Path(path).touch()
+        raise KeyboardInterrupt
+    return "read"
+
+
+class ReadSlowly:
+    """An answer during the reading of which the user presses Ctrl-C."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return interrupt_once, (self.path,)
+
+
+def read_slowly(path: str) -> ReadSlowly:
+    return ReadSlowly(path)
+
+
+@pytest.mark.parametrize("engine", ["inline", "local"])
+def test_an_interrupt_while_an_answer_is_read_keeps_all_that_came(engine: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "interrupted")
+    tasks = [Task(path, read_slowly, id=str(i)) for i in range(60)]
+    with pytest.raises(Interrupted) as caught:
+        Runners.sync_run_task(tasks, RunConfig(engine_name=engine))
+    responses = caught.value.responses
+    assert list(responses) == [task.id for task in tasks]
+    assert {response.status for response in responses.values()} <= {TaskStatus.SUCCEEDED, TaskStatus.CANCELLED}
+    assert {response.answer for response in responses.values() if response.success} == {"read"}
+
+
+def test_an_interrupt_between_two_responses_is_passed_into_the_run() -> None:
+    class Interrupting(dict[str, TaskResponse]):
+        def __setitem__(self, key: str, value: TaskResponse) -> None:
+            super().__setitem__(key, value)
+            if len(self) == 3:
+                raise KeyboardInterrupt
+
+    engine = Immediate()
+    responses = Interrupting()
+    tasks = [Task([number], echo, id=str(number)) for number in range(9)]
+    with pytest.raises(Interrupted):
+        runners._gather(fronts.iterate(tasks, engine.config, engine), responses)
+    assert sorted(responses) == [task.id for task in tasks]
+
+
+def exits_when_read() -> None:
+    sys.exit(3)
+
+
+class ExitsWhenRead:
+    def __reduce__(self) -> Any:
+        return exits_when_read, ()
+
+
+def test_an_answer_that_exits_when_it_is_read_fails_its_task_and_no_other() -> None:
+    tasks = [Task(i, (lambda _: ExitsWhenRead()) if i == 2 else echo, id=str(i)) for i in range(5)]
+    responses = Runners.sync_run_task(tasks, RunConfig(worker_num=1))
+    failed = responses.pop("2")
+    assert failed.error is not None
+    assert (failed.status, failed.error.type) == (TaskStatus.FAILED, "SystemExit")
+    assert all(response.success for response in responses.values())
