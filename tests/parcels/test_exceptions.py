@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import email.message
 import io
 import pickle
@@ -164,4 +165,111 @@ def test_data_alone_holds_no_objects() -> None:
 def test_only_exceptions_are_rebuilt() -> None:
     for cls in (dict, threading.Thread, "ValueError"):
         with pytest.raises(TypeError, match="no exception class"):
-            rebuild(cls, (), {}, None, [])  # type: ignore[arg-type]
+            rebuild([(pickle.dumps(cls), (), {}, None, [])])
+
+
+class Wrapper(Exception):
+    """Holds another error in three places."""
+
+    def __init__(self, inner: BaseException) -> None:
+        super().__init__("wrapped", inner)
+        self.inner = inner
+        self.__cause__ = inner
+
+
+def wrapped(levels: int) -> BaseException:
+    error: BaseException = MyErr(7, "x" * 1000)
+    for _ in range(levels):
+        error = Wrapper(error)
+    return error
+
+
+@pytest.mark.parametrize(
+    "dump", [lambda error: pack(error, "it").body, lambda error: Packer().pack(error, "it").body, dump_data]
+)
+def test_each_error_inside_another_is_written_once(dump: Any) -> None:
+    data = dump(wrapped(15))
+    assert data.count(b"x" * 1000) == 1 + data.count(b": " + b"x" * 1000)  # its attribute, and its message
+    assert len(data) < 20_000
+    copy = pickle.loads(data)
+    for _ in range(15):
+        assert copy.inner is copy.args[1] is copy.__cause__
+        copy = copy.inner
+    assert copy.code == 7
+
+
+def test_groups_inside_groups_are_written_once() -> None:
+    error: Exception = MyErr(7, "x" * 1000)
+    for _ in range(10):
+        error = ExceptionGroup("two", [error, error])
+    data = pack(error, "it").body
+    assert len(data) < 10_000
+    copy: Any = pickle.loads(data)
+    for _ in range(10):
+        assert copy.exceptions[0] is copy.exceptions[1]
+        copy = copy.exceptions[0]
+    assert copy.code == 7
+
+
+def test_an_error_is_not_sent_with_more_than_its_share_of_bytes() -> None:
+    error = MyErr(7, "because")
+    error.__cause__ = MyErr(8, "cause")
+    for name in "abc":
+        setattr(error.__cause__, name, [name * (3 << 20)])
+    copy = unpack(pack(error, "it"))
+    assert copy.code == 7
+    assert copy.__cause__.b == ["b" * (3 << 20)]
+    assert not hasattr(copy.__cause__, "c")
+    assert "c (builtins.list)" in copy.__cause__.__notes__[0]
+
+
+def test_a_cause_of_a_class_that_cannot_be_named_is_left_out_of_data() -> None:
+    class Local(Exception):
+        pass
+
+    error = MyErr(7, "because")
+    error.__cause__ = Local()
+    copy = pickle.loads(dump_data(error))
+    assert (copy.code, copy.__cause__) == (7, None)
+    assert "__cause__" in copy.__notes__[0]
+
+
+def test_an_answer_that_packs_an_error_itself_travels() -> None:
+    error = MyErr(7, "because")
+    error.inner = Packs(MyErr(8, "inside"))  # type: ignore[attr-defined]
+    assert unpack(pack(error, "it")).inner.error.code == 8
+
+
+class Packs:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __getstate__(self) -> Any:
+        return pack(Wrapper(self.error), "it")
+
+    def __setstate__(self, state: Any) -> None:
+        self.error = unpack(state).inner
+
+
+def test_a_way_to_reduce_a_class_that_is_registered_is_used() -> None:
+    thing = Registered(1)
+    assert unpack(pack([thing], "it"))[0].number == 1
+    copyreg.pickle(Registered, lambda thing: (Registered, (thing.number + 1,)))
+    assert unpack(pack([thing], "it"))[0].number == 2
+
+
+class Registered:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Meta(type):
+    pass
+
+
+class WithMeta(metaclass=Meta):
+    pass
+
+
+def test_classes_and_functions_are_packed_by_name() -> None:
+    assert unpack(pack([WithMeta, wrapped, Meta], "it")) == [WithMeta, wrapped, Meta]

@@ -3,6 +3,9 @@
 `pickle` calls the constructor with `error.args`, which fails for every class whose constructor takes something else than it
 passes on. Here the instance is made by its builtin base class and gets its attributes back one by one, so that one which
 cannot travel (a stream, a lock) is left out and named in a note instead of costing the whole error.
+
+An error may hold others in its arguments, its attributes and as its cause, often the same one several times. All of them are
+records in one list, and parts refer to them by their place in it.
 """
 
 from __future__ import annotations
@@ -17,71 +20,144 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["dump_data", "rebuild", "take_apart"]
+__all__ = ["ErrorWriter", "dump_data", "rebuild", "reduce_error", "refer"]
 
 _HEAP_TYPE = 1 << 9
 """`Py_TPFLAGS_HEAPTYPE`: classes made by Python code have it, builtin ones do not."""
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
-_NOT_SENT = frozenset({"__suppress_context__", "obj"})
-"""Attributes of builtin exceptions that stay: `obj` of an `AttributeError` is the object that has no such attribute."""
+_NOT_SENT = frozenset({"__suppress_context__", "obj", "message", "exceptions"})
+"""Attributes of builtin exceptions that are not sent: `obj` of an `AttributeError` is the object that has no such attribute,
+and a group gets its message and its exceptions from its arguments."""
 _DEEPEST = 20
 """Causes of causes, and errors within errors, that travel."""
+_MOST_BYTES = 8 << 20
+"""Bytes of one error, with the errors inside it; parts beyond that are left out."""
+
+Part = tuple[int, Any]
+"""0 and a builtin value, or 1 and the pickle of another object."""
+Record = tuple[bytes, tuple[Part, ...], dict[str, Part], "Part | None", list[str]]
+"""One error taken apart: its pickled class, arguments, attributes, cause, and what was left out."""
 
 
-class _Open(threading.local):
-    """The errors that this thread is taking apart: one that contains itself is met again."""
-
-    def __init__(self) -> None:
-        self.errors: list[int] = []
-
-
-_open = _Open()
-
-
-def take_apart(error: BaseException, write: Callable[[Any], bytes], *, lenient: bool) -> tuple[Any, ...]:
-    """Return how a pickler writes an error: `rebuild` and its arguments.
+class ErrorWriter:
+    """Takes one error apart, with the errors inside it: each is written once, and every other place refers to that.
 
     Args:
-        error: any exception; none of its methods is called.
-        write: returns the pickle of one part.
+        write: returns the pickle of one part. For an error that it meets it calls `refer`.
         lenient: leave out parts that cannot be written or read; else raise what `write` raises.
     """
-    if id(error) in _open.errors or len(_open.errors) >= _DEEPEST:
-        return rebuild, (type(error), (), {}, None, ["what it holds, which is nested too deeply"])
-    _open.errors.append(id(error))
-    try:
+
+    def __init__(self, write: Callable[[Any, ErrorWriter], bytes], *, lenient: bool) -> None:
+        self._write = write
+        self._lenient = lenient
+        self._records: list[Record | None] = []
+        self._copies = _Copies(self._records)
+        self._places: dict[int, tuple[BaseException, int | None]] = {}
+        """The errors met so far and their places in `_records`, by identity; None for one that cannot be rebuilt."""
+        self._open: list[int] = []
+        """The errors that are being taken apart: one that contains itself is met again."""
+        self._room = _MOST_BYTES
+
+    def take_apart(self, error: BaseException) -> tuple[Any, ...]:
+        """Return how a pickler writes the outermost error: `rebuild` and its arguments. None of its methods is called."""
+        self._place_of(error)
+        return rebuild, (self._records,)
+
+    def refer(self, error: BaseException) -> tuple[Any, ...]:
+        """Return how a pickler writes an error inside the outermost one."""
+        return refer, (self._place_of(error),)
+
+    def _place_of(self, error: BaseException) -> int:
+        if id(error) in self._open or len(self._open) >= _DEEPEST:
+            cls = self._write(type(error), self)
+            self._records.append((cls, (), {}, None, ["what it holds, which is nested too deeply"]))
+            return len(self._records) - 1
+        if id(error) not in self._places:
+            self._add(error)
+        place = self._places[id(error)][1]
+        if place is None:
+            raise TypeError(f"a {type(error).__qualname__} cannot be made without its constructor")
+        return place
+
+    def _add(self, error: BaseException) -> None:
+        place = len(self._records)
+        self._records.append(None)
+        self._places[id(error)] = error, None
+        self._open.append(id(error))
+        try:
+            self._records[place] = self._record(error)
+        finally:
+            self._open.pop()
+        self._copies[place]  # what cannot be rebuilt here cannot be rebuilt anywhere
+        self._places[id(error)] = error, place
+
+    def _record(self, error: BaseException) -> Record:
         left_out: list[str] = []
         args = []
         for index, arg in enumerate(BaseException.args.__get__(error)):  # type: ignore[attr-defined]
-            part = _part(f"args[{index}]", arg, write, left_out if lenient else None)
+            part = self._part(f"args[{index}]", arg, left_out)
             args.append(part or (0, f"<{type(arg).__name__}, not sent>"))
         state = {}
         for name, value in _attributes(error):
-            if (part := _part(name, value, write, left_out if lenient else None)) is not None:
+            if (part := self._part(name, value, left_out)) is not None:
                 state[name] = part
         cause = object.__getattribute__(error, "__cause__")
         if cause is not None:
-            cause = _part("__cause__", cause, write, left_out if lenient else None)
-        parts = (type(error), tuple(args), state, cause, left_out)
-        rebuild(*parts)  # what cannot be rebuilt here cannot be rebuilt anywhere
-    finally:
-        _open.errors.pop()
-    return rebuild, parts
+            cause = self._part("__cause__", cause, left_out)
+        return self._write(type(error), self), tuple(args), state, cause, left_out
+
+    def _part(self, name: str, value: Any, left_out: list[str]) -> Part | None:
+        """Return one part in the form in which it travels; None, and its name in `left_out`, if it cannot."""
+        try:
+            part = (0, value) if type(value) in _PLAIN else (1, self._write(value, self))
+            size = len(part[1]) if isinstance(part[1], str | bytes) else 0
+            if size > self._room:
+                raise ValueError(f"an error with more than {_MOST_BYTES >> 20} MiB")
+            self._copies.value(part)
+        except Exception:
+            if not self._lenient:
+                raise
+            left_out.append(f"{name} ({type(value).__module__}.{type(value).__qualname__})")
+            return None
+        self._room -= size
+        return part
 
 
-def _part(name: str, value: Any, write: Callable[[Any], bytes], left_out: list[str] | None) -> tuple[int, Any] | None:
-    """Return one part in the form in which it travels; None, and its name in `left_out`, if it cannot."""
-    if type(value) in _PLAIN:
-        return 0, value
-    try:
-        data = write(value)
-        pickle.loads(data)
-    except Exception:
-        if left_out is None:
-            raise
-        left_out.append(f"{name} ({type(value).__module__}.{type(value).__qualname__})")
-        return None
-    return 1, data
+class _Copies(dict[int, BaseException]):
+    """Errors rebuilt from their records, each when it is first asked for."""
+
+    def __init__(self, records: list[Record | None]) -> None:
+        super().__init__()
+        self._records = records
+
+    def __missing__(self, place: int) -> BaseException:
+        record = self._records[place]
+        if record is None:
+            raise TypeError("an error refers to one that could not be rebuilt")
+        self[place] = copy = _remade(self.load(record[0]), record, self.value)
+        return copy
+
+    def value(self, part: Part) -> Any:
+        """Return what a part stands for."""
+        kind, value = part
+        return self.load(value) if kind else value
+
+    def load(self, data: bytes) -> Any:
+        """Return what was pickled; where it refers to an error, that is one of these."""
+        outer, _loading.copies = _loading.copies, self
+        try:
+            return pickle.loads(data)
+        finally:
+            _loading.copies = outer
+
+
+class _Loading(threading.local):
+    """Whose parts this thread is loading."""
+
+    copies: _Copies | None = None
+
+
+_loading = _Loading()
 
 
 def _attributes(error: BaseException) -> Iterator[tuple[str, Any]]:
@@ -101,48 +177,56 @@ def _attributes(error: BaseException) -> Iterator[tuple[str, Any]]:
     yield from dict(object.__getattribute__(error, "__dict__")).items()
 
 
-def rebuild(
-    cls: type[BaseException],
-    args: tuple[tuple[int, Any], ...],
-    state: dict[str, tuple[int, Any]],
-    cause: tuple[int, Any] | None,
-    left_out: list[str],
-) -> BaseException:
-    """Return the error that was taken apart; pickles call this.
+def reduce_error(
+    error: BaseException, writer: ErrorWriter | None, write: Callable[[Any, ErrorWriter], bytes], *, lenient: bool
+) -> tuple[Any, ...]:
+    """Return how a pickler writes an error; `writer` is None unless the pickler writes a part of another error."""
+    return writer.refer(error) if writer else ErrorWriter(write, lenient=lenient).take_apart(error)
+
+
+def rebuild(records: list[Record | None]) -> BaseException:
+    """Return the error that was taken apart, which is the first of `records`; pickles call this.
 
     Raises:
-        TypeError: `cls` is no exception class, or one that cannot be made without its constructor.
+        TypeError: a class is no exception class, or one that cannot be made without its constructor.
         Exception: whatever loading a part raises.
     """
+    return _Copies(records)[0]
+
+
+def refer(place: int) -> BaseException:
+    """Return the error at a place in the records that are being rebuilt; pickles of parts call this."""
+    if _loading.copies is None:
+        raise TypeError("a part of an error was loaded without the error")
+    return _loading.copies[place]
+
+
+def _remade(cls: type[BaseException], record: Record, value_of: Callable[[Part], Any]) -> BaseException:
+    _, args, state, cause, left_out = record
     if not (isinstance(cls, type) and issubclass(cls, BaseException)):
         raise TypeError(f"{cls!r} is no exception class")
     base: Any = cls
     while base.__flags__ & _HEAP_TYPE:
         base = base.__base__
-    values = tuple([_value(part) for part in args])
+    values = tuple([value_of(part) for part in args])
     error: BaseException = base.__new__(cls, *values)
     try:
         base.__init__(error, *values)
     except TypeError:  # a subclass that stores other arguments than its builtin base class takes
         object.__setattr__(error, "args", values)
     for name, part in state.items():
-        value = _value(part)
+        value = value_of(part)
         try:
             object.__setattr__(error, name, value)
         except (AttributeError, TypeError):  # a property, or a member that the arguments set
             if not isinstance(getattr(base, name, None), MemberDescriptorType):
                 object.__getattribute__(error, "__dict__")[name] = value
     if cause is not None:
-        object.__setattr__(error, "__cause__", _value(cause))
+        object.__setattr__(error, "__cause__", value_of(cause))
     if left_out:
         notes = object.__getattribute__(error, "__dict__").setdefault("__notes__", [])
         notes.append(f"left out on the way to this process: {', '.join(left_out)}")
     return error
-
-
-def _value(part: tuple[int, Any]) -> Any:
-    kind, value = part
-    return pickle.loads(value) if kind else value
 
 
 def dump_data(error: BaseException) -> bytes:
@@ -154,20 +238,24 @@ def dump_data(error: BaseException) -> bytes:
     Raises:
         Exception: its class cannot be named, or cannot be made without its constructor.
     """
-    return _dump(error)
+    return _write_data(error, None)
 
 
 class _DataPickler(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, writer: ErrorWriter | None) -> None:
+        super().__init__(buffer, protocol=5)
+        self._writer = writer
+
     def reducer_override(self, thing: Any) -> Any:
         """Take exceptions apart, name their classes, and refuse everything else that is no builtin value."""
         if isinstance(thing, BaseException):
-            return take_apart(thing, _dump, lenient=True)
-        if thing is rebuild or (isinstance(thing, type) and issubclass(thing, BaseException)):
+            return reduce_error(thing, self._writer, _write_data, lenient=True)
+        if thing is rebuild or thing is refer or (isinstance(thing, type) and issubclass(thing, BaseException)):
             return NotImplemented
         raise TypeError(f"a {type(thing).__name__} is no builtin value")
 
 
-def _dump(thing: Any) -> bytes:
+def _write_data(thing: Any, writer: ErrorWriter | None) -> bytes:
     buffer = io.BytesIO()
-    _DataPickler(buffer, protocol=5).dump(thing)
+    _DataPickler(buffer, writer).dump(thing)
     return buffer.getvalue()

@@ -19,7 +19,7 @@ import cloudpickle
 
 from paragent.parcels import codebook
 from paragent.parcels.diagnosis import culprit
-from paragent.parcels.exceptions import take_apart
+from paragent.parcels.exceptions import ErrorWriter, reduce_error
 from paragent.parcels.parcel import Parcel
 
 __all__ = ["Packer"]
@@ -138,16 +138,20 @@ class _BuiltinsPickler(pickle.Pickler):
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, but code that would go by value is set apart and named by digest."""
 
-    def __init__(self, buffer: io.BytesIO, packer: Packer, within: Any = None) -> None:
+    def __init__(
+        self, buffer: io.BytesIO, packer: Packer, within: Any = None, writer: ErrorWriter | None = None
+    ) -> None:
         super().__init__(buffer, protocol=5)
         self.code: dict[str, bytes] = {}
         self._packer = packer
         self._within = within
+        self._writer = writer
+        """Takes apart the error of which this writes a part."""
 
     def reducer_override(self, thing: Any) -> Any:
         """Decide how one class, function or other object that is no builtin value is written."""
         if isinstance(thing, BaseException):
-            return take_apart(thing, self._write_part, lenient=True)
+            return reduce_error(thing, self._writer, self._write_part, lenient=True)
         reduced = super().reducer_override(thing)
         if reduced is NotImplemented or not isinstance(thing, type | FunctionType) or thing.__module__ == "builtins":
             return reduced
@@ -157,9 +161,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.code |= blobs
         return codebook.resolve, (digest,)
 
-    def _write_part(self, part: Any) -> bytes:
+    def _write_part(self, part: Any, writer: ErrorWriter) -> bytes:
         buffer = io.BytesIO()
-        pickler = _Pickler(buffer, self._packer, self._within)
+        pickler = _Pickler(buffer, self._packer, self._within, writer)
         pickler.dump(part)
         self.code |= pickler.code
         return buffer.getvalue()

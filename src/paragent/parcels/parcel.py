@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paragent.parcels import codebook
@@ -11,9 +13,14 @@ from paragent.parcels import codebook
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from paragent.parcels.exceptions import ErrorWriter
+
 __all__ = ["Parcel", "is_plain", "pack", "size_of", "unpack"]
 
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+_CLASSES_KEPT = 1024
+"""Classes whose way to be reduced is remembered."""
+_reduce = methodcaller("__reduce_ex__", 5)
 
 
 def is_plain(thing: Any) -> bool:
@@ -56,27 +63,74 @@ def pack(thing: Any, what: str, root: str = "it") -> Parcel:
     Raises:
         Unserialisable: some part of it cannot travel; the error names the part.
     """
+    buffer = io.BytesIO()
+    _Pickler.dispatch_table.tidy()
     try:
-        return Parcel(_dumps(thing), {})
+        try:
+            _Pickler(buffer, 5).dump(thing)
+            return Parcel(buffer.getvalue(), {})
+        except _HoldsError:
+            return Parcel(_write_with_errors(thing, None), {})
     except Exception:  # noqa: BLE001 - not importable by name, or not serialisable: the careful way tells
         from paragent.parcels.packing import Packer  # not at the top: workers rarely need it, and it takes 20 ms
 
         return Packer().pack(thing, what, root).without(codebook.known_code())
 
 
+class _HoldsError(Exception):
+    """The object is or holds an exception."""
+
+
+def _refuse(error: BaseException) -> Any:
+    raise _HoldsError
+
+
+class _Reducers(dict[type, Any]):
+    """How the instances of a class are reduced: as `pickle` does, but exceptions are refused.
+
+    A `reducer_override` would be called for every object, which costs a list of objects a quarter more time.
+    """
+
+    registered = 0
+    """How many classes had a reducer of their own, registered with `copyreg`, when these were remembered."""
+
+    def tidy(self) -> None:
+        """Forget everything if more was registered, or if these are too many."""
+        if len(copyreg.dispatch_table) != self.registered or len(self) > _CLASSES_KEPT:
+            self.clear()
+            self.registered = len(copyreg.dispatch_table)
+
+    def __missing__(self, cls: type) -> Any:
+        if issubclass(cls, type):
+            raise KeyError(cls)  # classes are written by name
+        reducer = _refuse if issubclass(cls, BaseException) else copyreg.dispatch_table.get(cls, _reduce)
+        self[cls] = reducer
+        return reducer
+
+
 class _Pickler(pickle.Pickler):
+    """Python's own, but it refuses exceptions."""
+
+    dispatch_table = _Reducers()
+
+
+class _ErrorPickler(pickle.Pickler):
     """Python's own, but exceptions are taken apart."""
+
+    def __init__(self, buffer: io.BytesIO, writer: ErrorWriter | None) -> None:
+        super().__init__(buffer, protocol=5)
+        self._writer = writer
 
     def reducer_override(self, thing: Any) -> Any:
         """Called for everything that is no builtin value or container."""
         if not isinstance(thing, BaseException):
             return NotImplemented
-        from paragent.parcels.exceptions import take_apart
+        from paragent.parcels.exceptions import reduce_error
 
-        return take_apart(thing, _dumps, lenient=False)
+        return reduce_error(thing, self._writer, _write_with_errors, lenient=False)
 
 
-def _dumps(thing: Any) -> bytes:
+def _write_with_errors(thing: Any, writer: ErrorWriter | None) -> bytes:
     buffer = io.BytesIO()
-    _Pickler(buffer, protocol=5).dump(thing)
+    _ErrorPickler(buffer, writer).dump(thing)
     return buffer.getvalue()
