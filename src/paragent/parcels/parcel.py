@@ -81,7 +81,7 @@ class _HoldsError(Exception):
     """The object is or holds an exception."""
 
 
-def _refuse(error: BaseException) -> Any:
+def _refuse(_: BaseException) -> Any:
     raise _HoldsError
 
 
