@@ -16,12 +16,15 @@ from paragent import LimitExceeded, ParagentError, RpcAgentServerLauncher
 from paragent._threads import fatal
 from paragent.errors import InfrastructureError, ProtocolError
 from paragent.remote.client.links import link_to
+from paragent.remote.faults import decode_error
 from paragent.remote.server.host import Host
+from paragent.remote.server.interruption import Interruption
 from paragent.remote.server.lanes import Lanes
 from paragent.remote.server.policy import Policy
 from paragent.remote.server.service import AgentService
+from paragent.remote.server.session import Session
 from paragent.remote.values import encode_argument
-from paragent.remote.wire import CALL, CLASS, NEW, STOP, encode
+from paragent.remote.wire import CALL, CLASS, HELD, NEW, RESULT, STOP, encode
 from paragent.rpc import Address, Limits
 from tests.remote.crew import Worker
 from tests.remote.hazards import Hazard, Nameless
@@ -385,3 +388,67 @@ def test_a_time_limit_that_is_no_number_is_refused(place: dict[str, Any]) -> Non
     assert agent.add(1).result(float("inf")) == 2
     with pytest.raises(ValueError, match="NaN"):
         agent.nap(0.2).result(float("nan"))
+
+
+@pytest.mark.parametrize(("method", "argument"), [("make", 2 << 20), ("add", 1)], ids=["held", "small"])
+def test_a_call_that_is_interrupted_after_its_result_has_one_outcome(
+    method: str, argument: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = Session.tell
+
+    def interrupted(self: Session, call: Any, kind: str, value: Any) -> None:
+        tell(self, call, kind, value)
+        if kind == RESULT and call.name == method:
+            raise Interruption
+
+    monkeypatch.setattr(Session, "tell", interrupted)
+
+    async def program() -> None:
+        host = _host()
+        session, _ = host.open_session("a" * 32)
+        host.handle(session, [_introduction(), (NEW, 1, 1, "init", (), None)], [])
+        host.handle(session, [(CALL, 2, 1, method, (argument,)), (CALL, 3, 1, "size", ("x",))], [])
+        told: list[Any] = []
+        async with asyncio.timeout(20):
+            while not any(item[1] == 3 for item in told):
+                await asyncio.sleep(0.01)
+                told += session._take()[0]
+        [outcome] = [item for item in told if item[1] == 2]
+        assert outcome[0] == (HELD if method == "make" else RESULT)
+        session.release(2)
+        assert session.kept._bytes == 0
+        assert session.load == 0
+        host.close()
+
+    asyncio.run(program())
+
+
+def test_async_calls_are_refused_while_there_are_no_file_descriptors_for_a_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that waits behind a sync one is given to the event loop by the thread that carried out the sync one."""
+
+    def no_descriptors() -> None:
+        raise OSError(24, "Too many open files")
+
+    async def program() -> None:
+        host = _host()
+        session, _ = host.open_session("a" * 32)
+        host.handle(session, [_introduction(), (NEW, 1, 1, "init", (), None)], [])
+        told: list[Any] = []
+        async with asyncio.timeout(20):
+            with monkeypatch.context() as patch:
+                patch.setattr("paragent.remote.server.performing.CrowdLoop", no_descriptors)
+                host.handle(session, [(CALL, 2, 1, "sleep", (0.05,)), (CALL, 3, 1, "nap", (0,))], [])
+                while not any(item[1] == 3 for item in told):
+                    await asyncio.sleep(0.01)
+                    told += session._take()[0]
+            [refused] = [item for item in told if item[1] == 3]
+            assert isinstance(decode_error(refused[2]), LimitExceeded)
+            host.handle(session, [(CALL, 4, 1, "nap", (0,))], [])
+            while not any(item[:2] == (RESULT, 4) for item in told):
+                await asyncio.sleep(0.01)
+                told += session._take()[0]
+        host.close()
+
+    asyncio.run(program())

@@ -35,6 +35,7 @@ class Call:
         "session",
         "size",
         "timer",
+        "told",
         "watchers",
     )
 
@@ -57,6 +58,8 @@ class Call:
         self.cancelled: BaseException | None = None
         self.watchers: list[Callable[[str, Any], None]] | None = None
         """Who else wants its outcome."""
+        self.told = False
+        """Whether its outcome is on its way to the client: an interruption that comes later makes another, which is dropped."""
         self.size = 0
         """What it weighs in the window of its caller."""
         self.timer: asyncio.TimerHandle | None = None

@@ -160,12 +160,14 @@ class Player:
             self._loop.call_soon_threadsafe(self._begin)
 
     def _open(self) -> bool:
-        """Start the loop; return False if the system has no room for its thread. The next call tries again."""
-        loop = CrowdLoop()
+        """Start the loop; return False if the system has no room for it or its thread. The next call tries again."""
+        loop: CrowdLoop | None = None
         try:
+            loop = CrowdLoop()
             start_thread(run_loop, loop, name="paragent-agents", failed=self._failed)
-        except (RuntimeError, MemoryError):
-            loop.close()
+        except (RuntimeError, MemoryError, OSError):  # no thread, no memory, no file descriptor
+            if loop is not None:
+                loop.close()
             return False
         self._loop = loop
         return True

@@ -117,7 +117,11 @@ class Session:
             if type(value) in _SIZED:
                 size = _weight(value)
                 self.backlog.remove(size)
-            elif (
+            if kind != STREAMED and type(call) is not int:
+                if call.told:
+                    continue
+                call.told = True
+            if type(value) not in _SIZED and (
                 type(call) is not int and call.timer is None and call.watchers is None and call.number not in self.kept
             ):
                 # The common one, short: a number or the like, which nobody else waits for.
