@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from paragent import Interrupted, RunConfig, Runners, Task, TaskResponse, TaskStatus
+from paragent import EngineFailed, Interrupted, RunConfig, Runners, Task, TaskResponse, TaskStatus
 from paragent.driver import driver
 from paragent.engines import Call, RuntimeEngine
 from paragent.parcels import pack, unpack
 from paragent.runners import fronts, responding, run, runners
 from paragent.tasks import Ending, ErrorInfo, Outcome
+from paragent.tasks.recording import record_step
 from paragent.testing.behaviours import echo
 
 TRACED = {module.__file__ for module in (driver, fronts, responding, run)}
@@ -193,3 +195,54 @@ def test_an_answer_that_exits_when_it_is_read_fails_its_task_and_no_other() -> N
     assert failed.error is not None
     assert (failed.status, failed.error.type) == (TaskStatus.FAILED, "SystemExit")
     assert all(response.success for response in responses.values())
+
+
+def raises_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+class CancelledWhenRead:
+    def __reduce__(self) -> Any:
+        return raises_cancelled, ()
+
+
+def record_and_answer(answer: Any) -> Any:
+    record_step(CancelledWhenRead())
+    return answer
+
+
+def test_an_answer_or_step_that_is_cancelled_when_it_is_read_costs_nothing_else() -> None:
+    tasks = [Task(i, (lambda _: CancelledWhenRead()) if i == 2 else echo, id=str(i)) for i in range(4)]
+    responses = Runners.sync_run_task([*tasks, Task(4, record_and_answer, id="4")], RunConfig(worker_num=1))
+    failed = responses.pop("2")
+    assert failed.error is not None
+    assert (failed.status, failed.error.type) == (TaskStatus.FAILED, "asyncio.exceptions.CancelledError")
+    assert [response.answer for response in responses.values()] == [0, 1, 3, 4]
+    assert "CancelledError" in responses["4"].trajectory[0]
+
+
+class FailsWhenCancelled(Immediate):
+    """Delivers one answer, then waits to be interrupted; cannot go on afterwards."""
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        if not self.delivered:
+            taken, self.waiting = self.waiting[:1], self.waiting[1:]
+            return [self._perform(call) for call in taken]
+        if not self.cancelled:
+            raise KeyboardInterrupt
+        raise EngineFailed("the workers are gone")
+
+    cancelled = False
+
+    def cancel(self, grace: float) -> None:
+        self.cancelled = True
+
+
+def test_an_engine_that_fails_while_it_is_cancelled_costs_no_response() -> None:
+    tasks, engine = tasks_as("list"), FailsWhenCancelled()
+    with pytest.raises(Interrupted) as caught:
+        Runners.sync_run_task(tasks, engine.config, engine=engine)
+    assert sorted(caught.value.responses) == [task.id for task in tasks]
+    statuses = [response.status for response in caught.value.responses.values()]
+    assert statuses.count(TaskStatus.SUCCEEDED) == 1
+    assert statuses.count(TaskStatus.CANCELLED) == len(tasks) - 1

@@ -80,7 +80,9 @@ def _read(packed: Parcel) -> tuple[TaskStatus, Any, ErrorInfo | None]:
     """Return the status, the answer and the error of a task that has sent `packed`."""
     try:
         return _SUCCEEDED, unpack(packed), None
-    except (Exception, SystemExit) as problem:  # noqa: BLE001 - whatever keeps an answer from being read is the task's failure
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:  # noqa: BLE001 - whatever keeps an answer from being read is the task's failure
         return TaskStatus.FAILED, None, _unreadable(problem)
 
 
@@ -98,7 +100,9 @@ def _sentence(status: TaskStatus, error: ErrorInfo | None, attempts: int, outcom
 def _steps(packed: Any) -> list[Any]:
     try:
         steps: list[Any] = unpack(packed)
-    except (Exception, SystemExit) as problem:  # noqa: BLE001 - the answer counts even if a recorded step cannot be read here
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:  # noqa: BLE001 - the answer counts even if a recorded step cannot be read here
         return [f"not readable here: {type_name(problem)}: {message_of(problem)}"]
     return steps
 

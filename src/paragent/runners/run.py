@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
 from paragent.driver import Driver, Owed
 from paragent.engines import open_engine
-from paragent.errors import DuplicateTaskId, UsageError
+from paragent.errors import DuplicateTaskId, EngineFailed, UsageError
 from paragent.runners.chain import Chain
 from paragent.runners.preparing import Preparer, check_ids, require_task
 from paragent.runners.progress import open_reporter
@@ -133,10 +134,11 @@ class Run:
     def cancel(self, unfed: Iterable[Task] = ()) -> None:
         """Stop everything; then `ready` has a response for each task that has none, the `unfed` ones included."""
         unfed = [*(task for task in self.drawn if not self._driver.holds(task)), *unfed]
-        self._driver.cancel(_CANCEL_GRACE)
-        deadline = time.monotonic() + _CANCEL_GRACE + _CANCEL_PATIENCE
-        while self._driver.outstanding and time.monotonic() < deadline:
-            self._collect(0.1)
+        with contextlib.suppress(EngineFailed):  # what it cannot tell any more is cancelled below
+            self._driver.cancel(_CANCEL_GRACE)
+            deadline = time.monotonic() + _CANCEL_GRACE + _CANCEL_PATIENCE
+            while self._driver.outstanding and time.monotonic() < deadline:
+                self._collect(0.1)
         self._driver.abandon(Ending.CANCELLED)
         self._collect(0.0)
         numbers = self._engine.numbers
