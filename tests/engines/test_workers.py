@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from paragent.engines.worker.hands import Hands
 from paragent.engines.worker.output import LONGEST_LINE, Line, MarkedStream
 from paragent.parcels.packing import Packer
 from paragent.tasks import Ending, Outcome
+from paragent.tasks.recording import current_recording, record_usage
 from paragent.testing import behaviours, scripts
 
 ONE = RunConfig(worker_num=1, concurrency=4)
@@ -126,6 +128,59 @@ def test_inline_a_task_that_is_given_up_leaves_a_lane_for_the_next() -> None:
     tasks = [Task(3.0, behaviours.sleep, id="long", timeout=0.2), *(Task(i, behaviours.echo) for i in range(3))]
     responses = list(Runners.sync_run_task(tasks, config).values())
     assert [response.status for response in responses] == [TaskStatus.TIMED_OUT, *[TaskStatus.SUCCEEDED] * 3]
+
+
+def start_and_nap(seconds: float) -> Any:
+    """A sync function whose answer is to be awaited."""
+    return behaviours.nap(seconds)
+
+
+async def work_without_pause(seconds: float) -> str:
+    """Keep the event loop busy."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        await asyncio.sleep(0)
+        sum(range(100_000))
+    return "done"
+
+
+def test_inline_a_sync_task_that_is_given_up_interrupts_no_async_one() -> None:
+    tasks = [
+        Task(1.0, work_without_pause, id="innocent"),
+        *(Task(30.0, start_and_nap, id=f"late {number}", timeout=0.1 * number) for number in range(1, 8)),
+    ]
+    responses = Runners.sync_run_task(tasks, RunConfig(engine_name="inline", concurrency=10))
+    assert responses.pop("innocent").answer == "done"
+    assert {response.status for response in responses.values()} == {TaskStatus.TIMED_OUT}
+
+
+def record_under_own_names(_: Any) -> str:
+    class Name(StrEnum):
+        TOKENS = "tokens"
+
+    record_usage(**{Name.TOKENS: 3})
+    return "answered"
+
+
+def test_the_names_of_usage_are_plain_text() -> None:
+    response = Runners.sync_run(1, record_under_own_names, ONE)
+    assert (response.answer, response.usage, response.attempts) == ("answered", {"tokens": 3}, 1)
+    assert [type(name) for name in response.usage] == [str]
+
+
+def break_the_recording(_: Any) -> None:
+    recording = current_recording.get()
+    assert recording is not None
+    recording.usage[threading.Lock()] = 1  # type: ignore[index]
+
+
+def test_an_outcome_that_cannot_be_sent_fails_its_task_and_no_other() -> None:
+    tasks = [Task(i, break_the_recording if i == 5 else behaviours.echo, id=str(i)) for i in range(20)]
+    responses = Runners.sync_run_task(tasks, ONE)
+    failed = responses.pop("5")
+    assert (failed.status, failed.attempts) == (TaskStatus.FAILED, 1)
+    assert "lock" in failed.msg
+    assert [(response.success, response.attempts) for response in responses.values()] == [(True, 1)] * 19
 
 
 def test_the_number_of_a_call_may_be_used_again_as_soon_as_it_has_its_outcome() -> None:

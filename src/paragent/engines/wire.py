@@ -38,6 +38,7 @@ __all__ = [
     "Work",
     "encode",
     "read_frame",
+    "write_bytes",
     "write_frame",
 ]
 
@@ -132,7 +133,16 @@ def write_frame(link: FileIO, message: Any) -> None:
     Raises:
         OSError: the other end is gone.
     """
-    left = memoryview(encode(message))
+    write_bytes(link, encode(message))
+
+
+def write_bytes(link: FileIO, frame: bytes) -> None:
+    """Send the bytes of a frame over a blocking link.
+
+    Raises:
+        OSError: the other end is gone.
+    """
+    left = memoryview(frame)
     while left:
         left = left[link.write(left) :]
 

@@ -44,7 +44,8 @@ def record_usage(**amounts: float) -> None:
         TypeError: an amount is not a number.
     """
     if recording := current_recording.get():
-        for name, amount in amounts.items():
+        for key, amount in amounts.items():
+            name = str.__str__(key)  # a member of an enumeration of the user's becomes plain text
             recording.usage[name] = recording.usage.get(name, 0) + _plain_number(name, amount)
 
 

@@ -94,7 +94,7 @@ class Hands:
         self._loop_lock = threading.Lock()
         """Makes the event loop start once."""
         self._playing: dict[int, tuple[asyncio.Task[None], asyncio.TimerHandle | None]] = {}
-        """Async calls under way and the alarms of their limits; used by the event loop's thread only."""
+        """Async calls under way and the alarms of their limits; changed by the event loop's thread only."""
         self._stopped: dict[int, Ending] = {}
         """Why an async call was cancelled by us; used by the event loop's thread only."""
 
@@ -143,8 +143,17 @@ class Hands:
         if thread is not None:
             raise_in_thread(thread, Abandoned)
             self._sync_gate.leave()
-        elif self._loop_thread is not None and self._loop_thread.ident is not None:
+        elif number in self._playing and not self._plays_another(number):
+            assert self._loop_thread is not None
+            assert self._loop_thread.ident is not None
             raise_in_thread(self._loop_thread.ident, Abandoned)
+
+    def _plays_another(self, number: int) -> bool:
+        """Return whether the event loop is in the middle of another call's step."""
+        import asyncio
+
+        current = asyncio.current_task(self._loop)
+        return any(task is current for other, (task, _) in self._playing.copy().items() if other != number)
 
     def close(self) -> None:
         """Let every lane end after what it is doing, and end the event loop; native code that hangs is not waited for."""

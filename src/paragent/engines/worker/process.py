@@ -15,12 +15,24 @@ from typing import Any
 
 from paragent._processes import die_with_parent, end_own_group
 from paragent._threads import fatal, start_thread
-from paragent.engines.wire import CANCEL, RECALL, STOP, Hello, News, Work, read_frame, write_frame
+from paragent.engines.wire import (
+    CANCEL,
+    RECALL,
+    STOP,
+    Hello,
+    News,
+    WireOutcome,
+    Work,
+    encode,
+    read_frame,
+    write_bytes,
+    write_frame,
+)
 from paragent.engines.worker.hands import Hands
 from paragent.engines.worker.logs import forward_logs
 from paragent.engines.worker.output import Line, Output
 from paragent.parcels import Parcel, forget, learn, size_of
-from paragent.tasks.outcome import Outcome
+from paragent.tasks.outcome import Ending, Outcome
 
 __all__ = ["work"]
 
@@ -143,8 +155,29 @@ def _write(link: FileIO, outbox: _Outbox) -> None:
                 item = outbox.get_nowait() if size < _FRAME else None
             except Empty:
                 item = None
+        frame = _encoded(news)
         try:
-            write_frame(link, news)
+            write_bytes(link, frame)
         except OSError:
             end_own_group()
         outbox.note_sent(news.lines)
+
+
+def _encoded(news: News) -> bytes:
+    """Return the frame; an outcome that cannot be encoded is replaced by a failure of its task."""
+    try:
+        return encode(news)
+    except Exception:  # noqa: BLE001 - then it is looked for; if there is none, encoding raises again
+        return encode(news._replace(outcomes=[_encodable(outcome) for outcome in news.outcomes]))
+
+
+def _encodable(outcome: WireOutcome) -> WireOutcome:
+    try:
+        encode(outcome)
+    except Exception as problem:  # noqa: BLE001 - whatever it is, other outcomes must not be lost for it
+        from paragent._faults import message_of, type_name  # not at the top: most workers never need it
+        from paragent.tasks.response import ErrorInfo
+
+        error = ErrorInfo(type_name(problem), f"the outcome cannot be sent to the driver: {message_of(problem)}")
+        return outcome[0], Ending.RAISED, None, error, outcome[4], None, None
+    return outcome
