@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import ConfigError, EngineFailed, MissingExtra, RunConfig, Runners, Task
+from paragent._clock import ManualClock
 from paragent._threads import fatal
 from paragent.engines import open_engine
 from paragent.engines.base import Call
 from paragent.engines.pool.reception import Reception
 from paragent.engines.pool.station_member import StationMember
+from paragent.engines.pool.supervisor import Tidings
 from paragent.engines.station import hosting, orders, station
 from paragent.engines.station.proof import CHALLENGE, NotProven, admit, introduce
+from paragent.engines.wire import encode
 from paragent.parcels.packing import Packer
 from paragent.tasks import Ending
 from paragent.testing import IsolationContract, behaviours, scripts
@@ -139,16 +142,16 @@ def test_calls_of_a_station_that_is_gone_are_lost(
 
 
 def test_a_station_that_does_not_answer_the_order_to_kill_is_not_waited_for(
-    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    member = StationMember("far", pair[0])
+    clock = ManualClock()
+    member = StationMember("far", pair[0], clock)
     member.give(calls(2))
     assert member.kill("the run was cancelled", cancelled=True).outcomes == []
     member.give([Call(9, calls(1)[0].target, 9, "9")])
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 5)
+    clock.advance(5)
     assert member.alarm is not None
-    assert member.alarm < now + 5
+    assert member.alarm < clock.now
     tidings = member.news()
     assert sorted((outcome.number, outcome.ending) for outcome in tidings.outcomes) == [
         (0, Ending.CANCELLED),
@@ -157,18 +160,38 @@ def test_a_station_that_does_not_answer_the_order_to_kill_is_not_waited_for(
     assert (tidings.died, member.in_flight) == (None, 1)
 
 
-def test_a_silent_station_is_given_up(
-    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    member = StationMember("far", pair[0])
-    member.give(calls(1))
-    assert member.news().died is None
-    assert member.alarm is not None
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + orders.SILENCE + 1)
+def news_until(member: StationMember, clock: ManualClock, end: float) -> Tidings:
+    """Look at a station as the engine does, whenever it asks for that, until `end` or until it is given up."""
     tidings = member.news()
+    while clock.now < end and tidings.died is None:
+        assert member.alarm is not None
+        clock.advance(member.alarm - clock.now)
+        tidings = member.news()
+    return tidings
+
+
+def test_a_silent_station_is_given_up(pair: tuple[socket.socket, socket.socket]) -> None:
+    clock = ManualClock()
+    member = StationMember("far", pair[0], clock)
+    member.give(calls(1))
+    assert news_until(member, clock, orders.SILENCE - orders.HEARTBEAT).died is None
+    tidings = news_until(member, clock, orders.SILENCE + 2 * orders.HEARTBEAT)
     assert "not been heard of" in (tidings.died or "")
     assert [outcome.ending for outcome in tidings.outcomes] == [Ending.LOST]
+
+
+def test_a_station_is_not_given_up_for_the_time_in_which_the_driver_was_frozen_too(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    clock = ManualClock()
+    member = StationMember("far", pair[0], clock)
+    member.give(calls(1))
+    for _ in range(3):
+        clock.advance(10_000.0)
+        assert member.news().died is None
+        pair[1].sendall(encode(orders.Report([], [], "", answered=True)))
+        assert news_until(member, clock, clock.now + orders.SILENCE / 2).died is None
+    assert "not been heard of" in (news_until(member, clock, clock.now + 2 * orders.SILENCE).died or "")
 
 
 def test_a_network_that_breaks_loses_no_task() -> None:

@@ -28,7 +28,7 @@ from paragent import (
     run_parallel_rollout,
     tool,
 )
-from paragent._clock import ManualClock
+from paragent._clock import Heartbeat, ManualClock
 from paragent.agents.chat import ChatAgent
 from paragent.agents.playing import Played
 from paragent.cli import main
@@ -37,7 +37,7 @@ from paragent.envs.samples import sample_options, sample_path
 from paragent.models import Completion, Model, ModelSettings
 from paragent.rollout import running, worker
 from paragent.rollout.benchmark import read_benchmark
-from paragent.rollout.clock import Heartbeat, WorkClock
+from paragent.rollout.clock import WorkClock
 from paragent.rollout.episode import PlayedEpisode
 from paragent.rollout.preparing import prepare
 from paragent.rollout.running import Session

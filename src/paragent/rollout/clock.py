@@ -1,4 +1,4 @@
-"""The working clock of one rollout, which stands still while the rollout waits for others, and the heartbeat of a thread."""
+"""The working clock of one rollout, which stands still while the rollout waits for others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paragent._clock import Clock, monotonic
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Heartbeat", "WorkClock"]
+__all__ = ["WorkClock"]
 
 
 class WorkClock:
@@ -73,36 +73,3 @@ class WorkClock:
 
         left = max(0.0, self._limit - self.worked)
         self._timeout.reschedule(asyncio.get_running_loop().time() + left)
-
-
-class Heartbeat:
-    """How long one thread has not been heard of, as another one that looks regularly can tell.
-
-    Time in which this process did not run (it was stopped, or its machine was frozen or out of memory) is nobody's silence: a
-    look that comes much later than planned counts as two.
-
-    Args:
-        interval: the seconds between two looks.
-        clock: the time.
-    """
-
-    def __init__(self, interval: float, clock: Clock = monotonic) -> None:
-        self._interval = interval
-        self._clock = clock
-        self._beaten = True
-        self._looked = clock()
-        self._silence = 0.0
-
-    def beat(self) -> None:
-        """Say that the thread which is looked at runs."""
-        self._beaten = True
-
-    def silence(self) -> float:
-        """Return the seconds without a beat; to be called once in each interval, by one thread."""
-        now = self._clock()
-        passed, self._looked = now - self._looked, now
-        if self._beaten:
-            self._beaten, self._silence = False, 0.0
-        else:
-            self._silence += min(passed, 2 * self._interval)
-        return self._silence

@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paragent._clock import Heartbeat
 from paragent._processes import end_own_group
 from paragent._threads import start_thread
 from paragent.envs import Shared, environment_class
 from paragent.metrics import METRICS, open_metric
 from paragent.models import ModelSettings, open_model
 from paragent.rollout.board import Board
-from paragent.rollout.clock import Heartbeat
 from paragent.rollout.holding import MachineDesk, PoolPlace
 
 if TYPE_CHECKING:

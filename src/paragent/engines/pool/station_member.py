@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING
 
+from paragent._clock import Clock, Heartbeat, monotonic
 from paragent.engines.pool.manifest import Manifest
 from paragent.engines.pool.supervisor import Tidings
-from paragent.engines.station.orders import KILL, RENEW, SILENCE, Report, from_wire
+from paragent.engines.station.orders import HEARTBEAT, KILL, RENEW, SILENCE, Report, from_wire
 from paragent.engines.wire import AT_A_TIME, CANCEL, RECALL, STOP, Link
 from paragent.tasks import Ending, ErrorInfo, Outcome
 
@@ -32,14 +32,15 @@ class StationMember:
     finds out in smaller company whether one of them was the cause.
     """
 
-    def __init__(self, name: str, connection: socket.socket) -> None:
+    def __init__(self, name: str, connection: socket.socket, clock: Clock = monotonic) -> None:
         self.place = name
         self.recalling = False
         self.answered = False
         self._link = Link(connection)
         self._manifest = Manifest()
         self._held: dict[int, Call] = {}
-        self._heard = time.monotonic()
+        self._clock = clock
+        self._heart = Heartbeat(HEARTBEAT, clock)
         self._doomed: set[int] = set()
         """Calls whose worker the station was told to kill, and that it has not accounted for."""
         self._kill_by = math.inf
@@ -87,7 +88,7 @@ class StationMember:
         elif self._doomed >= self._held.keys():
             return tidings
         self._doomed = set(self._held)
-        self._kill_by = time.monotonic() + _FAREWELL
+        self._kill_by = self._clock() + _FAREWELL
         self._set_alarm()
         self._link.post(KILL)
         return tidings
@@ -114,9 +115,9 @@ class StationMember:
         self._link.flush()
         ended: str | None = None
         for report in self._link.messages(AT_A_TIME):
-            self._heard = time.monotonic()
+            self._heart.beat()
             ended = self._note(report, tidings) or ended
-        if time.monotonic() >= self._kill_by:
+        if self._clock() >= self._kill_by:
             self._account_for(tidings, [number for number in self._doomed if number in self._held], Ending.CANCELLED)
         self._doomed &= self._held.keys()
         self._kill_by = self._kill_by if self._doomed else math.inf
@@ -126,7 +127,7 @@ class StationMember:
         )  # the station says so itself; a broken link does not
         if self._link.closed:
             ended = ended or f"the station with worker {self.place} is gone, with its node or its connection"
-        elif time.monotonic() >= self._heard + SILENCE:
+        elif self._heart.silence() >= SILENCE:
             ended = f"the station with worker {self.place} has not been heard of for {SILENCE:g} s"
         if ended is not None:
             self._account_for(tidings, list(self._held), Ending.LOST, ended)
@@ -146,7 +147,7 @@ class StationMember:
         return report.ended
 
     def _set_alarm(self) -> None:
-        self.alarm = min(self._heard + SILENCE, self._kill_by)
+        self.alarm = min(self._clock() + HEARTBEAT, self._kill_by)
 
     def _account_for(self, tidings: Tidings, numbers: Sequence[int], ending: Ending, cause: str = "") -> None:
         """Give calls an outcome without the station's word."""
