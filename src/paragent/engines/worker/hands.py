@@ -183,7 +183,11 @@ class Hands:
         to_loop = [call for call in calls if call.is_async]
         if to_loop:
             try:
-                self._event_loop().call_soon_threadsafe(self._play_all, to_loop)
+                loop, thread = self._event_loop(), self._loop_thread
+                if thread is not None and thread.ident == threading.get_ident():
+                    loop.call_soon(self._play_all, to_loop)  # it need not be woken, which takes two system calls
+                else:
+                    loop.call_soon_threadsafe(self._play_all, to_loop)
             except (RuntimeError, OSError) as problem:
                 refused += [(call, problem) for call in to_loop]
         for call in calls:
