@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 class RawClient:
     """A client with an agent (number 1) that knows no window and reads when it is told to."""
 
-    def __init__(self, address: Address, *, says_data: bool = False) -> None:
-        self._conversation = Conversation(1 << 30)
+    def __init__(
+        self, address: Address, *, says_data: bool = False, data_only: bool = False, agent: type = Worker
+    ) -> None:
+        self._conversation = Conversation(1 << 30, hears_data=data_only)
         self._conversation.says_data = says_data
-        hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
+        hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False, "data_only": data_only}
         self.stream: ClientStream
         self.stream, _ = run(connect(address, "agents", load_token(), None, hello, 10.0), 20.0)
-        cls, _, _ = encode_argument(Worker, "a class")
-        self.say(
-            [(CLASS, 1, Worker.__module__, "Worker", None if says_data else cls), (NEW, 1, 1, "init", ("raw",), None)]
-        )
+        cls, _, _ = encode_argument(agent, "a class")
+        name = agent.__name__
+        self.say([(CLASS, 1, agent.__module__, name, None if says_data else cls), (NEW, 1, 1, "init", ("raw",), None)])
 
     def say(self, items: list[Any], attachments: list[bytes] | None = None) -> None:
         async def write() -> None:

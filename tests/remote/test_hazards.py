@@ -194,23 +194,29 @@ def test_a_client_that_cannot_write_fails_what_waits(own_server: RpcAgentServerL
         waiting.result(20)
 
 
-def test_a_server_that_cannot_write_to_a_client_ends() -> None:
+def test_a_server_that_cannot_write_to_a_client_ends_its_session_alone() -> None:
     program = """
-        from paragent import RpcAgentServerLauncher, ServerLost
+        from paragent import InfrastructureError, RpcAgentServerLauncher
         from tests.remote.crew import Worker
         with RpcAgentServerLauncher(port=0) as launcher:
             agent = Worker("a", to_dist={"host": launcher.host, "port": launcher.port})
             assert agent.add(1).result(20) == 2
             waiting = agent.nap(60)
+            quick = Worker("c", to_dist={"host": launcher.host, "port": launcher.port})
             session = next(iter(launcher._server[0].sessions.values()))
-            session.tell(1000, "r", {lambda: 1})
-            assert isinstance(waiting.exception(20), ServerLost)
+            session.tell(1000, "r", {lambda: 1})  # one outcome that cannot be encoded becomes an error
+            assert quick.add(1).result(20) == 2
+            session._conversation.say = lambda *_: 1 / 0
+            quick.add(1)
+            assert isinstance(waiting.exception(20), InfrastructureError)
+            second = Worker("b", to_dist={"host": launcher.host, "port": launcher.port})
+            assert second.add(1).result(20) == 2
     """
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    assert "'writer of a session' ended unexpectedly" in ended.stderr
+    assert "so its session ends" in ended.stderr
 
 
 def test_a_frame_that_cannot_be_handled_ends_its_session(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="PEM file: the authority of other agent servers' certificates, from which this one fetches results that are "
         "passed on (default: that of --tls-ca)",
     )
+    server.add_argument(
+        "--trusted-server",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        help="with --module: another agent server on which agents of this one may have agents (may be given again)",
+    )
     server.add_argument("--lease", type=float, default=10.0, help="seconds until what a lost client had is freed")
     server.set_defaults(run=run)
     agents = subparsers.add_parser("agents", help="show the agents of a running agent server")
@@ -69,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
         accept_code=options.accept_code or not classes,
         tls=tls_conf(options),
         peer_tls=_peer_tls(options),
+        trusted_servers=options.trusted_server,
         lease=options.lease,
     )
     what = f"runs {', '.join(sorted(cls.__name__ for cls in classes))}" if classes else "runs whatever is sent"

@@ -59,15 +59,19 @@ class Conversation:
         return self._heard_frames > 0
 
     def say(self, items: Sequence[Any], attachments: Sequence[Any] = ()) -> list[bytes]:
-        """Return the messages of the next frame, and keep them until they are acknowledged."""
+        """Return the messages of the next frame, and keep them until they are acknowledged.
+
+        Raises:
+            Exception: an item cannot be encoded; nothing was said then.
+        """
+        # A bare acknowledgement has no number and is not repeated.
+        number = self._said + 1 if items else 0
+        messages = encode(number, self.heard, items, attachments, as_data=self.says_data)
         self._heard_frames = self._heard_bytes = 0
         self.ack_late = False
         if not items:
-            return encode(
-                0, self.heard, [], (), as_data=self.says_data
-            )  # a bare acknowledgement has no number and is not repeated
-        self._said += 1
-        messages = encode(self._said, self.heard, items, attachments, as_data=self.says_data)
+            return messages
+        self._said = number
         self._kept.append((self._said, messages))
         self._kept_bytes += sum(map(len, messages))
         return messages

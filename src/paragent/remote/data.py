@@ -35,8 +35,10 @@ _HEAD = 8
 _DEEPEST = 400
 """Levels that a writer follows before it takes an object for one that contains itself; readers have stricter limits."""
 _SMALL_INT = 1 << 63
-_INT_DIGITS = 1 << 16
-"""Hexadecimal digits of the longest integer."""
+_INT_BITS = 1 << 18
+"""Of the longest integer, for readers and writers alike: what was read can be written again."""
+_INT_DIGITS = _INT_BITS // 4 + 3
+"""Hexadecimal digits of the longest integer, with a sign and `0x`."""
 _FRACTION_BITS = 1 << 14
 """Of each of its integers: reducing it takes time that grows with the square, half a millisecond at this size."""
 _DECIMAL_CHARACTERS = 10_000
@@ -237,14 +239,18 @@ class _Reader:
 
 def _integer(_: Any, digits: str) -> int:
     if len(digits) > _INT_DIGITS:
-        raise LimitExceeded(f"an integer of more than {_INT_DIGITS} hexadecimal digits")
-    return int(digits, 16)
+        raise LimitExceeded(f"an integer of more than {_INT_BITS} bits")
+    return _checked(int(digits, 16))
 
 
 def _hexadecimal(thing: int) -> tuple[str, str]:
-    if thing.bit_length() > 4 * (_INT_DIGITS - 4):
-        raise LimitExceeded(f"an integer of more than {_INT_DIGITS} hexadecimal digits")
-    return "i", hex(thing)
+    return "i", hex(_checked(thing))
+
+
+def _checked(thing: int) -> int:
+    if thing.bit_length() > _INT_BITS:
+        raise LimitExceeded(f"an integer of more than {_INT_BITS} bits")
+    return thing
 
 
 def _decimal(_: Any, text: str) -> Decimal:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._numbers import seconds
 from paragent.errors import ConfigError
+from paragent.remote.trust import check_trusted
 from paragent.rpc.address import Address
 
 if TYPE_CHECKING:
@@ -79,11 +80,17 @@ _CHILD = DistConf()
 
 
 def place_of(conf: DistConf) -> tuple[Link, Child | None]:
-    """Return the link to the server where an agent shall live, and the child process if it is the agent's own."""
+    """Return the link to the server where an agent shall live, and the child process if it is the agent's own.
+
+    Raises:
+        AccessDenied: an agent of a restricted server asks for a server that its owner has not named.
+    """
     if conf.host is not None:
         from paragent.remote.client.links import link_to
 
-        return link_to(Address.of(conf.host, conf.port), conf.tls), None
+        address = Address.of(conf.host, conf.port)
+        check_trusted(address)
+        return link_to(address, conf.tls), None
     nursery = _nursery()
     return nursery.own_child_link(conf.grace) if conf.own_process else (nursery.child_link(), None)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paragent._numbers import seconds
 from paragent._threads import fatal, start_thread, write_traceback
 from paragent.errors import ConfigError, ServerLost
+from paragent.remote.trust import limit_process, parse_trusted, unlimit_process
 from paragent.rpc.address import Address
 from paragent.rpc.limits import Limits
 from paragent.rpc.token import load_token
@@ -46,6 +47,10 @@ class RpcAgentServerLauncher:
         accept_code: whether clients may send classes of their own; None: only if there are no `custom_agent_classes`.
         tls: certificate and key; with `ca` clients need a certificate too.
         peer_tls: how to connect to other servers that use TLS, for results that are passed on from there; None: as `tls`.
+        trusted_servers: for a server that accepts no code: other servers, as `host:port`, on which its agents may have agents of
+            their own. They must be as trustworthy as the server's own code, since their results are unpickled.
+        accept_state: for such a server: whether `agent.to_dist(host=, port=)` may move an agent there past its constructor:
+            None, if all its attributes are public; True, with any state; False, never.
         limits: what the server accepts.
         lease: seconds after which what a lost client had is freed.
 
@@ -62,6 +67,8 @@ class RpcAgentServerLauncher:
         accept_code: bool | None = None,
         tls: TlsConf | None = None,
         peer_tls: TlsConf | None = None,
+        trusted_servers: Sequence[str] = (),
+        accept_state: bool | None = None,
         limits: Limits | None = None,
         lease: float = LEASE,
     ) -> None:
@@ -72,12 +79,16 @@ class RpcAgentServerLauncher:
         lease = seconds(lease, "lease")
         self._accept_code = not self._classes if accept_code is None else accept_code
         self._peer_tls = peer_tls or tls
+        self._trusted_servers, self._trusted = tuple(trusted_servers), parse_trusted(trusted_servers)
+        self._accept_state = accept_state
         self._tls, self._limits, self._lease = tls, limits or Limits(), lease
         self._server: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
         self._signalled = False
         """Set by a signal handler, which must not touch `_ended`: it may interrupt whoever holds the lock of that."""
+        self._limits_process = False
+        """Whether all code of this process is limited to `trusted_servers`."""
         self._failure = ""
         """Why the server ended by itself; empty if it did not."""
 
@@ -117,6 +128,9 @@ class RpcAgentServerLauncher:
         Raises:
             ServerLost: it ended by itself, because one of its threads did.
         """
+        if self._server is not None and not self._accept_code:
+            limit_process(self._trusted)  # from now on the program does nothing but serve
+            self._limits_process = True
         if threading.current_thread() is threading.main_thread():
             with self.ending_at_signals():
                 self._wait()
@@ -130,6 +144,9 @@ class RpcAgentServerLauncher:
         """End the server; callers who wait for it get `ServerLost`. Doing it twice does nothing."""
         from paragent.rpc.loop import run
 
+        if self._limits_process:
+            self._limits_process = False
+            unlimit_process(self._trusted)
         server, self._server = self._server, None
         if server is not None:
             host, listener = server
@@ -162,7 +179,12 @@ class RpcAgentServerLauncher:
         from paragent.rpc.loop import on_failure, run
 
         policy = Policy(
-            self._classes, accept_code=self._accept_code, nesting=self._limits.nesting, peer_tls=self._peer_tls
+            self._classes,
+            accept_code=self._accept_code,
+            nesting=self._limits.nesting,
+            peer_tls=self._peer_tls,
+            trusted=self._trusted,
+            accept_state=self._accept_state,
         )
         opening = open_server(
             self.address,
@@ -197,6 +219,8 @@ class RpcAgentServerLauncher:
             "accept_code": self._accept_code,
             "tls": self._tls,
             "peer_tls": self._peer_tls,
+            "trusted_servers": self._trusted_servers,
+            "accept_state": self._accept_state,
             "limits": self._limits,
             "lease": self._lease,
         }

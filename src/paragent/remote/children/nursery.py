@@ -20,6 +20,7 @@ from paragent._processes import kill_group
 from paragent.config.run_config import usable_cores
 from paragent.errors import ServerLost
 from paragent.remote.children import parent
+from paragent.remote.trust import trusted_here
 from paragent.rpc.address import Address
 from paragent.rpc.token import load_token
 
@@ -96,7 +97,8 @@ class _Nursery:
         """Protects everything here."""
         self._folder: Path | None = None
         self._children: list[Child] = []
-        self._shared: list[Link] = []
+        self._shared: dict[frozenset[Address] | None, list[Link]] = {}
+        """By the servers that the code there may use: children of a restricted server's agents serve nobody else."""
         self._turn = 0
         self._born = 0
         self._cores = usable_cores()
@@ -105,13 +107,14 @@ class _Nursery:
         """Return the link to the child whose turn it is; as many children as cores share all agents."""
         with self._lock:
             self._turn += 1
-            if len(self._shared) == self._cores:
-                link = self._shared[self._turn % self._cores]
+            shared = self._shared.setdefault(trusted_here(), [])
+            if len(shared) == self._cores:
+                link = shared[self._turn % self._cores]
                 if link.lost is None:
                     return link
-                self._shared = [link for link in self._shared if link.lost is None]
-            self._shared.append(self._bear())
-            return self._shared[-1]
+                shared[:] = [link for link in shared if link.lost is None]
+            shared.append(self._bear())
+            return shared[-1]
 
     def own(self, grace: float | None) -> tuple[Link, Child]:
         """Return the link to a child that is nobody else's, which ends if a cancelled call does not end within `grace`."""
@@ -136,6 +139,7 @@ class _Nursery:
         self._born += 1
         address = Address("", 0, str(self._folder / str(self._born)))
         ours, theirs = socket.socketpair()
+        trusted = trusted_here()
         settings = {
             "path": address.path,
             "sys_path": sys.path,
@@ -143,6 +147,7 @@ class _Nursery:
             "environ": {name: value for name, value in os.environ.items() if name.startswith("PARAGENT_")},
             "log_level": logging.getLogger().getEffectiveLevel(),
             "lease": _LEASE,
+            "trusted": None if trusted is None else sorted(trusted),
         }
         with theirs:
             socket.send_fds(control, [json.dumps(settings).encode()], [theirs.fileno()])

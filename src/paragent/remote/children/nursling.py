@@ -58,11 +58,14 @@ def live(settings: dict[str, Any], leash: int) -> None:
 def _serve(settings: dict[str, Any]) -> None:
     from paragent.remote.server.policy import Policy
     from paragent.remote.server.service import open_server
+    from paragent.remote.trust import limit_process
     from paragent.rpc.address import Address
     from paragent.rpc.limits import Limits
     from paragent.rpc.loop import on_failure, run
     from paragent.rpc.token import load_token
 
+    if settings["trusted"] is not None:
+        limit_process(frozenset(Address(*address) for address in settings["trusted"]))
     limits = Limits()
     policy = Policy((), accept_code=True, nesting=limits.nesting)
     opening = open_server(

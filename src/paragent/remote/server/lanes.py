@@ -45,6 +45,7 @@ class Lanes:
         limit: threads there may be.
         loop: the I/O loop.
         failed: called if a thread ends by an exception all the same.
+        prepare: called by each thread at its start.
     """
 
     def __init__(
@@ -53,8 +54,9 @@ class Lanes:
         limit: int,
         loop: asyncio.AbstractEventLoop,
         failed: Callable[[str, BaseException], object],
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        self._perform = perform
+        self._perform, self._prepare = perform, prepare
         self._limit = limit
         self._loop = loop
         self._failed = failed
@@ -136,6 +138,7 @@ class Lanes:
             self._refused = False
 
     def _lane(self) -> None:
+        self._prepare()
         ready = self._ready
         while self._open:
             try:

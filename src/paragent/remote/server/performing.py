@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from paragent.remote.faults import encode_error
 from paragent.remote.server.credit import Credit
 from paragent.remote.server.interruption import Interruption
 from paragent.remote.server.loop import CrowdLoop
+from paragent.remote.trust import limit_thread
 from paragent.remote.values import PLAIN, encode_result
 from paragent.remote.wire import ERROR, RESULT, STREAMED
 
@@ -92,7 +94,7 @@ def arguments_of(call: Call, policy: Policy) -> tuple[Any, dict[str, Any]]:
         if type(value) not in PLAIN:
             args = [policy.decode(value) for value in args]
             break
-    return args, {key: policy.decode(value) for key, value in call.kwargs.items()} if call.kwargs else _NOTHING
+    return args, policy.keywords(call.kwargs) if call.kwargs else _NOTHING
 
 
 _NOTHING: dict[str, Any] = {}
@@ -164,13 +166,24 @@ class Player:
         loop: CrowdLoop | None = None
         try:
             loop = CrowdLoop()
-            start_thread(run_loop, loop, name="paragent-agents", failed=self._failed)
+            start_thread(self._run, loop, name="paragent-agents", failed=self._failed)
         except (RuntimeError, MemoryError, OSError):  # no thread, no memory, no file descriptor
             if loop is not None:
                 loop.close()
             return False
         self._loop = loop
         return True
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        trusted = self._policy.trusted
+        if trusted is not None:
+            limit_thread(trusted)
+            loop.set_default_executor(
+                ThreadPoolExecutor(
+                    thread_name_prefix="paragent-to-thread", initializer=limit_thread, initargs=(trusted,)
+                )
+            )
+        run_loop(loop)
 
     def _refuse(self) -> None:
         while self._waiting:

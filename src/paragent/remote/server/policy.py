@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AccessDenied, LimitExceeded, ProtocolError
 from paragent.messages.msg import Msg
-from paragent.remote.methods import MOVES
+from paragent.remote.methods import MOVES, attributes_of, methods_of
 from paragent.remote.values import PLAIN, decode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from paragent.rpc.address import Address
     from paragent.rpc.tls import TlsConf
 
 __all__ = ["OwnResult", "Policy"]
@@ -36,12 +37,25 @@ class Policy:
         accept_code: whether clients may also send classes and objects of any other kind.
         nesting: how deep containers may be nested.
         peer_tls: how to connect to other servers that use TLS, for results that clients pass on from there.
+        trusted: without `accept_code`: the other servers on which agents of this one may have agents.
+        accept_state: without `accept_code`: whether clients may move agents here with any state (True), with public attributes
+            only (None), or not at all (False).
     """
 
     def __init__(
-        self, classes: Sequence[type], *, accept_code: bool, nesting: int, peer_tls: TlsConf | None = None
+        self,
+        classes: Sequence[type],
+        *,
+        accept_code: bool,
+        nesting: int,
+        peer_tls: TlsConf | None = None,
+        trusted: frozenset[Address] = frozenset(),
+        accept_state: bool | None = None,
     ) -> None:
         self.accept_code, self.peer_tls = accept_code, peer_tls
+        self.trusted = None if accept_code else trusted
+        """The other servers that agents of this one may use; None: any."""
+        self._accept_state = accept_state
         self._nesting = nesting
         self._by_name = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes}
         self._by_qualname = {cls.__qualname__: cls for cls in classes}
@@ -88,6 +102,38 @@ class Policy:
         if value[0] != "m" and len(value[1]) > 2 * self._nesting:  # a level takes two bytes or more
             _check_nesting(thing, self._nesting)
         return thing
+
+    def keywords(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the keyword arguments of a call.
+
+        Raises:
+            AccessDenied: one of them would make an agent elsewhere if it were passed on to a constructor.
+            ParagentError: as `decode`.
+        """
+        if MOVES in given and not self.accept_code:
+            raise AccessDenied(
+                f"a restricted server takes no argument {MOVES}=: agents are made in its own process only"
+            )
+        return {key: self.decode(value) for key, value in given.items()}
+
+    def check_state(self, cls: type, state: Any) -> None:
+        """Check that a client may move an agent with this state here, past the constructor of its class.
+
+        Raises:
+            AccessDenied: it may not.
+        """
+        if self.accept_code or self._accept_state:
+            return
+        if self._accept_state is False:
+            raise AccessDenied(
+                f"this server makes agents by their constructors only: use {cls.__name__}(..., to_dist=...)"
+            )
+        settable = attributes_of(cls) - set(methods_of(cls))
+        if hasattr(cls, "__setstate__") or type(state) is not dict or not all(name in settable for name in state):
+            raise AccessDenied(
+                f"this server takes no private attributes and no state of its own kind of a {cls.__name__} that is moved here: "
+                f"use {cls.__name__}(..., to_dist=...), which runs its constructor there, or set accept_state=True on the server"
+            )
 
     def _read(self, value: tuple[Any, ...]) -> Any:
         """Return what an argument of somebody who may be hostile stands for; nothing is unpickled."""

@@ -63,6 +63,7 @@ class Residents:
         if how == "init":
             return _construct(cls, args, kwargs)
         if how == "state":
+            self._policy.check_state(cls, args[0])
             return _with_state(cls, args[0])
         if self._policy.accept_code:
             return args[0]

@@ -11,6 +11,7 @@ from paragent.remote.server.interruption import Interruption
 from paragent.remote.server.lanes import Lanes
 from paragent.remote.server.mailbox import Agent, Call, claim, next_call, offer, overlap, overlapping
 from paragent.remote.server.performing import Player, fail, perform_sync, read_attribute
+from paragent.remote.trust import limit_thread
 from paragent.remote.wire import ERROR
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Schedule:
     ) -> None:
         self.mutex = threading.Lock()
         """Protects the queues and the `busy` flags of agents, and what a call `runs` in."""
-        self.lanes = Lanes(self._perform, limits.threads, loop, failed)
+        self.lanes = Lanes(self._perform, limits.threads, loop, failed, lambda: limit_thread(policy.trusted))
         self.player = Player(policy, self._after, failed)
         self.batch: tuple[list[Call], list[Call]] | None = None
         """While a frame is handled: the calls of it that go to the lanes, and to the player, all at once."""

@@ -30,10 +30,8 @@ _IDENTITY = re.compile("[0-9a-f]{32}")
 class AgentService:
     """The service `agents`."""
 
-    def __init__(
-        self, host: Host, lease: float, window: int, failed: Callable[[str, BaseException], object] = fatal
-    ) -> None:
-        self._host, self._lease, self._window, self._failed = host, lease, window, failed
+    def __init__(self, host: Host, lease: float, window: int) -> None:
+        self._host, self._lease, self._window = host, lease, window
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], tuple[Session, int]]:
         """Find or make the client's session."""
@@ -69,7 +67,8 @@ class AgentService:
             self._host.end_session(session)
             raise
         writer = session.writer = asyncio.create_task(session.write(stream, unheard))
-        writer.add_done_callback(self._written)
+        serving = asyncio.current_task()
+        writer.add_done_callback(lambda writer: self._written(writer, session, serving))
         try:
             while session.stream is stream:
                 message = await stream.read()
@@ -78,6 +77,10 @@ class AgentService:
                 self._hear(session, message)
                 if session.pause:
                     await asyncio.sleep(session.pause)
+        except asyncio.CancelledError:
+            if not _failure_of(writer):
+                raise
+            raise ProtocolError("the server could not encode what it has to say to this client") from None
         except (ProtocolError, ParagentError) as error:
             if isinstance(error, ProtocolError):
                 self._host.end_session(session)
@@ -97,10 +100,13 @@ class AgentService:
             write_traceback("a frame could not be handled, so the session of its client ends", error)
             raise ProtocolError(f"the server could not handle a frame: {type(error).__name__}") from error
 
-    def _written(self, writer: asyncio.Task[None]) -> None:
-        """End the server if what tells a client of its results failed by itself: the client would wait for ever."""
-        if not writer.cancelled() and (error := writer.exception()) is not None:
-            self._failed("writer of a session", error)
+    def _written(self, writer: asyncio.Task[None], session: Session, serving: asyncio.Task[None] | None) -> None:
+        """End the session of a client if what tells it of its results failed: it would wait for ever. Others go on."""
+        if error := _failure_of(writer):
+            write_traceback("the results of a client could not be sent, so its session ends", error)
+            self._host.end_session(session)
+            if serving is not None:
+                serving.cancel()
 
     def _detach(self, session: Session) -> None:
         """The connection is over; give the client time to come back."""
@@ -115,6 +121,10 @@ class AgentService:
             session.lease.cancel()
         loop = asyncio.get_running_loop()
         session.lease = loop.call_later(self._lease, self._host.end_session, session)
+
+
+def _failure_of(writer: asyncio.Task[None]) -> BaseException | None:
+    return writer.exception() if writer.done() and not writer.cancelled() else None
 
 
 async def open_server(
@@ -136,6 +146,6 @@ async def open_server(
         ConfigError: the address cannot be listened at.
     """
     host = Host(policy, limits, asyncio.get_running_loop(), stop, failed)
-    service = AgentService(host, lease, limits.window_bytes, failed)
+    service = AgentService(host, lease, limits.window_bytes)
     server = RpcServer(address, {"agents": service}, token, tls=tls, limits=limits)
     return host, server, await server.start()

@@ -10,11 +10,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from paragent.errors import Unserialisable
 from paragent.remote.conversation import Conversation
+from paragent.remote.faults import encode_error
 from paragent.remote.server.backlog import Backlog
 from paragent.remote.server.kept import Kept
 from paragent.remote.values import ATTACHED, attach, restore, size_of
-from paragent.remote.wire import ERROR, HELD, RESULT, STREAMED
+from paragent.remote.wire import ERROR, HELD, RESULT, STREAMED, encode
 from paragent.rpc.limits import CALL_BYTES
 from paragent.rpc.pace import Pace
 
@@ -195,11 +197,34 @@ class Session:
             while (self._outgoing and not conversation.choked) or conversation.ack_due:
                 said = ([], []) if conversation.choked else self._take()
                 all_said = not self._outgoing
-                if not await _sent(stream, conversation.say(*said)):
+                if not await _sent(stream, self._frame(*said)):
                     return
                 if all_said and len(self.active) >= _CROWD:
                     crowd = len(self.active) if len(said[0]) >= _FLOW else _CROWD
                     await asyncio.sleep(min(_GATHER * crowd, _LONGEST_GATHER))
+
+    def _frame(self, items: list[Any], attachments: list[Any]) -> list[bytes]:
+        """Return the messages of a frame; an outcome that cannot be encoded for this client becomes an error.
+
+        Raises:
+            Exception: something else cannot be encoded.
+        """
+        try:
+            return self._conversation.say(items, attachments)
+        except Exception:  # noqa: BLE001 - an agent's result may fail in any way; found out below, one by one
+            return self._conversation.say([self._encodable(item) for item in items], attachments)
+
+    def _encodable(self, item: tuple[Any, ...]) -> tuple[Any, ...]:
+        try:
+            encode(0, 0, [item], (), as_data=self.data_only)
+        except Exception as trouble:  # noqa: BLE001 - as above
+            error = Unserialisable("the result", "", f"{type(trouble).__name__}: {trouble}")
+            if not self.data_only:
+                return ERROR, item[1], encode_error(error)
+            from paragent.remote.restricted import described  # not at the top: few servers need it
+
+            return ERROR, item[1], described(error)
+        return item
 
     @property
     def heard(self) -> int:

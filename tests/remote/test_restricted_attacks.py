@@ -1,0 +1,207 @@
+"""Attacks of clients with the token on restricted servers and on the code of their agents."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from paragent import AccessDenied, ConfigError, RpcAgentServerLauncher
+from paragent.errors import RemoteError
+from paragent.remote.conversation import Conversation
+from paragent.remote.data import dump
+from paragent.remote.faults import decode_error
+from paragent.remote.restricted import error_from
+from paragent.remote.trust import parse_trusted
+from paragent.remote.wire import CALL, CALL_MORE, ERROR, RESULT
+from paragent.rpc import Address, load_token
+from paragent.rpc.loop import run
+from paragent.rpc.server import RpcServer
+from tests.remote.crew import Spawner, Worker
+from tests.remote.raw_client import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from paragent.rpc.server import ServerStream
+
+
+class Bomb:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def __reduce__(self) -> Any:
+        return open, (self._path, "w")
+
+
+class EvilService:
+    """An agent server that answers every call with a pickle."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.visits = 0
+
+    def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        self.visits += 1
+        welcome = {"instance": "evil", "resumed": False, "heard": 0, "window": 1 << 20}
+        return welcome | {"accepts_code": True, "peer_tls": False}, None
+
+    async def serve(self, stream: ServerStream, admitted: Any) -> None:
+        conversation = Conversation(1 << 30)
+        while True:
+            heard = conversation.hear(await stream.read())
+            for item in heard[1] if heard is not None else ():
+                if item[0] in (CALL, CALL_MORE):
+                    answer = (RESULT, item[1], ("p", pickle.dumps(self._answer)))
+                    for message in conversation.say([answer]):
+                        await stream.write(message)
+
+
+@pytest.fixture
+def evil(mark: Path) -> Iterator[tuple[Address, EvilService]]:
+    """A hostile agent server; whoever has the token can start one."""
+    service = EvilService(Bomb(mark))
+    server = RpcServer(Address("localhost", 0), {"agents": service}, load_token())
+    yield Address("localhost", run(server.start(), 10.0)), service
+    run(server.stop(0), 10.0)
+
+
+@pytest.fixture(scope="module")
+def restricted() -> Iterator[RpcAgentServerLauncher]:
+    """A restricted server in a process of its own."""
+    launcher = RpcAgentServerLauncher(custom_agent_classes=[Spawner, Worker])
+    launcher.launch(in_subprocess=True)
+    yield launcher
+    launcher.shutdown()
+
+
+@pytest.fixture
+def attacker(restricted: RpcAgentServerLauncher) -> Iterator[RawClient]:
+    """A client with the token and a `Spawner`; afterwards the server must be well."""
+    before = at(restricted).pid().result(10)
+    client = RawClient(restricted.address, says_data=True, agent=Spawner)
+    yield client
+    client.close()
+    assert at(restricted).pid().result(10) == before, "the server goes on"
+
+
+def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any, **kwargs: Any) -> Any:
+    return cls(*args, **kwargs, to_dist={"host": server.host, "port": server.port})
+
+
+def error_in(answer: tuple[Any, ...]) -> BaseException:
+    assert answer[0] == ERROR, answer
+    return decode_error(answer[2])
+
+
+def data(thing: Any) -> tuple[str, bytes]:
+    return ("d", dump(thing))
+
+
+# --- agents that are made elsewhere --------------------------------------------------------------------------------------
+
+_WAYS = [
+    "spawn_pairs",
+    "spawn_async",
+    "spawn_to_thread",
+    "spawn_in_thread",
+    "spawn_in_child",
+    "spawn_in_own_child",
+]
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_code_of_an_agent_cannot_be_made_to_use_an_address_of_a_client(
+    attacker: RawClient, evil: tuple[Address, EvilService], mark: Path, way: str
+) -> None:
+    address, service = evil
+    pairs = [("to_dist", [("host", address.host), ("port", address.port)])]
+    elsewhere = data([(pairs[0][0], dict(pairs[0][1]))])
+    refusal = error_in(attacker.ask(CALL, 1, 1, way, (elsewhere,)))
+    assert isinstance(refusal, AccessDenied), refusal
+    assert "trusted_servers" in str(refusal)
+    assert service.visits == 0
+    assert not mark.exists()
+
+
+def test_nor_by_keyword_by_moving_or_by_a_result_of_its_own(
+    attacker: RawClient, evil: tuple[Address, EvilService], mark: Path
+) -> None:
+    address, service = evil
+    where = {"host": address.host, "port": address.port}
+    refusal = error_in(attacker.ask(CALL_MORE, 1, 1, "spawn", (), {"to_dist": data(where)}, 0, None))
+    assert isinstance(refusal, AccessDenied), refusal
+    refusal = error_in(attacker.ask(CALL, 2, 1, "move", (address.host, address.port)))
+    assert isinstance(refusal, AccessDenied), refusal
+    attacker.say([("p", 3), (CALL, 3, 1, "as_dict", (data([("to_dist", where)]),))])
+    assert attacker.read(1)[0][0] == RESULT
+    own = ("r", None, None, 3, None)
+    refusal = error_in(attacker.ask(CALL, 4, 1, "spawn_pairs", (own,)))
+    assert isinstance(refusal, AccessDenied), refusal
+    assert service.visits == 0
+    assert not mark.exists()
+
+
+def test_a_server_inside_a_program_limits_its_agents_and_not_the_program(
+    evil: tuple[Address, EvilService], server: RpcAgentServerLauncher, mark: Path
+) -> None:
+    address, service = evil
+    where = [("to_dist", {"host": address.host, "port": address.port})]
+    with RpcAgentServerLauncher(custom_agent_classes=[Spawner]) as launcher:
+        client = RawClient(launcher.address, says_data=True, agent=Spawner)
+        for number, way in enumerate(("spawn_pairs", "spawn_async", "spawn_to_thread", "spawn_in_child")):
+            refusal = error_in(client.ask(CALL, number + 1, 1, way, (data(where),)))
+            assert isinstance(refusal, AccessDenied), (way, refusal)
+        client.close()
+        assert at(server).add(1).result(10) == 2, "the program's own agents are its own business"
+    assert service.visits == 0
+    assert not mark.exists()
+
+
+def test_the_owner_of_a_server_names_the_servers_that_its_agents_may_use(server: RpcAgentServerLauncher) -> None:
+    trusted = [f"{server.host}:{server.port}"]
+    launcher = RpcAgentServerLauncher(custom_agent_classes=[Spawner], trusted_servers=trusted)
+    launcher.launch(in_subprocess=True)
+    try:
+        agent = at(launcher, Spawner)
+        assert agent.move(server.host, server.port).result(20) == "1"
+        assert isinstance(agent.move(launcher.host, launcher.port).exception(20), AccessDenied)
+    finally:
+        launcher.shutdown()
+
+
+@pytest.mark.parametrize("given", ["localhost:1", ["localhost"], ["host:port"], [5], [":1"]])
+def test_trusted_servers_are_hosts_and_ports(given: Any) -> None:
+    with pytest.raises(ConfigError):
+        RpcAgentServerLauncher(trusted_servers=given)
+
+
+def test_trusted_servers_may_have_addresses_of_ipv6() -> None:
+    assert parse_trusted(["[::1]:12", "name:13"]) == {Address("::1", 12), Address("name", 13)}
+
+
+# --- outcomes that cannot be encoded --------------------------------------------------------------------------------------
+
+
+def test_an_integer_at_the_limit_does_not_end_the_server(restricted: RpcAgentServerLauncher) -> None:
+    """What one client has the server say concerns this client alone."""
+    other = at(restricted)
+    before = other.pid().result(10)
+    client = RawClient(restricted.address, says_data=True, data_only=True, agent=Spawner)
+    for number, bits in enumerate((262_120, 262_128, 262_140, 262_143, 262_144, 262_150)):
+        text = json.dumps([["i", f"{1 << bits:x}"], []]).encode()
+        packed = ("d", len(text).to_bytes(8, "big") + text)
+        outcome = client.ask(CALL, number + 1, 1, "square", (packed,))
+        assert outcome[0] == ERROR, bits
+        if bits < 262_144:
+            error = error_from(outcome[2])
+            assert isinstance(error, RemoteError), bits
+            assert error.error_type.endswith("Unserialisable"), bits
+    assert client.ask(CALL, 100, 1, "square", (3,)) == (RESULT, 100, 9), "the session goes on"
+    client.close()
+    assert other.pid().result(10) == before
