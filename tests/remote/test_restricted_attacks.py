@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paragent import AccessDenied, ConfigError, RpcAgentServerLauncher
-from paragent.errors import RemoteError
+from paragent import AccessDenied, ConfigError, LimitExceeded, ProtocolError, RpcAgentServerLauncher
+from paragent.errors import ParagentError, RemoteError
 from paragent.remote.conversation import Conversation
-from paragent.remote.data import dump
+from paragent.remote.data import dump, load
 from paragent.remote.faults import decode_error
 from paragent.remote.restricted import error_from
 from paragent.remote.trust import parse_trusted
-from paragent.remote.wire import CALL, CALL_MORE, ERROR, RESULT
+from paragent.remote.wire import CALL, CALL_MORE, CONTROL, ERROR, GRANT, NEW, PIN, RESULT
 from paragent.rpc import Address, load_token
 from paragent.rpc.loop import run
 from paragent.rpc.server import RpcServer
@@ -205,3 +205,112 @@ def test_an_integer_at_the_limit_does_not_end_the_server(restricted: RpcAgentSer
     assert client.ask(CALL, 100, 1, "square", (3,)) == (RESULT, 100, 9), "the session goes on"
     client.close()
     assert other.pid().result(10) == before
+
+
+# --- frames and arguments that would stop the server ----------------------------------------------------------------------
+
+_M = (1 << 61) - 1
+_COLLIDING = [_M * number for number in range(1, 20_001)]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        (CALL, 3, 1, "echo", range(10**13)),
+        (CALL, 3, 1, "echo", [1]),
+        (CALL, 3, 1, "echo", "text"),
+        (CALL, 3, 1, "echo", ((),)),
+        (CALL, 3, 1, "echo", ({1, 2},)),
+        (CALL, 3, 1, ["echo"], ()),
+        (CALL, 3, (1, 2, 3), "echo", ()),
+        (CALL, _M, 1, "echo", ()),
+        (CALL, -1, 1, "echo", ()),
+        (CALL_MORE, 3, 1, "echo", (), {1: 2}, 0, None),
+        (CALL_MORE, 3, 1, "echo", (), [("a", 1)], 0, None),
+        (CALL_MORE, 3, 1, "echo", (), {"x": ()}, 0, None),
+        (CONTROL, 3, "running", range(10**13)),
+        (CONTROL, 3, "running", ["x"]),
+        (CONTROL, 3, "running", list(range(1 << 17))),
+        (CONTROL, 3, "list", {"limit": 1}),
+        (NEW, 2, 1, "init", range(10**13), None),
+        (GRANT, 3, 10**30),
+        (PIN, "x"),
+        ("unknown", 1),
+    ],
+)
+def test_items_of_the_wrong_shape_end_their_client_alone(attacker: RawClient, item: tuple[Any, ...]) -> None:
+    attacker.say([item])
+    with pytest.raises(ProtocolError):
+        attacker.read(1)
+
+
+def test_a_frame_holds_no_sets_and_no_keys_but_texts(attacker: RawClient) -> None:
+    tree = ["t", 2, 0, ["t"], ["l", ["t", "c", 3, 1, "echo", ["t", ["s", *_COLLIDING]]]]]
+    text = json.dumps([tree, []]).encode()
+    run(attacker.stream.write(len(text).to_bytes(8, "big") + text), 20.0)
+    with pytest.raises(ProtocolError):
+        attacker.read(1)
+
+
+def _packed(tree: Any) -> tuple[str, bytes]:
+    text = json.dumps([tree, []]).encode()
+    return ("d", len(text).to_bytes(8, "big") + text)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        ["s", *_COLLIDING],
+        ["z", *_COLLIDING],
+        ["d", *(part for number in _COLLIDING for part in (number, 0))],
+        ["C", *(part for number in _COLLIDING for part in (number, 0))],
+        ["O", *(part for number in _COLLIDING for part in (number, 0))],
+        ["E", "int", *(part for number in _COLLIDING for part in (number, 0))],
+        ["s", *(["t", number] for number in _COLLIDING)],
+    ],
+    ids=["set", "frozenset", "dict", "Counter", "OrderedDict", "defaultdict", "tuples"],
+)
+def test_keys_with_one_hash_are_refused(attacker: RawClient, tree: Any) -> None:
+    assert isinstance(error_in(attacker.ask(CALL, 1, 1, "as_dict", (_packed(tree),))), LimitExceeded)
+
+
+def test_sets_and_dicts_of_usual_keys_are_data_whatever_their_size() -> None:
+    for thing in (
+        set(range(-5000, 5000)),
+        {(number, "x"): number for number in range(5000)},
+        {0.5 * i for i in range(99)},
+    ):
+        assert load(dump(thing), 10) == thing
+
+
+@pytest.mark.parametrize("part", ["[]", "{}", '{"":0}', "1"])
+def test_values_of_too_many_parts_are_refused_before_they_are_parsed(attacker: RawClient, part: str) -> None:
+    text = ("[[" + f"{part}," * (1 << 22) + "0],[]]").encode()
+    packed = len(text).to_bytes(8, "big") + text
+    attacker.say([(CALL, 1, 1, "as_dict", (("D", 0),))], [packed])
+    refusal = error_in(attacker.read(1)[0])
+    assert isinstance(refusal, LimitExceeded), refusal
+    assert "parts" in str(refusal)
+
+
+def test_texts_of_many_commas_and_brackets_are_data() -> None:
+    for text in ("[,{" * (1 << 21), '\\"[,' * (1 << 21), "a,b" * 10, "\ud800é" * (1 << 16)):
+        assert load(dump([text, {"key": text}]), 10) == [text, {"key": text}]
+
+
+def test_the_text_of_a_value_is_limited(attacker: RawClient) -> None:
+    text = b'["' + b" " * (64 << 20) + b'",[]]'
+    attacker.say([(CALL, 1, 1, "as_dict", (("D", 0),))], [len(text).to_bytes(8, "big") + text])
+    assert isinstance(error_in(attacker.read(1)[0]), LimitExceeded)
+
+
+def test_heads_of_frames_and_empty_messages_are_limited(restricted: RpcAgentServerLauncher) -> None:
+    client = RawClient(restricted.address, says_data=True)
+    run(client.stream.write(dump((2, 0, (64 << 20) + 1, None))), 20.0)
+    with pytest.raises(ParagentError, match="frame of"):
+        client.read(1)
+    client = RawClient(restricted.address, says_data=True)
+    run(client.stream.write(dump((2, 0, (10,), []))), 20.0)
+    run(client.stream.write(b""), 20.0)
+    with pytest.raises(ProtocolError, match="without content"):
+        client.read(1)

@@ -1,8 +1,8 @@
 """Data as bytes that no reader can mistake for code: how arguments and frames reach a server that accepts none.
 
 The bytes are the length of a JSON text, the text, and the raw bytes that it refers to. In the text, null, true, false, numbers
-below 2**63 and strings stand for themselves, an object is a dict whose keys are strings, and an array is one of the kinds
-below, whose tag it begins with. Raw bytes are used once each, in order, and nothing refers to anything else, so a value is
+below 2**63 and strings that are not long stand for themselves, an object is a dict whose keys are strings, and an array is one
+of the kinds below, whose tag it begins with. Raw bytes are used once each, in order, and nothing refers to anything else, so a value is
 not larger than its bytes suggest. No class is named: a reader makes only what is listed here.
 """
 
@@ -50,13 +50,25 @@ _ARRAY = re.compile(r"[<>|=]?[biufcSU][0-9]{1,6}|[<>|=]?[mM]8(\[[0-9]{0,9}[a-zA-
 _RECURSION = 2_000
 """The parser of JSON counts levels against Python's recursion limit. Where somebody has raised that, the stack may be smaller
 than the limit, and levels are counted before the text is parsed."""
-_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRINGS = re.compile(r'"(?>[^"\\]+|\\.)*+"?', re.DOTALL)
+"""Strings, the last one perhaps without its end. Possessive, so that no text takes time that grows with its square."""
+_PARTS = 1 << 22
+_TEXT_BYTES = 64 << 20
+"""Of the JSON text. The parser keeps all other threads waiting and takes up to 70 bytes of memory for each part: a second and
+300 MB at these limits."""
+_LONG_TEXT = 64 << 10
+"""Characters from which on a string is not part of the JSON text."""
+_EQUAL_HASHES = 32
+"""Members of a set, or keys of a dict, that may have the same hash. Each is compared with all others of its hash: a megabyte of
+multiples of 2**61 - 1, whose hash is 0, would stop the interpreter for a minute."""
+_FRAME_TAGS = frozenset("ltbwifj")
+"""What a frame consists of besides what JSON has itself."""
 _BRACKETS = re.compile(r"[\[\]{}]")
 _LONG = 32
 """Items from which on a list of numbers alone is written as their bytes, which is fifty times faster."""
 _NUMBERS = {"d": "f", "q": "j"}
-_PLAIN = frozenset({str, float, bool, type(None)})
-_SCALARS = _PLAIN | {int}
+_PLAIN = frozenset({float, bool, type(None)})
+_SCALARS = _PLAIN | {int, str}
 _FACTORIES: dict[str, Any] = {"": None, **{kind.__name__: kind for kind in (dict, float, int, list, set, str)}}
 _FACTORY_NAMES = {factory: name for name, factory in _FACTORIES.items()}
 
@@ -83,16 +95,17 @@ def dump(thing: Any, expand: Callable[[Any], Any] | None = None) -> bytes:
     return b"".join([len(encoded).to_bytes(_HEAD, "big"), encoded, *writer.buffers])
 
 
-def load(data: bytes, nesting: int, refused: str = "") -> Any:
+def load(data: bytes, nesting: int, refused: str = "", *, frame: bool = False) -> Any:
     """Return the value that `dump` wrote, or refuse the bytes, whatever they are.
 
     Args:
         data: the bytes, from anybody.
         nesting: levels of containers within containers.
         refused: a key that no dict may have.
+        frame: whether it is a frame, which has only None, bool, int, float, str, bytes, tuple, list and dict with keys of str.
 
     Raises:
-        LimitExceeded: it is nested more deeply than that.
+        LimitExceeded: it is nested more deeply than that, has too many parts, or keys that Python's hashing cannot tell apart.
         AccessDenied: a dict has that key.
         ProtocolError: they are not what `dump` writes.
     """
@@ -100,13 +113,17 @@ def load(data: bytes, nesting: int, refused: str = "") -> Any:
     end = _HEAD + int.from_bytes(view[:_HEAD], "big")
     if len(view) < _HEAD or end > len(view):
         raise ProtocolError("a value that was cut off")
+    if end - _HEAD > _TEXT_BYTES:
+        raise LimitExceeded(f"a value of more than {_TEXT_BYTES >> 20} MiB besides its bytes, arrays and long texts")
     try:
         text = str(view[_HEAD:end], "utf-8", "surrogatepass")
+        if text.count(",") + text.count("[") + text.count("{") > _PARTS:
+            raise LimitExceeded(f"a value of more than {_PARTS} parts; send arrays, or lists of numbers of one type")
         if sys.getrecursionlimit() > _RECURSION:
             _count_levels(text, nesting + 3)
         tree, sizes = json.loads(text)
         pieces = _cut(view, end, sizes)
-        return _Reader(iter(pieces), nesting, refused).read(tree, 0)
+        return _Reader(iter(pieces), nesting, refused, _FRAME_TAGS if frame else None).read(tree, 0)
     except (LimitExceeded, AccessDenied, ProtocolError):
         raise
     except RecursionError:
@@ -137,6 +154,12 @@ def _cut(view: memoryview, start: int, sizes: Any) -> list[memoryview]:
     return pieces
 
 
+def _stays(thing: Any) -> bool:
+    """Return whether a value is part of the JSON text as it is."""
+    kind = type(thing)
+    return kind in _PLAIN or (kind is str and len(thing) < _LONG_TEXT)
+
+
 class _Writer:
     """Makes the tree of a JSON text, and collects the raw bytes that it refers to."""
 
@@ -148,17 +171,17 @@ class _Writer:
         kind = type(thing)
         if kind in _PLAIN or (kind is int and -_SMALL_INT < thing < _SMALL_INT):
             return thing
+        if kind is str:
+            return thing if len(thing) < _LONG_TEXT else self._write_text(thing)
         if depth > _DEEPEST:
             raise LimitExceeded("a value is nested too deeply, or contains itself")
         if kind is dict and all(type(key) is str for key in thing):
-            return {
-                key: value if type(value) in _PLAIN else self.write(value, depth + 1) for key, value in thing.items()
-            }
+            return {key: value if _stays(value) else self.write(value, depth + 1) for key, value in thing.items()}
         sequence = _SEQUENCE_TAGS.get(kind)
         if kind is list and len(thing) >= _LONG and (tag := self._write_numbers(thing)):
             return [tag]
         if sequence is not None:
-            return [sequence, *[part if type(part) in _PLAIN else self.write(part, depth + 1) for part in thing]]
+            return [sequence, *[part if _stays(part) else self.write(part, depth + 1) for part in thing]]
         writer = _WRITERS.get(kind)
         if writer is not None:
             tag, *parts = writer(thing)
@@ -167,6 +190,10 @@ class _Writer:
             self.buffers.append(thing)
             return ["b" if kind is bytes else "y"]
         return self._write_other(thing, depth)
+
+    def _write_text(self, thing: str) -> list[str]:
+        self.buffers.append(thing.encode("utf-8", "surrogatepass"))
+        return ["w"]
 
     def _write_numbers(self, thing: list[Any]) -> str | None:
         """Write a list of floats, or of integers of 64 bits, as their bytes; return its tag, or None if it is another list."""
@@ -203,8 +230,10 @@ class _Writer:
 class _Reader:
     """Makes values of the tree of a JSON text, counting levels as it goes."""
 
-    def __init__(self, buffers: Iterator[memoryview], nesting: int, refused: str) -> None:
-        self._buffers, self._nesting, self._refused = buffers, nesting, refused
+    def __init__(
+        self, buffers: Iterator[memoryview], nesting: int, refused: str, tags: frozenset[str] | None = None
+    ) -> None:
+        self._buffers, self._nesting, self._refused, self._tags = buffers, nesting, refused, tags
 
     def read(self, node: Any, depth: int) -> Any:
         kind = type(node)
@@ -217,6 +246,8 @@ class _Reader:
             self._check_key(self._refused in node)
             return {key: value if type(value) in _SCALARS else self.read(value, deeper) for key, value in node.items()}
         tag = node[0]
+        if self._tags is not None and tag not in self._tags:
+            raise ProtocolError("a frame holds builtin values of a few types only")
         if tag in _LEAVES:
             return _LEAVES[tag](self._buffers, *node[1:])
         parts = [part if type(part) in _SCALARS else self.read(part, deeper) for part in node[1:]]
@@ -226,12 +257,20 @@ class _Reader:
         """Return keys and values that follow each other."""
         if len(parts) % 2:
             raise ProtocolError("a dict whose last key has no value")
-        self._check_key(self._refused in parts[::2])
-        return list(zip(parts[::2], parts[1::2], strict=True))
+        keys = _hashable(parts[::2])
+        self._check_key(self._refused in keys)
+        return list(zip(keys, parts[1::2], strict=True))
 
     def _check_key(self, found: bool) -> None:
         if found and self._refused:
             raise AccessDenied(f"arguments of this server have no key {self._refused!r}")
+
+
+def _hashable(parts: list[Any]) -> list[Any]:
+    """Return parts that may become members of a set or keys of a dict."""
+    if len(parts) > _EQUAL_HASHES and max(Counter(map(hash, parts)).values()) > _EQUAL_HASHES:
+        raise LimitExceeded(f"more than {_EQUAL_HASHES} keys or members with the same hash")
+    return parts
 
 
 # --- values of one kind -------------------------------------------------------------------------------------------------
@@ -386,8 +425,8 @@ _WRITERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
 _READERS: dict[str, Callable[[_Reader, list[Any]], Any]] = {
     "l": lambda _, parts: parts,
     "t": lambda _, parts: tuple(parts),
-    "s": lambda _, parts: set(parts),
-    "z": lambda _, parts: frozenset(parts),
+    "s": lambda _, parts: set(_hashable(parts)),
+    "z": lambda _, parts: frozenset(_hashable(parts)),
     "d": lambda reader, parts: dict(reader.pairs(parts)),
     "r": lambda _, parts: range(*parts),
     "e": lambda _, parts: slice(*parts),
@@ -405,6 +444,7 @@ _LEAVES: dict[str, Callable[..., Any]] = {
     "i": _integer,
     "b": lambda buffers: bytes(next(buffers)),
     "y": lambda buffers: bytearray(next(buffers)),
+    "w": lambda buffers: str(next(buffers), "utf-8", "surrogatepass"),
     "c": lambda _, real, imaginary: complex(real, imaginary),
     "T": _time_of(dt.datetime),
     "h": _time_of(dt.time),

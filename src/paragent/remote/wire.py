@@ -51,6 +51,10 @@ ATTACH_BYTES = 64 << 10
 _FRAME_NESTING = 12
 """Levels of the deepest item: frame, items, item, arguments, value, and the same again for an error in a value."""
 
+_DATA_HEAD = 64 << 20
+"""Bytes of the head of a frame of data, which takes several times as much memory while it is read. Arguments from `ATTACH_BYTES`
+on are not part of it."""
+
 # Client to server; BYE means that nothing more will come.
 # `agent` is a number that the client chose, or (session, number) for an agent of somebody else.
 BYE = "q"
@@ -128,6 +132,7 @@ class Assembler:
 
     def __init__(self, limit: int, *, as_data: bool = False) -> None:
         self._limit = limit
+        self._head_limit = min(limit, _DATA_HEAD) if as_data else limit
         self._load = _load_data if as_data else _load_pickle
         self._head: tuple[int, int, tuple[int, ...], Any] | None = None
         self._missing: list[int] = []
@@ -140,6 +145,8 @@ class Assembler:
         """Take a message in; return `(number, acknowledged, items, attachments)` when it completes a frame."""
         if not self._missing:
             return self._begin(message)
+        if not message:
+            raise ProtocolError("a message without content")
         self._pieces.append(message)
         self._filled += len(message)
         if self._filled > self._missing[0]:
@@ -157,16 +164,16 @@ class Assembler:
     def _begin(self, data: bytes) -> tuple[int, int, list[Any], list[bytes]] | None:
         head = _read_head(data, self._load)
         if isinstance(head[2], int):
-            self._announce((head[2],))
+            self._announce((head[2],), self._head_limit)
             self._long_head = True
             return None
         self._head = head
-        self._announce(head[2])
+        self._announce(head[2], self._limit)
         return None if self._missing else self._complete()
 
-    def _announce(self, sizes: tuple[int, ...]) -> None:
-        if sum(sizes) > self._limit:
-            raise LimitExceeded(f"a frame of {sum(sizes)} bytes; the limit is {self._limit}")
+    def _announce(self, sizes: tuple[int, ...], limit: int) -> None:
+        if sum(sizes) > limit:
+            raise LimitExceeded(f"a frame of {sum(sizes)} bytes; the limit is {limit}")
         self._missing = list(sizes)
 
     def _complete(self) -> tuple[int, int, list[Any], list[bytes]]:
@@ -189,7 +196,7 @@ def _as_data(head: Any) -> bytes:
 def _load_data(data: bytes) -> Any:
     from paragent.remote.data import load  # as above
 
-    return load(data, _FRAME_NESTING)
+    return load(data, _FRAME_NESTING, frame=True)
 
 
 def _read_head(data: bytes, loads: Callable[[bytes], Any]) -> tuple[int, int, Any, Any]:

@@ -20,6 +20,7 @@ from paragent.remote.server.report import describe
 from paragent.remote.server.residents import Residents, gone
 from paragent.remote.server.schedule import CONSTRUCT, FREE, Schedule
 from paragent.remote.server.session import Session
+from paragent.remote.server.shapes import check_shape
 from paragent.remote.values import encode_result, is_reference, restore, size_of
 from paragent.remote.wire import ERROR, RESULT
 
@@ -92,6 +93,9 @@ class Host:
         """
         self._attachments = attachments
         handlers = self._handlers
+        if not self.policy.accept_code:
+            for item in items:
+                check_shape(item)
         self.schedule.begin_batch()
         try:
             for item in items:
