@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
+import socket
+import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paragent import AccessDenied, ConfigError, LimitExceeded, ProtocolError, RpcAgentServerLauncher
+from paragent import AccessDenied, ConfigError, LimitExceeded, ProtocolError, RpcAgentServerLauncher, ServerLost
 from paragent.errors import ParagentError, RemoteError
 from paragent.remote.conversation import Conversation
 from paragent.remote.data import dump, load
@@ -24,7 +29,6 @@ from tests.remote.raw_client import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from paragent.rpc.server import ServerStream
 
@@ -314,3 +318,101 @@ def test_heads_of_frames_and_empty_messages_are_limited(restricted: RpcAgentServ
     run(client.stream.write(b""), 20.0)
     with pytest.raises(ProtocolError, match="without content"):
         client.read(1)
+
+
+# --- references to other servers -----------------------------------------------------------------------------------------
+
+
+def _descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def test_a_client_cannot_have_the_server_connect_everywhere(restricted: RpcAgentServerLauncher) -> None:
+    """Connections to addresses of a client are few, and end with its session."""
+    pid = at(restricted).pid().result(10)
+    before = _descriptors(pid)
+    with contextlib.ExitStack() as silent:
+        ports = []
+        for _ in range(150):  # they accept connections and say nothing
+            listener = silent.enter_context(socket.create_server(("127.0.0.1", 0)))
+            ports.append(listener.getsockname()[1])
+        client = RawClient(restricted.address, says_data=True)
+        client.say(
+            [
+                (CALL, number, 1, "echo", (("r", ("127.0.0.1", port, ""), "0" * 32, 1, None),))
+                for number, port in enumerate(ports, start=1)
+            ]
+        )
+        other = at(restricted)
+        most = 0
+        for _ in range(20):  # they are looked for during two seconds
+            other.nap(0.05).result(10)
+            most = max(most, _descriptors(pid))
+        assert most - before < 8 * 16, "gRPC needs five or six for each link"
+        errors = [error_in(answer) for answer in client.read(150)]
+        assert sum(isinstance(error, LimitExceeded) for error in errors) == 150 - 16
+        client.close()
+        deadline = time.monotonic() + 60
+        while _descriptors(pid) > before + 4 and time.monotonic() < deadline:
+            other.nap(0.1).result(10)
+        assert _descriptors(pid) <= before + 4, "the links of a session end with it, after its lease"
+
+
+def test_what_is_at_an_address_is_not_told(attacker: RawClient, tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="paragent-", dir=tmp_path))
+    folder.chmod(0o755)
+    texts = set()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as closed,
+        socket.socket(socket.AF_UNIX) as foreign,
+        socket.socket(socket.AF_UNIX) as open_folder,
+    ):
+        foreign.bind(str(tmp_path / "1"))
+        foreign.listen()
+        open_folder.bind(str(folder / "1"))
+        open_folder.listen()
+        port = closed.getsockname()[1]
+        closed.close()
+        addresses = [
+            ("127.0.0.1", port, ""),
+            ("no-such-host.invalid", 1, ""),
+            ("", 0, str(tmp_path / "1")),
+            ("", 0, str(folder / "1")),
+            ("", 0, "/nowhere/paragent-x/1"),
+            ("", 0, "x\0y"),
+            ("", 0, "/paragent-\0/1"),
+        ]
+        for number, address in enumerate(addresses, start=1):
+            error = error_in(attacker.ask(CALL, number, 1, "as_dict", (("r", address, "0" * 32, 1, None),)))
+            assert isinstance(error, ServerLost), (address, error)
+            texts.add(str(error))
+        for listener in (foreign, open_folder):
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+    assert len(texts) == 1, texts
+
+
+# --- agents that are moved -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"name": "n", "_root": "/etc"}, {"root": "x"}, {"unknown": 1}, ({"name": "n"}, {"_root": "/etc"}), [1], None],
+)
+def test_state_past_the_constructor_is_public_attributes(attacker: RawClient, state: Any) -> None:
+    attacker.say([(NEW, 2, 1, "state", (data(state),), None)])
+    assert isinstance(error_in(attacker.ask(CALL, 1, 2, "root", ())), AccessDenied)
+
+
+def test_the_owner_of_a_server_decides_on_agents_that_are_moved() -> None:
+    for accept, moved in ((None, True), (True, True), (False, False)):
+        with RpcAgentServerLauncher(custom_agent_classes=[Worker], accept_state=accept) as launcher:
+            error = Worker("w", start=3).to_dist(launcher.host, launcher.port).note(1).exception(10)
+            assert (error is None) is moved, accept
+            assert error is None or isinstance(error, AccessDenied)
+    with RpcAgentServerLauncher(custom_agent_classes=[Spawner], accept_state=True) as launcher:
+        client = RawClient(launcher.address, says_data=True, agent=Spawner)
+        client.say([(NEW, 2, 1, "state", (data({"name": "n", "_root": "/other"}),), None)])
+        assert client.ask(CALL, 1, 2, "root", ()) == (RESULT, 1, "/other")
+        client.close()

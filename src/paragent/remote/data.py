@@ -1,9 +1,9 @@
 """Data as bytes that no reader can mistake for code: how arguments and frames reach a server that accepts none.
 
-The bytes are the length of a JSON text, the text, and the raw bytes that it refers to. In the text, null, true, false, numbers
-below 2**63 and strings that are not long stand for themselves, an object is a dict whose keys are strings, and an array is one
-of the kinds below, whose tag it begins with. Raw bytes are used once each, in order, and nothing refers to anything else, so a value is
-not larger than its bytes suggest. No class is named: a reader makes only what is listed here.
+The bytes are the length of a JSON text, the text, and the raw bytes that it refers to. In the text, null, true, false,
+numbers below 2**63 and strings that are not long stand for themselves, an object is a dict whose keys are strings, and an
+array is one of the kinds below, whose tag it begins with. Raw bytes are used once each, in order, and nothing refers to
+anything else, so a value is not larger than its bytes suggest. No class is named: a reader makes only what is listed here.
 """
 
 from __future__ import annotations

@@ -69,7 +69,10 @@ class Connection:
         self._loop = loop
         self._runner: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._conversation = Conversation(Limits().frame_bytes, hears_data=data_only)
+        limits = Limits()
+        self._conversation = Conversation(
+            2 * limits.window_bytes if data_only else limits.frame_bytes, hears_data=data_only
+        )
         self._instance: str | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
         self._closing = False

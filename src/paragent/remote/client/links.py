@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from paragent.rpc.address import Address
     from paragent.rpc.tls import TlsConf
 
-__all__ = ["adopt", "close_links", "link_to"]
+__all__ = ["adopt", "close_links", "data_link", "link_to"]
 
 _FAREWELL = 0.15
 """Seconds that a link may take to send what is on its way when the program ends, half of the 0.3 s that an exit may
@@ -34,24 +34,29 @@ _lock = threading.Lock()
 """Protects both."""
 
 
-def link_to(address: Address, tls: TlsConf | None, *, data_only: bool = False) -> Link:
-    """Return the link to the server at `address`; a fresh one if there is none, or the last one is lost or may soon be.
-
-    With `data_only` nothing that the server says is unpickled; such links have nothing to do with the others.
-    """
-    key = (tuple(address), tls, data_only)
+def link_to(address: Address, tls: TlsConf | None) -> Link:
+    """Return the link to the server at `address`; a fresh one if there is none, or the last one is lost or may soon be."""
+    key = (tuple(address), tls)
     with _lock:
         link = _links.get(key)
         if link is None or link.lost is not None or link.broken:
-            link = _links[key] = Link(Elsewhere(address), load_token(), tls, data_only=data_only)
+            link = _links[key] = Link(Elsewhere(address), load_token(), tls)
             _all.add(link)
+    return link
+
+
+def data_link(address: Address, tls: TlsConf | None) -> Link:
+    """Return a fresh link over which nothing that the server says is unpickled; whoever asks for it closes it."""
+    link = Link(Elsewhere(address), load_token(), tls, data_only=True)
+    with _lock:
+        _all.add(link)
     return link
 
 
 def adopt(link: Link) -> None:
     """Have a link that was made elsewhere closed with the others, and found by its address."""
     with _lock:
-        _links[(tuple(link.place.address), None, False)] = link
+        _links[(tuple(link.place.address), None)] = link
         _all.add(link)
 
 

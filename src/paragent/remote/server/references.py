@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent.errors import AgentStopped, ProtocolError
+from paragent.errors import AgentStopped, LimitExceeded, ProtocolError
 from paragent.remote.faults import encode_error
 from paragent.remote.server.policy import OwnResult
-from paragent.remote.values import is_reference, restore
+from paragent.remote.values import is_reference, restore, size_of
 from paragent.remote.wire import ERROR, RESULT
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class References:
                 call.error = self._error(restore(value[1], attachments))
                 continue
             call.missing += 1
-            self._obtain(call.session, value, self._filler(call, container, key))
+            self._obtain(call, value, self._filler(call, container, key))
 
     def _filler(self, call: Call, container: Any, key: Any) -> Callable[[str, Any], None]:
         def fill(kind: str, value: Any) -> None:
@@ -72,8 +72,9 @@ class References:
 
         return fill
 
-    def _obtain(self, session: Session, reference: Any, then: Callable[[str, Any], None]) -> None:
+    def _obtain(self, call: Call, reference: Any, then: Callable[[str, Any], None]) -> None:
         """Have `then` called, on this loop and not before this returns, with the outcome that a reference names."""
+        session = call.session
         if reference[0] == "v":
             session.pushed[reference[1]] = then
             return
@@ -84,10 +85,16 @@ class References:
             self._loop.call_soon(self.want, session.identity, number, then)
         elif address is None:
             self._loop.call_soon(self.want, session.identity, number, _as_own(then))
-        else:
+        elif self._policy.accept_code:
             from paragent.remote.server.peers import fetch_from
 
             self._loop.call_soon(fetch_from, reference, self._policy, then)
+        else:
+            from paragent.remote.server.peers import DataPeers
+
+            if session.peers is None:
+                session.peers = DataPeers(self._policy, self._loop)
+            self._loop.call_soon(session.peers.fetch, reference, _counted(call, then))
 
     def _error(self, value: Any) -> Any:
         """Return an error that somebody else sent as it is told to whoever asks: never as pickles, where no code is accepted."""
@@ -150,6 +157,22 @@ class References:
         if then is not None:
             value = restore(value, attachments)
             then(kind, value if kind == RESULT else self._error(value))
+
+
+def _counted(call: Call, then: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+    """Return `then` for a value of another server, which weighs as much as one that the client sent itself."""
+    session = call.session
+
+    def arrived(kind: str, value: Any) -> None:
+        size = size_of(value) if kind == RESULT else 0
+        if session.load + size > session.most_load:
+            kind, value, size = ERROR, encode_error(LimitExceeded("the results of other servers are too large")), 0
+        if session.active.get(call.number) is call:
+            call.size += size
+            session.load += size
+        then(kind, value)
+
+    return arrived
 
 
 def _as_own(then: Callable[[str, Any], None]) -> Callable[[str, Any], None]:

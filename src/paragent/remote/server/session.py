@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.remote.server.mailbox import Agent, Call
+    from paragent.remote.server.peers import DataPeers
     from paragent.rpc.limits import Limits
     from paragent.rpc.server import ServerStream
 
@@ -80,6 +81,8 @@ class Session:
         self.last_agent = 0
         self.pushed: dict[int, Callable[[str, Any], None]] = {}
         """Calls that wait for a value which the client will push, by key."""
+        self.peers: DataPeers | None = None
+        """Other servers that the client named; only on servers that accept no code."""
         self.served = 0
         self.plain_errors = False
         """Whether the client may see builtin values alone of what agents' errors hold: it may not run code here."""
@@ -293,6 +296,8 @@ class Session:
     def end(self) -> list[Call]:
         """Forget everything that was to be said; return the calls that waited for it to be read."""
         self._outgoing.clear()
+        if self.peers is not None:
+            self.peers.close()
         for call in self.active.values():
             if call.timer is not None:
                 call.timer.cancel()
