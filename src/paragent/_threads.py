@@ -7,6 +7,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from paragent._terminal import printable
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -64,7 +66,7 @@ def write_traceback(what: str, error: BaseException) -> None:
     except BaseException as second:  # noqa: BLE001 - an error whose own methods fail must not hide what happened
         text = f"{type(error).__name__} (its traceback cannot be shown: {type(second).__name__})\n"
     with contextlib.suppress(OSError):
-        os.write(2, f"paragent: {what}:\n{text}".encode(errors="backslashreplace"))
+        os.write(2, printable(f"paragent: {what}:\n{text}").encode(errors="backslashreplace"))
 
 
 def run_loop(loop: asyncio.AbstractEventLoop, closing: Callable[[], bool] = lambda: False) -> None:

@@ -7,20 +7,28 @@ import json
 import pickle
 import socket
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paragent import AccessDenied, ConfigError, LimitExceeded, ProtocolError, RpcAgentServerLauncher, ServerLost
+from paragent import (
+    AccessDenied,
+    AgentStopped,
+    ConfigError,
+    LimitExceeded,
+    ProtocolError,
+    RpcAgentServerLauncher,
+    ServerLost,
+)
+from paragent._threads import write_traceback
 from paragent.errors import ParagentError, RemoteError
 from paragent.remote.conversation import Conversation
 from paragent.remote.data import dump, load
 from paragent.remote.faults import decode_error
 from paragent.remote.restricted import error_from
 from paragent.remote.trust import parse_trusted
-from paragent.remote.wire import CALL, CALL_MORE, CONTROL, ERROR, GRANT, NEW, PIN, RESULT
+from paragent.remote.wire import CALL, CALL_MORE, CLASS, CONTROL, ERROR, GRANT, NEW, PIN, READ, RESULT
 from paragent.rpc import Address, load_token
 from paragent.rpc.loop import run
 from paragent.rpc.server import RpcServer
@@ -328,7 +336,6 @@ def _descriptors(pid: int) -> int:
 
 
 def test_a_client_cannot_have_the_server_connect_everywhere(restricted: RpcAgentServerLauncher) -> None:
-    """Connections to addresses of a client are few, and end with its session."""
     pid = at(restricted).pid().result(10)
     before = _descriptors(pid)
     with contextlib.ExitStack() as silent:
@@ -352,10 +359,6 @@ def test_a_client_cannot_have_the_server_connect_everywhere(restricted: RpcAgent
         errors = [error_in(answer) for answer in client.read(150)]
         assert sum(isinstance(error, LimitExceeded) for error in errors) == 150 - 16
         client.close()
-        deadline = time.monotonic() + 60
-        while _descriptors(pid) > before + 4 and time.monotonic() < deadline:
-            other.nap(0.1).result(10)
-        assert _descriptors(pid) <= before + 4, "the links of a session end with it, after its lease"
 
 
 def test_what_is_at_an_address_is_not_told(attacker: RawClient, tmp_path: Path) -> None:
@@ -416,3 +419,48 @@ def test_the_owner_of_a_server_decides_on_agents_that_are_moved() -> None:
         client.say([(NEW, 2, 1, "state", (data({"name": "n", "_root": "/other"}),), None)])
         assert client.ask(CALL, 1, 2, "root", ()) == (RESULT, 1, "/other")
         client.close()
+
+
+# --- the rest ------------------------------------------------------------------------------------------------------------
+
+
+def test_attributes_that_hold_the_agent_are_not_sent(attacker: RawClient) -> None:
+    """A partial of a method would bring the private attributes of its agent along."""
+    assert isinstance(error_in(attacker.ask(READ, 1, 1, "show")), AccessDenied)
+    assert attacker.ask(READ, 2, 1, "name") == (RESULT, 2, "raw")
+
+
+def test_what_a_client_has_kept_expected_or_named_is_limited(
+    monkeypatch: pytest.MonkeyPatch, server: RpcAgentServerLauncher
+) -> None:
+    monkeypatch.setattr("paragent.remote.server.kept._MOST_KEPT", 10)
+    monkeypatch.setattr("paragent.remote.server.host._MOST_CLASSES", 10)
+    monkeypatch.setattr("paragent.remote.server.references._MOST_EARLY", 10)
+    with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
+        for items in (
+            [(PIN, number) for number in range(100, 120)],
+            [(CLASS, number, "m", "n", None) for number in range(100, 120)],
+        ):
+            client = RawClient(launcher.address, says_data=True)
+            client.say(items)
+            with pytest.raises(ProtocolError, match="more than 10"):
+                client.read(1)
+        client = RawClient(launcher.address, says_data=True)
+        client.say([(CALL, number, ("0" * 32, number), "echo", ()) for number in range(1, 40)])
+        answers = client.read(29)
+        assert all(isinstance(error_in(answer), AgentStopped) for answer in answers)
+        client.close()
+
+
+def test_log_lines_have_no_control_characters(
+    restricted: RpcAgentServerLauncher, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
+        client = RawClient(launcher.address, says_data=True)
+        client.say([("\x9b2J\x1b]0;title\x07", 1)])
+        with pytest.raises(ProtocolError):
+            client.read(1)
+    write_traceback("what", ValueError("\x1b]52;c;aGk=\x07 \x9d"))
+    for text in (caplog.text, capfd.readouterr().err):
+        assert text
+        assert not set(text) & {"\x1b", "\x9b", "\x9d", "\x07"}

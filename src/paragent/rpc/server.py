@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 import grpc.aio
 
+from paragent._terminal import printable
 from paragent.errors import AccessDenied, ConfigError, LimitExceeded, ParagentError, ProtocolError, ServerLost
 from paragent.rpc.client import METHOD
 from paragent.rpc.handshake import ServerSide, as_text
@@ -219,7 +220,9 @@ class RpcServer:
         self._refusals += 1
         now = time.monotonic()
         if now - self._last_line >= _LOG_EVERY:
-            _log.warning("refused %s: %s (%d since the last such line)", _peer_of(context), reason, self._refusals)
+            _log.warning(
+                "refused %s: %s (%d since the last such line)", _peer_of(context), printable(reason), self._refusals
+            )
             self._refusals, self._last_line = 0, now
         await context.abort(code, reason)
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Host"]
 
+_MOST_CLASSES = 100_000
+"""Of one client: one that makes classes all the time is mistaken."""
+
 
 class Host:
     """Everything that lives on one server. Made on the I/O loop, to which it belongs.
@@ -239,6 +242,8 @@ class Host:
     # --- agents ---------------------------------------------------------------------------------------------------------
 
     def _class(self, session: Session, number: int, module: str, qualname: str, value: Any) -> None:
+        if len(session.classes) >= _MOST_CLASSES and number not in session.classes:
+            raise ProtocolError(f"a client with more than {_MOST_CLASSES} classes")
         session.classes[number] = [None, module, qualname, restore(value, self._attachments)]
 
     def _code(self, _: Session, code: dict[str, bytes]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paragent.errors import LimitExceeded
+from paragent.errors import LimitExceeded, ProtocolError
 from paragent.remote.faults import encode_error
 from paragent.remote.values import size_of
 from paragent.remote.wire import ERROR, RESULT
@@ -14,6 +14,9 @@ __all__ = ["Kept"]
 
 _HOLD_BYTES = MESSAGE_BYTES
 """Results from this size on stay here until they are asked for."""
+
+_MOST_KEPT = 4_000_000
+"""Results of one client, twice as many as it may have calls under way."""
 
 
 class Kept(dict[int, list[Any]]):
@@ -29,7 +32,13 @@ class Kept(dict[int, list[Any]]):
         self._bytes = 0
 
     def hold(self, number: int, kind: str | None, value: Any) -> None:
-        """Keep what nobody has held yet."""
+        """Keep what nobody has held yet.
+
+        Raises:
+            ProtocolError: there are too many.
+        """
+        if len(self) >= _MOST_KEPT:
+            raise ProtocolError(f"a client that has more than {_MOST_KEPT} results kept")
         self[number] = [1, kind, value]
         self._bytes += size_of(value)
 

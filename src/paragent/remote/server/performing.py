@@ -58,7 +58,7 @@ def perform_sync(call: Call, policy: Policy) -> None:
         call.session.tell(call, RESULT, value)
 
 
-def read_attribute(call: Call) -> None:
+def read_attribute(call: Call, policy: Policy) -> None:
     """Tell the caller the value of an attribute; the name of such a call is `?` and the attribute's."""
     name = call.name[1:]
     try:
@@ -69,6 +69,10 @@ def read_attribute(call: Call) -> None:
             if isinstance(value, MethodType):
                 # A method is bound to its agent, so sending it would send the whole state, private attributes included.
                 raise AttributeError(f"{name!r} is a method: call it")
+            if not policy.accept_code:
+                from paragent.remote.data import dump  # not at the top: servers that accept code do not need it
+
+                dump(value)  # raises: other objects may hold the agent too, as a partial of one of its methods does
         encoded = encode_result(value, "the attribute", name)
     except Interruption:
         raise

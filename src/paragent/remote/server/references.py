@@ -23,6 +23,9 @@ __all__ = ["References"]
 _EARLY = 5.0
 """Seconds that something may be asked for before it is heard of: it comes over another connection."""
 
+_MOST_EARLY = 100_000
+"""Things of all clients that may be asked for early at a time."""
+
 
 class References:
     """Finds what references stand for. Belongs to the I/O loop.
@@ -44,6 +47,8 @@ class References:
         self._sessions, self._loop, self._stir, self._policy = sessions, loop, stir, policy
         self.early: dict[tuple[str, int], list[Callable[[], None]]] = {}
         """What to do when a call or an agent is heard of that somebody asked for already; agents are negative."""
+        self._expected = 0
+        """How much there is to do."""
 
     def await_arguments(self, call: Call, attachments: list[bytes]) -> None:
         """Have the references among the arguments of a call replaced as their values come."""
@@ -124,13 +129,18 @@ class References:
             then(ERROR, encode_error(AgentStopped("the result is not kept any more: whoever held it dropped it")))
 
     def expect(self, key: tuple[str, int], then: Callable[[], None]) -> None:
-        """Have `then` called when something is heard of, or after a while in any case."""
+        """Have `then` called when something is heard of, or after a while in any case; at once if too much is waited for."""
+        if self._expected >= _MOST_EARLY:
+            self._loop.call_soon(then)
+            return
+        self._expected += 1
         self.early.setdefault(key, []).append(then)
         self._loop.call_later(_EARLY, self.heard_of, *key)
 
     def heard_of(self, identity: str, number: int) -> None:
         """Do what waited for this call, or for the agent with minus this number."""
         for then in self.early.pop((identity, number), ()):
+            self._expected -= 1
             then()
 
     # --- what clients say -----------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class Schedule:
         elif call.name == FREE:
             self._free(call.agent)
         elif call.name.startswith("?"):
-            read_attribute(call)
+            read_attribute(call, self._policy)
         else:
             perform_sync(call, self._policy)
 
