@@ -237,7 +237,9 @@ class Team(AgentBase):
 class Spawner(AgentBase):
     """Makes agents with whatever it is given, in every way that code of users has."""
 
-    def __init__(self, name: str = "spawner", root: str = "/safe") -> None:
+    allowed = ("/safe",)
+
+    def __init__(self, name: str = "spawner", root: str = "/safe", *, to_dist: Any = None) -> None:
         super().__init__(name)
         self._root = root
         self.show = functools.partial(self.root)

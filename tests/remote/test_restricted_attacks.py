@@ -401,7 +401,15 @@ def test_what_is_at_an_address_is_not_told(attacker: RawClient, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "state",
-    [{"name": "n", "_root": "/etc"}, {"root": "x"}, {"unknown": 1}, ({"name": "n"}, {"_root": "/etc"}), [1], None],
+    [
+        {"name": "n", "_root": "/etc"},
+        {"root": "x"},
+        {"unknown": 1},
+        {"allowed": []},
+        ({"name": "n"}, {"_root": "/etc"}),
+        [1],
+        None,
+    ],
 )
 def test_state_past_the_constructor_is_public_attributes(attacker: RawClient, state: Any) -> None:
     attacker.say([(NEW, 2, 1, "state", (data(state),), None)])

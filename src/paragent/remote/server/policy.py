@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AccessDenied, LimitExceeded, ProtocolError
 from paragent.messages.msg import Msg
-from paragent.remote.methods import MOVES, attributes_of, methods_of
+from paragent.remote.methods import MOVES, attributes_of
 from paragent.remote.values import PLAIN, decode
 
 if TYPE_CHECKING:
@@ -128,7 +128,9 @@ class Policy:
             raise AccessDenied(
                 f"this server makes agents by their constructors only: use {cls.__name__}(..., to_dist=...)"
             )
-        settable = attributes_of(cls) - set(methods_of(cls))
+        settable = {
+            name for name in attributes_of(cls) if not hasattr(cls, name)
+        }  # neither methods nor settings of the class
         if hasattr(cls, "__setstate__") or type(state) is not dict or not all(name in settable for name in state):
             raise AccessDenied(
                 f"this server takes no private attributes and no state of its own kind of a {cls.__name__} that is moved here: "
