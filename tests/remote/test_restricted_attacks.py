@@ -7,6 +7,8 @@ import json
 import pickle
 import socket
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ from paragent.remote.conversation import Conversation
 from paragent.remote.data import dump, load
 from paragent.remote.faults import decode_error
 from paragent.remote.restricted import error_from
-from paragent.remote.trust import parse_trusted
+from paragent.remote.trust import parse_trusted, trusted_here
 from paragent.remote.wire import CALL, CALL_MORE, CLASS, CONTROL, ERROR, GRANT, NEW, PIN, READ, RESULT
 from paragent.rpc import Address, load_token
 from paragent.rpc.loop import run
@@ -472,3 +474,20 @@ def test_log_lines_have_no_control_characters(
     for text in (caplog.text, capfd.readouterr().err):
         assert text
         assert not set(text) & {"\x1b", "\x9b", "\x9d", "\x07"}
+
+
+def test_a_program_that_only_serves_is_limited_until_it_stops_to() -> None:
+    launcher = RpcAgentServerLauncher(custom_agent_classes=[Worker], trusted_servers=["localhost:5"])
+    launcher.launch(in_subprocess=False)
+    assert trusted_here() is None
+    waiting = threading.Thread(target=launcher.wait_until_terminate)
+    waiting.start()
+    deadline = time.monotonic() + 20
+    while trusted_here() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert trusted_here() == {Address("localhost", 5)}
+    with pytest.raises(AccessDenied):
+        Worker(to_dist={"host": "localhost", "port": 6})
+    launcher.shutdown()
+    waiting.join(20)
+    assert trusted_here() is None

@@ -128,7 +128,7 @@ class RpcAgentServerLauncher:
         Raises:
             ServerLost: it ended by itself, because one of its threads did.
         """
-        if self._server is not None and not self._accept_code:
+        if self._server is not None and not self._accept_code and not self._limits_process:
             limit_process(self._trusted)  # from now on the program does nothing but serve
             self._limits_process = True
         if threading.current_thread() is threading.main_thread():

@@ -6,6 +6,7 @@ would unpickle whatever that address answers. So the code of such agents connect
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,8 @@ def limit_process(trusted: frozenset[Address]) -> None:
 
 def unlimit_process(trusted: frozenset[Address]) -> None:
     """Undo one `limit_process`."""
-    _process.remove(trusted)
+    with contextlib.suppress(ValueError):  # somebody else did at the same time
+        _process.remove(trusted)
 
 
 def trusted_here() -> frozenset[Address] | None:
