@@ -32,6 +32,7 @@ from paragent.remote.restricted import error_from
 from paragent.remote.trust import parse_trusted, trusted_here
 from paragent.remote.wire import CALL, CALL_MORE, CLASS, CONTROL, ERROR, GRANT, NEW, PIN, READ, RESULT
 from paragent.rpc import Address, load_token
+from paragent.rpc.limits import Limits
 from paragent.rpc.loop import run
 from paragent.rpc.server import RpcServer
 from tests.remote.crew import Spawner, Worker
@@ -491,3 +492,14 @@ def test_a_program_that_only_serves_is_limited_until_it_stops_to() -> None:
     launcher.shutdown()
     waiting.join(20)
     assert trusted_here() is None
+
+
+def test_results_of_other_servers_weigh_as_arguments(server: RpcAgentServerLauncher) -> None:
+    source = at(server)
+    with RpcAgentServerLauncher(custom_agent_classes=[Worker], limits=Limits(window_bytes=1 << 20)) as launcher:
+        target = at(launcher)
+        assert target.size(source.make(1 << 20)).result(20) == 1 << 20
+        assert isinstance(target.size(source.make(3 << 20)).exception(20), LimitExceeded)
+        assert target.size(source.make(1 << 20)).result(20) == 1 << 20, "what was counted is counted no more"
+        (session,) = (one for one in launcher._server[0].sessions.values() if one.agents)
+        assert session.load == 0
