@@ -35,8 +35,9 @@ from paragent.rpc import Address, load_token
 from paragent.rpc.limits import Limits
 from paragent.rpc.loop import run
 from paragent.rpc.server import RpcServer
-from tests.remote.crew import Spawner, Worker
+from tests.remote.crew import Worker
 from tests.remote.raw_client import RawClient
+from tests.remote.spawner import Spawner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
