@@ -487,7 +487,7 @@ def test_a_program_that_only_serves_is_limited_until_it_stops_to() -> None:
     deadline = time.monotonic() + 20
     while trusted_here() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert trusted_here() == {Address("localhost", 5)}
+    assert trusted_here() == frozenset({Address("localhost", 5)})
     with pytest.raises(AccessDenied):
         Worker(to_dist={"host": "localhost", "port": 6})
     launcher.shutdown()
