@@ -107,3 +107,13 @@ def require(*modules: str) -> None:
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+    _required.update(modules)
+
+
+def import_required() -> None:
+    """Import all that modules of this process have said with `require` to need, before it is used."""
+    while _required:
+        importlib.import_module(_required.pop())
+
+
+_required: set[str] = set()

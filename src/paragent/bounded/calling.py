@@ -20,7 +20,7 @@ __all__ = ["CallFailed", "Helpers"]
 
 _HOME = str(Path(paragent.__file__).parents[1])
 _FAR_SIDE = (
-    "import json, sys; sys.path.insert(0, sys.argv[2]); from paragent.bounded.far_side import serve; "
+    "import json, sys; sys.path.insert(0, sys.argv[2]); from paragent.bounded.confining import serve; "
     "serve(json.loads(sys.argv[1]))"
 )
 _START_LIMIT = 60.0
@@ -57,13 +57,14 @@ class Helpers:
         finally:
             await helpers.close()
 
-    async def call(self, function: str, *arguments: Any, limit: float) -> Any:
+    async def call(self, function: str, *arguments: Any, limit: float, folder: Path | None = None) -> Any:
         """Return what `function` of the module returns for the arguments; both must be JSON.
 
         Args:
             function: its name.
             arguments: its arguments.
             limit: seconds; a start of the helper and the wait for a free one do not count.
+            folder: the only one whose files the call can use, besides reading installed software; None: no such limit.
 
         Raises:
             CallFailed: the function raised, took too long, too much memory, or killed its process.
@@ -72,7 +73,9 @@ class Helpers:
         async with self._room:
             partner = self._idle.pop() if self._idle else await self._start()
             try:
-                reply = await partner.request({"target": f"{self._module}:{function}", "arguments": arguments}, limit)
+                request = {"target": f"{self._module}:{function}", "arguments": arguments}
+                more = {} if folder is None else {"more": [str(folder)]}
+                reply = await partner.request(request | more, limit)
             except PartnerLost as lost:
                 raise CallFailed("limit", lost.reason) from None
             self._idle.append(partner)

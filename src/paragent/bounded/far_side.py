@@ -15,7 +15,10 @@ import resource
 import signal
 import sys
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class TimeLimit(BaseException):
@@ -92,8 +95,8 @@ def _out_of_time(*_: object) -> None:
     raise TimeLimit
 
 
-def serve(settings: dict[str, Any]) -> None:
-    """Answer requests until there are no more."""
+def serve(settings: dict[str, Any], call: Callable[..., dict[str, Any]] = call) -> None:
+    """Answer requests until there are no more; those that name a function by `call(target, arguments, ...)`."""
     home = os.getpid()
     requests = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -106,7 +109,7 @@ def serve(settings: dict[str, Any]) -> None:
         if "code" in request:
             reply = execute(namespace, f"<cell {number}>", request["code"], request["limit"])
         else:
-            reply = call(request["target"], request["arguments"])
+            reply = call(request["target"], request["arguments"], *request.get("more", ()))
         if os.getpid() != home:
             os._exit(0)  # the code forked, and this is the child that came back
         sys.stdout.flush()

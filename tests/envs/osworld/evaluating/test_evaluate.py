@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
 import math
 import os
+import sqlite3
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,7 +70,7 @@ def test_checks_are_joined(tmp_path: Path, conjunction: str | None, scores: Sequ
 @pytest.mark.parametrize(("said", "wanted"), [(math.nan, 0.0), (1.7, 1.0), (-0.2, 0.0), (True, 1.0)])
 def test_whatever_a_metric_says_a_score_is_between_0_and_1(tmp_path: Path, said: float, wanted: float) -> None:
     class Said(Helpers):
-        async def call(self, function: str, *arguments: Any, limit: float) -> Any:
+        async def call(self, function: str, *arguments: Any, limit: float, folder: Path | None = None) -> Any:
             return said
 
     assert asyncio.run(evaluate(joined(None, 1), ground(tmp_path), helpers=Said("none"))) == wanted
@@ -108,7 +110,7 @@ def test_known_mistakes_of_osworld_are_left_out_if_asked_for(tmp_path: Path) -> 
     on = ground(tmp_path / "ground")
     paths = []
     for name in ("found", "gold"):
-        path = tmp_path / name
+        path = on.folder / name
         path.write_text(f"FROM - Mon\nSubject: {name}\n")
         paths.append(value(str(path)))
     evaluator = {"func": "check_thunderbird_folder", "result": paths[0], "expected": paths[1]}
@@ -471,3 +473,58 @@ def test_the_event_loop_goes_on_while_a_metric_works(tmp_path: Path) -> None:
     found, ticks = asyncio.run(asyncio.wait_for(both(), 110))
     assert found == 1
     assert ticks > 3
+
+
+# --- hostile task files ----------------------------------------------------------------------------------------------------
+
+
+def reading(path: Any, metric: str = "file_contains", expected: Any = None) -> dict[str, Any]:
+    """Return an evaluator of a task file that names a file of the host."""
+    return {"func": metric, "result": value(path), "expected": value(expected or {"expected": ["private"]})}
+
+
+def test_a_task_cannot_read_files_outside_of_the_attempts_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("private\n")
+    on = ground(tmp_path / "attempt")
+    (on.folder / "own.txt").write_text("private\n")
+    (on.folder / "link.txt").symlink_to(secret)
+    monkeypatch.chdir(tmp_path)
+    assert score(reading(str(on.folder / "own.txt")), on) == 1
+    for path in (
+        str(secret),
+        "secret.txt",
+        "../secret.txt",
+        str(on.folder / "../secret.txt"),
+        str(on.folder / "link.txt"),
+    ):
+        assert score(reading(path), on) == 0, path
+    both = {"func": "compare_text_file", "result": value(str(secret)), "expected": value(str(secret))}
+    assert score(both, on) == 0
+    assert score(reading("/etc/passwd", expected={"expected": ["root"]}), on) == 0
+
+
+def test_a_task_cannot_list_folders_of_the_host(tmp_path: Path) -> None:
+    on = ground(tmp_path / "attempt")
+    with zipfile.ZipFile(on.folder / "a.zip", "w") as package:
+        package.writestr("x", "x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "private.txt").write_text("x")
+    evaluator = {"func": "compare_archive", "result": kept("a.zip"), "expected": kept("a.zip")}
+    assert score(evaluator, on) == 1
+    assert score({**evaluator, "options": {"file_path": str(tmp_path / "other")}}, on) == 0
+
+
+def test_a_task_cannot_write_files_of_the_host_with_a_query(tmp_path: Path) -> None:
+    on, target = ground(tmp_path / "attempt"), tmp_path / "written"
+    with contextlib.closing(sqlite3.connect(on.folder / "a.db")) as connection, connection:
+        connection.execute("CREATE TABLE t (x)")
+        connection.execute("INSERT INTO t VALUES ('echo')")
+    counted = {"func": "run_sqlite3", "result": kept("a.db"), "expected": value({"sql": "SELECT COUNT(*) FROM t"})}
+    assert score(counted, on) == 1
+    for path in (target, on.folder / "written"):
+        for query in (f"VACUUM INTO '{path}'", f"ATTACH '{path}' AS other", "PRAGMA journal_mode=DELETE"):
+            assert score({**counted, "expected": value({"sql": query})}, on) == 0
+            assert not path.exists()

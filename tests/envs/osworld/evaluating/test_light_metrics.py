@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from paragent.envs.osworld.evaluating.getters.databases import rows
 from paragent.envs.osworld.evaluating.metrics.value_rules import matches
 
 Score = Callable[..., float]
@@ -238,8 +239,25 @@ def test_sqlite_files_are_asked_and_not_changed(score: Score, tmp_path: Path) ->
     connection.close()
     assert score("run_sqlite3", str(path), {"sql": "SELECT COUNT(*) = 1 FROM m"}) == 1
     assert score("run_sqlite3", str(path), {"sql": "SELECT NULL"}) == 0
-    with pytest.raises(sqlite3.OperationalError):
-        score("run_sqlite3", str(path), {"sql": "DELETE FROM m"})
+    (tmp_path / "other").write_bytes(path.read_bytes())
+    for refused in (
+        "DELETE FROM m",
+        f"VACUUM INTO '{tmp_path / 'copy'}'",
+        f"ATTACH '{tmp_path / 'other'}' AS other",
+        "PRAGMA user_version = 3",
+        "SELECT load_extension('/lib/x.so')",
+    ):
+        with pytest.raises(
+            sqlite3.DatabaseError, match=r"not authorized|authorization denied|prohibited|too many attached"
+        ):
+            score("run_sqlite3", str(path), {"sql": refused})
+        with pytest.raises(
+            sqlite3.DatabaseError, match=r"not authorized|authorization denied|prohibited|too many attached"
+        ):
+            rows(str(path), refused)
+    assert not (tmp_path / "copy").exists()
+    recursive = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 5) SELECT MAX(x) FROM n"
+    assert score("run_sqlite3", str(path), {"sql": recursive}) == 5
 
 
 REGISTRY = """<?xml version="1.0"?><oor:items xmlns:oor="http://openoffice.org/2001/registry">

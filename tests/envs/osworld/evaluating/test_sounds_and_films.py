@@ -113,6 +113,27 @@ def test_a_playlist_does_not_reach_the_network(score: Score, tmp_path: Path, wri
     assert score("compare_videos", playlist, gold) == 0
 
 
+@pytest.mark.parametrize(
+    "playlist",
+    [
+        "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{path}\n#EXT-X-ENDLIST\n",
+        "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:{path}\n#EXT-X-ENDLIST\n",
+        "ffconcat version 1.0\nfile {path}\n",
+        "ffconcat version 1.0\nfile '{name}'\n",
+    ],
+)
+def test_a_playlist_does_not_reach_other_files(
+    score: Score, tmp_path: Path, write: Callable[..., str], playlist: str
+) -> None:
+    path = tmp_path / "gold.ts"
+    film(tmp_path / "gold.avi", "testsrc", 1)
+    command = ["ffmpeg", "-v", "error", "-nostdin", "-i", str(tmp_path / "gold.avi"), "-c:v", "mpeg2video", str(path)]
+    subprocess.run(command, check=True, timeout=60)
+    assert score("compare_videos", str(path), str(path)) == 1
+    for name in ("list.m3u8", "list.mp4", "list.ffconcat"):
+        assert score("compare_videos", write(name, playlist.format(path=path, name=path.name)), str(path)) == 0
+
+
 def frame(name: str, text: bytes, version: int) -> bytes:
     size = len(text)
     packed = (

@@ -62,7 +62,7 @@ async def evaluate(
     The steps of `postconfig` are run first. A task that is infeasible is solved by the action FAIL and by nothing else, and
     FAIL solves no other. Checks joined by `and` give 0 as soon as one gives 0, else their mean; joined by `or` they give 1
     as soon as one gives 1, else the best. A file that is not there, or that a metric cannot make sense of within its limits
-    of time and memory, gives 0.
+    of time and memory, gives 0. Metrics can use the files of the attempt's folder only, whatever paths a task names.
 
     Args:
         evaluator: the field `evaluator` of a task.
@@ -141,8 +141,9 @@ async def _one(check: Check, ground: Ground, helpers: Helpers, strict: bool) -> 
         return 0.0
     try:
         arguments = [result] if check.expected is None else [result, expected]
-        call = helpers.call("score", check.metric, arguments, dict(check.options), strict, limit=PARSE_SECONDS)
-        score = float(await call)
+        await helpers.call("load_metric", check.metric, limit=PARSE_SECONDS)
+        parts = check.metric, arguments, dict(check.options), strict
+        score = float(await helpers.call("score", *parts, limit=PARSE_SECONDS, folder=ground.folder))
     except CallFailed as error:
         if error.kind == NotUnderstood.__name__:
             raise ConfigError(f"the task's evaluator cannot be used: {check.metric}: {error}") from None

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from paragent._plugins import load_dotted
+from paragent._plugins import import_required, load_dotted
 from paragent.envs.osworld.evaluating.families import METRICS, STRICT
 
-__all__ = ["parse", "score"]
+__all__ = ["load_metric", "load_parser", "parse", "score"]
+
+
+def load_metric(name: str) -> None:
+    """Import a metric, so that the calls that are confined to a folder find it in memory.
+
+    Raises:
+        ParagentError: it does not exist here, or needs something that is not installed.
+    """
+    METRICS.load(name)
+    import_required()
+
+
+def load_parser(function: str) -> None:
+    """Import `package.module:function`, for the same reason."""
+    load_dotted(function)
+    import_required()
 
 
 def score(name: str, arguments: list[Any], options: dict[str, Any], strict: bool = False) -> float:

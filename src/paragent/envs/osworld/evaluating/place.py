@@ -59,10 +59,14 @@ class Place:
     async def parse(self, function: str, *arguments: Any) -> Any:
         """Return what `package.module:function` returns for the arguments, called in a helper; None where it fails.
 
-        What is parsed was left by an agent on its machine: whatever it does to the parser is the agent's own fault.
+        What is parsed was left by an agent on its machine: whatever it does to the parser is the agent's own fault. The
+        helper can use the files of the attempt's folder only.
         """
         try:
-            return await self.helpers.call("parse", function, list(arguments), limit=PARSE_SECONDS)
+            await self.helpers.call("load_parser", function, limit=PARSE_SECONDS)
+            return await self.helpers.call(
+                "parse", function, list(arguments), limit=PARSE_SECONDS, folder=self.ground.folder
+            )
         except CallFailed:
             return None
 

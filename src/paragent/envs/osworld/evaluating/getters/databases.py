@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
-from pathlib import Path
 from typing import Any
+
+from paragent.envs.osworld.evaluating.metrics.reading import open_database
 
 __all__ = ["rows"]
 
@@ -18,9 +18,6 @@ def rows(path: str, query: str) -> list[list[Any]]:
     Raises:
         sqlite3.Error: it is no database, or has no such table.
     """
-    connection = sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    try:
+    with open_database(path, immutable=True) as connection:
         found = connection.execute(query).fetchmany(_MOST)
-    finally:
-        connection.close()
     return [[None if isinstance(value, bytes) else value for value in row] for row in found]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 from paragent._processes import plain_environment
+from paragent.envs.osworld.evaluating.metrics.reading import readable
 from paragent.errors import MissingProgram
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ def _program() -> str:
     return found
 
 
+_FORMATS = (
+    "3g2,3gp,aac,ac3,aiff,amr,ape,apng,asf,au,avi,avif,bmp_pipe,caf,dts,eac3,flac,flv,gif,h264,hevc,ivf,jpeg_pipe,m4a,m4v,"
+    "matroska,mj2,mov,mp3,mp4,mpeg,mpegts,mpegvideo,mxf,nut,ogg,png_pipe,rm,swf,tta,voc,w64,wav,webm,webp_pipe,wv"
+)
+"""Formats whose files hold all that they play; not those that name other files (hls, dash, concat, sdp, image2 ...)."""
+
 _program()  # a module that needs it says so when it is loaded
 
 
@@ -30,7 +37,10 @@ _program()  # a module that needs it says so when it is loaded
 def decoded(path: str, *options: str) -> Iterator[IO[bytes]]:
     """Decode a file to a stream for the length of a `with`; of what cannot be decoded there is nothing in it.
 
-    Only the file itself is opened: a playlist that names an address gets no answer.
+    Only the file itself is opened: formats that refer to other files, as playlists do, are not read.
+
+    Raises:
+        OSError: the file cannot be read.
     """
     command = [
         _program(),
@@ -41,8 +51,10 @@ def decoded(path: str, *options: str) -> Iterator[IO[bytes]]:
         "2",
         "-protocol_whitelist",
         "file",
+        "-format_whitelist",
+        _FORMATS,
         "-i",
-        f"file:{path}",
+        f"file:{readable(path)}",
     ]
     process = subprocess.Popen(
         [*command, *options, "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=plain_environment()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._plugins import require
 from paragent.envs.osworld.evaluating.metrics.fuzzy import ratio
+from paragent.envs.osworld.evaluating.metrics.reading import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,7 @@ def pdf_text(path: str) -> str:
     library = _pymupdf()
     if library is None:
         return plain_text(path).strip()
-    with library.open(path) as document:
+    with library.open(readable(path)) as document:
         return "".join(page.get_text() for page in document).strip()
 
 
@@ -98,7 +99,7 @@ def _pictures(path: str) -> list[Any]:
     if library is None:
         return [picture.image for page in _reader(path).pages for picture in page.images if picture.image is not None]
     pictures = []
-    with library.open(path) as document:
+    with library.open(readable(path)) as document:
         for page in document:
             for entry in page.get_images(full=True):
                 with suppress(UnidentifiedImageError):

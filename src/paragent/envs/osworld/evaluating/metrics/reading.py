@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import sqlite3
 import zipfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["TooLarge", "bytes_of", "check_package", "lines_of", "open_package", "text_of"]
+__all__ = [
+    "TooLarge",
+    "bytes_of",
+    "check_package",
+    "lines_of",
+    "open_database",
+    "open_package",
+    "readable",
+    "text_of",
+]
 
 _TEXT_BYTES = 64 << 20
 """Of a text file; the largest that a task of OSWorld asks for has less than one megabyte."""
@@ -21,6 +31,47 @@ _PACKAGE_MEMBERS = 20_000
 
 class TooLarge(ValueError):
     """A file is larger than any that a task can ask for."""
+
+
+def readable(path: str) -> str:
+    """Return the path of a file that this process may read, for a library or a program that opens it.
+
+    Raises:
+        OSError: it cannot be read, or may not (see `paragent.bounded.confining`).
+    """
+    with Path(path).open("rb"):
+        return path
+
+
+@contextmanager
+def open_database(path: str, *, immutable: bool = False) -> Iterator[sqlite3.Connection]:
+    """Open an SQLite file for the length of a `with`, for queries that task files name: they can read it and nothing else.
+
+    A connection for reading alone would still attach other files, and write them (`VACUUM INTO`).
+
+    Args:
+        path: of the file.
+        immutable: whether a log beside the file is left out.
+
+    Raises:
+        OSError: it cannot be read.
+        sqlite3.Error: it is no database; also for queries that are refused.
+    """
+    address = f"{Path(readable(path)).resolve().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        connection.set_authorizer(_reading_only)
+        yield connection
+
+
+def _reading_only(action: int, *names: str | None) -> int:
+    allowed = action in _QUERIES and not (action == sqlite3.SQLITE_FUNCTION and (names[1] or "").lower() in _UNSAFE)
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+
+_QUERIES = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+_UNSAFE = {"edit", "fts3_tokenizer", "load_extension", "readfile", "writefile"}
+"""Functions of SQLite, or of programs built on it, that reach beyond the database."""
 
 
 def bytes_of(path: str) -> bytes:

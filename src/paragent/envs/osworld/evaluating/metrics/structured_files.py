@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sqlite3
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paragent.envs.osworld.evaluating.metrics.reading import lines_of, text_of
+from paragent.envs.osworld.evaluating.metrics.reading import lines_of, open_database, text_of
 from paragent.envs.osworld.evaluating.metrics.value_rules import meets_rules
 
 if TYPE_CHECKING:
@@ -99,14 +98,11 @@ def check_csv(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
 
 
 def run_sqlite3(result: str, rules: Mapping[str, Any], **_: Any) -> float:
-    """Return the first value that a query of a database gives; the file is opened for reading alone.
+    """Return the first value that a query of a database gives; the query can read that database and nothing else.
 
     Raises:
-        sqlite3.Error: it is no database, or the query fails.
+        sqlite3.Error: it is no database, or the query fails or does more than read.
     """
-    connection = sqlite3.connect(f"{Path(result).resolve().as_uri()}?mode=ro", uri=True)
-    try:
+    with open_database(result) as connection:
         row = connection.execute(rules["sql"]).fetchone()
-        return float((row and row[0]) or 0)
-    finally:
-        connection.close()
+    return float((row and row[0]) or 0)
