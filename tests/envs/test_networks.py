@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paragent.envs.networks import is_public
+from paragent.vms.providers.qemu.network import closed_networks
 
 PRIVATE = [
     "0.0.0.0/8",
@@ -100,3 +101,11 @@ def test_addresses_of_interest(address: str, public: bool) -> None:
 def test_a_name_is_not_an_address() -> None:
     with pytest.raises(ValueError, match="localhost"):
         is_public("localhost")
+
+
+@given(st.sampled_from([network for network in PRIVATE if network != "127.0.0.0/8"]).flatmap(within))
+def test_guests_reach_public_addresses_only(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    """Guests with a network and downloads of this host are kept to the same addresses."""
+    closed = [ipaddress.ip_network(network) for network in closed_networks()]
+    assert not is_public(str(address))
+    assert any(address in network for network in closed)

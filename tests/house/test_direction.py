@@ -22,8 +22,8 @@ LEVELS: list[set[str]] = [
     {"parcels", "_processes"},
     {"messages", "tasks", "config"},
     {"_plugins", "_numbers"},
-    {"errors", "_clock", "_faults", "_files", "_ids", "_lazy", "_threads"},
-    {"_text", "_wording", "_terminal"},
+    {"errors", "_clock", "_faults", "_files", "_ids", "_lazy", "_safe_console", "_threads"},
+    {"_networks", "_text", "_wording", "_terminal"},
 ]
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # `agents` knows `remote`, and records know each other.

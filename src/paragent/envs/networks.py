@@ -6,34 +6,14 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING, Any
 
+from paragent._networks import NOT_PUBLIC_4
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["PrivateAddress", "check_public", "connect_public", "is_public", "resolve"]
 
-# Own tables, as those of Python's `ipaddress` differ from version to version and do not know the addresses of clouds.
-# Source: IANA's registries of special-purpose addresses.
-_DENIED_4 = tuple(
-    ipaddress.IPv4Network(text)
-    for text in (
-        "0.0.0.0/8",
-        "10.0.0.0/8",
-        "100.64.0.0/10",  # carriers; the metadata service of Alibaba
-        "127.0.0.0/8",
-        "168.63.129.16/32",  # the host of a machine on Azure
-        "169.254.0.0/16",  # links; the metadata services of most clouds
-        "172.16.0.0/12",
-        "192.0.0.0/24",  # protocols; the metadata service of Oracle
-        "192.0.2.0/24",
-        "192.88.99.0/24",
-        "192.168.0.0/16",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-        "224.0.0.0/4",
-        "240.0.0.0/4",
-    )
-)
+_DENIED_4 = tuple(map(ipaddress.IPv4Network, NOT_PUBLIC_4))
 _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
 """The only part of the space in which hosts of the public Internet are."""
 _DENIED_6 = tuple(

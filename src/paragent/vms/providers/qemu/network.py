@@ -18,6 +18,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from paragent._clock import monotonic
+from paragent._networks import NOT_PUBLIC_4
 from paragent.errors import MachineFailed, UsageError
 from paragent.vms.folders import find_program
 
@@ -26,25 +27,15 @@ if TYPE_CHECKING:
 
     from paragent.vms.providers.local_processes import LocalProcesses
 
-__all__ = ["INNER_ADDRESS", "Namespace"]
+__all__ = ["INNER_ADDRESS", "Namespace", "closed_networks"]
 
 _CIDR = "10.0.3.0/24"
 """Between the namespace and slirp4netns; the guest's own network is 10.0.2.0/24."""
 INNER_ADDRESS = "10.0.3.100"
 """What slirp4netns gives the namespace."""
 _RESOLVER = "10.0.3.3"
-_CLOSED = (
-    "0.0.0.0/8",
-    "10.0.0.0/8",
-    "100.64.0.0/10",
-    "169.254.0.0/16",
-    "172.16.0.0/12",
-    "192.0.0.0/24",
-    "192.168.0.0/16",
-    "198.18.0.0/15",
-    "224.0.0.0/3",
-)
-"""Addresses that are not of the Internet: private networks, the metadata of clouds, broadcasts."""
+_LOOPBACK = "127.0.0.0/8"
+"""Of the namespace itself: nothing listens there but the machine's own process."""
 _SECONDS = 20.0
 _POLL = 0.002
 _TRIES = 20
@@ -92,7 +83,7 @@ class Namespace:
         folder = self._local.folder(self._name)
         folder.mkdir(exist_ok=True)
         (folder / _RESOLV).write_text(f"nameserver {_RESOLVER}\n")
-        closed = [*_CLOSED, *await asyncio.to_thread(_own_addresses)]
+        closed = [*closed_networks(), *await asyncio.to_thread(_own_addresses)]
         parts = {"resolv": _RESOLV, "ready": _READY, "closed": " ".join(closed), "setpriv": find_program("setpriv")}
         script = ["sh", "-c", _SCRIPT.format_map({name: _quoted(part) for name, part in parts.items()}), "network"]
         waits, go = os.pipe()
@@ -169,6 +160,11 @@ class Namespace:
         finally:
             os.close(folder)
         return answer
+
+
+def closed_networks() -> list[str]:
+    """Return the networks that guests with a network do not reach, besides the addresses of this host."""
+    return [network for network in NOT_PUBLIC_4 if network != _LOOPBACK]
 
 
 def _unshared() -> list[str]:
