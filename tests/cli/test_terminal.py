@@ -19,13 +19,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from paragent._safe_console import SafeConsole
 from paragent._terminal import SafeStream, behind, printable, safe_streams
 from paragent.cli.display import line, picture
 from paragent.cli.main import main
-from paragent.cli.safe_console import SafeConsole
 from paragent.cli.tables import console
+from paragent.config import RunConfig
 from paragent.rollout.board import Sighting
 from paragent.rollout.tally import Tally
+from paragent.runners.progress import open_reporter
 from paragent.store import Play, PlayStatus
 from tests.cli.test_runs import made_run
 
@@ -84,6 +86,24 @@ def test_tables_and_live_displays_are_harmless(attack: str, monkeypatch: pytest.
     assert "\x1b[" in screen.getvalue(), "its own styles stay"
     assert harmless(screen.getvalue())
     assert "\n" not in line(tally)
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
+def test_what_is_printed_beside_a_progress_bar_is_harmless(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", SafeStream(screen))
+    monkeypatch.setattr(sys, "stdout", SafeStream(screen))
+    reporter = open_reporter(RunConfig(job_name=attack, progress=True), 1)
+    assert reporter is not None
+    print(f"the model says {attack}!")
+    reporter.close()
+    moved = re.sub(r"\x1b\[(\?25[lh]|[0-9;]*[AKm])|\r", "", screen.getvalue())  # what a live display itself needs
+    assert "!" in moved, "the rest of it is shown"
+    assert not FORBIDDEN & set(moved)
 
 
 def attacked_run(folder: Path, attack: str) -> Path:

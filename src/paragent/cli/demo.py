@@ -78,7 +78,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(options: argparse.Namespace) -> int:
     """Run the batch and show what came of it."""
-    from paragent.cli.safe_console import SafeConsole
+    from paragent._safe_console import SafeConsole
 
     console = SafeConsole()
     workers = options.workers or usable_cores()

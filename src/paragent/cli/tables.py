@@ -25,7 +25,7 @@ COLOURS = {
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that prints no control characters of others; without a terminal, lines are not cut at 80 columns."""
-    from paragent.cli.safe_console import SafeConsole
+    from paragent._safe_console import SafeConsole
 
     made = SafeConsole(stderr=stderr, highlight=False)
     return made if made.is_terminal else SafeConsole(stderr=stderr, highlight=False, width=140)

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paragent._terminal import behind
 from paragent.tasks import TaskStatus
 
 if TYPE_CHECKING:
@@ -107,8 +106,9 @@ def open_reporter(config: RunConfig, total: int | None) -> Reporter | None:
 
 
 def _rich_bar(title: str, total: int | None) -> tuple[Any, Any]:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    from paragent._safe_console import SafeConsole
 
     bar = Progress(
         SpinnerColumn(),
@@ -117,6 +117,6 @@ def _rich_bar(title: str, total: int | None) -> tuple[Any, Any]:
         MofNCompleteColumn(),
         TextColumn("[cyan]{task.fields[under_way]} under way[/] [red]{task.fields[bad]} without success"),
         TimeRemainingColumn(elapsed_when_finished=True),
-        console=Console(file=behind(sys.stderr)),
+        console=SafeConsole(stderr=True),
     )
     return bar, bar.add_task(title, total=total, under_way=0, bad=0)
