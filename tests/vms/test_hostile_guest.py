@@ -19,7 +19,7 @@ import pytest
 from paragent import MachineFailed
 from paragent.envs.osworld.controller import Controller, browser_address
 from paragent.vms import Machine
-from paragent.vms.guest_http import Reply, ask, ask_async
+from paragent.vms.guest_http import JSON_BYTES, Reply, ask, ask_async
 
 Answer = Callable[[socket.socket], None]
 LIMIT = 1 << 20
@@ -220,3 +220,20 @@ def test_a_guest_does_not_choose_where_its_browser_is() -> None:
             with guest(told(url)) as port, pytest.raises(MachineFailed):
                 asyncio.run(browser_address(f"127.0.0.1:{port}"))
     assert not came.is_set()
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b"0,"])
+def test_json_that_takes_many_times_its_size_is_not_read(piece: bytes) -> None:
+    many = b"[" + piece * (JSON_BYTES // len(piece)) + b"0]"
+    tracemalloc.start()
+    try:
+        with pytest.raises(MachineFailed, match="write to a file"):
+            Reply(200, many).json()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_accessibility_tree_is_read() -> None:
+    tree = "<node>" * 500_000
+    assert Reply(200, json.dumps({"AT": tree}).encode()).fields() == {"AT": tree}

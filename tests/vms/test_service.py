@@ -27,10 +27,11 @@ from paragent import (
     UsageError,
     VMPoolManager,
 )
+from paragent.errors import ProtocolError
 from paragent.rpc import Token
 from paragent.rpc.loop import run as run_on_io_loop
 from paragent.testing.scripts import wait_until
-from paragent.vms import service
+from paragent.vms import service, wire
 
 
 @pytest.fixture(scope="module")
@@ -243,3 +244,9 @@ def test_a_killed_worker_loses_its_machine_and_a_waiting_one_its_place(pool: VMP
     with pool.lease(timeout=30), pool.lease(timeout=30):
         pass
     wait_until(lambda: pool.status().waiting == 0)
+
+
+@pytest.mark.parametrize("message", [b"[" * 100_000, b'{"call":' * 100_000, b"\xff", b"[]", b'{"call": "x"}'])
+def test_messages_that_are_no_calls_are_refused(message: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        wire.decode(message)

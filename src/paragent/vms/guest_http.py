@@ -20,6 +20,7 @@ from paragent.errors import LeaseLost, MachineFailed
 __all__ = [
     "ANSWER_BYTES",
     "FILE_BYTES",
+    "JSON_BYTES",
     "TOKEN_HEADER",
     "Reply",
     "as_form",
@@ -35,6 +36,8 @@ ANSWER_BYTES = 64 << 20
 """Default limit of a reply: the output of a command, an accessibility tree, a picture."""
 FILE_BYTES = 1 << 30
 """Default limit of a file that is read from a guest: as much as a guest accepts as an upload."""
+JSON_BYTES = 8 << 20
+"""Limit of a reply that is read as JSON: objects take up to 25 times as much memory. An accessibility tree has up to 3 MB."""
 _HEAD_BYTES = 64 << 10
 _CHUNK_LINE_BYTES = 4 << 10
 _READ_BYTES = 256 << 10
@@ -52,8 +55,13 @@ class Reply(NamedTuple):
         """Return the body, which is JSON.
 
         Raises:
-            MachineFailed: it is not.
+            MachineFailed: it is not, or it is larger than `JSON_BYTES`.
         """
+        if len(self.body) > JSON_BYTES:
+            raise MachineFailed(
+                f"the guest answered {len(self.body)} bytes of JSON, and at most {JSON_BYTES} are read: have a command that "
+                "prints more write to a file, and get that"
+            )
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):

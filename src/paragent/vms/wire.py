@@ -49,7 +49,7 @@ def decode(data: bytes) -> dict[str, Any]:
     """
     try:
         fields = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ProtocolError("the peer does not speak the pool's protocol") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("call"), int):
         raise ProtocolError("the peer does not speak the pool's protocol")
