@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from paragent.rollout.config import RolloutConfig
     from paragent.vms import MachineSettings
 
-__all__ = ["Prepared", "play_settings", "prepare"]
+__all__ = ["Prepared", "play_settings", "prepare", "with_data_folder"]
 
 _FLAGS = ("kb", "sandbox", "headless")
 """Settings of the run that are options of some environments."""
@@ -85,7 +85,7 @@ def prepare(config: RolloutConfig) -> Prepared:
     if config.data is None:
         raise ConfigError("--data is missing: the file with the tasks")
     environment, options = _world(config)
-    located = _with_data_folder(options, environment, config.data)
+    located = with_data_folder(options, environment, config.data)
     benchmark = read_benchmark(
         config.data,
         limit=config.limit,
@@ -217,14 +217,27 @@ def _options(config: RolloutConfig, environment: type[Environment]) -> dict[str,
     return options
 
 
-def _with_data_folder(options: dict[str, Any], environment: type[Environment], data: Path) -> dict[str, Any]:
+def with_data_folder(options: dict[str, Any], environment: type[Environment], data: Path) -> dict[str, Any]:
     """Return the options with the folder whose files tasks may read: that of the data, unless the user names another.
 
-    It is not part of a run's identity: a benchmark that was moved is the same benchmark.
+    It is not part of a run's identity: a benchmark that was moved is the same benchmark. A folder that holds all of the
+    user's files is not taken unless it is named; then tasks may read no file.
     """
     if "data_folder" not in environment.option_names():
         return options
-    return {**options, "data_folder": str(Path(options.get("data_folder") or data.parent).resolve())}
+    if named := options.get("data_folder"):
+        return {**options, "data_folder": str(Path(named).resolve())}
+    folder = data.parent.resolve()
+    return options if _is_too_wide(folder) else {**options, "data_folder": str(folder)}
+
+
+def _is_too_wide(folder: Path) -> bool:
+    """Return whether a folder is the user's home or contains it, as `/` does."""
+    try:
+        home = Path.home().resolve()
+    except RuntimeError:  # a user without a home
+        home = Path("/")
+    return home.is_relative_to(folder)
 
 
 def _check(environment: type[Environment], options: dict[str, Any]) -> None:

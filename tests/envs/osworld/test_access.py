@@ -19,6 +19,7 @@ from paragent.envs.osworld.access import Access
 from paragent.envs.osworld.ground import Ground
 from paragent.envs.osworld.setting_up import fetching, set_up
 from paragent.errors import EnvironmentFailed
+from paragent.rollout.preparing import with_data_folder
 from paragent.tasks import Item
 
 
@@ -137,6 +138,47 @@ def test_a_proxy_of_the_user_is_not_asked_for_private_addresses(
             fetch(url)
     assert service.asked == []
     assert fetch("http://only-the-proxy-knows.invalid/x") == b"secret"
+
+
+def test_a_server_that_sends_a_little_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fetching, "_SECONDS", 0.5)
+    monkeypatch.setattr(fetching, "_TRIES", 1)
+    given_up = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while not given_up.wait(0.05):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,), daemon=True)
+        thread.start()
+        try:
+            with pytest.raises(EnvironmentFailed, match="longer than"):
+                fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/film", Access(allow_private=True))
+        finally:
+            given_up.set()
+            thread.join(20)
+
+
+def test_a_folder_with_all_files_of_the_user_is_taken_only_if_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home, kind = tmp_path / "home", type(open_environment("osworld", {}))
+    (home / "tasks").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    for folder in (home, tmp_path, Path("/"), home / "tasks" / ".."):
+        located = with_data_folder({}, kind, folder / "tasks.json")
+        assert "data_folder" not in located
+        step = {"type": "upload_file", "parameters": {"files": [{"local_path": "x", "path": "/there"}]}}
+        item = Item("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
+        [told] = open_environment("osworld", located).lacking(item)
+        assert "--env-option data_folder=FOLDER" in told
+    assert with_data_folder({}, kind, home / "tasks" / "t.json") == {"data_folder": str(home / "tasks")}
+    assert with_data_folder({"data_folder": str(home)}, kind, home / "t.json") == {"data_folder": str(home)}
 
 
 def test_the_user_may_allow_it_and_others_do_not_find_what_was_fetched(service: Service) -> None:

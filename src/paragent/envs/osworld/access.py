@@ -58,7 +58,10 @@ class Access:
     def _refusal(self, name: str) -> str:
         """Return why a file may not be read; empty if it may."""
         if self.data_folder is None:
-            return f"{name!r} of this host, and no folder is allowed: --env-option data_folder=FOLDER"
+            return (
+                f"{name!r} of this host, and no folder is allowed: put the data into a folder of its own, not your home or "
+                "above it, or name the folder with the files: --env-option data_folder=FOLDER"
+            )
         root = self.data_folder.resolve()
         path = self._path(name)
         if not path.is_relative_to(root):

@@ -139,11 +139,11 @@ def _opener(access: Access) -> urllib.request.OpenerDirector:
 def _fetch(url: str, target: Path, opener: urllib.request.OpenerDirector) -> None:
     draft = target.with_name(f".{uuid.uuid4().hex}.draft")
     request = urllib.request.Request(url, headers={"User-Agent": "paragent"})  # noqa: S310 - http or https, see above
+    ends = time.monotonic() + _SECONDS
     try:
         with opener.open(request, timeout=_SILENCE) as source, draft.open("wb") as file:
             promised, size = source.headers.get("Content-Length"), 0
-            ends = time.monotonic() + _SECONDS
-            while chunk := source.read(_CHUNK):
+            while chunk := source.read1(_CHUNK):  # not `read`, which waits until the whole chunk is there
                 size += len(chunk)
                 if size > _LARGEST or time.monotonic() > ends:
                     raise ValueError(f"more than {_LARGEST >> 20} MiB, or longer than {_SECONDS:g} s")
