@@ -453,3 +453,46 @@ def runs_of(pool: str) -> list[Path]:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(UsageError, match="no option 'colour'"):
         pool_of(1, settings=MachineSettings(options={"colour": "red"})).start()
+
+
+BROKEN = """
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from paragent import PoolStopped, VMPoolManager
+from paragent.testing.scripts import wait_until
+from paragent.vms.ownership import dead_runs, marked_processes
+
+def end():
+    raise SystemExit  # the loop goes on
+
+def fail():
+    raise OSError("no more file descriptors")
+
+pool = VMPoolManager("process", 1, spares=0, name="broken").start()
+lease = pool.allocate()
+loop = pool._loop()
+loop.call_soon_threadsafe(end)
+with ThreadPoolExecutor(2) as others:
+    waiting = [others.submit(pool.allocate), others.submit(pool.wait, asyncio.sleep(100), 100)]
+    wait_until(lambda: pool.status().waiting == 1)
+    loop.call_soon_threadsafe(setattr, loop, "_run_once", fail)
+    for one in [*(one.result for one in waiting), pool.status, lease.renew, pool.allocate]:
+        try:
+            one()
+        except PoolStopped as error:
+            print(error)
+assert "no more file descriptors" in pool.failure
+run = pool._run.id
+pool.stop()
+pool.stop()
+assert not marked_processes([run])
+with VMPoolManager("process", 1, spares=0, name="broken"):
+    assert dead_runs("broken") == []
+"""
+
+
+def test_when_the_loop_breaks_everything_that_waits_fails() -> None:
+    done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the pool's event loop ended unexpectedly (OSError: no more file descriptors)") == 5
+    assert "the thread 'paragent-pool' ended unexpectedly" in done.stderr

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from abc import ABC, abstractmethod
+from concurrent.futures import InvalidStateError
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from paragent._clock import monotonic
@@ -229,6 +230,10 @@ class PoolFace(ABC):
 
     def __init__(self) -> None:
         self._spawned: set[asyncio.Task[Any]] = set()
+        self._under_way: set[Future[Any]] = set()
+        """What other threads wait for."""
+        self._failed: ParagentError | None = None
+        """Why the loop has ended although it may not, or None."""
         self._lock = threading.Lock()
         """Protects the start and the end of the pool's thread or connection."""
 
@@ -337,7 +342,7 @@ class PoolFace(ABC):
         request = request._replace(id=new_id("request"))
         ticket, loop = _Ticket(self, request, timeout, heartbeat), self._loop()
         try:
-            return asyncio.run_coroutine_threadsafe(ticket.serve(), loop).result()
+            return self._run_on(loop, ticket.serve()).result()
         except KeyboardInterrupt:
             loop.call_soon_threadsafe(ticket.abandon)
             raise
@@ -346,7 +351,7 @@ class PoolFace(ABC):
         request = request._replace(id=new_id("request"))
         ticket, loop = _Ticket(self, request, timeout, heartbeat), self._loop()
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ticket.serve(), loop))
+            return await asyncio.wrap_future(self._run_on(loop, ticket.serve()))
         except asyncio.CancelledError:
             loop.call_soon_threadsafe(ticket.abandon)
             raise
@@ -374,7 +379,25 @@ class PoolFace(ABC):
         except ParagentError:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, loop)
+        return self._run_on(loop, work)
+
+    def _run_on(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._failed is not None:
+            work.close()
+            raise self._failed
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        if self._failed is not None:  # just now
+            self._fail_all(self._failed)
+        return future
+
+    def _fail_all(self, error: ParagentError) -> None:
+        """Have everything that other threads wait for, now and later, raise `error`, as its loop has ended."""
+        self._failed = error
+        for future in list(self._under_way):
+            with contextlib.suppress(InvalidStateError):  # it is done meanwhile
+                future.set_exception(error)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run `work` on the pool's loop, where this is called, and wait for nothing."""

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent._numbers import seconds, whole
+from paragent._threads import run_loop, start_thread, write_traceback
 from paragent.errors import ConfigError, LeaseTimeout, PoolFailed, PoolStopped, UsageError
 from paragent.vms.face import PoolFace
 from paragent.vms.keeper import Keeper
 from paragent.vms.ledger import Ledger
-from paragent.vms.ownership import Run
+from paragent.vms.ownership import Run, end_marked
 from paragent.vms.providers import MachineSettings, open_provider, provider_class
 from paragent.vms.states import MachineState
 
 if TYPE_CHECKING:
+    import threading
+
     from paragent.rpc.tls import TlsConf
     from paragent.rpc.token import Token
     from paragent.vms.face import LeaseRequest
@@ -77,6 +79,8 @@ class VMPoolManager(PoolFace):
         self._keeper: Keeper | None = None
         self._run: Run | None = None
         self._servers: list[PoolServer] = []
+        self._closing = False
+        """Whether the loop may end."""
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -91,8 +95,9 @@ class VMPoolManager(PoolFace):
             if self._thread is not None:
                 raise PoolStopped("this pool was started already; make a new one")
             self._running = loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=loop.run_forever, name="paragent-pool", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(
+                run_loop, loop, lambda: self._closing, name="paragent-pool", failed=self._loop_failed
+            )
         try:
             self.wait(self._begin(), _START_SECONDS)
             self.wait_until_free(self._ledger.size if wait_for is None else wait_for, _START_SECONDS)
@@ -100,6 +105,12 @@ class VMPoolManager(PoolFace):
             self.stop()
             raise
         return self
+
+    def _loop_failed(self, name: str, error: BaseException) -> None:
+        """Fail what waits for the pool: without its loop nothing will happen any more."""
+        write_traceback(f"the thread {name!r} ended unexpectedly; what waits for the pool fails", error)
+        reason = f"the pool's event loop ended unexpectedly ({type(error).__name__}: {error}); start another pool"
+        self._fail_all(PoolStopped(reason))
 
     async def _begin(self) -> None:
         self._run = Run(self._name)
@@ -132,7 +143,7 @@ class VMPoolManager(PoolFace):
     @property
     def failure(self) -> str | None:
         """Why the pool gave up, or None."""
-        return self._ledger.failure
+        return str(self._failed) if self._failed else self._ledger.failure
 
     def _usable(self) -> int:
         wanted = {MachineState.FREE, MachineState.LEASED}
@@ -160,7 +171,10 @@ class VMPoolManager(PoolFace):
         return self._submit(wait()).result()
 
     def stop(self) -> None:
-        """End all machines, whoever holds them; again is no error."""
+        """End all machines, whoever holds them; again is no error.
+
+        If the pool's event loop is broken, local machines are killed, and others are ended by the next pool of this name.
+        """
         with self._lock:
             loop, self._running = self._running, None
         if loop is None:
@@ -168,12 +182,25 @@ class VMPoolManager(PoolFace):
         for server in self._servers:
             server.close()
         try:
-            asyncio.run_coroutine_threadsafe(self._finish(), loop).result(_STOP_SECONDS)
+            self._end_machines(loop)
         finally:
-            loop.call_soon_threadsafe(loop.stop)
+            self._closing = True
+            with contextlib.suppress(OSError, RuntimeError):  # of a broken loop
+                loop.call_soon_threadsafe(loop.stop)
             if self._thread is not None:
                 self._thread.join(_STOP_SECONDS)
-            loop.close()
+            with contextlib.suppress(*((OSError, RuntimeError) if self._failed else ())):
+                loop.close()
+
+    def _end_machines(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self._run_on(loop, self._finish()).result(_STOP_SECONDS)
+        except PoolStopped:
+            if self._failed is None:
+                raise
+            if self._run is not None:
+                end_marked(self._run.id)
+                self._run.close(keep=True)
 
     async def _finish(self) -> None:
         clean = False
@@ -231,6 +258,8 @@ class VMPoolManager(PoolFace):
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = self._running
+        if self._failed is not None:
+            raise PoolStopped(str(self._failed))
         if loop is None:
             raise PoolStopped("the pool is not running: start it, or use it as a context manager")
         return loop
