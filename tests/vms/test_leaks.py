@@ -318,3 +318,33 @@ def test_a_pool_that_stops_while_containers_are_being_made_removes_them(
     assert engine.created
     assert engine.containers == {}
     assert dead_runs("leaks") == []
+
+
+def test_a_machine_that_is_listed_late_is_ended_by_the_next_pool(
+    cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request was under way when its pool was killed: its machine appears after the next pool has looked."""
+    monkeypatch.setattr(Cloud, "late_seconds", 0.3)
+    killed = Run("leaks")
+    killed.close(keep=True)
+    with VMPoolManager(cloud, 1, name="leaks"):
+        cloud.existing["late"] = killed.id
+        wait_until(lambda: "late" not in cloud.existing)
+        wait_until(lambda: dead_runs("leaks") == [])
+    assert cloud.existing == {}
+
+
+def test_a_pool_that_stops_before_its_second_look_leaves_it_to_the_next(
+    cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cloud, "late_seconds", 300.0)
+    killed = Run("leaks")
+    killed.close(keep=True)
+    with VMPoolManager(cloud, 1, name="leaks"):
+        cloud.existing["late"] = killed.id
+    assert [folder.name for folder in dead_runs("leaks")] == [killed.id]
+    with VMPoolManager(cloud, 1, name="leaks"):
+        assert "late" not in cloud.existing
+    monkeypatch.setattr(Cloud, "late_seconds", 0.0)
+    with VMPoolManager(cloud, 1, name="leaks"):
+        assert dead_runs("leaks") == []

@@ -18,7 +18,8 @@ from paragent.vms.states import FINAL
 from paragent.vms.status import Grant, MachineStatus, PoolStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Mapping
+    from pathlib import Path
 
     from paragent.vms.ledger import Effect, Ledger
     from paragent.vms.providers.base import Instance, Provider
@@ -57,6 +58,7 @@ class Keeper:
         """Whether no machine is on its way to a holder."""
         self._alarm: asyncio.TimerHandle | None = None
         self._health: asyncio.Task[None] | None = None
+        self._second_look: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -74,6 +76,23 @@ class Keeper:
             return
         if not await self._end_all(dead.keys(), "removing machine %s, which an earlier pool left"):
             return  # their folders stay, so that the next pool tries again
+        self._second_look = asyncio.get_running_loop().create_task(self._look_again(dead))
+        if not self.provider.late_seconds:
+            await self._second_look
+
+    async def _look_again(self, dead: Mapping[str, Path]) -> None:
+        """End what dead runs had made and was not listed at first; then forget those runs.
+
+        A pool that stops before leaves that to the next one, as the folders stay.
+        """
+        if self.provider.late_seconds:
+            await asyncio.sleep(self.provider.late_seconds)
+            try:
+                if not await self._end_all(dead.keys(), "removing machine %s, which an earlier pool left"):
+                    return
+            except ParagentError as error:
+                _log.warning("it cannot be found out what earlier pools left; the next pool tries again: %s", error)
+                return
         for folder in dead.values():
             await asyncio.to_thread(shutil.rmtree, folder, True)
 
@@ -108,8 +127,9 @@ class Keeper:
 
     async def stop(self) -> bool:
         """End all machines and everybody's waiting; leases are revoked. Return whether nothing is left."""
-        if self._health is not None:
-            self._health.cancel()
+        for task in (self._health, self._second_look):
+            if task is not None:
+                task.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
         self.ledger.drain()

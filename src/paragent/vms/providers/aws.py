@@ -46,6 +46,8 @@ class AwsProvider(Provider):
 
     health_seconds: ClassVar[float] = 30.0
     """EC2 counts requests."""
+    late_seconds: ClassVar[float] = _UNKNOWN_SECONDS
+    """A request that was under way when its sender was killed may still make an instance, which EC2 lists later."""
 
     def __init__(self, settings: MachineSettings, run: Run) -> None:
         super().__init__(settings, run)

@@ -138,6 +138,9 @@ class Provider(ABC):
     """Between calls of `alive` for each machine. A dead machine that is handed out meanwhile costs its next holder one more
     hand-out, no more."""
 
+    late_seconds: ClassVar[float] = 0.0
+    """After a pool was killed, `list_own` may miss for so long what it was just having made."""
+
     def __init__(self, settings: MachineSettings, run: Run) -> None:
         self.settings, self.run = settings, run
 
