@@ -382,9 +382,6 @@ class PoolFace(ABC):
         return self._run_on(loop, work)
 
     def _run_on(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._failed is not None:
-            work.close()
-            raise self._failed
         future = asyncio.run_coroutine_threadsafe(work, loop)
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)

@@ -193,14 +193,17 @@ class VMPoolManager(PoolFace):
                 loop.close()
 
     def _end_machines(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            self._run_on(loop, self._finish()).result(_STOP_SECONDS)
-        except PoolStopped:
-            if self._failed is None:
-                raise
-            if self._run is not None:
-                end_marked(self._run.id)
-                self._run.close(keep=True)
+        if self._failed is None:
+            try:
+                self._run_on(loop, self._finish()).result(_STOP_SECONDS)
+            except PoolStopped as error:
+                if error is not self._failed:
+                    raise
+            else:
+                return
+        if self._run is not None:
+            end_marked(self._run.id)
+            self._run.close(keep=True)
 
     async def _finish(self) -> None:
         clean = False
