@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from paragent import ConfigError, LeaseLost, Machine, MachineFailed, VMPoolManager
+from paragent.envs.networks import is_public
 from paragent.testing.scripts import alive, wait_until
 from paragent.vms.folders import cache_folder
 from paragent.vms.guest_http import as_json, ask
@@ -158,16 +159,20 @@ def test_the_attack_works_where_nothing_hinders_it() -> None:
 
 
 def test_a_guest_with_the_internet_reaches_what_this_host_reaches() -> None:
-    """A name, whose address is public, answers to both or to neither."""
-    look = "import socket; print(socket.gethostbyname('deb.debian.org')); "
-    look += "socket.create_connection(('deb.debian.org', 80), 10).close(); print('connected')"
-    here = subprocess.run(["python3", "-c", look], capture_output=True, text=True, timeout=60, check=False)
+    """What is at a public address answers to both or to neither; what is not public, to this host alone."""
+    look = "import socket, sys; address = socket.gethostbyname(sys.argv[1]); print(address, flush=True); "
+    look += "socket.create_connection((address, int(sys.argv[2])), 10).close(); print('connected')"
     with (
         VMPoolManager("qemu", 1, spares=0, name="internet", internet=True) as pool,
         pool.lease(timeout=60) as machine,
     ):
-        there = machine.execute(["python3", "-c", look], timeout=60)
-        assert there.output.split()[1:] == here.stdout.split()[1:]
+        for target in (("deb.debian.org", "80"), ("1.1.1.1", "53")):
+            command = ["python3", "-c", look, *target]
+            here = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.split()
+            there = machine.execute(command, timeout=60).output.split()
+            assert len(there[:1]) == len(here[:1]), "names are resolved for both"
+            addresses = {*here[:1], *there[:1]}
+            assert there[1:] == (here[1:] if all(map(is_public, addresses)) else [])
 
 
 def test_machines_have_secrets_and_tokens_of_their_own() -> None:
