@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from typing import Any
 import pytest
 
 from paragent import ConfigError, LeaseLost, Machine, MachineFailed, VMPoolManager
-from paragent.envs.networks import is_public
 from paragent.testing.scripts import alive, wait_until
 from paragent.vms.folders import cache_folder
 from paragent.vms.guest_http import as_json, ask
@@ -158,21 +158,51 @@ def test_the_attack_works_where_nothing_hinders_it() -> None:
         assert victim.execute(["true"]).ok, "the victim still belongs to its holder"
 
 
-def test_a_guest_with_the_internet_reaches_what_this_host_reaches() -> None:
-    """What is at a public address answers to both or to neither; what is not public, to this host alone."""
-    look = "import socket, sys; address = socket.gethostbyname(sys.argv[1]); print(address, flush=True); "
-    look += "socket.create_connection((address, int(sys.argv[2])), 10).close(); print('connected')"
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
+
+
+@contextmanager
+def other_host(subnet: str, letter: str) -> Iterator[str]:
+    """Yield the address of another host, a network namespace, where port 80 is served."""
+    name, near, far = (f"pg{os.getpid() % 100000}{letter}{end}" for end in ("", "n", "f"))
+    ip("netns", "add", name)
+    try:
+        ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", name)
+        ip("addr", "add", f"{subnet}.1/30", "dev", near)
+        ip("link", "set", near, "up")
+        ip("-n", name, "addr", "add", f"{subnet}.2/30", "dev", far)
+        ip("-n", name, "link", "set", far, "up")
+        serve = [
+            "-c",
+            "import socket; s = socket.create_server(('', 80)); print('serving', flush=True)\nwhile True: s.accept()",
+        ]
+        command = ["ip", "netns", "exec", name, sys.executable, *serve]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                assert server.stdout.readline() == "serving\n"
+                yield f"{subnet}.2"
+            finally:
+                server.kill()
+    finally:
+        ip("netns", "del", name)
+
+
+def test_a_guest_with_the_internet_reaches_public_addresses_only() -> None:
+    look = "import socket, sys; socket.create_connection((sys.argv[1], 80), 10).close(); print('connected')"
     with (
+        other_host("45.67.89", "a") as public,
+        other_host("10.213.58", "b") as private,
         VMPoolManager("qemu", 1, spares=0, name="internet", internet=True) as pool,
         pool.lease(timeout=60) as machine,
     ):
-        for target in (("deb.debian.org", "80"), ("1.1.1.1", "53")):
-            command = ["python3", "-c", look, *target]
-            here = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.split()
-            there = machine.execute(command, timeout=60).output.split()
-            assert len(there[:1]) == len(here[:1]), "names are resolved for both"
-            addresses = {*here[:1], *there[:1]}
-            assert there[1:] == (here[1:] if all(map(is_public, addresses)) else [])
+        reached = {}
+        for address in (public, private):
+            command = ["python3", "-c", look, address]
+            here = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+            reached[address] = (here.strip(), machine.execute(command, timeout=60).output.strip())
+    assert reached == {public: ("connected", "connected"), private: ("connected", "")}
 
 
 def test_machines_have_secrets_and_tokens_of_their_own() -> None:
