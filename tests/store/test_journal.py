@@ -93,47 +93,109 @@ def test_a_rollout_cannot_have_two_results(tmp_path: Path) -> None:
         assert [p.task for _, p in journal.results()] == ["a"]
 
 
-NOT_STORABLE: list[dict[str, object]] = [
-    {"answer": ["a", "list"]},
-    {"answer": 7},
-    {"prompt_tokens": 2**64},
-    {"turns": "many"},
-    {"score": float("nan")},
-    {"score": "high"},
-    {"scores": {"f1": float("inf")}},
-    {"scores": {"f1": object()}},
-    {"scores": None},
-    {"files": {"a.png": "no bytes"}},
-    {"error": None},
-    {"seconds": float("nan")},
-    {"trajectory": 7},
-]
+def test_a_batch_that_is_recorded_again_is_recorded_once(tmp_path: Path) -> None:
+    """An interrupt between the commit and what follows it: the same plays are recorded again, maybe with others."""
+    with Journal(tmp_path / "j") as journal:
+        journal.record([play("a", status=PlayStatus.INFRASTRUCTURE)])
+        first = [play("a", score=1.0), play("b", score=0.5), play("c", decides=False)]
+        undecided = set(journal._undecided)
+        journal.record(first)
+        journal._undecided = undecided  # as if it had been interrupted right after the commit
+        journal.record([*first, play("d", score=0.0)])
+        assert [(p.task, p.score) for _, p in journal.results()] == [("a", 1.0), ("b", 0.5), ("d", 0.0)]
+        assert journal.rows("SELECT count(*) FROM plays") == [(5,)]
+        assert journal.rows("SELECT count(*) FROM trajectories") == [(5,)]
 
 
-@pytest.mark.parametrize("values", NOT_STORABLE, ids=str)
-def test_a_result_that_cannot_be_stored_is_a_failure_that_says_why_and_the_others_are_kept(
-    values: dict[str, object], tmp_path: Path
-) -> None:
-    directory = RunDirectory(tmp_path / "run")
+def kept_of(bad: Play, folder: Path) -> Play:
+    """Return what is kept of a play, recorded in a batch with others that must not suffer from it."""
+    directory = RunDirectory(folder / "run")
     directory.open({}, "x")
     directory.journal.add_tasks(tasks())
-    bad = play("b", score=1.0)
-    for name, value in values.items():
-        setattr(bad, name, value)
     batch = [play("a", score=1.0), bad, play("c", score=0.5)]
     directory.keep_files(batch)
     directory.journal.record(batch)
     directory.append_results(batch)
     kept = {p.task: p for _, p in directory.journal.results()}
     assert [kept[name].score for name in "ac"] == [1.0, 0.5]
-    assert (kept["b"].status, kept["b"].kind) == (PlayStatus.FAILED, "unstorable")
-    assert kept["b"].error.startswith("the result cannot be stored: ")
-    assert summarise(directory.journal, 1).failures == {"unstorable": 1}
+    [number] = [number for number, one in directory.journal.results() if one.task == "b"]
+    kept["b"].trajectory = directory.journal.trajectory(number)
     directory.finish(summarise(directory.journal, 1))
     directory.close()
-    reopened = RunDirectory(tmp_path / "run")
+    reopened = RunDirectory(folder / "run")
     assert reopened.open({}, "x")
     reopened.close()
+    return kept["b"]
+
+
+WHOLE: dict[str, object] = {
+    "score": 1.0,
+    "scores": {"f1": 0.5, "em": 1.0},
+    "answer": "42",
+    "turns": 3,
+    "requests": 4,
+    "prompt_tokens": 10,
+    "completion_tokens": 5,
+    "seconds": 2.5,
+    "worker": "host:1",
+}
+PARTLY_STORABLE: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({"answer": ["a", "list"]}, {"answer": None}),
+    ({"answer": 7}, {"answer": None}),
+    ({"prompt_tokens": 2**64}, {"prompt_tokens": None}),
+    ({"turns": "many"}, {"turns": 0}),
+    ({"scores": {"f1": float("inf"), "em": 1.0}}, {"scores": {"f1": None, "em": 1.0}}),
+    ({"scores": {"f1": float("nan"), "em": 1.0}}, {"scores": {"f1": None, "em": 1.0}}),
+    ({"scores": {"f1": [1], "em": 1.0}}, {"scores": {"f1": None, "em": 1.0}}),
+    ({"scores": None}, {"scores": {}}),
+    ({"seconds": float("nan")}, {"seconds": 0.0}),
+    ({"worker": 7}, {"worker": ""}),
+]
+
+
+@pytest.mark.parametrize(("values", "kept"), PARTLY_STORABLE, ids=str)
+def test_a_value_that_cannot_be_stored_is_left_out_and_the_rest_of_the_result_is_kept(
+    values: dict[str, object], kept: dict[str, object], tmp_path: Path
+) -> None:
+    bad = play("b", files={"a.png": b"png"}, **(WHOLE | values))
+    found = kept_of(bad, tmp_path)
+    assert {name: getattr(found, name) for name in WHOLE} == WHOLE | kept
+    assert (found.status, found.kind) == (PlayStatus.COMPLETED, "")
+    assert next(iter(values)) in found.error or "f1" in found.error
+    assert found.trajectory["messages"][0]["content"] == "b"  # type: ignore[index]
+    assert (pictures_of(tmp_path / "run", "b", 1) / "a.png").read_bytes() == b"png"
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("-inf"), "high", [1]], ids=str)
+def test_a_deciding_score_that_is_no_number_fails_the_play_and_keeps_what_it_used(
+    score: object, tmp_path: Path
+) -> None:
+    found = kept_of(play("b", **(WHOLE | {"score": score, "scores": {"f1": 0.5, "em": score}})), tmp_path)
+    wanted = WHOLE | {"score": None, "scores": {"f1": 0.5, "em": None}}
+    assert {name: getattr(found, name) for name in WHOLE} == wanted
+    assert (found.status, found.kind) == (PlayStatus.FAILED, "unstorable")
+    assert found.error.startswith("the result cannot be stored: ")
+    assert found.trajectory is not None
+    with Journal(tmp_path / "run/journal.sqlite", read_only=True) as journal:
+        summary = summarise(journal, 1)
+    assert (summary.failures, summary.prompt_tokens, summary.requests) == ({"unstorable": 1}, 10, 4)
+
+
+def test_files_and_trajectories_that_are_not_bytes_are_left_out(tmp_path: Path) -> None:
+    bad = play("b", **WHOLE)
+    bad.trajectory = 7  # type: ignore[assignment]
+    bad.files = {"a.png": "no bytes", "b.png": b"png"}  # type: ignore[dict-item]
+    found = kept_of(bad, tmp_path)
+    assert (found.status, found.score, found.trajectory) == (PlayStatus.COMPLETED, 1.0, None)
+    assert "a.png" in found.error
+    assert "trajectory" in found.error
+    assert [path.name for path in pictures_of(tmp_path / "run", "b", 1).iterdir()] == ["b.png"]
+
+
+def test_an_error_that_is_not_text_is_replaced(tmp_path: Path) -> None:
+    found = kept_of(play("b", status=PlayStatus.FAILED, kind="ValueError", error=None), tmp_path)
+    assert (found.status, found.kind) == (PlayStatus.FAILED, "ValueError")
+    assert "error: of type NoneType" in found.error
 
 
 def test_further_scores_that_are_no_numbers_are_none(tmp_path: Path) -> None:

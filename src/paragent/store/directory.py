@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paragent._text import well_formed
 from paragent.errors import RunBusy, StoreFailed, UsageError
 from paragent.store.journal import Journal
-from paragent.store.records import Play, make_storable
+from paragent.store.records import Play, storable_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ __all__ = ["RunDirectory", "find_runs", "pictures_of", "plain_name", "result_lin
 _JOURNAL = "journal.sqlite"
 _LONGEST_NAME = 160
 """Bytes of a name, before what is added to it; file systems allow 255."""
-_SHOWN = [field.name for field in fields(Play) if field.name not in {"decides", "trajectory", "files"}]
+_SHOWN = [field.name for field in fields(Play) if field.name not in {"decides", "trajectory", "files", "number"}]
 
 
 class RunDirectory:
@@ -122,11 +122,11 @@ class RunDirectory:
         """Write the pictures and recordings of plays, before their results are recorded, and let go of them."""
         with self._guarded():
             for play in plays:
-                make_storable(play)
-                folder = pictures_of(self.path, play.task, play.attempt)
-                if play.files:
+                folder = pictures_of(self.path, well_formed(play.task), play.attempt)
+                files = storable_files(play)
+                if files:
                     folder.mkdir(parents=True, exist_ok=True)
-                for name, content in play.files.items():
+                for name, content in files.items():
                     (folder / plain_name(name)).write_bytes(content)
                 play.files = {}
 

@@ -40,7 +40,7 @@ CREATE TABLE trajectories (play INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE sessions (number INTEGER PRIMARY KEY, started REAL NOT NULL, seconds REAL NOT NULL, results INTEGER NOT NULL);
 """
 _VERSION = "1"
-_COLUMNS = [field.name for field in fields(Play) if field.name not in {"trajectory", "files"}]
+_COLUMNS = [field.name for field in fields(Play) if field.name not in {"trajectory", "files", "number"}]
 _INSERT = f"INSERT INTO plays (number, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))})"  # noqa: S608 - names from above
 _PAGE = 500
 """Rows that a long query reads at a time: it never holds a snapshot open, so the write-ahead log does not grow."""
@@ -73,7 +73,7 @@ class Journal:
         db.execute("PRAGMA synchronous = FULL")
         if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
             db.executescript(f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('version', '{_VERSION}'); COMMIT;")  # noqa: S608 - as above
-        self._next = db.execute("SELECT coalesce(max(number), 0) + 1 FROM plays").fetchone()[0]
+        self._last = db.execute("SELECT coalesce(max(number), 0) FROM plays").fetchone()[0]
         self._undecided = set(
             db.execute("SELECT task, attempt FROM plays WHERE decides = 1 AND status = ?", [PlayStatus.INFRASTRUCTURE])
         )
@@ -97,37 +97,37 @@ class Journal:
     def record(self, plays: Sequence[Play]) -> None:
         """Make plays durable: when this returns, they are on the disk.
 
-        A play with values that cannot be stored is changed into a failure that says why; the others are kept as they are.
+        Values that cannot be stored are left out, see `make_storable`. Recording the same objects again changes nothing, so that
+        a call may be repeated that an interrupt ended after its commit.
 
         Raises:
             StoreFailed: they are not; nothing of the batch is.
         """
-        rows, bodies, decided = [], [], []
-        number = self._next
         for play in plays:
-            make_storable(play)
-            values = [getattr(play, name) for name in _COLUMNS]
-            values[_SCORES] = json.dumps(play.scores)
-            rows.append((number, *values))
-            if play.trajectory is not None:
-                bodies.append((number, play.trajectory))
-            if play.decides:
-                decided.append(play)
-            number += 1
+            if play.number is None:
+                make_storable(play)
+                self._last += 1  # first, so that an interrupt leaves a gap and not a number that two plays have
+                play.number = self._last
         with self._transaction("keep results"):
-            replaced = [key for play in decided if (key := (play.task, play.attempt)) in self._undecided]
+            new = [play for play in plays if not self._has_number(play)]
+            decided = [(play.task, play.attempt) for play in new if play.decides]
+            replaced = [key for key in decided if key in self._undecided]
             self._db.executemany(
                 "UPDATE plays SET decides = 0 WHERE task = ? AND attempt = ? AND decides = 1", replaced
             )
-            self._db.executemany(_INSERT, rows)
+            self._db.executemany(_INSERT, map(_row, new))
+            bodies = [(play.number, play.trajectory) for play in new if play.trajectory is not None]
             self._db.executemany("INSERT INTO trajectories VALUES (?, ?)", bodies)
-        self._next = number
-        for play in decided:
-            key = (play.task, play.attempt)
-            if play.status is PlayStatus.INFRASTRUCTURE:
-                self._undecided.add(key)
-            else:
-                self._undecided.discard(key)
+        for play in plays:
+            if play.decides and play.status is PlayStatus.INFRASTRUCTURE:
+                self._undecided.add((play.task, play.attempt))
+            elif play.decides:
+                self._undecided.discard((play.task, play.attempt))
+
+    def _has_number(self, play: Play) -> bool:
+        """Return whether this very play is recorded."""
+        query = "SELECT 1 FROM plays WHERE number = ? AND task = ? AND attempt = ?"
+        return self._db.execute(query, [play.number, play.task, play.attempt]).fetchone() is not None
 
     def reopen(self, statuses: Sequence[PlayStatus]) -> int:
         """Have rollouts played again whose result has one of these statuses; return how many."""
@@ -282,7 +282,9 @@ class Journal:
                 raise
 
 
-_SCORES = _COLUMNS.index("scores")
+def _row(play: Play) -> list[Any]:
+    values = {name: getattr(play, name) for name in _COLUMNS}
+    return [play.number, *(values | {"scores": json.dumps(play.scores)}).values()]
 
 
 def _play(row: Sequence[Any]) -> Play:

@@ -7,10 +7,13 @@ import math
 import zlib
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paragent._faults import message_of, type_name
 from paragent._text import well_formed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "UNSTORABLE",
@@ -22,11 +25,12 @@ __all__ = [
     "make_storable",
     "pack_trajectory",
     "reason_of",
+    "storable_files",
     "unpack_trajectory",
 ]
 
 UNSTORABLE = "unstorable"
-"""The kind of failure of a play whose values the journal cannot take."""
+"""The kind of failure of a play whose score the journal cannot take."""
 _LONGEST_REASON = 160
 
 
@@ -101,6 +105,8 @@ class Play:
     """Every message, tool call and time, as `pack_trajectory` made it."""
     files: dict[str, bytes] = field(default_factory=dict)
     """Pictures and recordings by the names that the trajectory has for them; they become files of the run, no rows."""
+    number: int | None = None
+    """Its number in the journal; None until it is recorded."""
 
 
 def reason_of(error: str) -> str:
@@ -128,27 +134,62 @@ def unpack_trajectory(body: bytes) -> Any:
 
 
 def make_storable(play: Play) -> None:
-    """Change a play so that the journal and its files can take it; a play that they cannot becomes a failure that says why.
+    """Change a play so that the journal can take it: each value that it cannot take is left out, and `error` says why.
 
-    Answers, scores and texts of errors come from models, agents, environments and metrics, so anything may be in them.
+    Answers, scores and texts of errors come from models, agents, environments and metrics, so anything may be in them. A
+    play whose deciding score is no number is a failure; any other value that is left out does not change how it ended.
     """
+    notes: list[str] = []
+    had_score = play.score is not None
+    for name, (read, blank) in _COLUMNS.items():
+        setattr(play, name, _kept(notes, read, name, getattr(play, name), blank))
+    given: Any = play.scores
+    play.scores = {}
+    for name, value in _items(notes, "scores", given):
+        play.scores[name] = _kept(notes, _real, name, value, None)
+    if play.trajectory is not None:
+        play.trajectory = _kept(notes, _bytes, "trajectory", play.trajectory, None)
+    if had_score and play.score is None and play.status is PlayStatus.COMPLETED:
+        play.status, play.kind = PlayStatus.FAILED, UNSTORABLE
+        play.error = "\n".join(filter(None, [f"the result cannot be stored: {'; '.join(notes)}", play.error]))
+    else:
+        _add(play, notes)
+
+
+def storable_files(play: Play) -> dict[str, bytes]:
+    """Return the files of a play by names that can be written; those that are left out are named in `error`."""
+    notes: list[str] = []
+    files = {}
+    for name, content in _items(notes, "files", play.files):
+        kept = _kept(notes, _bytes, name, content, None)
+        if kept is not None:
+            files[name] = kept
+    _add(play, notes)
+    return files
+
+
+def _add(play: Play, notes: list[str]) -> None:
+    """Say in the play's error what was left out; an error that is not text is left to `make_storable`."""
+    if notes and isinstance(play.error, str):
+        play.error = "\n".join(filter(None, [play.error, f"left out: {'; '.join(notes)}"]))
+
+
+def _kept(notes: list[str], read: Callable[[str, Any], Any], name: str, value: Any, blank: Any) -> Any:
+    """Return a value as `read` returns it; one that cannot be read is `blank`, and `notes` gets the reason."""
     try:
-        for name in _TEXTS:
-            setattr(play, name, _text(name, getattr(play, name)))
-        for name in _WHOLE:
-            setattr(play, name, _whole(name, getattr(play, name)))
-        for name in _REAL:
-            setattr(play, name, _real(name, getattr(play, name)))
-        play.scores = {str(_text("the name of a score", key)): _real(key, one) for key, one in play.scores.items()}
-        play.files = {str(_text("the name of a file", name)): _bytes(name, one) for name, one in play.files.items()}
-        play.trajectory = None if play.trajectory is None else _bytes("the trajectory", play.trajectory)
+        return read(name, value)
     except Exception as error:  # noqa: BLE001 - values of any type, with any behaviour
-        reason = well_formed(message_of(error))
-        blank = Play(play.task, play.attempt, PlayStatus.FAILED, play.decides, kind=UNSTORABLE)
-        for name in Play.__slots__:
-            setattr(play, name, getattr(blank, name))
-        play.error = f"the result cannot be stored: {reason}"
-        play.prompt_tokens = play.completion_tokens = None
+        notes.append(f"{name}: {well_formed(message_of(error))}")
+        return blank
+
+
+def _items(notes: list[str], name: str, given: Any) -> list[tuple[str, Any]]:
+    """Return the pairs of a dictionary whose keys are text."""
+    if not isinstance(given, dict):
+        notes.append(f"{name}: of type {type(given).__name__}, not a dictionary")
+        return []
+    named = [(_kept(notes, _text, f"a name in {name}", key, None), value) for key, value in given.items()]
+    return [(key, value) for key, value in named if key is not None]
 
 
 def finite(value: Any) -> float | None:
@@ -163,9 +204,7 @@ def _text(name: str, value: Any) -> str | None:
     if value is None and name == "answer":
         return None
     if not isinstance(value, str):
-        raise TypeError(f"{name} is of type {type(value).__name__}, not text")
-    if isinstance(value, PlayStatus):
-        return value
+        raise TypeError(f"of type {type(value).__name__}, not text")
     return well_formed(value)
 
 
@@ -173,7 +212,7 @@ def _whole(name: str, value: Any) -> int | None:
     if value is None and name in {"prompt_tokens", "completion_tokens"}:
         return None
     if int(value) != value or not -(2**63) <= value < 2**63:
-        raise ValueError(f"{name} is not a whole number of 64 bits")
+        raise ValueError("not a whole number of 64 bits")
     return int(value)
 
 
@@ -181,16 +220,28 @@ def _real(name: str, value: Any) -> float | None:
     if value is None and name not in {"seconds", "waited", "ended"}:
         return None
     if not math.isfinite(value):
-        raise ValueError(f"{name} is {value}, not a finite number")
+        raise ValueError(f"{value} is not a finite number")
     return float(value)
 
 
-def _bytes(name: str, value: Any) -> bytes:
+def _bytes(name: str, value: Any) -> bytes:  # noqa: ARG001 - the form of a reader
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"{name} is of type {type(value).__name__}, not bytes")
+        raise TypeError(f"of type {type(value).__name__}, not bytes")
     return bytes(value)
 
 
-_TEXTS = [name for name, hint in Play.__annotations__.items() if hint.startswith(("str", "PlayStatus"))]
-_WHOLE = [name for name, hint in Play.__annotations__.items() if hint.startswith("int")]
-_REAL = [name for name, hint in Play.__annotations__.items() if hint.startswith("float")]
+def _status(name: str, value: Any) -> PlayStatus:  # noqa: ARG001 - the form of a reader
+    return PlayStatus(value)
+
+
+_COLUMNS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
+    "status": (_status, PlayStatus.FAILED),
+    **dict.fromkeys(("ending", "kind", "error", "worker"), (_text, "")),
+    "task": (_text, ""),
+    "answer": (_text, None),
+    **dict.fromkeys(("attempt", "turns", "tool_calls", "requests"), (_whole, 0)),
+    **dict.fromkeys(("prompt_tokens", "completion_tokens"), (_whole, None)),
+    "score": (_real, None),
+    **dict.fromkeys(("seconds", "waited", "ended"), (_real, 0.0)),
+}
+"""How each value is read, and what is stored where it cannot be."""
