@@ -38,6 +38,7 @@ from paragent.tasks import Item, Task, TaskResponse, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType
 
     from paragent.rollout.config import RolloutConfig
     from paragent.rollout.station import PlaySettings
@@ -242,17 +243,16 @@ class Session:
         try:
             more = self._feed(run, owed)
             while run.outstanding or (self._again and not self.stopped):
-                try:
-                    if not run.outstanding:
-                        time.sleep(self._patience())
-                    run.collect(self._patience())
-                    self._take(run)
-                    more = self._feed(run, owed) if more or self._again else False
-                    self._keep()
-                    self._tell(number)
-                except KeyboardInterrupt:
-                    self._stop(run)
-                    raise Interrupted({}) from None
+                if not run.outstanding:
+                    time.sleep(self._patience())
+                run.collect(self._patience())
+                self._take(run)
+                more = self._feed(run, owed) if more or self._again else False
+                self._keep()
+                self._tell(number)
+        except KeyboardInterrupt:
+            self._stop(run)
+            raise Interrupted({}) from None
         finally:
             run.close()
             self._account_for_the_dead()
@@ -322,9 +322,9 @@ class Session:
                 self.directory.keep_files(plays)
                 self.directory.journal.record(plays)
                 self.directory.append_results(plays)
-                for play in plays:
+                for key, play in list(self._ended.items()):
+                    del self._ended[key]
                     self.tally.count(play)
-                self._ended.clear()
 
     def _tell(self, number: int) -> None:
         """Note how long the session lasts, and tell whoever watches how far it is."""
@@ -341,13 +341,14 @@ class Session:
     def _account_for_the_dead(self) -> None:
         """Record what rollouts had used whose worker died, so that nothing that was paid for is missing from the account."""
         journal, live = self.directory.journal, self.directory.live
-        plays = [
-            _lost_play(one)
-            for one in left_by_the_dead(live)
-            if not journal.has_play(one.task, one.attempt, one.worker, since=one.started, requests=one.requests)
-        ]
-        if plays:
-            journal.record(plays)
+        with _uninterrupted():
+            plays = [
+                _lost_play(one)
+                for one in left_by_the_dead(live)
+                if not journal.has_play(one.task, one.attempt, one.worker, since=one.started, requests=one.requests)
+            ]
+            if plays:
+                journal.record(plays)
 
     def _patience(self) -> float:
         if not self._again:
@@ -363,8 +364,10 @@ class Session:
         run.cancel()
         self._take(run)
         for key, play in list(self._ended.items()):
-            if play.status is PlayStatus.INFRASTRUCTURE and play.decides:
-                del self._ended[key]
+            if play.status is PlayStatus.INFRASTRUCTURE:
+                play.decides = False  # the interrupt caused it, so the rollout stays owed; what it used is counted
+                if not play.requests:
+                    del self._ended[key]
         self._keep()
 
     def _say(self, note: str) -> None:
@@ -390,21 +393,33 @@ class Session:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Have Ctrl-C take effect at the end: a record that was made and not noted would be made twice."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
+    """Hold back SIGINT and SIGTERM where the program handles them; their handlers run at the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    pressed: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {
+        number: handler for number, handler in found.items() if callable(handler)
+    }  # not those that end the process
+    held: list[int] = []
+    holding = True
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if holding:
+            held.append(number)
+        else:
+            handlers[signal.Signals(number)](number, frame)
+
     try:
+        for number in handlers:
+            signal.signal(number, hold)
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if pressed:
-        raise KeyboardInterrupt
+        holding = False
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for number in dict.fromkeys(held):
+        signal.raise_signal(number)
 
 
 def _body(item: Item) -> dict[str, Any]:
