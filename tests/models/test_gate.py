@@ -177,3 +177,83 @@ def test_a_scattering_of_refusals_leaves_the_limit_of_a_run_alone(
         assert (summary.mean, summary.owed) == (1.0, 0)
         assert server.seen.refused >= 4
     assert {limit for limit in limits if limit} == {20}
+
+
+class Participant:
+    """A limiter that takes part in a shared limit, as a worker's client has it."""
+
+    def __init__(self, place: GatePlace, most: int) -> None:
+        self.limiter = Limiter(most, ManualClock())
+        self.heard: list[int | None] = []
+        self.member = GateMember(place, "m", most, lambda: (self.limiter.in_flight, most), self._changed)
+
+    def _changed(self, share: int | None, closed: float) -> None:
+        self.heard.append(share)
+        if share is None:
+            self.limiter.decide_alone()
+        else:
+            self.limiter.follow(share, closed)
+
+
+def test_a_burst_of_refusals_at_one_worker_lowers_its_share_for_a_moment_only() -> None:
+    with GateServer(100) as gate:
+        workers = [Participant(gate.place, 25) for _ in range(4)]
+        wait_until(lambda: all(worker.heard and worker.limiter.limit == 25 for worker in workers))
+        for worker in workers:
+            for _ in range(25):
+                worker.limiter.admit()
+        refused = workers[0].limiter
+        for _ in range(11):
+            refused.throttled(None)
+            refused.leave()
+        assert refused.limit < 25, "its own cut"
+        wait_until(lambda: refused.limit == 25)
+        for worker in workers:
+            worker.member.close()
+
+
+def test_each_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two refusals in a row make two reports that are equal, and both count."""
+    reports: list[Report] = []
+    take_in = SharedLimit.report
+
+    def noted(self: SharedLimit, worker: str, report: Report) -> None:
+        reports.append(report)
+        take_in(self, worker, report)
+
+    monkeypatch.setattr(SharedLimit, "report", noted)
+    with GateServer(8) as gate:
+        worker = Participant(gate.place, 8)
+        wait_until(lambda: bool(worker.heard) and bool(reports))
+        for happens in (
+            lambda: worker.member.throttled(None),
+            worker.member.troubled,
+            lambda: worker.member.answered(0.0),
+        ):
+            for _ in range(3):
+                before = sum(one.refused + one.troubled + one.answered for one in reports)
+                happens()
+                wait_until(lambda: sum(one.refused + one.troubled + one.answered for one in reports) == before + 1)  # noqa: B023
+        worker.member.close()
+    seen = [sum(getattr(one, name) for one in reports) for name in ("refused", "troubled", "answered")]
+    assert seen == [3, 3, 3]
+
+
+def test_a_member_whose_own_code_fails_leaves_its_worker_to_decide_and_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("paragent.models.gate.member._PAUSE", 0.1)
+    with GateServer(8) as gate:
+        worker = Participant(gate.place, 8)
+        wait_until(lambda: worker.heard == [8])
+        original = GateMember._report
+
+        def failing(self: GateMember) -> Report:
+            monkeypatch.setattr(GateMember, "_report", original)
+            raise MemoryError
+
+        monkeypatch.setattr(GateMember, "_report", failing)
+        wait_until(lambda: worker.heard[-2:] == [None, 8])
+        worker.member.close()
+        wait_until(lambda: worker.heard[-1] is None)
+        assert worker.limiter.limit == 8

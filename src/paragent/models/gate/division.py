@@ -31,6 +31,11 @@ class Report:
     seconds: float = 0.0
     """How long the answers took, together."""
 
+    @property
+    def has_events(self) -> bool:
+        """Whether something happened: an equal report then says that it happened again."""
+        return bool(self.answered or self.refused or self.troubled)
+
 
 class SharedLimit:
     """One endpoint's limit, over all workers. Belongs to one thread."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from paragent._threads import write_traceback
 from paragent.errors import ParagentError
 from paragent.models.gate.division import Report
 from paragent.models.gate.server import SERVICE
@@ -93,17 +93,28 @@ class GateMember:
         return report
 
     async def _take_part(self) -> None:
-        host, _, port = self._place.address.rpartition(":")
         while True:
-            with contextlib.suppress(ParagentError):
-                address, token = Address.of(host, port), Token(self._place.secret)
-                stream, _ = await connect(address, SERVICE, token, None, self._hello, _CONNECT_SECONDS)
-                try:
-                    await self._converse(stream)
-                finally:
-                    await stream.close()
-            self._changed(None, 0.0)
+            try:
+                await self._join()
+            except ParagentError:
+                pass  # the server is gone, or not there yet
+            except Exception as error:  # noqa: BLE001 - a worker that hears nothing any more must not wait for its share
+                write_traceback(
+                    "the shared limit of requests failed here; this worker decides alone for a moment", error
+                )
+            finally:
+                self._changed(None, 0.0)
             await asyncio.sleep(_PAUSE)
+
+    async def _join(self) -> None:
+        """Connect and converse until the connection ends."""
+        host, _, port = self._place.address.rpartition(":")
+        address, token = Address.of(host, port), Token(self._place.secret)
+        stream, _ = await connect(address, SERVICE, token, None, self._hello, _CONNECT_SECONDS)
+        try:
+            await self._converse(stream)
+        finally:
+            await stream.close()
 
     async def _converse(self, stream: ClientStream) -> None:
         listening = asyncio.create_task(self._listen(stream))
@@ -111,16 +122,16 @@ class GateMember:
         try:
             while not listening.done():
                 report = self._report()
-                if report != before:
+                if report != before or report.has_events:
                     before = report
                     await stream.write(json.dumps(asdict(report)).encode())
                 await asyncio.wait([listening], timeout=_INTERVAL)
+            listening.result()
         finally:
             listening.cancel()
             await asyncio.wait([listening])
 
     async def _listen(self, stream: ClientStream) -> None:
-        with contextlib.suppress(ParagentError):
-            while True:
-                told = json.loads(await stream.read())
-                self._changed(int(told["share"]), float(told["closed"]))
+        while True:
+            told = json.loads(await stream.read())
+            self._changed(int(told["share"]), float(told["closed"]))

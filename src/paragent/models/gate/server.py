@@ -28,7 +28,8 @@ SERVICE = "endpoint"
 _START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 _TURN = 1.0
-"""Seconds after which shares are divided anew if nothing happens: where there are fewer than workers, they go round."""
+"""Seconds after which shares are divided and told anew if nothing happens: where there are fewer than workers, they go round,
+and a worker that lowered its own for a burst of refusals has it back."""
 
 
 class GateServer:
@@ -92,7 +93,7 @@ class _GateService:
         worker = f"{stream.peer}#{next(self._numbers)}"
         limit = self._limits.setdefault(model, SharedLimit(self._most))
         outbox = self._outboxes[worker] = asyncio.Queue()
-        sender = asyncio.create_task(self._send(stream, outbox, limit))
+        sender = asyncio.create_task(self._send(stream, worker, outbox, limit))
         try:
             with self._lock:
                 limit.join(worker, most)
@@ -118,7 +119,9 @@ class _GateService:
                 self._told[worker] = share
                 self._outboxes[worker].put_nowait({"share": share, "closed": closed})
 
-    async def _send(self, stream: ServerStream, outbox: asyncio.Queue[dict[str, Any]], limit: SharedLimit) -> None:
+    async def _send(
+        self, stream: ServerStream, worker: str, outbox: asyncio.Queue[dict[str, Any]], limit: SharedLimit
+    ) -> None:
         with contextlib.suppress(ParagentError):
             while True:
                 try:
@@ -126,6 +129,7 @@ class _GateService:
                         message = await outbox.get()
                 except TimeoutError:
                     limit.rotate()
+                    self._told.pop(worker, None)  # its client may have lowered the share by itself
                     self._tell(limit)
                 else:
                     await stream.write(json.dumps(message).encode())
