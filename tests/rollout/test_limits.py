@@ -17,9 +17,11 @@ import pytest
 
 from paragent import AgentBase, Environment, Played, RolloutConfig, TurnsUsedUp, run_parallel_rollout, tool
 from paragent.cli import main
+from paragent.metrics import Metric, Score
 from paragent.rollout.preparing import prepare
 from paragent.rollout.running import AlikeFailures, Session
 from paragent.store import Journal, Play, PlayStatus
+from paragent.tasks import Item
 from paragent.testing import Fault, OpenAIServer, Script
 from paragent.testing.scripts import wait_until
 
@@ -297,6 +299,37 @@ def test_a_run_that_only_used_up_its_turns_is_no_success_unless_it_scored(
 
 
 # --- the model that nobody chose ------------------------------------------------------------------------------------------
+
+
+class Undecided(Metric):
+    """Has nothing to say about answers that contain a question mark."""
+
+    name = "undecided"
+
+    async def score(self, item: Item, answer: str) -> Score:
+        return Score(None if "?" in answer else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("reference", "answers", "status"), [("42", ["?", "?"], 1), (None, ["?", "1"], 1), (None, ["?", "?"], 0)]
+)
+def test_a_completed_rollout_without_a_score_is_told_by_the_exit_status(
+    reference: str | None,
+    answers: list[str],
+    status: int,
+    run: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = Script(answers={f"question {number}": answer for number, answer in enumerate(answers)})
+    with OpenAIServer(script) as server:
+        command = run(server, 1, "--metric", f"{HERE}:Undecided")
+        lines = [{"id": str(n), "question": f"question {n}", "answer": reference} for n in range(len(answers))]
+        (tmp_path / "d.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert main(command) == status
+    said = capsys.readouterr().err
+    assert (f"{answers.count('?')} rollout" in said) == bool(status)
+    assert ("completed without a score: the scorer had nothing to compare" in said) == bool(status)
 
 
 def without_model(command: list[str]) -> list[str]:

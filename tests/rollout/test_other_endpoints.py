@@ -231,6 +231,45 @@ def test_tool_calls_that_come_as_text_are_detected_and_the_setting_is_named(endp
     [play] = endpoint.plays().values()
     assert (play.status, play.kind) == (PlayStatus.FAILED, "ToolsUnsupported")
     assert "--tool-format text" in play.error
+    assert play.requests == 1, "the reply was paid for"
+    assert play.completion_tokens
+
+
+BILLED = {"prompt_tokens": 100, "completion_tokens": 10}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_malformed_replies_that_were_asked_for_again_are_counted(endpoint: Endpoint, stream: bool) -> None:
+    broken = {"body": {"choices": [{"message": "?", "delta": "?"}], "usage": BILLED}}
+    with OpenAIServer(Script(default=broken)) as server:
+        summary = endpoint.run(server.url, ["a"], stream=stream, max_retries=1)
+        assert summary.requests == server.seen.requests > 1
+    assert summary.owed == 1
+    assert (summary.prompt_tokens, summary.completion_tokens) == (100 * summary.requests, 10 * summary.requests)
+
+
+@pytest.mark.parametrize("judge", [None, "other"])
+@pytest.mark.parametrize("priced", [("m",), ("m", "other")], ids=str)
+def test_tokens_of_a_judge_are_counted_and_priced_as_its_own(
+    judge: str | None, priced: tuple[str, ...], endpoint: Endpoint
+) -> None:
+    prices = {"m": {"input": 1.0, "output": 2.0}, "other": {"input": 10.0, "output": 20.0}}
+    file = endpoint.folder / "prices.json"
+    file.write_text(json.dumps({name: prices[name] for name in priced}))
+    verdict = {"content": '{"reasoning": "same", "correct": true}', "usage": BILLED}
+    answer = {"content": "42", "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+    with OpenAIServer(Script(answers={'"references"': verdict}, default=answer)) as server:
+        summary = endpoint.run(server.url, ["a"], metric="llm_judge", judge_model=judge, prices=file)
+    assert (summary.mean, summary.requests) == (1.0, 2)
+    assert (summary.prompt_tokens, summary.completion_tokens) == (107, 13)
+    [play] = endpoint.plays().values()
+    assert (play.judge_prompt_tokens, play.judge_completion_tokens) == ((100, 10) if judge else (0, 0))
+    if judge is None:
+        assert summary.cost == pytest.approx((107 * 1.0 + 13 * 2.0) / 1e6)
+    elif "other" in priced:
+        assert summary.cost == pytest.approx((7 * 1.0 + 3 * 2.0 + 100 * 10.0 + 10 * 20.0) / 1e6)
+    else:
+        assert summary.cost is None, "the price of the judge is unknown"
 
 
 def test_with_tools_as_text_a_model_without_tool_support_plays(endpoint: Endpoint) -> None:

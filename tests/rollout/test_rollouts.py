@@ -35,7 +35,7 @@ from paragent.cli import main
 from paragent.driver import retry
 from paragent.envs.samples import sample_options, sample_path
 from paragent.models import Completion, Model, ModelSettings
-from paragent.rollout import running, worker
+from paragent.rollout import running, station, worker
 from paragent.rollout.benchmark import read_benchmark
 from paragent.rollout.clock import WorkClock
 from paragent.rollout.episode import PlayedEpisode
@@ -237,6 +237,19 @@ def test_a_blocked_event_loop_is_told_from_a_process_that_was_frozen() -> None:
     heart.beat()
     clock.advance(0.5)
     assert heart.silence() == 0.0
+
+
+def test_a_worker_without_room_for_a_thread_is_a_failure_of_infrastructure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(station, "start_thread", refused)
+        done = play(Script(), agent=f"{HERE}:Quick")
+    assert (done.status, done.kind) == (PlayStatus.INFRASTRUCTURE, "environment")
+    assert "can't start new thread" in done.error
+    assert done.ended
+    assert play(Script(), agent=f"{HERE}:Quick").status == "completed"
 
 
 def test_an_agent_of_ones_own_may_block() -> None:

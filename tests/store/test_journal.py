@@ -296,7 +296,7 @@ def test_statistics_count_failures_as_zero_and_show_both_means(tmp_path: Path) -
         journal.record([play("c", status=PlayStatus.FAILED, kind="ValueError")])
         journal.record([play("d", status=PlayStatus.INFRASTRUCTURE, kind="endpoint")])
         assert summarise(journal, 1).cost is None, "without prices it is unknown, not 0"
-        journal.set_meta(PRICES, '{"input": 2.0, "output": 4.0}')
+        journal.set_meta(PRICES, '{"model": {"input": 2.0, "output": 4.0}}')
         summary = summarise(journal, 1)
         assert (summary.mean, summary.mean_of_played) == (1 / 4, 1 / 3)
         assert summary.failures == {"ValueError": 1, "endpoint": 1}
@@ -307,6 +307,20 @@ def test_statistics_count_failures_as_zero_and_show_both_means(tmp_path: Path) -
         assert (summary.mean, summary.mean_of_played, summary.owed, summary.plays) == (0.5, 0.5, 0, 5)
         assert summary.cost is None
         assert summary.prompt_tokens is None
+
+
+def test_completed_rollouts_without_a_score_are_counted_where_one_was_to_be_expected(tmp_path: Path) -> None:
+    with Journal(tmp_path / "references") as journal:
+        journal.add_tasks(tasks())
+        journal.record([play("a"), play("b", score=0.0), play("c", status=PlayStatus.FAILED)])
+        assert summarise(journal, 1).unscored == 1
+    with Journal(tmp_path / "none") as journal:
+        journal.add_tasks([StoredTask(name, name, {"id": name, "question": "?", "answer": None}) for name in TASKS])
+        journal.add_tasks([StoredTask("e", "e", {"id": "e", "question": "?", "answer": []})])
+        journal.record([play("a"), play("e")])
+        assert summarise(journal, 1).unscored == 0, "nothing can be scored"
+        journal.record([play("b", score=1.0)])
+        assert summarise(journal, 1).unscored == 2, "others were"
 
 
 def test_pass_at_k() -> None:

@@ -139,6 +139,11 @@ def _status(summary: Summary, stopped: str, command: str) -> int:
     if failed:
         counts = ", ".join(f"{count:,} {name}" for name, count in failed.items())
         print(f"paragent: {counted(sum(failed.values()), 'rollout')} without a score: {counts}", file=sys.stderr)
+    if summary.unscored:
+        what = f"{counted(summary.unscored, 'rollout')} completed without a score"
+        print(
+            f"paragent: {what}: the scorer had nothing to compare; see --metric, and `paragent show`", file=sys.stderr
+        )
     if summary.owed:
         print(f"paragent: {counted(summary.owed, 'rollout')} left without a result", file=sys.stderr)
     if summary.out_of_turns:
@@ -150,7 +155,7 @@ def _status(summary: Summary, stopped: str, command: str) -> int:
         again = f"{command} --retry-failed" if failed and "--retry-failed" not in command else command
         what = "To continue, and play what failed again" if failed else "To continue"
         print(f"{what}:\n  {again}", file=sys.stderr)
-    return int(bool(failed or summary.owed or summary.out_of_turns))
+    return int(bool(failed or summary.owed or summary.unscored or summary.out_of_turns))
 
 
 def _dry_run(prepared: Prepared) -> int:

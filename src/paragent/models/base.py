@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import abc
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paragent._plugins import Family, Member
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["MODELS", "Completion", "GatePlace", "Model", "ModelSettings", "open_model"]
+__all__ = ["MODELS", "Completion", "GatePlace", "Model", "ModelSettings", "count_reply", "open_model", "reply_counter"]
 
 MODELS = Family(
     kind="model",
@@ -71,6 +72,23 @@ class Completion:
     usage: dict[str, int] | None
     """`prompt_tokens` and `completion_tokens` as the endpoint counted them; None where it did not say."""
     finish_reason: str = "stop"
+
+
+reply_counter: ContextVar[Callable[[str, dict[str, int] | None], None] | None] = ContextVar(
+    "paragent_reply_counter", default=None
+)
+"""Told the model's name and the token counts of replies that `count_reply` is called for."""
+
+
+def count_reply(model: str, usage: dict[str, int] | None) -> None:
+    """Count a reply that the rollout is not given as a `Completion`: a malformed one, one that raises an error, a judge's.
+
+    Args:
+        model: the name of the model.
+        usage: its token counts; None where the endpoint did not say.
+    """
+    if count := reply_counter.get():
+        count(model, usage)
 
 
 class Model(abc.ABC):

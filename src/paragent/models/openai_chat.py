@@ -12,7 +12,7 @@ import openai
 
 from paragent._text import well_formed_data
 from paragent.errors import ConfigError, EndpointDown, ToolsUnsupported
-from paragent.models.base import Completion, Model, ModelSettings
+from paragent.models.base import Completion, Model, ModelSettings, count_reply
 from paragent.models.endpoint_errors import cause_of, raise_if_final, retry_after, short_cause
 from paragent.models.limiter import Limiter
 from paragent.models.patience import Patience
@@ -92,6 +92,8 @@ class OpenAIChat(Model):
             except UnicodeEncodeError as error:
                 request, pause, why = _encodable(request, error), 0.0, "a lone surrogate"
             except (openai.APIError, ValueError) as error:
+                if isinstance(error, MalformedReply):
+                    count_reply(self.settings.name, error.usage)
                 pause, why = self._judge(error, patience, with_tools="tools" in request), short_cause(error)
             else:
                 return completion
@@ -109,6 +111,7 @@ class OpenAIChat(Model):
         if completion.message.get("tool_calls"):
             self._native_calls = True
         elif tools and not self._native_calls and calls_in(completion.message["content"] or "", tools):
+            count_reply(self.settings.name, completion.usage)
             raise ToolsUnsupported(
                 f"{self._host} returns tool calls of {self.settings.name!r} as text: use --tool-format text, or have the "
                 "server parse them (vLLM: --enable-auto-tool-choice --tool-call-parser ...)"

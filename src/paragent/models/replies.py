@@ -24,7 +24,11 @@ _SHOWN = 200
 
 
 class MalformedReply(ValueError):
-    """The endpoint's reply is not a chat completion."""
+    """The endpoint's reply is not a chat completion; `usage` has its token counts, zeros where it has none."""
+
+    def __init__(self, message: str, usage: Any = None) -> None:
+        super().__init__(message)
+        self.usage = _usage(usage) or {"prompt_tokens": 0, "completion_tokens": 0}
 
 
 def text_of(content: Any) -> str | None:
@@ -146,7 +150,8 @@ def read_reply(reply: Any) -> Completion:
     try:
         read = _Reply.model_validate(reply)
     except (ValidationError, RecursionError) as error:
-        raise MalformedReply(f"not a chat completion ({_reason(error)}): {_beginning(reply)}") from None
+        usage = reply.get("usage") if isinstance(reply, dict) else None
+        raise MalformedReply(f"not a chat completion ({_reason(error)}): {_beginning(reply)}", usage) from None
     [choice] = read.choices
     message: dict[str, Any] = {"role": "assistant", "content": choice.message.content}
     if calls := choice.message.tool_calls or choice.message.function_call:

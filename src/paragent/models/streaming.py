@@ -34,9 +34,9 @@ async def assemble(stream: AsyncIterator[Any]) -> dict[str, Any]:
                 for position, piece in enumerate(listed_calls(delta.get("tool_calls"))):
                     _add(calls, piece, position)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
-            raise MalformedReply(f"a chunk of the stream cannot be read ({error}): {str(chunk)[:200]}") from None
+            raise MalformedReply(f"a chunk of the stream cannot be read ({error}): {str(chunk)[:200]}", usage) from None
     if finish_reason is None:
-        raise MalformedReply("the stream was cut before the answer ended")
+        raise MalformedReply("the stream was cut before the answer ended", usage)
     message: dict[str, Any] = {"role": "assistant", "content": "".join(text) or None}
     if calls:
         message["tool_calls"] = [calls[index] for index in sorted(calls)]

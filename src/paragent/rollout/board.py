@@ -58,6 +58,8 @@ class Unfinished:
     requests: int
     prompt_tokens: int | None
     completion_tokens: int | None
+    judge_prompt_tokens: int
+    judge_completion_tokens: int
 
 
 class Board:
@@ -99,7 +101,7 @@ def _used(one: UnderWay, episode: PlayedEpisode) -> list[Any]:
     amounts = [
         None if episode.usage is None else episode.usage[name] for name in ("prompt_tokens", "completion_tokens")
     ]
-    return [one.task, one.attempt, one.started, episode.requests, *amounts]
+    return [one.task, one.attempt, one.started, episode.requests, *amounts, *episode.judge_usage.values()]
 
 
 @dataclass(slots=True)

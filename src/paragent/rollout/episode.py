@@ -37,10 +37,12 @@ class PlayedEpisode:
         self.max_retries = max_retries
         self.turns = 0
         self.requests = 0
-        """Turns for which the model was asked here."""
+        """Replies of models that came, those of a judge and those that could not be used included."""
         self.tool_calls = 0
         self.usage: dict[str, int] | None = {"prompt_tokens": 0, "completion_tokens": 0}
         """None as soon as the endpoint once did not say, or the agent asked somebody else."""
+        self.judge_usage = {"judge_prompt_tokens": 0, "judge_completion_tokens": 0}
+        """The part of `usage` that another model than the agent's used to score the answer."""
         self.steps: list[dict[str, Any]] = []
         self.ended = ""
         self._album = Album(environment.pictures_shown)
@@ -56,8 +58,7 @@ class PlayedEpisode:
         began = time.monotonic()
         completion = await self._model.complete(self._album.developed(self.messages), self.tools)
         self.turns += 1
-        self.requests += 1
-        self._count(completion.usage)
+        self.count(self._model.settings.name, completion.usage)
         self._find_calls(completion.message)
         _name_calls(completion.message, self.turns)
         self.messages.append(completion.message)
@@ -147,13 +148,20 @@ class PlayedEpisode:
             raise TurnsUsedUp(f"the rollout has had its {self.max_turns} turns (--max-turns)")
         self._begun += 1
 
-    def _count(self, usage: dict[str, int] | None) -> None:
+    def count(self, model: str, usage: dict[str, int] | None) -> None:
+        """Add a reply of a model to what the rollout used."""
+        self.requests += 1
         record_usage(requests=1, unknown=usage is None, **(usage or {}))
         if usage is None or self.usage is None:
             self.usage = None
-            return
-        for name, amount in usage.items():
-            self.usage[name] = self.usage.get(name, 0) + amount
+        else:
+            for name, amount in usage.items():
+                self.usage[name] = self.usage.get(name, 0) + amount
+        if model != self._model.settings.name and usage is not None:
+            judged = {name: usage.get(name.removeprefix("judge_"), 0) for name in self.judge_usage}
+            record_usage(**judged)
+            for name, amount in judged.items():
+                self.judge_usage[name] += amount
 
     def _step(self, kind: str, began: float, **facts: Any) -> None:
         now = time.monotonic()

@@ -58,7 +58,7 @@ class Prepared:
     play: PlaySettings
     path: Path
     identity: str
-    prices: dict[str, float] | None
+    prices: dict[str, dict[str, float]] | None
     machines: MachineSettings | None = None
     """What machines are like, if the environment needs some."""
 
@@ -316,18 +316,20 @@ def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "model"
 
 
-def _prices(config: RolloutConfig) -> dict[str, float] | None:
-    """Return the prices of the model, or None where they are unknown.
+def _prices(config: RolloutConfig) -> dict[str, dict[str, float]] | None:
+    """Return the prices of the `model` and, if that is another one, of the `judge`; None where the model's are unknown.
 
     Raises:
         ConfigError: the file of prices cannot be read.
     """
     if config.prices is None:
         return None
-    entry = read_settings(config.prices).get(config.model)
-    if entry is None:
-        return None
-    try:
-        return {name: float(entry[name]) for name in ("input", "output")}
-    except (TypeError, KeyError, ValueError) as error:
-        raise ConfigError(f"{config.prices}: {config.model} needs numbers `input` and `output`: {error!r}") from error
+    entries, prices = read_settings(config.prices), {}
+    for role, model in {"model": config.model, "judge": config.judge_model}.items():
+        if model is None or (entry := entries.get(model)) is None:
+            continue
+        try:
+            prices[role] = {name: float(entry[name]) for name in ("input", "output")}
+        except (TypeError, KeyError, ValueError) as error:
+            raise ConfigError(f"{config.prices}: {model} needs numbers `input` and `output`: {error!r}") from error
+    return prices if "model" in prices else None

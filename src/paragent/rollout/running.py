@@ -452,6 +452,9 @@ def _charge(play: Play, usage: Mapping[str, float]) -> None:
     play.prompt_tokens, play.completion_tokens = (
         None if unknown else int(usage.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")
     )
+    play.judge_prompt_tokens, play.judge_completion_tokens = (
+        int(usage.get(name, 0)) for name in ("judge_prompt_tokens", "judge_completion_tokens")
+    )
 
 
 def _lost_play(left: Unfinished) -> Play:
@@ -460,4 +463,5 @@ def _lost_play(left: Unfinished) -> Play:
     play.error, play.ended = "its worker died", time.time()
     play.requests, play.prompt_tokens = left.requests, left.prompt_tokens
     play.completion_tokens = left.completion_tokens
+    play.judge_prompt_tokens, play.judge_completion_tokens = left.judge_prompt_tokens, left.judge_completion_tokens
     return play

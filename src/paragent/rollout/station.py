@@ -16,8 +16,10 @@ from paragent._clock import Heartbeat
 from paragent._processes import end_own_group
 from paragent._threads import start_thread
 from paragent.envs import Shared, environment_class
+from paragent.errors import InfrastructureError
 from paragent.metrics import METRICS, open_metric
 from paragent.models import ModelSettings, open_model
+from paragent.models.base import count_reply
 from paragent.rollout.board import Board
 from paragent.rollout.holding import MachineDesk, PoolPlace
 
@@ -94,15 +96,22 @@ class Station:
         return self._metrics[name]
 
     def enter(self, rollout: UnderWay) -> None:
-        """Count a rollout, and show it."""
+        """Count a rollout, and show it.
+
+        Raises:
+            InfrastructureError: the system has no room for the thread that watches the event loop.
+        """
+        if self._beating is None:
+            self._heart.beat()
+            if os.getpid() != self.settings.driver:
+                try:
+                    start_thread(self._listen, name="paragent-heart")
+                except RuntimeError as error:
+                    raise InfrastructureError(f"this worker has no room for another thread: {error}") from error
+            self._beating = asyncio.create_task(self._beat())
         self.playing += 1
         if self.board:
             self.board.under_way.add(rollout)
-        if self._beating is None:
-            self._heart.beat()
-            self._beating = asyncio.create_task(self._beat())
-            if os.getpid() != self.settings.driver:
-                start_thread(self._listen, name="paragent-heart")
 
     def leave(self, rollout: UnderWay) -> None:
         """Count a rollout as ended."""
@@ -112,6 +121,7 @@ class Station:
 
     async def _ask(self, messages: Sequence[Mapping[str, Any]]) -> str:
         completion = await self._judge.complete([dict(message) for message in messages], [])
+        count_reply(self.settings.judge.name, completion.usage)  # the metric is given the text alone
         return str(completion.message.get("content") or "")
 
     async def _beat(self) -> None:

@@ -32,6 +32,7 @@ from paragent.errors import (
     TurnsUsedUp,
     UsageError,
 )
+from paragent.models.base import reply_counter
 from paragent.rollout.board import UnderWay
 from paragent.rollout.clock import WorkClock
 from paragent.rollout.config import RolloutConfig
@@ -86,15 +87,16 @@ class RolloutWorker:
     async def play(self, item: Item, attempt: int = 1) -> Play:
         """Play a task once."""
         play = Play(item.id, attempt, PlayStatus.COMPLETED, worker=here())
+        clock = WorkClock(self.settings.timeout)
+        shown = UnderWay(item.id, attempt, clock)
         try:
             station = station_for(self.settings)
-        except UsageError as error:
+            station.enter(shown)
+        except (UsageError, InfrastructureError) as error:
             _blame(play, error)
+            play.ended = time.time()
             return play
-        clock = WorkClock(self.settings.timeout)
         current_activity.set(clock)
-        shown = UnderWay(item.id, attempt, clock)
-        station.enter(shown)
         try:
             await self._play(station, item, play, shown)
         finally:
@@ -115,6 +117,7 @@ class RolloutWorker:
                     held = await machines.enter_async_context(_desk(station, environment).lease(f"{here()} {item.id}"))
                 model = held.thinking(station.model) if held else station.model
                 episode = shown.episode = PlayedEpisode(environment, model, settings.max_turns, settings.max_retries)
+                reply_counter.set(episode.count)
                 async with held.guarded() if held else contextlib.nullcontext():
                     await self._perform(station, environment, episode, item, play, clock, held)
             except Exception as error:  # noqa: BLE001 - whatever a play ends with is its result
@@ -321,6 +324,8 @@ def _note(play: Play, episode: PlayedEpisode) -> None:
     usage = episode.usage
     play.prompt_tokens = None if usage is None else usage["prompt_tokens"]
     play.completion_tokens = None if usage is None else usage["completion_tokens"]
+    for name, amount in episode.judge_usage.items():
+        setattr(play, name, amount)
     play.files = episode.files()
     play.trajectory = pack_trajectory(episode.trajectory())
 

@@ -112,9 +112,11 @@ def _schema() -> Any:
     schema, text = load_dotted("pyarrow:schema"), load_dotted("pyarrow:string")()
     whole, real = load_dotted("pyarrow:int64")(), load_dotted("pyarrow:float64")()
     kinds = {"attempt": whole, "turns": whole, "tool_calls": whole, "requests": whole, "prompt_tokens": whole}
+    kinds |= {"judge_prompt_tokens": whole, "judge_completion_tokens": whole}
     kinds |= {"completion_tokens": whole, "score": real, "seconds": real, "waited": real, "ended": real}
     names = "task attempt status score scores answer ending kind error turns tool_calls requests prompt_tokens "
-    names += "completion_tokens seconds waited ended worker question expected trajectory"
+    names += "completion_tokens judge_prompt_tokens judge_completion_tokens "
+    names += "seconds waited ended worker question expected trajectory"
     return schema([(name, kinds.get(name, text)) for name in names.split()])
 
 

@@ -32,14 +32,15 @@ CREATE TABLE plays (
     number INTEGER PRIMARY KEY, task TEXT NOT NULL, attempt INTEGER NOT NULL, status TEXT NOT NULL, decides INTEGER NOT NULL,
     score REAL, scores TEXT NOT NULL, answer TEXT, ending TEXT NOT NULL, kind TEXT NOT NULL, error TEXT NOT NULL,
     turns INTEGER NOT NULL, tool_calls INTEGER NOT NULL, requests INTEGER NOT NULL, prompt_tokens INTEGER,
-    completion_tokens INTEGER, seconds REAL NOT NULL, waited REAL NOT NULL, ended REAL NOT NULL, worker TEXT NOT NULL
+    completion_tokens INTEGER, judge_prompt_tokens INTEGER NOT NULL, judge_completion_tokens INTEGER NOT NULL,
+    seconds REAL NOT NULL, waited REAL NOT NULL, ended REAL NOT NULL, worker TEXT NOT NULL
 );
 CREATE UNIQUE INDEX decided ON plays (task, attempt) WHERE decides = 1;
 CREATE INDEX played ON plays (task, attempt);
 CREATE TABLE trajectories (play INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE sessions (number INTEGER PRIMARY KEY, started REAL NOT NULL, seconds REAL NOT NULL, results INTEGER NOT NULL);
 """
-_VERSION = "1"
+_VERSION = "2"
 _COLUMNS = [field.name for field in fields(Play) if field.name not in {"trajectory", "files", "number"}]
 _INSERT = f"INSERT INTO plays (number, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))})"  # noqa: S608 - names from above
 _PAGE = 500

@@ -94,6 +94,9 @@ class Play:
     prompt_tokens: int | None = 0
     """None: the endpoint did not say."""
     completion_tokens: int | None = 0
+    judge_prompt_tokens: int = 0
+    """The part of `prompt_tokens` that a judge used which is another model than the agent's, with another price."""
+    judge_completion_tokens: int = 0
     seconds: float = 0.0
     """Working time."""
     waited: float = 0.0
@@ -234,12 +237,13 @@ def _status(name: str, value: Any) -> PlayStatus:  # noqa: ARG001 - the form of 
     return PlayStatus(value)
 
 
+_COUNTS = ("attempt", "turns", "tool_calls", "requests")
 _COLUMNS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
     "status": (_status, PlayStatus.FAILED),
     **dict.fromkeys(("ending", "kind", "error", "worker"), (_text, "")),
     "task": (_text, ""),
     "answer": (_text, None),
-    **dict.fromkeys(("attempt", "turns", "tool_calls", "requests"), (_whole, 0)),
+    **dict.fromkeys((*_COUNTS, "judge_prompt_tokens", "judge_completion_tokens"), (_whole, 0)),
     **dict.fromkeys(("prompt_tokens", "completion_tokens"), (_whole, None)),
     "score": (_real, None),
     **dict.fromkeys(("seconds", "waited", "ended"), (_real, 0.0)),

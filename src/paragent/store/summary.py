@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["MACHINES", "PRICES", "Summary", "final_failures", "pass_at", "summarise"]
 
 PRICES = "prices"
-"""The journal's note, in JSON, of `input` and `output`, for a million tokens; without it the cost is unknown."""
+"""The journal's note, in JSON, of `input` and `output`, for a million tokens, of the `model` and, if there is one, of a `judge`
+that is another model; without it the cost is unknown."""
 MACHINES = "machines"
 """The journal's note, in JSON, of what came of the machines of all sessions: `hand_overs`, `leased_seconds`,
 `machine_seconds`."""
@@ -53,6 +54,8 @@ class Summary:
     """The 95 % interval of `mean`, from `standard_error`."""
     scored: int
     """How many results have a score."""
+    unscored: int = 0
+    """How many completed rollouts have no score although their task has a reference answer or other results have one."""
     pass_at: dict[int, float] = field(default_factory=dict)
     plays: int = 0
     """How often something was played, those plays included that others followed."""
@@ -105,6 +108,7 @@ def summarise(journal: Journal, attempts: int) -> Summary:
         means=_means(journal),
         out_of_turns=_out_of_turns(journal),
         machines=_machines(journal),
+        unscored=_unscored(journal),
         **_scores(journal, statuses),
         **_use(journal),
     )
@@ -115,6 +119,17 @@ def _out_of_turns(journal: Journal) -> bool:
         "SELECT count(*), total(ending = ?), max(score) FROM plays WHERE decides = 1", [TURNS_USED_UP]
     )
     return bool(results) and used_up == results and not best
+
+
+def _unscored(journal: Journal) -> int:
+    [(count,)] = journal.rows(
+        "SELECT count(*) FROM plays p LEFT JOIN tasks t ON t.id = p.task "
+        "WHERE decides = 1 AND status = ? AND score IS NULL "
+        "AND (coalesce(json_extract(t.body, '$.answer'), '[]') != '[]' "
+        "OR EXISTS (SELECT 1 FROM plays WHERE decides = 1 AND score IS NOT NULL))",
+        [PlayStatus.COMPLETED],
+    )
+    return int(count)
 
 
 def _failures(journal: Journal) -> dict[str, int]:
@@ -160,19 +175,36 @@ def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
 def _use(journal: Journal) -> dict[str, Any]:
     """Return what all plays used, those included that others followed."""
     prices = json.loads(journal.meta(PRICES) or "null")
-    [(plays, requests, worked, waited, prompt, completion, silent)] = journal.rows(
+    [(plays, requests, worked, waited, prompt, completion, silent, judge_prompt, judge_completion)] = journal.rows(
         "SELECT count(*), total(requests), total(seconds), total(waited), total(prompt_tokens), total(completion_tokens), "
-        "total(prompt_tokens IS NULL OR completion_tokens IS NULL) FROM plays"
+        "total(prompt_tokens IS NULL OR completion_tokens IS NULL), total(judge_prompt_tokens), "
+        "total(judge_completion_tokens) FROM plays"
     )
     return {
         "plays": plays,
         "prompt_tokens": None if silent else int(prompt),
         "completion_tokens": None if silent else int(completion),
         "requests": int(requests),
-        "cost": (prompt * prices["input"] + completion * prices["output"]) / 1e6 if prices and not silent else None,
+        "cost": None if silent else _cost(prices, prompt, completion, judge_prompt, judge_completion),
         "seconds_worked": worked,
         "seconds_waited": waited,
     }
+
+
+def _cost(
+    prices: Mapping[str, Mapping[str, float]] | None,
+    prompt: float,
+    completion: float,
+    judge_prompt: float,
+    judge_completion: float,
+) -> float | None:
+    """Return what tokens cost; those of a judge that is another model are priced as such. None where a price is unknown."""
+    if not prices or ((judge_prompt or judge_completion) and "judge" not in prices):
+        return None
+    model = prices["model"]
+    judge = prices.get("judge", model)
+    amount = (prompt - judge_prompt) * model["input"] + (completion - judge_completion) * model["output"]
+    return (amount + judge_prompt * judge["input"] + judge_completion * judge["output"]) / 1e6
 
 
 def _machines(journal: Journal) -> dict[str, float] | None:
