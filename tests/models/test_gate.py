@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -225,15 +226,15 @@ def test_each_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> Non
     with GateServer(8) as gate:
         worker = Participant(gate.place, 8)
         wait_until(lambda: bool(worker.heard) and bool(reports))
-        for happens in (
-            lambda: worker.member.throttled(None),
-            worker.member.troubled,
-            lambda: worker.member.answered(0.0),
-        ):
-            for _ in range(3):
-                before = sum(one.refused + one.troubled + one.answered for one in reports)
-                happens()
-                wait_until(lambda: sum(one.refused + one.troubled + one.answered for one in reports) == before + 1)  # noqa: B023
+        member = worker.member
+        events: list[Callable[[], None]] = [
+            lambda: member.throttled(None),
+            member.troubled,
+            lambda: member.answered(0.0),
+        ]
+        for number, happens in enumerate(event for event in events for _ in range(3)):
+            happens()
+            wait_until(lambda: sum(one.refused + one.troubled + one.answered for one in reports) == number + 1)  # noqa: B023
         worker.member.close()
     seen = [sum(getattr(one, name) for one in reports) for name in ("refused", "troubled", "answered")]
     assert seen == [3, 3, 3]

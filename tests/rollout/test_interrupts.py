@@ -153,7 +153,7 @@ def test_what_rollouts_had_used_that_an_interrupt_ended_is_counted(
     def losing(self: Run, *arguments: Any) -> None:
         cancel(self, *arguments)
         for number, response in self.ready.items():
-            usage = {"requests": 2, "prompt_tokens": 10, "completion_tokens": 5}
+            usage: dict[str, float] = {"requests": 2, "prompt_tokens": 10, "completion_tokens": 5}
             self.ready[number] = replace(response, status=TaskStatus.LOST, usage=usage)
 
     def interrupted(self: Run, timeout: float) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -128,7 +129,7 @@ def kept_of(bad: Play, folder: Path) -> Play:
     return kept["b"]
 
 
-WHOLE: dict[str, object] = {
+WHOLE: dict[str, Any] = {
     "score": 1.0,
     "scores": {"f1": 0.5, "em": 1.0},
     "answer": "42",
@@ -139,7 +140,7 @@ WHOLE: dict[str, object] = {
     "seconds": 2.5,
     "worker": "host:1",
 }
-PARTLY_STORABLE: list[tuple[dict[str, object], dict[str, object]]] = [
+PARTLY_STORABLE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"answer": ["a", "list"]}, {"answer": None}),
     ({"answer": 7}, {"answer": None}),
     ({"prompt_tokens": 2**64}, {"prompt_tokens": None}),
@@ -155,14 +156,15 @@ PARTLY_STORABLE: list[tuple[dict[str, object], dict[str, object]]] = [
 
 @pytest.mark.parametrize(("values", "kept"), PARTLY_STORABLE, ids=str)
 def test_a_value_that_cannot_be_stored_is_left_out_and_the_rest_of_the_result_is_kept(
-    values: dict[str, object], kept: dict[str, object], tmp_path: Path
+    values: dict[str, Any], kept: dict[str, Any], tmp_path: Path
 ) -> None:
     bad = play("b", files={"a.png": b"png"}, **(WHOLE | values))
     found = kept_of(bad, tmp_path)
     assert {name: getattr(found, name) for name in WHOLE} == WHOLE | kept
     assert (found.status, found.kind) == (PlayStatus.COMPLETED, "")
     assert next(iter(values)) in found.error or "f1" in found.error
-    assert found.trajectory["messages"][0]["content"] == "b"  # type: ignore[index]
+    trajectory: Any = found.trajectory
+    assert trajectory["messages"][0]["content"] == "b"
     assert (pictures_of(tmp_path / "run", "b", 1) / "a.png").read_bytes() == b"png"
 
 

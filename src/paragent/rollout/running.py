@@ -401,12 +401,12 @@ def _uninterrupted() -> Iterator[None]:
     handlers = {
         number: handler for number, handler in found.items() if callable(handler)
     }  # not those that end the process
-    held: list[int] = []
+    held: list[signal.Signals] = []
     holding = True
 
     def hold(number: int, frame: FrameType | None) -> None:
         if holding:
-            held.append(number)
+            held.append(signal.Signals(number))
         else:
             handlers[signal.Signals(number)](number, frame)
 
