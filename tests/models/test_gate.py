@@ -16,7 +16,7 @@ from paragent import RolloutConfig, run_parallel_rollout
 from paragent._clock import ManualClock
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import GatePlace
-from paragent.models.gate.division import Report, SharedLimit, divide
+from paragent.models.gate.division import Report, SharedLimit, divide, withheld
 from paragent.models.gate.member import GateMember
 from paragent.models.gate.server import GateServer
 from paragent.models.limiter import Limiter
@@ -41,6 +41,28 @@ def test_a_division_is_fair_and_never_too_much(limit: int, wishes: list[tuple[in
         assert all(shares[other] <= wanted[other] for other in shares), "nobody has spare ones while another lacks some"
 
 
+@given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 20), st.integers(0, 20))))
+def test_no_place_is_given_away_before_it_is_free(known: dict[str, tuple[int, int]]) -> None:
+    shares, in_flight = ({worker: pair[n] for worker, pair in known.items()} for n in (0, 1))
+    given_out = withheld(shares, in_flight)
+    assert all(min(in_flight[worker], shares[worker]) <= given_out[worker] <= shares[worker] for worker in shares)
+    possible = sum(max(given_out[worker], in_flight[worker]) for worker in shares)
+    assert possible <= max(sum(shares.values()), sum(in_flight.values()))
+    if sum(in_flight.values()) <= sum(shares.values()):
+        assert possible == sum(shares.values()), "and none is held back for nothing"
+
+
+def test_a_fall_that_old_reports_caused_is_taken_back() -> None:
+    shared = SharedLimit(100, ManualClock())
+    for worker in "ab":
+        shared.join(worker, 50)
+    shared.report("b", Report(in_flight=9, wanted=9))
+    shared.report("a", Report(in_flight=0, wanted=50, refused=50))
+    assert shared.pressure[1] == 9, "as far as is known, the endpoint has accepted nine"
+    shared.report("b", Report(in_flight=30, wanted=50, refused=20))
+    assert shared.pressure[1] == 30
+
+
 def test_what_one_worker_hears_holds_for_all() -> None:
     clock = ManualClock()
     shared = SharedLimit(16, clock)
@@ -50,7 +72,9 @@ def test_what_one_worker_hears_holds_for_all() -> None:
     shared.report("b", Report(in_flight=8, wanted=8))
     shared.report("a", Report(in_flight=0, wanted=8, refused=8, retry_after=5.0))
     assert (shared.pressure, shared.opens_in()) == ((8, 8), 5.0)
-    assert shared.shares() == {"a": 4, "b": 4}
+    assert shared.shares() == {"a": 0, "b": 4}, "b occupies the places that a will have"
+    shared.report("b", Report(in_flight=6, wanted=8))
+    assert shared.shares() == {"a": 2, "b": 4}
     shared.report("b", Report(in_flight=1, wanted=1))
     assert shared.shares() == {"a": 7, "b": 1}
     for _ in range(4):
@@ -68,6 +92,7 @@ def test_a_share_of_less_than_one_each_goes_round() -> None:
         shared.join(worker, 1)
         shared.report(worker, Report(in_flight=1, wanted=2))
     shared.report("a", Report(in_flight=0, wanted=2, refused=3))
+    shared.report("b", Report(in_flight=0, wanted=2, answered=1, seconds=1.0))
     seen = []
     for _ in range(4):
         seen.append({worker for worker, share in shared.shares().items() if share})

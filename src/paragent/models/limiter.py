@@ -71,6 +71,8 @@ class Limiter:
         """Seconds that an answer takes."""
         self._phase = _Phase.STEADY
         self._phase_ends = math.inf
+        self._fell_from = self._limit
+        """The number before the last fall."""
         self._round_answered = self._round_refused = 0
         self._noise = 0.0
         """The share of refusals that fewer requests at a time did not avoid."""
@@ -137,7 +139,7 @@ class Limiter:
     def throttled(self, retry_after: float | None) -> bool:
         """The endpoint refused a request, which still counts as in flight, and named a time to wait, or not.
 
-        Returns whether it refuses more than is tolerated; else this one was unlucky, and may be made again soon.
+        Returns whether it refuses most requests, so that pauses should grow; else this one may be made again soon.
         """
         now = self._clock()
         self._recent.add(now, self._limit, self._typical, refused=1)
@@ -146,6 +148,7 @@ class Limiter:
         accepted = max(0.0, self.in_flight - 1.0)
         above = self._recent.refusals(accepted) > self.tolerated
         if self._phase is _Phase.STEADY and self._recent.refusals(accepted, doubt=1.0) > self.tolerated:
+            self._fell_from = self._limit
             self._enter(_Phase.FALLING, now + self._window)
         if self._phase is _Phase.FALLING:
             self._limit = max(1.0, min(self._limit, max(accepted, _SERVED * self._recent.served)))
@@ -156,7 +159,12 @@ class Limiter:
             self._cooling.append(now + min(self._typical, _LONGEST_COOLING))
         if retry_after and above:
             self._closed_until = max(self._closed_until, now + retry_after)
-        return above
+        return self._recent.refusals(accepted) > max(self.tolerated, _MOST_NOISE)
+
+    def seen_in_flight(self) -> None:
+        """`in_flight` was counted anew. More than the number fell to was accepted, so it fell too far."""
+        if self._phase is _Phase.FALLING:
+            self._limit = max(self._limit, min(float(self.in_flight), self._fell_from))
 
     def troubled(self) -> None:
         """The endpoint failed by its own fault."""

@@ -97,14 +97,16 @@ class _Connection(asyncio.Protocol):
     def _chat(self, request: dict[str, Any]) -> None:
         seen = self._seen
         seen.requests += 1
-        seen.in_flight += 1
-        seen.most_in_flight = max(seen.most_in_flight, seen.in_flight)
+        seen.most_in_flight = max(seen.most_in_flight, seen.in_flight + 1)
         if self._keep:
             seen.bodies.append(request)
         fault = self._script.fault()
         most = self._script.most_at_once
-        if fault is None and most and seen.in_flight > most:
-            fault = Fault(429)
+        if fault is None and most and seen.in_flight >= most:
+            seen.refused += 1
+            self._reply(429, _error("too many requests at once", ""))  # at once, as real endpoints do
+            return
+        seen.in_flight += 1
         asyncio.get_running_loop().call_later(self._script.latency, self._answer, request, fault)
 
     def _answer(self, request: dict[str, Any], fault: Fault | None) -> None:

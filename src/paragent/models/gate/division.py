@@ -11,7 +11,7 @@ from paragent.models.limiter import Limiter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Report", "SharedLimit", "divide"]
+__all__ = ["Report", "SharedLimit", "divide", "withheld"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class SharedLimit:
             limiter.leave()
         for _ in range(report.troubled):
             limiter.troubled()
+        limiter.seen_in_flight()  # reports of workers come one after the other: those of a fall may have been old
 
     def opens_in(self) -> float:
         """Return the seconds until the endpoint wants to hear from anybody again."""
@@ -85,11 +86,26 @@ class SharedLimit:
         start = self._turn % max(1, len(workers))
         order = workers[start:] + workers[:start]
         wanted = {worker: min(self._reports[worker].wanted, self._most[worker]) for worker in order}
-        return divide(self._limiter.limit, wanted, self._most)
+        shares = divide(self._limiter.limit, wanted, self._most)
+        return withheld(shares, {worker: self._reports[worker].in_flight for worker in order})
 
     def rotate(self) -> None:
         """Let what cannot be divided evenly go to others from now on."""
         self._turn += 1
+
+
+def withheld(shares: Mapping[str, int], in_flight: Mapping[str, int]) -> dict[str, int]:
+    """Return shares without the places that other workers still occupy: they have more in flight than their share.
+
+    A place that is given to somebody else before it is free only leads to a refusal.
+    """
+    occupied = sum(max(0, in_flight[worker] - share) for worker, share in shares.items())
+    left = dict(shares)
+    for worker, share in shares.items():
+        held_back = min(occupied, max(0, share - in_flight[worker]))
+        left[worker] -= held_back
+        occupied -= held_back
+    return left
 
 
 def divide(limit: int, wanted: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
