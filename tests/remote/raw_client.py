@@ -14,7 +14,19 @@ from paragent.rpc.token import load_token
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from paragent.rpc import Address
+
+
+class Bomb:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def __reduce__(self) -> Any:
+        return open, (self._path, "w")
 
 
 class RawClient:

@@ -32,23 +32,13 @@ from paragent.rpc import Address, load_token
 from paragent.rpc.loop import run
 from paragent.rpc.server import RpcServer
 from tests.remote.crew import Team, Worker
-from tests.remote.raw_client import RawClient
+from tests.remote.raw_client import Bomb, RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from paragent.rpc.server import ServerStream
-
-
-class Bomb:
-    """Creates a file where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
-
-    def __reduce__(self) -> Any:
-        return open, (self._path, "w")
 
 
 class EvilService:

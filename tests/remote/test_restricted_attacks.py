@@ -36,23 +36,13 @@ from paragent.rpc.limits import Limits
 from paragent.rpc.loop import run
 from paragent.rpc.server import RpcServer
 from tests.remote.crew import Worker
-from tests.remote.raw_client import RawClient
+from tests.remote.raw_client import Bomb, RawClient
 from tests.remote.spawner import Spawner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from paragent.rpc.server import ServerStream
-
-
-class Bomb:
-    """Creates a file where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
-
-    def __reduce__(self) -> Any:
-        return open, (self._path, "w")
 
 
 class EvilService:
