@@ -74,7 +74,7 @@ $(MACHINES): Makefile | $(LIGHT)
 	$(install)
 
 # A desktop to clone: its image, and its state after a boot. Nothing happens if both are there and nothing has changed.
-$(IMAGES): $(shell find src/paragent/vms -name '*.py') Makefile | $(MACHINES)
+$(IMAGES): $(shell find src/paragent/machines src/paragent/guest -name '*.py') Makefile | $(MACHINES)
 	@echo "==> building the desktop that machines are cloned from (some minutes, the first time)"
 	@if $(BIN)/paragent vm build desktop --freeze; then touch $@; else echo "no QEMU desktop here; those of this host are used"; fi
 

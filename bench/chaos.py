@@ -23,16 +23,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from paragent import RolloutConfig, run_parallel_rollout
-from paragent.envs.samples import sample_path
+from paragent.demo.samples import sample_path
 from paragent.errors import Interrupted, MachineFailed
+from paragent.machines.cleanup import cache_folder, marked_processes
+from paragent.machines.guest_client import ask
 from paragent.store import Journal
-from paragent.testing.scripts import alive, wait_until
-from paragent.vms.folders import cache_folder
-from paragent.vms.guest_http import ask
-from paragent.vms.ownership import marked_processes
+from paragent.testing.programs import alive, wait_until
 
 if TYPE_CHECKING:
-    from paragent.rollout.tally import Tally
+    from paragent.rollout.live_status import Tally
     from paragent.store import Summary
 
 __all__ = ["main"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pool import proportional
 from paragent import RolloutConfig, VMPoolManager, run_parallel_rollout
-from paragent.envs.samples import sample_path
+from paragent.demo.samples import sample_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from bench.measure import Contender, Measurement, Run, Target
 from paragent import VMPoolManager
-from paragent._clock import ManualClock
-from paragent._ids import new_id
-from paragent.vms.face import LeaseRequest
-from paragent.vms.ledger import EffectKind, Ledger
+from paragent._internal.clock import ManualClock
+from paragent._internal.ids import new_id
+from paragent.machines.lease import LeaseRequest
+from paragent.machines.state_machine import EffectKind, Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 
 from paragent.errors import MachineFailed
-from paragent.vms.providers import Instance
-from paragent.vms.providers.base import GUEST_PORT
-from paragent.vms.providers.qemu.hardware import Drives
-from paragent.vms.providers.qemu.monitor import Monitor
-from paragent.vms.providers.qemu.provider import QemuProvider, _Clone
-from paragent.vms.providers.qemu.started import Started
+from paragent.machines.providers import Instance
+from paragent.machines.providers.base import GUEST_PORT
+from paragent.machines.providers.qemu.hardware import Drives
+from paragent.machines.providers.qemu.monitor import Monitor
+from paragent.machines.providers.qemu.process import Started
+from paragent.machines.providers.qemu.provider import QemuProvider, _Clone
 
 __all__ = ["BootEach", "SnapshotLoad"]
 

@@ -18,9 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.measure import Contender, Measurement, Target
-from paragent._clock import ManualClock
-from paragent.models.limiter import Limiter
-from paragent.models.patience import Patience
+from paragent._internal.clock import ManualClock
+from paragent.models.rate_limit.limiter import Limiter
+from paragent.models.retry import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

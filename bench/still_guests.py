@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from paragent._ids import new_id
-from paragent.vms.providers import Instance, Provider
+from paragent._internal.ids import new_id
+from paragent.machines.providers import Instance, Provider
 
 if TYPE_CHECKING:
     from collections.abc import Collection

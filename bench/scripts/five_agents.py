@@ -22,7 +22,7 @@ def ready(count, **where):
 size = int(sys.argv[1])
 first, cold = ready(size)
 more, warm = ready(size, own_process=True)
-from paragent.remote.children.nursery import close_nursery  # noqa: E402
+from paragent.remote.children.pool import close_nursery  # noqa: E402
 from paragent.remote.client.links import close_links  # noqa: E402
 
 started = time.perf_counter()

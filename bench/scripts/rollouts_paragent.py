@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 from paragent import Environment, RolloutConfig, tool
-from paragent.rollout.preparing import prepare
-from paragent.rollout.running import Session
+from paragent.rollout.prepare import prepare
+from paragent.rollout.session import Session
 
 
 class Calculator(Environment):

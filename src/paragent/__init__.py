@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paragent.agents import AgentBase, ParallelizableAgent
     from paragent.agents.chat import ChatAgent
-    from paragent.agents.playing import Played
-    from paragent.agents.rpc_agent import RpcAgent
-    from paragent.config import EngineName, RunConfig
-    from paragent.config.program import init
+    from paragent.agents.proxy import RpcAgent
+    from paragent.agents.session import Played
+    from paragent.config import EngineName, RunConfig, init
     from paragent.engines import RuntimeEngine
     from paragent.engines.inline import InlineRuntime
     from paragent.engines.local import LocalRuntime
@@ -63,24 +62,23 @@ if TYPE_CHECKING:
         UsageError,
         WorkerLost,
     )
+    from paragent.machines import Lease, Machine, MachineSettings, MachineState, PoolClient, VMPoolManager
     from paragent.messages import ActionModel, Msg
     from paragent.remote import DistConf, concurrent
     from paragent.remote.client.result import Result, wait
     from paragent.remote.client.stream import RemoteStream
     from paragent.remote.launcher import RpcAgentServerLauncher
     from paragent.rollout import RolloutConfig, RolloutWorker, run_parallel_rollout
-    from paragent.rpc import Limits, TlsConf
     from paragent.runners import Progress, Runners, exec_tasks
     from paragent.tasks import ErrorInfo, Item, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
-    from paragent.vms import Lease, Machine, MachineSettings, MachineState, PoolClient, VMPoolManager
+    from paragent.transport import Limits, TlsConf
 
 _ROOMS = {
     "agents": ("AgentBase", "ParallelizableAgent"),
     "agents.chat": ("ChatAgent",),
-    "agents.playing": ("Played",),
-    "agents.rpc_agent": ("RpcAgent",),
-    "config": ("EngineName", "RunConfig"),
-    "config.program": ("init",),
+    "agents.session": ("Played",),
+    "agents.proxy": ("RpcAgent",),
+    "config": ("EngineName", "RunConfig", "init"),
     "engines": ("RuntimeEngine",),
     "engines.inline": ("InlineRuntime",),
     "engines.local": ("LocalRuntime",),
@@ -134,10 +132,10 @@ _ROOMS = {
     "remote.client.stream": ("RemoteStream",),
     "remote.launcher": ("RpcAgentServerLauncher",),
     "rollout": ("RolloutConfig", "RolloutWorker", "run_parallel_rollout"),
-    "rpc": ("Limits", "TlsConf"),
+    "transport": ("Limits", "TlsConf"),
     "runners": ("Progress", "Runners", "exec_tasks"),
     "tasks": ("ErrorInfo", "Item", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
-    "vms": ("Lease", "Machine", "MachineSettings", "MachineState", "PoolClient", "VMPoolManager"),
+    "machines": ("Lease", "Machine", "MachineSettings", "MachineState", "PoolClient", "VMPoolManager"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -48,8 +48,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent._wording import counted
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -96,6 +94,10 @@ __all__ = [
 ]
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 class ParagentError(Exception):
     """The root of the tree: catch this to catch everything that paragent raises on purpose."""
 
@@ -132,7 +134,7 @@ class BadData(UsageError, ValueError):
         shown = "".join(f"\n  {source}:{line}: {reason}" for line, reason in self.problems[:10])
         more = f"\n  ... and {len(self.problems) - 10} more" if len(self.problems) > 10 else ""
         super().__init__(
-            f"{counted(len(self.problems), 'line')} cannot be read as a task; nothing was started:{shown}{more}"
+            f"{_counted(len(self.problems), 'line')} cannot be read as a task; nothing was started:{shown}{more}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -255,7 +257,7 @@ class SubAgentsFailed(AgentError):
         self.errors = dict(errors)
         listed = "; ".join(f"{name}: {error.error_type}: {error.message}" for name, error in self.errors.items())
         super().__init__(
-            f"{counted(len(self.errors), 'sub-agent')} failed: {listed}. "
+            f"{_counted(len(self.errors), 'sub-agent')} failed: {listed}. "
             "Pass aggregate_func= to go on with the answers of the others"
         )
 
@@ -354,5 +356,5 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, responses: Mapping[str, Any]) -> None:
         self.responses = dict(responses)
         done = sum(1 for response in self.responses.values() if getattr(response, "success", False))
-        told = f"{done:,} of {counted(len(self.responses), 'task')} had succeeded; the others are cancelled"
+        told = f"{done:,} of {_counted(len(self.responses), 'task')} had succeeded; the others are cancelled"
         super().__init__(f"interrupted: {told if self.responses else 'what was under way is cancelled'}")

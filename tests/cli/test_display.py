@@ -7,9 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from paragent.cli.display import clock, line, picture
-from paragent.rollout.board import Sighting
+from paragent.rollout.live_status import Sighting, Tally
 from paragent.rollout.machines import MachinesSeen
-from paragent.rollout.tally import Tally
 from paragent.store import Play, PlayStatus
 
 

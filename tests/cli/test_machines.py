@@ -12,8 +12,8 @@ import pytest
 
 from paragent import PoolClient
 from paragent.cli import main
-from paragent.testing.scripts import wait_until
-from paragent.vms.images import Image, image_folder
+from paragent.machines.images import Image, image_folder
+from paragent.testing.programs import wait_until
 
 PARAGENT = [sys.executable, "-m", "paragent"]
 

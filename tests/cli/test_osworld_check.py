@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from paragent.cli import main
-from paragent.envs.osworld.coverage import coverage_of
-from paragent.envs.osworld.evaluating.differences import DIFFERENCES
-from paragent.envs.osworld.evaluating.families import GETTERS, METRICS
-from paragent.envs.osworld.task_files import read_tasks
 from paragent.errors import BadData, ConfigError
+from paragent.osworld.coverage import DIFFERENCES, coverage_of
+from paragent.osworld.evaluators.registry import GETTERS, METRICS
+from paragent.osworld.task_files import read_tasks
 
 RULE = {"type": "rule", "rules": {"expected": "x"}}
 PLAIN = {"func": "exact_match", "result": RULE, "expected": RULE}

@@ -19,14 +19,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from paragent._safe_console import SafeConsole
-from paragent._terminal import SafeStream, behind, printable, safe_streams
+from paragent._internal.console import SafeConsole
+from paragent._internal.text import SafeStream, behind, printable, safe_streams
 from paragent.cli.display import line, picture
 from paragent.cli.main import main
 from paragent.cli.tables import console
 from paragent.config import RunConfig
-from paragent.rollout.board import Sighting
-from paragent.rollout.tally import Tally
+from paragent.rollout.live_status import Sighting, Tally
 from paragent.runners.progress import open_reporter
 from paragent.store import Play, PlayStatus
 from tests.cli.test_runs import made_run

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paragent import MachineSettings, RunConfig, Task, VMPoolManager
-from paragent._numbers import MOST_SECONDS, finite, seconds, whole
+from paragent._internal.validation import MOST_SECONDS, finite, seconds, whole
 from paragent.envs import open_environment
 from paragent.errors import ConfigError
-from paragent.remote.dist import DistConf
+from paragent.machines.state_machine import Ledger
 from paragent.remote.launcher import RpcAgentServerLauncher
+from paragent.remote.placement import DistConf
 from paragent.rollout.config import RolloutConfig
-from paragent.vms.ledger import Ledger
 
 NEVER = [math.nan, math.inf, -math.inf, -1, -0.5, True, 1e300]
 """What no duration is."""

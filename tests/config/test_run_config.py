@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paragent import ConfigError, EngineName, RunConfig, Task
-from paragent.config.run_config import usable_cores
+from paragent.config import usable_cores
 
 
 def test_defaults_fit_the_machine() -> None:

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from paragent import RunConfig, Runners, Task
-from paragent.testing import IsolationContract, behaviours
+from paragent.testing import IsolationContract
+from paragent.testing import agents as behaviours
 from paragent.testing.engine_contract import comparable
 
 

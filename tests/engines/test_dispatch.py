@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from paragent.engines._scheduler import Dispatch, Limits, Pace, Seat
 from paragent.engines.base import Call
-from paragent.engines.pool.dispatch import Dispatch, Limits, Seat
-from paragent.engines.pool.pace import Pace
-from paragent.parcels import Parcel
+from paragent.serialization import Parcel
 from paragent.tasks import Ending, Outcome
 
 TARGET = Parcel(b"", {})

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from paragent import RunConfig, Runners, Task
+from paragent.engines._worker_handle import Manifest
 from paragent.engines.base import Call
-from paragent.engines.pool.manifest import Manifest
-from paragent.parcels import Parcel
-from paragent.parcels.codebook import MODULES, known_code
+from paragent.serialization import Parcel
+from paragent.serialization.code_cache import MODULES, known_code
 from tests.engines.threads import ThreadRuntime
 
 

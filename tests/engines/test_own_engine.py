@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from paragent import RunConfig, Runners, UnknownName
-from paragent.testing import IsolationContract, behaviours
+from paragent.testing import IsolationContract
+from paragent.testing import agents as behaviours
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_engine.py"

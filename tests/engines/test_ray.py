@@ -11,7 +11,8 @@ import ray
 
 from paragent import EngineFailed, RunConfig, Runners, Task
 from paragent.engines import open_engine
-from paragent.testing import behaviours, scripts
+from paragent.testing import agents as behaviours
+from paragent.testing import programs as scripts
 from tests.engines.cluster_contract import ClusterContract
 
 if TYPE_CHECKING:

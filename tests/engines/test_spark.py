@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from paragent import RunConfig, Runners, Task
-from paragent.testing import behaviours
+from paragent.testing import agents as behaviours
 from tests.engines.cluster_contract import ClusterContract
 
 if TYPE_CHECKING:

@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import ConfigError, EngineFailed, MissingExtra, RunConfig, Runners, Task
-from paragent._clock import ManualClock
-from paragent._threads import fatal
+from paragent._internal.clock import ManualClock
+from paragent._internal.threads import fatal
+from paragent.engines import _node_agent as hosting
+from paragent.engines import _node_agent as station
+from paragent.engines import _node_protocol as orders
 from paragent.engines import open_engine
+from paragent.engines._listener import Reception
+from paragent.engines._node_auth import CHALLENGE, NotProven, admit, introduce
+from paragent.engines._node_handle import StationMember
+from paragent.engines._worker_handle import Tidings
 from paragent.engines.base import Call
-from paragent.engines.pool.reception import Reception
-from paragent.engines.pool.station_member import StationMember
-from paragent.engines.pool.supervisor import Tidings
-from paragent.engines.station import hosting, orders, station
-from paragent.engines.station.proof import CHALLENGE, NotProven, admit, introduce
-from paragent.engines.wire import encode
-from paragent.parcels.packing import Packer
+from paragent.serialization.packing import Packer
 from paragent.tasks import Ending
-from paragent.testing import IsolationContract, behaviours, scripts
+from paragent.testing import IsolationContract
+from paragent.testing import agents as behaviours
+from paragent.testing import programs as scripts
+from paragent.worker.protocol import encode
 from tests.engines.threads import ThreadRuntime
 
 if TYPE_CHECKING:

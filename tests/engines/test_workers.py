@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from paragent import EngineFailed, RunConfig, Runners, Task, TaskStatus
-from paragent._threads import raise_in_thread
+from paragent._internal.threads import raise_in_thread
 from paragent.engines import Call, open_engine
-from paragent.engines.pool.pooled import PooledRuntime
-from paragent.engines.worker.hands import Hands
-from paragent.engines.worker.output import LONGEST_LINE, Line, MarkedStream
-from paragent.parcels.packing import Packer
-from paragent.tasks import Ending, Outcome
-from paragent.tasks.recording import current_recording, record_usage
-from paragent.testing import behaviours, scripts
+from paragent.engines._process_pool import PooledRuntime
+from paragent.serialization.packing import Packer
+from paragent.tasks import Ending, Outcome, current_recording, record_usage
+from paragent.testing import agents as behaviours
+from paragent.testing import programs as scripts
+from paragent.worker.executor import Hands
+from paragent.worker.output import LONGEST_LINE, Line, MarkedStream
 
 ONE = RunConfig(worker_num=1, concurrency=4)
 
@@ -270,7 +270,7 @@ import importlib.machinery, sys
 from paragent import RunConfig
 from paragent.engines.local import LocalRuntime
 from paragent.engines.base import Call
-from paragent.parcels.packing import Packer
+from paragent.serialization.payload import Packer
 
 for name in [name for name in sys.modules if name.partition(".")[0] == "logging"]:
     del sys.modules[name]
@@ -343,6 +343,6 @@ def test_a_worker_that_prints_faster_than_the_driver_reads_does_not_grow(monkeyp
     def slowly(lines: list[Line]) -> None:
         time.sleep(0.02 * len(lines))
 
-    monkeypatch.setattr("paragent.engines.pool.pooled.show", slowly)
+    monkeypatch.setattr("paragent.engines._process_pool.show", slowly)
     grown = Runners.sync_run(None, print_much, ONE).unwrap()
     assert grown < 100 << 10, f"the worker has grown by {grown >> 10} MB"

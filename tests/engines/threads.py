@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from paragent.engines.pool.cluster import Cluster
-from paragent.engines.pool.clustered import ClusterRuntime
-from paragent.engines.station import hosting
+from paragent.engines import _node_agent as hosting
+from paragent.engines._cluster import Cluster, ClusterRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paragent.engines.station.orders import Posting
+    from paragent.engines._node_protocol import Posting
 
 
 class ThreadCluster(Cluster):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paragent.vms import Machine, VMPoolManager
+from paragent.machines import Machine, VMPoolManager
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from paragent.envs import ENVIRONMENTS, Environment, Shared, ToolFailed, ToolResult, environment_class, tool
-from paragent.envs.typed import convert
+from paragent.envs.schema import convert
 from paragent.errors import ConfigError, EnvironmentFailed, MissingExtra, UnknownName
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from paragent.envs.samples import sample_options
+from paragent.demo.samples import sample_options
+from paragent.machines import Machine
 from paragent.tasks import Item
 from paragent.testing import EnvironmentContract
-from paragent.vms import Machine
 
 BODY = "def double(x):\n    return x * 2"
 

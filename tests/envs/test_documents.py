@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paragent.envs import ENVIRONMENTS, environment_class
-from paragent.metrics import METRICS
+from paragent.scorers import METRICS
 from paragent.tasks import Item
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()

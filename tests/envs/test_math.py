@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from paragent.demo.samples import sample_path
 from paragent.envs import ToolResult, open_environment
 from paragent.envs.math.calculator import compute
-from paragent.envs.samples import sample_path
 from paragent.tasks import Item
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paragent.envs.networks import is_public
-from paragent.vms.providers.qemu.network import closed_networks
+from paragent._internal.networks import is_public
+from paragent.machines.providers.qemu.network import closed_networks
 
 PRIVATE = [
     "0.0.0.0/8",

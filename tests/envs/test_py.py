@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+from paragent.demo.samples import sample_path
 from paragent.envs import ToolResult, open_environment
-from paragent.envs.samples import sample_path
 from paragent.errors import ConfigError, MissingProgram
 from paragent.tasks import Item
 

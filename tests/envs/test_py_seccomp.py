@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paragent.bounded import Limits, Partner, far_side
 from paragent.envs import open_environment
 from paragent.envs.py import sandbox
 from paragent.envs.py.seccomp import JOIN_SESSION_KEYRING, UnsupportedMachine, filter_program, keyctl_number
 from paragent.errors import MissingProgram
+from paragent.subprocesses import Limits, Partner
+from paragent.subprocesses import child_main as far_side
 
 _ADD_KEY = {"x86_64": 248, "aarch64": 217}[platform.machine()]
 _SESSION = -3

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
+from paragent.demo.samples import sample_options, sample_path
 from paragent.envs import open_environment
-from paragent.envs.rag.citing import citation, cited
-from paragent.envs.rag.index import open_index
-from paragent.envs.rag.knowledge import Document, passages, read_documents
-from paragent.envs.samples import sample_options, sample_path
+from paragent.envs.rag.environment import citation, cited
+from paragent.envs.rag.index import Document, open_index, passages, read_documents
 from paragent.errors import ConfigError, EnvironmentFailed
+from paragent.machines.cleanup import cache_folder
 from paragent.tasks import Item
 from paragent.testing import OpenAIServer
-from paragent.vms.folders import cache_folder
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

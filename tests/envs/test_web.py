@@ -21,12 +21,12 @@ from typing import Any
 import psutil
 import pytest
 
+from paragent.demo.samples import sample_options, sample_path
 from paragent.envs import Environment, Shared, open_environment
-from paragent.envs.samples import sample_options, sample_path
 from paragent.envs.web.browser import FLAGS, find_chromium
 from paragent.envs.web.environment import WebEnvironment
-from paragent.envs.web.gate import Gate, Refused
-from paragent.envs.web.searching import BACKENDS
+from paragent.envs.web.search import BACKENDS
+from paragent.envs.web.ssrf_proxy import Gate, Refused
 from paragent.errors import ConfigError, EnvironmentFailed, MissingProgram
 from paragent.tasks import Item
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from paragent._clock import ManualClock
+from paragent._internal.clock import ManualClock
 from paragent.errors import ConfigError, ContextFull, EndpointDown, EndpointRefused, RequestRejected
 from paragent.models import Completion, ModelSettings, open_model
-from paragent.models.limiter import Limiter
-from paragent.models.patience import Patience
-from paragent.models.secrets import DEFAULT_URL, endpoint_from_environment, read_env_file
+from paragent.models.credentials import DEFAULT_URL, endpoint_from_environment, read_env_file
+from paragent.models.rate_limit.limiter import Limiter
+from paragent.models.retry import Patience
 from paragent.testing import Fault, OpenAIServer, Script
 
 ASK = [{"role": "user", "content": "what is it?"}]

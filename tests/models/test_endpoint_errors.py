@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paragent._faults import described, root_cause
+from paragent._internal.tracebacks import described, root_cause
 from paragent.errors import EndpointDown
-from paragent.models.endpoint_errors import retry_after
+from paragent.models.retry import retry_after
 
 NOW = 1_700_000_000.0
 

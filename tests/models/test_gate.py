@@ -13,16 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paragent import RolloutConfig, run_parallel_rollout
-from paragent._clock import ManualClock
+from paragent._internal.clock import ManualClock
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import GatePlace
-from paragent.models.gate.division import Report, SharedLimit, divide, withheld
-from paragent.models.gate.member import GateMember
-from paragent.models.gate.server import GateServer
-from paragent.models.limiter import Limiter
-from paragent.rollout.tally import Tally
+from paragent.models.rate_limit.client import GateMember
+from paragent.models.rate_limit.limiter import Limiter, Report, SharedLimit, divide, withheld
+from paragent.models.rate_limit.server import GateServer
+from paragent.rollout.live_status import Tally
 from paragent.testing import Fault, OpenAIServer, Script
-from paragent.testing.scripts import wait_until
+from paragent.testing.programs import wait_until
 
 ASK = [{"role": "user", "content": "what is it?"}]
 
@@ -268,7 +267,7 @@ def test_each_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_member_whose_own_code_fails_leaves_its_worker_to_decide_and_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("paragent.models.gate.member._PAUSE", 0.1)
+    monkeypatch.setattr("paragent.models.rate_limit.client._PAUSE", 0.1)
     with GateServer(8) as gate:
         worker = Participant(gate.place, 8)
         wait_until(lambda: worker.heard == [8])

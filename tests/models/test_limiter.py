@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.rate_limits import ENDPOINTS, Endpoint, FixedLimit, Simulation, best_fixed
-from paragent._clock import ManualClock
-from paragent.models.limiter import Limiter
+from paragent._internal.clock import ManualClock
+from paragent.models.rate_limit.limiter import Limiter
 
 KNOWN = {endpoint.name: endpoint for endpoint in ENDPOINTS}
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paragent.models.openai import assemble
 from paragent.models.replies import MalformedReply, read_reply
-from paragent.models.streaming import assemble
 
 SURROGATE = "\ud800"
 

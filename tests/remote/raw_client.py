@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from paragent.remote.conversation import Conversation
+from paragent.remote.protocol import CLASS, NEW
+from paragent.remote.reliable_stream import Conversation
 from paragent.remote.values import encode_argument
-from paragent.remote.wire import CLASS, NEW
-from paragent.rpc.client import ClientStream, connect
-from paragent.rpc.loop import run
-from paragent.rpc.token import load_token
+from paragent.transport.auth import load_token
+from paragent.transport.client import ClientStream, connect
+from paragent.transport.loop import run
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from paragent.rpc import Address
+    from paragent.transport import Address
 
 
 class Bomb:

@@ -29,7 +29,7 @@ from paragent import (
     RpcAgentServerLauncher,
     Unserialisable,
 )
-from paragent.remote.faults import decode_error, encode_error
+from paragent.remote.values import decode_error, encode_error
 from tests.remote.crew import Failing, Holder, OwnError, Slow, Worker
 
 

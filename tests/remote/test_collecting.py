@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paragent.remote.children.collecting import collect_as_needed
+from paragent.remote.children.child_main import collect_as_needed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from paragent.remote.server.host import Host
+from paragent.remote.protocol import CALL, CLASS, NEW, PUSH, RESULT
+from paragent.remote.server.dispatcher import Host
 from paragent.remote.server.policy import Policy
 from paragent.remote.values import encode_argument
-from paragent.remote.wire import CALL, CLASS, NEW, PUSH, RESULT
-from paragent.rpc.limits import Limits
+from paragent.transport.limits import Limits
 from tests.remote.crew import Worker
 
 _OWNER, _OTHER = "a" * 32, "b" * 32

@@ -13,19 +13,18 @@ import numpy as np
 import pytest
 
 from paragent import LimitExceeded, ParagentError, RpcAgentServerLauncher
-from paragent._threads import fatal
+from paragent._internal.threads import fatal
 from paragent.errors import InfrastructureError, ProtocolError
 from paragent.remote.client.links import link_to
-from paragent.remote.faults import decode_error
-from paragent.remote.server.host import Host
-from paragent.remote.server.interruption import Interruption
-from paragent.remote.server.lanes import Lanes
+from paragent.remote.protocol import CALL, CLASS, HELD, NEW, RESULT, STOP, encode
+from paragent.remote.server.cancellation import Interruption
+from paragent.remote.server.dispatcher import Host
 from paragent.remote.server.policy import Policy
+from paragent.remote.server.scheduler import Lanes
 from paragent.remote.server.service import AgentService
 from paragent.remote.server.session import Session
-from paragent.remote.values import encode_argument
-from paragent.remote.wire import CALL, CLASS, HELD, NEW, RESULT, STOP, encode
-from paragent.rpc import Address, Limits
+from paragent.remote.values import decode_error, encode_argument
+from paragent.transport import Address, Limits
 from tests.remote.crew import Worker
 from tests.remote.hazards import Hazard, Nameless
 
@@ -252,7 +251,7 @@ def test_a_frame_holds_builtin_values_alone(place: dict[str, Any]) -> None:
 def test_a_program_whose_connections_break_for_good_fails_what_waits_and_goes_on() -> None:
     program = """
         from paragent import ServerLost
-        from paragent.rpc.loop import io_loop
+        from paragent.transport.loop import io_loop
         from tests.remote.hazards import Hazard
         shared, own = Hazard(to_dist=True), Hazard(to_dist={"own_process": True})
         assert shared.add(1).result(20) == 2 and own.add(1).result(20) == 2
@@ -444,7 +443,7 @@ def test_async_calls_are_refused_while_there_are_no_file_descriptors_for_a_loop(
         told: list[Any] = []
         async with asyncio.timeout(20):
             with monkeypatch.context() as patch:
-                patch.setattr("paragent.remote.server.performing.CrowdLoop", no_descriptors)
+                patch.setattr("paragent.remote.server.executor.CrowdLoop", no_descriptors)
                 host.handle(session, [(CALL, 2, 1, "sleep", (0.05,)), (CALL, 3, 1, "nap", (0,))], [])
                 while not any(item[1] == 3 for item in told):
                     await asyncio.sleep(0.01)

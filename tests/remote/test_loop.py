@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paragent.remote.server.loop import CrowdLoop
+from paragent.remote.server.event_loop import CrowdLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,10 +16,10 @@ import pytest
 
 from paragent import RpcAgentServerLauncher, ServerLost
 from paragent.remote.client.links import link_to
-from paragent.rpc import Address
-from paragent.rpc.handshake import ClientSide
-from paragent.rpc.loop import run
-from paragent.rpc.patience import Patience
+from paragent.transport import Address
+from paragent.transport.auth import ClientSide
+from paragent.transport.limits import Patience
+from paragent.transport.loop import run
 from tests.remote.crew import Worker
 from tests.remote.stalls import Stalls
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import ServerLost
-from paragent.rpc import Address
+from paragent.transport import Address
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import LimitExceeded, Limits, ProtocolError, RemoteStream, RpcAgentServerLauncher, ServerLost
-from paragent.remote.conversation import Conversation
-from paragent.remote.faults import decode_error
-from paragent.remote.wire import CALL, CALL_MORE, ERROR, READ, RESULT
-from paragent.rpc.client import connect
-from paragent.rpc.loop import run
-from paragent.rpc.pace import Pace
-from paragent.rpc.token import load_token
+from paragent.remote.protocol import CALL, CALL_MORE, ERROR, READ, RESULT
+from paragent.remote.reliable_stream import Conversation
+from paragent.remote.values import decode_error
+from paragent.transport.auth import load_token
+from paragent.transport.client import connect
+from paragent.transport.limits import Pace
+from paragent.transport.loop import run
 from tests.remote.crew import Worker
 from tests.remote.raw_client import RawClient
 

@@ -106,7 +106,7 @@ def test_between_a_child_and_an_independent_server(server: RpcAgentServerLaunche
 
 
 def test_through_the_caller_where_servers_cannot_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paragent.rpc import Address
+    from paragent.transport import Address
 
     first, second = remote(own_process=True), remote(own_process=True)
     second.echo(1).result(10)

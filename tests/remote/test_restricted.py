@@ -22,15 +22,15 @@ from hypothesis.extra import numpy as st_np
 
 from paragent import AccessDenied, LimitExceeded, Msg, ProtocolError, RpcAgentServerLauncher, ServerLost
 from paragent.errors import ParagentError, RemoteError
-from paragent.messages.action import ActionModel
-from paragent.remote.conversation import Conversation
+from paragent.messages import ActionModel
 from paragent.remote.data import _LEAVES, _READERS, dump, load
-from paragent.remote.faults import decode_error
+from paragent.remote.protocol import CALL, CALL_MORE, CLASS, ERROR, FETCH, HELD, NEW, READ, RESULT, encode
+from paragent.remote.reliable_stream import Conversation
 from paragent.remote.restricted import error_from
-from paragent.remote.wire import CALL, CALL_MORE, CLASS, ERROR, FETCH, HELD, NEW, READ, RESULT, encode
-from paragent.rpc import Address, load_token
-from paragent.rpc.loop import run
-from paragent.rpc.server import RpcServer
+from paragent.remote.values import decode_error
+from paragent.transport import Address, load_token
+from paragent.transport.loop import run
+from paragent.transport.server import RpcServer
 from tests.remote.crew import Team, Worker
 from tests.remote.raw_client import Bomb, RawClient
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from paragent.rpc.server import ServerStream
+    from paragent.transport.server import ServerStream
 
 
 class EvilService:

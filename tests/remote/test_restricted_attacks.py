@@ -23,18 +23,18 @@ from paragent import (
     RpcAgentServerLauncher,
     ServerLost,
 )
-from paragent._threads import write_traceback
+from paragent._internal.threads import write_traceback
 from paragent.errors import ParagentError, RemoteError
-from paragent.remote.conversation import Conversation
 from paragent.remote.data import dump, load
-from paragent.remote.faults import decode_error
+from paragent.remote.protocol import CALL, CALL_MORE, CLASS, CONTROL, ERROR, GRANT, NEW, PIN, READ, RESULT
+from paragent.remote.reliable_stream import Conversation
 from paragent.remote.restricted import error_from
 from paragent.remote.trust import parse_trusted, trusted_here
-from paragent.remote.wire import CALL, CALL_MORE, CLASS, CONTROL, ERROR, GRANT, NEW, PIN, READ, RESULT
-from paragent.rpc import Address, load_token
-from paragent.rpc.limits import Limits
-from paragent.rpc.loop import run
-from paragent.rpc.server import RpcServer
+from paragent.remote.values import decode_error
+from paragent.transport import Address, load_token
+from paragent.transport.limits import Limits
+from paragent.transport.loop import run
+from paragent.transport.server import RpcServer
 from tests.remote.crew import Worker
 from tests.remote.raw_client import Bomb, RawClient
 from tests.remote.spawner import Spawner
@@ -42,7 +42,7 @@ from tests.remote.spawner import Spawner
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paragent.rpc.server import ServerStream
+    from paragent.transport.server import ServerStream
 
 
 class EvilService:
@@ -435,8 +435,8 @@ def test_attributes_that_hold_the_agent_are_not_sent(attacker: RawClient) -> Non
 def test_what_a_client_has_kept_expected_or_named_is_limited(
     monkeypatch: pytest.MonkeyPatch, server: RpcAgentServerLauncher
 ) -> None:
-    monkeypatch.setattr("paragent.remote.server.kept._MOST_KEPT", 10)
-    monkeypatch.setattr("paragent.remote.server.host._MOST_CLASSES", 10)
+    monkeypatch.setattr("paragent.remote.server.flow_control._MOST_KEPT", 10)
+    monkeypatch.setattr("paragent.remote.server.dispatcher._MOST_CLASSES", 10)
     monkeypatch.setattr("paragent.remote.server.references._MOST_EARLY", 10)
     with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
         for items in (

@@ -23,16 +23,14 @@ from hypothesis import strategies as st
 
 from paragent import AccessDenied, ConfigError, LimitExceeded, Limits, ProtocolError, RpcAgentServerLauncher, TlsConf
 from paragent.errors import ParagentError
-from paragent.remote.conversation import Conversation
 from paragent.remote.data import dump
+from paragent.remote.protocol import Assembler, encode
+from paragent.remote.reliable_stream import Conversation
 from paragent.remote.server.policy import Policy
-from paragent.remote.wire import Assembler, encode
-from paragent.rpc.client import METHOD, connect
-from paragent.rpc.handshake import ClientSide, ServerSide, as_text
-from paragent.rpc.loop import run
-from paragent.rpc.status import ERRORS, error_of
-from paragent.rpc.token import Token, load_token, token_file
-from paragent.testing.scripts import wait_until
+from paragent.testing.programs import wait_until
+from paragent.transport.auth import ClientSide, ServerSide, Token, as_text, load_token, token_file
+from paragent.transport.client import ERRORS, METHOD, connect, error_of
+from paragent.transport.loop import run
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
@@ -114,7 +112,7 @@ def test_a_client_that_lies_about_the_token_is_refused_and_logged(
 
     time.sleep(1.1)  # one line a second is logged
     began = time.monotonic()
-    with caplog.at_level(logging.WARNING, "paragent.rpc"):
+    with caplog.at_level(logging.WARNING, "paragent.transport"):
         assert run(lie(), 10.0) is grpc.StatusCode.UNAUTHENTICATED
         assert time.monotonic() - began >= 0.3, "guessing is slow"
         assert "wrong token" in caplog.text
@@ -256,7 +254,7 @@ def test_after_the_recordings_nobody_is_there_and_the_server_works(here: RpcAgen
 
 def test_peers_that_wait_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times as many streams as may shake hands are opened and say nothing; a client with the token gets in."""
-    monkeypatch.setattr("paragent.rpc.server._HANDSHAKE_SECONDS", 600.0)
+    monkeypatch.setattr("paragent.transport.server._HANDSHAKE_SECONDS", 600.0)
     with RpcAgentServerLauncher(limits=Limits(handshakes=8)) as server:
 
         async def loiter() -> tuple[Any, list[Any]]:
@@ -274,7 +272,7 @@ def test_peers_that_wait_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_peer_that_says_nothing_is_dropped(here: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paragent.rpc.server._HANDSHAKE_SECONDS", 0.1)
+    monkeypatch.setattr("paragent.transport.server._HANDSHAKE_SECONDS", 0.1)
 
     async def wait() -> grpc.StatusCode:
         async with grpc.aio.insecure_channel(here.address.target) as channel:
@@ -395,7 +393,7 @@ def test_a_server_without_code_reads_any_value_as_data_or_not_at_all(data: bytes
             thing = policy.decode(value)
         except (AccessDenied, LimitExceeded, ProtocolError):
             continue
-        assert type(thing).__module__ in ("builtins", "paragent.messages.msg")
+        assert type(thing).__module__ in ("builtins", "paragent.messages")
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

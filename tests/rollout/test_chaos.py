@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from paragent import RolloutConfig, run_parallel_rollout
-from paragent.rollout.tally import Tally
+from paragent.machines.cleanup import marked_processes
+from paragent.rollout.live_status import Tally
 from paragent.store import Journal
 from paragent.testing import OpenAIServer, Script
-from paragent.testing.scripts import alive, wait_until
-from paragent.vms.ownership import marked_processes
+from paragent.testing.programs import alive, wait_until
 
 TASKS = int(os.environ.get("PARAGENT_CHAOS_TASKS", "20"))
 MACHINES, ROLLOUTS = 3, 5

@@ -10,11 +10,11 @@ import pytest
 
 from paragent import BadData, RolloutConfig, UsageError, run_parallel_rollout
 from paragent.cli import main
-from paragent.envs.osworld.environment import OSWorldEnvironment
-from paragent.envs.samples import sample_options, sample_path
-from paragent.envs.samples.desktop_tasks import desktop_tasks
-from paragent.rollout.benchmark import read_benchmark
-from paragent.rollout.preparing import prepare
+from paragent.demo.samples import sample_options, sample_path
+from paragent.demo.samples.desktop_tasks import desktop_tasks
+from paragent.osworld.env import OSWorldEnvironment
+from paragent.rollout.dataset import read_benchmark
+from paragent.rollout.prepare import prepare
 from paragent.store import Journal, pictures_of
 
 MACHINES = [

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paragent import Interrupted, RolloutConfig, run_parallel_rollout
-from paragent.rollout.running import Session
+from paragent.rollout.session import Session
 from paragent.runners.run import Run
 from paragent.store import Journal, Play
 from paragent.tasks import TaskStatus

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paragent.testing.scripts import alive, wait_until
+from paragent.testing.programs import alive, wait_until
 
 pytestmark = pytest.mark.timeout(
     300

@@ -17,13 +17,13 @@ import pytest
 
 from paragent import AgentBase, Environment, Played, RolloutConfig, TurnsUsedUp, run_parallel_rollout, tool
 from paragent.cli import main
-from paragent.metrics import Metric, Score
-from paragent.rollout.preparing import prepare
-from paragent.rollout.running import AlikeFailures, Session
+from paragent.rollout.prepare import prepare
+from paragent.rollout.session import AlikeFailures, Session
+from paragent.scorers import Metric, Score
 from paragent.store import Journal, Play, PlayStatus
 from paragent.tasks import Item
 from paragent.testing import Fault, OpenAIServer, Script
-from paragent.testing.scripts import wait_until
+from paragent.testing.programs import wait_until
 
 HERE = "tests.rollout.test_limits"
 

@@ -26,24 +26,23 @@ from paragent import (
 )
 from paragent.cli import main
 from paragent.cli.display import line
-from paragent.envs.samples import sample_path
+from paragent.demo.policy import DemoModel
+from paragent.demo.samples import sample_path
 from paragent.errors import ConfigError, LeaseLost, UsageError
+from paragent.machines.cleanup import cache_folder
+from paragent.machines.providers.process import ProcessProvider
 from paragent.models import ModelSettings
-from paragent.models.demo import DemoModel
-from paragent.rollout.holding import MachineDesk, PoolPlace
+from paragent.rollout.leases import MachineDesk, PausingModel, PoolPlace
+from paragent.rollout.live_status import Tally
 from paragent.rollout.machines import lease_limit
-from paragent.rollout.pausing import PausingModel
-from paragent.rollout.preparing import prepare
-from paragent.rollout.running import Session
-from paragent.rollout.station import PlaySettings
-from paragent.rollout.tally import Tally
+from paragent.rollout.prepare import prepare
+from paragent.rollout.resources import PlaySettings
+from paragent.rollout.session import Session
 from paragent.store import MACHINES, Journal, PlayStatus
 from paragent.tasks import Item
 from paragent.testing import OpenAIServer, Script
-from paragent.testing.scripts import alive, wait_until
-from paragent.vms.folders import cache_folder
-from paragent.vms.providers.process import ProcessProvider
-from tests.vms.certificates import certify
+from paragent.testing.programs import alive, wait_until
+from tests.machines.certificates import certify
 
 HERE = "tests.rollout.test_machines"
 
@@ -153,7 +152,7 @@ def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Tally] = []
-    monkeypatch.setattr("paragent.rollout.running._TELL", 0.0)
+    monkeypatch.setattr("paragent.rollout.session._TELL", 0.0)
     with OpenAIServer(Script(default=LOOK)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -181,7 +180,7 @@ def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
 def test_a_machine_that_dies_is_nobodys_failure(
     then: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paragent.rollout.running._REPLAY_PAUSE", 0.1)
+    monkeypatch.setattr("paragent.rollout.session._REPLAY_PAUSE", 0.1)
     kill = {"tool": "kill", "arguments": {"marker": str(tmp_path / "killed"), "then": then}}
     summary = play(tmp_path, monkeypatch, [kill, LOOK[0], "42"], data=data, limit=1, use_vm_pool=True, num_vms=1)
     assert (summary.mean, summary.owed, summary.plays) == (1.0, 0, 2)

@@ -15,9 +15,9 @@ import pytest
 
 from paragent import ConfigError, RolloutConfig, RunBusy, run_parallel_rollout
 from paragent.cli import main
-from paragent.envs.samples import sample_path
+from paragent.demo.samples import sample_path
 from paragent.rollout.config import HIDDEN, is_secret
-from paragent.rollout.preparing import prepare
+from paragent.rollout.prepare import prepare
 from paragent.store import Journal, RunDirectory
 from paragent.testing import OpenAIServer, Script
 

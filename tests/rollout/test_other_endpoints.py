@@ -17,12 +17,12 @@ from typing import Annotated, Any
 import pytest
 
 from paragent import AgentBase, Environment, EnvironmentFailed, RolloutConfig, run_parallel_rollout, tool
-from paragent.agents.playing import Played
+from paragent.agents.session import Played
 from paragent.cli.display import line
 from paragent.cli.tables import console, summary_table
 from paragent.envs.rag import embedding
-from paragent.rollout import running
-from paragent.rollout.tally import Tally
+from paragent.rollout import session as running
+from paragent.rollout.live_status import Tally
 from paragent.store import Journal, Play, PlayStatus, Summary
 from paragent.testing import Fault, OpenAIServer, Script
 

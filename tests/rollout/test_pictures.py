@@ -12,7 +12,7 @@ import pytest
 
 from paragent import Environment, RolloutConfig, ToolResult, run_parallel_rollout, tool
 from paragent.cli import main
-from paragent.messages.pictures import developed
+from paragent.messages import developed
 from paragent.store import Journal, pictures_of
 from paragent.tasks import Item
 from paragent.testing import OpenAIServer, Script

@@ -14,9 +14,9 @@ import pytest
 
 from paragent import Environment, RolloutWorker, ToolResult, tool
 from paragent.cli import main
-from paragent.envs.samples import sample_path
+from paragent.demo.samples import sample_path
 from paragent.models import ModelSettings
-from paragent.rollout.station import PlaySettings
+from paragent.rollout.resources import PlaySettings
 from paragent.store import Journal, Play, PlayStatus, pictures_of
 from paragent.store.records import unpack_trajectory
 from paragent.tasks import Item

@@ -28,20 +28,22 @@ from paragent import (
     run_parallel_rollout,
     tool,
 )
-from paragent._clock import Heartbeat, ManualClock
+from paragent._internal.clock import Heartbeat, ManualClock
 from paragent.agents.chat import ChatAgent
-from paragent.agents.playing import Played
+from paragent.agents.session import Played
 from paragent.cli import main
-from paragent.driver import retry
-from paragent.envs.samples import sample_options, sample_path
+from paragent.demo.samples import sample_options, sample_path
 from paragent.models import Completion, Model, ModelSettings
-from paragent.rollout import running, station, worker
-from paragent.rollout.benchmark import read_benchmark
+from paragent.rollout import resources as station
+from paragent.rollout import session as running
+from paragent.rollout import worker
 from paragent.rollout.clock import WorkClock
+from paragent.rollout.dataset import read_benchmark
 from paragent.rollout.episode import PlayedEpisode
-from paragent.rollout.preparing import prepare
-from paragent.rollout.running import Session
-from paragent.rollout.station import PlaySettings
+from paragent.rollout.prepare import prepare
+from paragent.rollout.resources import PlaySettings
+from paragent.rollout.session import Session
+from paragent.runners import retry
 from paragent.store import Journal, Play, PlayStatus
 from paragent.store.records import unpack_trajectory
 from paragent.tasks import Item

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from paragent import EngineFailed, Interrupted, RunConfig, Runners, Task, TaskResponse, TaskStatus
-from paragent.driver import driver
 from paragent.engines import Call, RuntimeEngine
-from paragent.parcels import pack, unpack
-from paragent.runners import fronts, responding, run, runners
-from paragent.tasks import Ending, ErrorInfo, Outcome
-from paragent.tasks.recording import record_step
-from paragent.testing.behaviours import echo
+from paragent.runners import api as runners
+from paragent.runners import dispatch as driver
+from paragent.runners import iteration as fronts
+from paragent.runners import responses as responding
+from paragent.runners import run
+from paragent.serialization import pack, unpack
+from paragent.tasks import Ending, ErrorInfo, Outcome, record_step
+from paragent.testing.agents import echo
 
 TRACED = {module.__file__ for module in (driver, fronts, responding, run)}
 UNTRACED = {"_hand_out", "draw"}

@@ -34,10 +34,10 @@ from paragent import (
     UsageError,
     exec_tasks,
 )
-from paragent.engines.pool.supervisor import WorkerSettings
-from paragent.runners.seen import SeenIds
-from paragent.testing.behaviours import echo, fail, nap, stay
-from paragent.testing.scripts import alive, wait_until
+from paragent.engines._worker_handle import WorkerSettings
+from paragent.runners.sequence import SeenIds
+from paragent.testing.agents import echo, fail, nap, stay
+from paragent.testing.programs import alive, wait_until
 
 ONE = RunConfig(worker_num=1)
 

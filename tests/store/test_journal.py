@@ -27,8 +27,8 @@ from paragent.store import (
     pictures_of,
     summarise,
 )
-from paragent.store.comparing import compare
-from paragent.store.exporting import FORMATS, export
+from paragent.store.compare import compare
+from paragent.store.export import FORMATS, export
 from paragent.store.records import pack_trajectory, unpack_trajectory
 from paragent.store.summary import pass_at
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paragent._lazy import names_from
+from paragent._internal.lazy import names_from
 
 if TYPE_CHECKING:
     from paragent.agents.base import AgentBase
+    from paragent.agents.invoke import Reply, answer_of, replies_async
     from paragent.agents.parallel import ParallelizableAgent
-    from paragent.agents.replying import Reply, answer_of, replies_async
 
 __all__ = ["AgentBase", "ParallelizableAgent", "Reply", "answer_of", "replies_async"]
 
@@ -18,6 +18,6 @@ __getattr__ = names_from(
     {
         "base": ("AgentBase",),
         "parallel": ("ParallelizableAgent",),
-        "replying": ("Reply", "answer_of", "replies_async"),
+        "invoke": ("Reply", "answer_of", "replies_async"),
     },
 )

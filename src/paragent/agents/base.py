@@ -6,14 +6,14 @@ import functools
 from abc import ABCMeta
 from typing import TYPE_CHECKING, Any
 
-from paragent._ids import new_id
+from paragent._internal.ids import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from paragent.agents.rpc_agent import RpcAgent
+    from paragent.agents.proxy import RpcAgent
     from paragent.remote import DistConf
-    from paragent.rpc import TlsConf
+    from paragent.transport import TlsConf
 
 __all__ = ["AgentBase"]
 
@@ -43,14 +43,14 @@ def _constructor(in_child: bool) -> Callable[..., RpcAgent]:
     """Return `construct`, imported once and not once for each of a million agents."""
     if in_child:
         _start_warm_parent()
-    from paragent.agents.rpc_agent import construct
+    from paragent.agents.proxy import construct
 
     return construct
 
 
 def _start_warm_parent() -> None:
     """Start the process that forks child servers, so that it starts while everything else is loaded here."""
-    from paragent.remote.children.parent import start
+    from paragent.remote.children.pool import start
 
     start()
 
@@ -112,7 +112,7 @@ class AgentBase(metaclass=_AgentMeta):
         """
         if host is None and port is None:
             _start_warm_parent()
-        from paragent.agents.rpc_agent import move
+        from paragent.agents.proxy import move
         from paragent.remote import DistConf
 
         conf = DistConf(host=host, port=port, own_process=own_process, grace=grace, timeout=timeout, tls=tls)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paragent.agents.base import AgentBase
-from paragent.agents.playing import Played
+from paragent.agents.session import Played
 from paragent.errors import ContextFull
-from paragent.tasks.recording import TURNS_USED_UP
+from paragent.tasks import TURNS_USED_UP
 
 if TYPE_CHECKING:
-    from paragent.agents.playing import Episode
+    from paragent.agents.session import Episode
 
 __all__ = ["ChatAgent"]
 

@@ -7,15 +7,15 @@ import inspect
 import json
 from typing import TYPE_CHECKING, Any
 
-from paragent._wording import counted
-from paragent.cli.tls_options import add_tls_options, tls_conf
+from paragent._internal.text import counted
+from paragent.cli.options import add_tls_options, tls_conf
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
     from paragent.remote.client.link import Link
-    from paragent.rpc import TlsConf
+    from paragent.transport import TlsConf
 
 __all__ = ["add"]
 
@@ -91,7 +91,7 @@ def _peer_tls(options: argparse.Namespace) -> TlsConf | None:
     """Return how the server connects to others that use TLS; None: as it serves itself."""
     if options.peer_ca is None:
         return None
-    from paragent.rpc import TlsConf
+    from paragent.transport import TlsConf
 
     return TlsConf(ca=options.peer_ca, cert=options.tls_cert, key=options.tls_key)
 
@@ -115,7 +115,7 @@ def _agent_classes(name: str) -> list[type]:
 
 def _link(options: argparse.Namespace) -> Link:
     from paragent.remote.client.links import link_to
-    from paragent.rpc import Address
+    from paragent.transport import Address
 
     return link_to(Address.of(options.host, options.port), tls_conf(options))
 

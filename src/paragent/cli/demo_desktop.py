@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paragent._wording import counted
+from paragent._internal.text import counted
 from paragent.errors import ParagentError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
-__all__ = ["show_desktops"]
+__all__ = ["show_desktops", "thumbnail"]
+
 
 _FOLDER = Path("results") / "demo"
 _RUN = "desktops"
@@ -50,7 +53,7 @@ def show_desktops(console: Console) -> None:
 
 
 def _play(provider: str, settings: dict[str, Any]) -> Any:
-    from paragent.envs.samples import sample_options, sample_path
+    from paragent.demo.samples import sample_options, sample_path
     from paragent.rollout import RolloutConfig, run_parallel_rollout
 
     options = {name: str(value) for name, value in sample_options("osworld").items()}
@@ -103,9 +106,40 @@ def _show_pictures(console: Console, files: list[Path]) -> None:
     """Draw pictures where there are colours to draw with, and Pillow to read them."""
     from rich.columns import Columns
 
-    from paragent.cli.pictures import thumbnail
-
     if console.color_system in {"truecolor", "256"} and importlib.util.find_spec("PIL") is not None:
         console.print(
             Columns([thumbnail(file.read_bytes(), min(_WIDTH, console.width - 1)) for file in files], padding=(1, 1))
         )
+
+
+_UPPER_HALF = "▀"
+
+
+def thumbnail(png: bytes, columns: int = 64) -> Text:
+    """Return a picture as coloured half blocks, `columns` wide.
+
+    Raises:
+        ModuleNotFoundError: Pillow is not installed.
+        OSError: `png` is no picture.
+    """
+    from PIL import Image
+    from rich.color import Color
+    from rich.style import Style
+    from rich.text import Text
+
+    with Image.open(io.BytesIO(png)) as picture:
+        rows = max(1, round(picture.height / picture.width * columns / 2))
+        small = picture.convert("RGB").resize((columns, rows * 2), Image.Resampling.BOX)
+    pixels = small.tobytes()
+
+    def colour(column: int, row: int) -> Color:
+        start = 3 * (row * columns + column)
+        return Color.from_rgb(*pixels[start : start + 3])
+
+    text = Text(no_wrap=True)
+    for row in range(0, rows * 2, 2):
+        for column in range(columns):
+            text.append(_UPPER_HALF, Style(color=colour(column, row), bgcolor=colour(column, row + 1)))
+        text.append("\n")
+    text.rstrip()
+    return text

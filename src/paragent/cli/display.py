@@ -13,8 +13,8 @@ from paragent.cli.tables import console, number, plain_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paragent.rollout.running import Session
-    from paragent.rollout.tally import Tally
+    from paragent.rollout.live_status import Tally
+    from paragent.rollout.session import Session
 
 __all__ = ["clock", "open_display"]
 

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paragent._terminal import safe_streams
+from paragent._internal.text import safe_streams
 from paragent.cli import agent_server, demo, osworld, pool, rollout, runs, vm
 from paragent.errors import Interrupted, ParagentError, UsageError
 

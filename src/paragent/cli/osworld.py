@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
 
-    from paragent.envs.osworld.coverage import Coverage, TaskNeeds
+    from paragent.osworld.coverage import Coverage, TaskNeeds
 
 __all__ = ["add"]
 
@@ -35,8 +35,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _check(options: argparse.Namespace) -> int:
-    from paragent.envs.osworld.coverage import coverage_of
-    from paragent.envs.osworld.task_files import read_tasks
+    from paragent.osworld.coverage import coverage_of
+    from paragent.osworld.task_files import read_tasks
 
     coverage = coverage_of(read_tasks(options.data))
     if options.json:
@@ -48,7 +48,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _counts(tasks: list[TaskNeeds]) -> dict[str, int]:
     """Count the tasks by verdict, and how many of those that can be scored need a proxy."""
-    from paragent.envs.osworld.coverage import CANNOT, DIFFERS, SAME
+    from paragent.osworld.coverage import CANNOT, DIFFERS, SAME
 
     counts = {verdict: sum(task.verdict == verdict for task in tasks) for verdict in (SAME, DIFFERS, CANNOT)}
     return {"tasks": len(tasks), **counts, "need a proxy": sum(task.proxy and task.verdict != CANNOT for task in tasks)}

@@ -7,15 +7,14 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-from paragent._wording import counted
-from paragent.cli.machine_options import add_machine_options, machine_settings
-from paragent.cli.tls_options import add_tls_options, tls_conf
+from paragent._internal.text import counted
+from paragent.cli.options import add_machine_options, add_tls_options, machine_settings, tls_conf
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
-    from paragent.vms import PoolClient, PoolStatus
+    from paragent.machines import PoolClient, PoolStatus
 
 __all__ = ["add"]
 
@@ -60,7 +59,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _serve(options: argparse.Namespace) -> int:
     import logging
 
-    from paragent.vms import VMPoolManager
+    from paragent.machines import VMPoolManager
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends what is being started
@@ -93,7 +92,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _client(options: argparse.Namespace) -> PoolClient:
-    from paragent.vms import PoolClient
+    from paragent.machines import PoolClient
 
     address = options.pool or os.environ.get("PARAGENT_POOL")
     if not address:

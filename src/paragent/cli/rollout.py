@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from paragent._wording import counted
+from paragent._internal.text import counted
 from paragent.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from paragent.rollout import RolloutConfig
-    from paragent.rollout.preparing import Prepared
-    from paragent.rollout.running import Session
+    from paragent.rollout.prepare import Prepared
+    from paragent.rollout.session import Session
     from paragent.store import Summary
 
 __all__ = ["add"]
@@ -41,7 +41,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(options: argparse.Namespace) -> int:
     """Play, show and tell what came of it."""
-    from paragent.rollout.preparing import prepare
+    from paragent.rollout.prepare import prepare
 
     config, chosen = _config(options)
     signal.signal(signal.SIGTERM, _as_ctrl_c)
@@ -74,7 +74,7 @@ def _endpoint(prepared: Prepared) -> str:
     from urllib.parse import urlsplit, urlunsplit
 
     from paragent.models.base import MODELS
-    from paragent.models.secrets import DEFAULT_URL
+    from paragent.models.credentials import DEFAULT_URL
 
     if prepared.config.model in MODELS.names():
         return ""
@@ -91,7 +91,7 @@ def _tell_left_out(prepared: Prepared) -> None:
 def _play(prepared: Prepared, *, as_json: bool, command: str) -> int:
     from paragent.cli.display import open_display
     from paragent.cli.tables import console, summary_table
-    from paragent.rollout.running import Session
+    from paragent.rollout.session import Session
 
     out = console(stderr=True)
     with Session(prepared) as session:
@@ -230,7 +230,7 @@ def _metavar(hint: Any) -> str:
 def _config(given: argparse.Namespace) -> tuple[RolloutConfig, bool]:
     """Return the configuration, and whether somebody chose the model: by the flag, a variable or the file."""
     from paragent.rollout.config import RolloutConfig
-    from paragent.rollout.reading import read_settings
+    from paragent.rollout.prepare import read_settings
 
     names = [spec.name for spec in dataclasses.fields(RolloutConfig)]
     written = read_settings(given.config) if given.config else {}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paragent._wording import counted
+from paragent._internal.text import counted
 from paragent.cli.tables import COLOURS, console, number, plain_table, summary_table
 from paragent.errors import ConfigError, UsageError
 from paragent.store import PlayStatus
@@ -153,7 +153,7 @@ def _row(play: Play) -> list[str]:
 def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     from rich.markup import escape
 
-    from paragent.messages.pictures import pictures_in
+    from paragent.messages import pictures_in
     from paragent.store import pictures_of
 
     plays = list(journal.results("task = ? AND attempt = ?", [task, attempt]))
@@ -179,7 +179,7 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from paragent.store.exporting import export
+    from paragent.store.export import export
 
     with _journal(options.path) as journal:
         count = export(journal, options.format, options.output)
@@ -189,8 +189,8 @@ def _export(options: argparse.Namespace) -> int:
 
 def _rescore(options: argparse.Namespace) -> int:
     from paragent.models import ModelSettings
-    from paragent.models.secrets import endpoint_from_environment
-    from paragent.rollout.rescoring import rescore
+    from paragent.models.credentials import endpoint_from_environment
+    from paragent.rollout.rescore import rescore
     from paragent.store import RunDirectory, summarise
 
     judge = None
@@ -211,7 +211,7 @@ def _rescore(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     from rich.markup import escape
 
-    from paragent.store.comparing import compare
+    from paragent.store.compare import compare
 
     with _journal(options.a) as a, _journal(options.b) as b:
         found = compare(_scores(a, options.metric), _scores(b, options.metric))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent._wording import counted
+from paragent._internal.text import counted
 from paragent.store import PlayStatus
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ COLOURS = {
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that prints no control characters of others; without a terminal, lines are not cut at 80 columns."""
-    from paragent._safe_console import SafeConsole
+    from paragent._internal.console import SafeConsole
 
     made = SafeConsole(stderr=stderr, highlight=False)
     return made if made.is_terminal else SafeConsole(stderr=stderr, highlight=False, width=140)

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from paragent.cli.machine_options import add_machine_options, machine_settings
+from paragent.cli.options import add_machine_options, machine_settings
 
 if TYPE_CHECKING:
     import argparse
@@ -39,8 +39,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _build(options: argparse.Namespace) -> int:
-    from paragent.vms.images.desktop import build_desktop
-    from paragent.vms.images.tiny import build_tiny
+    from paragent.machines.images.desktop import build_desktop
+    from paragent.machines.images.tiny import build_tiny
 
     began = time.monotonic()
     image = {"tiny": build_tiny, "desktop": build_desktop}[options.image](fresh=options.fresh)
@@ -51,7 +51,7 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _freeze(image: str) -> None:
-    from paragent.vms import VMPoolManager
+    from paragent.machines import VMPoolManager
 
     began = time.monotonic()
     with VMPoolManager("qemu", 1, spares=0, name="freeze", path_to_vm=image, boot_seconds=_BOOT_SECONDS):
@@ -63,7 +63,7 @@ def _list(_: argparse.Namespace) -> int:
     from rich.table import Table
 
     from paragent.cli.tables import console
-    from paragent.vms.images import frozen_states, images
+    from paragent.machines.images import frozen_states, images
 
     table = Table(title="images and what is frozen from them", title_justify="left")
     for heading in ("image", "kind", "size", "where"):
@@ -78,7 +78,7 @@ def _list(_: argparse.Namespace) -> int:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    from paragent.vms.images import remove_image
+    from paragent.machines.images import remove_image
 
     remove_image(options.image)
     print(f"removed {options.image}")
@@ -86,7 +86,7 @@ def _remove(options: argparse.Namespace) -> int:
 
 
 def _shell(options: argparse.Namespace) -> int:
-    from paragent.vms import VMPoolManager
+    from paragent.machines import VMPoolManager
 
     provider, settings = options.provider_name, machine_settings(options)
     with VMPoolManager(provider, 1, spares=0, name="shell", settings=settings) as pool, pool.lease() as machine:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import abc
 import itertools
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
+
+from paragent.worker.protocol import Call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,53 +15,9 @@ if TYPE_CHECKING:
 
     from paragent.config import RunConfig
     from paragent.errors import EngineFailed
-    from paragent.parcels import Parcel
     from paragent.tasks import Outcome
 
 __all__ = ["Call", "RuntimeEngine", "thread_failure"]
-
-
-class Call:
-    """One attempt as an engine sees it: `unpack(target)(unpack(argument))`, under a limit. It can be pickled.
-
-    No dataclass, as the other records that workers know: making one takes as long as loading three modules.
-    """
-
-    __slots__ = ("argument", "company", "is_async", "label", "limit", "number", "target")
-
-    number: int
-    """Names the call; its outcome carries the same number. Unique in the life of an engine."""
-    target: Parcel
-    """What to call; unpacked anew for every call, so that calls do not share state."""
-    argument: Any
-    """A `Parcel`, or a plain immutable value."""
-    label: str
-    """The task's id: marks prints and logs, and is what `current_task()` returns to the code."""
-    limit: float | None
-    """Seconds of work after which the code is stopped."""
-    is_async: bool
-    """The target returns a coroutine: run it on an event loop with many others."""
-    company: int
-    """How many calls may be in one worker together with this one, itself included; 0: any number. Used to find out which
-    of several calls kills workers."""
-
-    def __init__(
-        self,
-        number: int,
-        target: Parcel,
-        argument: Any,
-        label: str,
-        limit: float | None = None,
-        is_async: bool = False,
-        company: int = 0,
-    ) -> None:
-        self.number = number
-        self.target = target
-        self.argument = argument
-        self.label = label
-        self.limit = limit
-        self.is_async = is_async
-        self.company = company
 
 
 class RuntimeEngine(abc.ABC):
@@ -139,7 +97,10 @@ class RuntimeEngine(abc.ABC):
 
 def thread_failure(name: str, error: BaseException) -> EngineFailed:
     """Return the error that `submit` and `wait` raise when a thread of the engine cannot start or ended unexpectedly."""
-    from paragent._faults import message_of, type_name  # not at the top: workers load this module, and never need it
+    from paragent._internal.tracebacks import (  # not at the top: workers load this module, and never need it
+        message_of,
+        type_name,
+    )
     from paragent.errors import EngineFailed
 
     failure = EngineFailed(

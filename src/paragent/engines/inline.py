@@ -7,12 +7,12 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from paragent._threads import start_thread
+from paragent._internal.threads import start_thread
 from paragent.engines.base import RuntimeEngine, thread_failure
-from paragent.engines.worker.hands import Hands
-from paragent.engines.worker.output import Output, show
 from paragent.errors import EngineFailed
 from paragent.tasks import Ending, Outcome
+from paragent.worker.executor import Hands
+from paragent.worker.output import Output, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from paragent.engines.pool.pace import Pace
-from paragent.engines.pool.pooled import Member, PooledRuntime
-from paragent.engines.pool.supervisor import Supervisor, WorkerSettings
+from paragent.engines._process_pool import Member, PooledRuntime
+from paragent.engines._scheduler import Pace
+from paragent.engines._worker_handle import Supervisor, WorkerSettings
 
 __all__ = ["LocalRuntime"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent._plugins import Family, Member, load_dotted
+from paragent._internal.registry import Family, Member, load_dotted
 from paragent.envs.base import Environment
-from paragent.envs.shared import Shared
+from paragent.envs.resources import Shared
 from paragent.envs.tools import Tool, ToolFailed, ToolResult, tool
 from paragent.errors import ConfigError
 
@@ -29,7 +29,7 @@ ENVIRONMENTS = Family(
     kind="environment",
     members={
         "math": Member("paragent.envs.math.environment:MathEnvironment", extra="math"),
-        "osworld": Member("paragent.envs.osworld.environment:OSWorldEnvironment"),
+        "osworld": Member("paragent.osworld.env:OSWorldEnvironment"),
         "py": Member("paragent.envs.py.environment:PyEnvironment"),
         "rag": Member("paragent.envs.rag.environment:RagEnvironment", extra="rag"),
         "web": Member("paragent.envs.web.environment:WebEnvironment", extra="web"),

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
-from paragent.envs.shared import Shared
+from paragent.envs.resources import Shared
+from paragent.envs.schema import convert
 from paragent.envs.tools import Tool, ToolFailed, ToolResult, tools_of
-from paragent.envs.typed import convert
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class Environment:
     instructions: str = ""
     """The system message: what this world is and how to answer in it."""
     metric: ClassVar[str] = "exact_match"
-    """What decides by default: a key of what `score` returns, or the name of a metric (`paragent.metrics.METRICS`)."""
+    """What decides by default: a key of what `score` returns, or the name of a metric (`paragent.scorers.METRICS`)."""
     own_scores: ClassVar[tuple[str, ...]] = ()
     """Other keys of what `score` returns that `--metric` may choose to decide by."""
     options_type: ClassVar[type[Any]] = NoOptions
-    """A frozen dataclass; its fields are the options, with the annotations that `paragent.envs.typed` understands."""
+    """A frozen dataclass; its fields are the options, with the annotations that `paragent.envs.schema` understands."""
     machine_ports: ClassVar[tuple[int, ...]] = ()
     """Ports of a machine that are reached besides that of its agent; `machine.ports` says where."""
     needs_desktop: ClassVar[bool] = False

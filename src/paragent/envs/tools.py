@@ -6,8 +6,8 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints, overload
 
-from paragent._text import read_json
-from paragent.envs.typed import convert, schema
+from paragent._internal.text import read_json
+from paragent.envs.schema import convert, schema
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

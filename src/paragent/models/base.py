@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paragent._plugins import Family, Member
+from paragent._internal.registry import Family, Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ __all__ = ["MODELS", "Completion", "GatePlace", "Model", "ModelSettings", "count
 MODELS = Family(
     kind="model",
     members={
-        "demo": Member("paragent.models.demo:DemoModel"),
-        "openai": Member("paragent.models.openai_chat:OpenAIChat", extra="rollout"),
+        "demo": Member("paragent.demo.policy:DemoModel"),
+        "openai": Member("paragent.models.openai:OpenAIChat", extra="rollout"),
     },
     entry_points="paragent.models",
 )

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
-from paragent._text import read_json, well_formed
+from paragent._internal.text import read_json, well_formed
 from paragent.models.base import Completion
 
 __all__ = ["MalformedReply", "listed_calls", "read_reply", "text_of"]

@@ -17,7 +17,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from paragent._text import well_formed_data
+from paragent._internal.text import well_formed_data
 from paragent.models.base import Completion
 
 if TYPE_CHECKING:

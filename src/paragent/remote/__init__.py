@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paragent._lazy import names_from
+from paragent._internal.lazy import names_from
 
 if TYPE_CHECKING:
-    from paragent.remote.concurrency import concurrent
-    from paragent.remote.dist import DistConf
+    from paragent.remote.methods import concurrent
+    from paragent.remote.placement import DistConf
 
 __all__ = ["DistConf", "concurrent"]
 
-__getattr__ = names_from(__name__, {"concurrency": ("concurrent",), "dist": ("DistConf",)})
+__getattr__ = names_from(__name__, {"methods": ("concurrent",), "placement": ("DistConf",)})

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from paragent.errors import AccessDenied, LimitExceeded, ProtocolError
-from paragent.messages.action import ActionModel
-from paragent.messages.msg import Msg
+from paragent.messages import ActionModel, Msg
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,19 +9,19 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from paragent._numbers import seconds
-from paragent._threads import fatal, start_thread, write_traceback
+from paragent._internal.threads import fatal, start_thread, write_traceback
+from paragent._internal.validation import seconds
 from paragent.errors import ConfigError, ServerLost
 from paragent.remote.trust import limit_process, parse_trusted, unlimit_process
-from paragent.rpc.address import Address
-from paragent.rpc.limits import Limits
-from paragent.rpc.token import load_token
+from paragent.transport.address import Address
+from paragent.transport.auth import load_token
+from paragent.transport.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType, TracebackType
 
-    from paragent.rpc.tls import TlsConf
+    from paragent.transport.tls import TlsConf
 
 __all__ = ["RpcAgentServerLauncher"]
 
@@ -142,7 +142,7 @@ class RpcAgentServerLauncher:
 
     def shutdown(self) -> None:
         """End the server; callers who wait for it get `ServerLost`. Doing it twice does nothing."""
-        from paragent.rpc.loop import run
+        from paragent.transport.loop import run
 
         if self._limits_process:
             self._limits_process = False
@@ -176,7 +176,7 @@ class RpcAgentServerLauncher:
     def _launch_here(self) -> None:
         from paragent.remote.server.policy import Policy
         from paragent.remote.server.service import open_server
-        from paragent.rpc.loop import on_failure, run
+        from paragent.transport.loop import on_failure, run
 
         policy = Policy(
             self._classes,
@@ -210,7 +210,7 @@ class RpcAgentServerLauncher:
     def _launch_process(self) -> None:
         import pickle
 
-        from paragent.parcels.packing import Packer
+        from paragent.serialization.packing import Packer
 
         settings = {
             "host": self.address.host,
@@ -226,7 +226,7 @@ class RpcAgentServerLauncher:
         }
         parcel = Packer().pack(settings, "the settings of an agent server")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "paragent.remote.children.alone"],
+            [sys.executable, "-m", "paragent.remote.children.standalone"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,

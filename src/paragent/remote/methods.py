@@ -8,11 +8,29 @@ import functools
 import inspect
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
-from paragent.remote.concurrency import is_concurrent
+__all__ = ["MOVES", "Kind", "Method", "attributes_of", "concurrent", "is_concurrent", "methods_of"]
 
-__all__ = ["MOVES", "Kind", "Method", "attributes_of", "methods_of"]
+
+F = TypeVar("F")
+
+_MARK = "__paragent_concurrent__"
+
+
+def concurrent(method: F) -> F:
+    """Let calls of this method run at the same time as other calls of the same agent.
+
+    Without it an agent does one thing at a time, in the order in which each caller asked.
+    """
+    setattr(method, _MARK, True)
+    return method
+
+
+def is_concurrent(method: Any) -> bool:
+    """Return whether a method carries the mark."""
+    return getattr(method, _MARK, False) is True
+
 
 MOVES = "to_dist"
 """Moves an agent elsewhere. The name belongs to those who own an agent's object and to its proxies: as a method it would send

@@ -6,12 +6,11 @@ import builtins
 from typing import Any
 
 from paragent import errors
-from paragent._faults import message_of, traceback_of, type_name
+from paragent._internal.tracebacks import message_of, traceback_of, type_name
 from paragent.errors import ParagentError, ProtocolError, RemoteError
 from paragent.remote.data import dump
-from paragent.remote.faults import RemoteTraceback, decode_error
-from paragent.remote.values import PLAIN, decode, is_short
-from paragent.remote.wire import CALL, CALL_MORE, CLASS, CODE, ERROR, NEW, PUSH, RESULT
+from paragent.remote.protocol import CALL, CALL_MORE, CLASS, CODE, ERROR, NEW, PUSH, RESULT
+from paragent.remote.values import PLAIN, RemoteTraceback, decode, decode_error, is_short
 
 __all__ = ["as_data", "described", "encode_data", "error_from", "error_of", "outcome_as_data", "translated"]
 

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from paragent.errors import AccessDenied, ConfigError
-from paragent.rpc.address import Address
+from paragent.transport.address import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paragent._lazy import names_from
+from paragent._internal.lazy import names_from
 
 if TYPE_CHECKING:
     from paragent.rollout.config import RolloutConfig
-    from paragent.rollout.running import run_parallel_rollout
+    from paragent.rollout.session import run_parallel_rollout
     from paragent.rollout.worker import RolloutWorker
 
 __all__ = ["RolloutConfig", "RolloutWorker", "run_parallel_rollout"]
 
 __getattr__ = names_from(
-    __name__, {"config": ("RolloutConfig",), "running": ("run_parallel_rollout",), "worker": ("RolloutWorker",)}
+    __name__, {"config": ("RolloutConfig",), "session": ("run_parallel_rollout",), "worker": ("RolloutWorker",)}
 )

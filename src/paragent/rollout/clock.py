@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paragent._clock import Clock, monotonic
+from paragent._internal.clock import Clock, monotonic
 
 if TYPE_CHECKING:
     import asyncio

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from paragent._numbers import finite, seconds
+from paragent._internal.validation import finite, seconds
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
-    from paragent.rpc.tls import TlsConf
+    from paragent.transport.tls import TlsConf
 
 __all__ = ["HIDDEN", "RolloutConfig", "flag_of", "is_secret"]
 
@@ -212,7 +212,7 @@ class RolloutConfig:
         """Where workers reach this host: as it was given, or as the cluster sees it; without one there is only this host."""
         if self.host is not None or self.engine_address is None:
             return self.host or "127.0.0.1"
-        from paragent.engines.pool.reaching import local_address_towards
+        from paragent.engines._cluster import local_address_towards
 
         host, _, port = self.engine_address.rpartition("://")[2].partition(":")
         known = (host, int(port)) if port.isdigit() else _WAY_OUT
@@ -224,7 +224,7 @@ class RolloutConfig:
 
         Paths are absolute, for workers may stand elsewhere.
         """
-        from paragent.rpc.tls import TlsConf
+        from paragent.transport.tls import TlsConf
 
         files = {name: getattr(self, f"tls_{name}") for name in ("ca", "cert", "key")}
         given = {name: str(path.absolute()) for name, path in files.items() if path is not None}

@@ -3,28 +3,65 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import json
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from paragent._text import well_formed
+from paragent._internal.text import well_formed
 from paragent.errors import TurnsUsedUp
-from paragent.rollout.pictures import Album, stamp
-from paragent.tasks.recording import record_usage
-from paragent.tasks.working import doing
+from paragent.messages import developed
+from paragent.tasks import doing, record_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
     from paragent.envs import Environment
     from paragent.models import Completion, Model
 
-__all__ = ["PlayedEpisode"]
+__all__ = ["Album", "PlayedEpisode", "stamp"]
+
+
+def stamp() -> str:
+    """Return this moment as OSWorld writes it into the names of files."""
+    return f"{datetime.now(UTC):%Y%m%d@%H%M%S%f}"
+
+
+class Album:
+    """Takes pictures in, names them after their step, and puts them into what the model is sent."""
+
+    def __init__(self, shown: int) -> None:
+        self._shown = shown
+        self._names: dict[bytes, str] = {}
+        self.files: dict[str, bytes] = {}
+        """By the name of the file. The moment in it tells the plays of a rollout apart."""
+
+    def add(self, pictures: Iterable[bytes], step: int) -> list[str]:
+        """Keep pictures and return their names; a picture that is there already is not kept twice."""
+        names = []
+        for picture in pictures:
+            digest = hashlib.sha256(picture).digest()
+            if digest not in self._names:
+                name = f"step_{step}_{stamp()}.png"
+                self._names[digest], self.files[name] = name, picture
+            names.append(self._names[digest])
+        return names
+
+    def add_files(self, files: Mapping[str, bytes]) -> None:
+        """Keep files that are no pictures of a step."""
+        for name, content in files.items():
+            stem, dot, suffix = name.rpartition(".")
+            self.files[f"{stem}_{stamp()}{dot}{suffix}"] = content
+
+    def developed(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the conversation as the model is sent it, with the last pictures in it."""
+        return developed(messages, self.files.__getitem__, self._shown) if self.files else list(messages)
 
 
 class PlayedEpisode:
-    """Implements `paragent.agents.playing.Episode` over an environment and a model."""
+    """Implements `paragent.agents.session.Episode` over an environment and a model."""
 
     def __init__(self, environment: Environment, model: Model, max_turns: int, max_retries: int) -> None:
         self._environment = environment

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent.errors import ConfigError, ParagentError, PoolFailed, ServerLost
-from paragent.rollout.holding import PoolPlace
-from paragent.vms.states import MachineState
+from paragent.machines.state_machine import MachineState
+from paragent.rollout.leases import PoolPlace
 
 if TYPE_CHECKING:
     from paragent.envs import Environment
+    from paragent.machines import MachineSettings, PoolClient, PoolStatus, VMPoolManager
     from paragent.rollout.config import RolloutConfig
-    from paragent.vms import MachineSettings, PoolClient, PoolStatus, VMPoolManager
 
 __all__ = ["DEFAULT_PROVIDER", "MachinesSeen", "SessionPool", "lease_limit", "machine_settings", "served_place"]
 
@@ -41,7 +41,7 @@ def machine_settings(config: RolloutConfig, environment: type[Environment]) -> M
     Raises:
         ConfigError: a setting is out of range.
     """
-    from paragent.vms import MachineSettings
+    from paragent.machines import MachineSettings
 
     return MachineSettings(
         path_to_vm=None if config.path_to_vm is None else str(config.path_to_vm),
@@ -110,8 +110,8 @@ class SessionPool:
             self._client, self._before = _found(served)
             self.place = served
             return self
-        from paragent.rpc import Token
-        from paragent.vms import VMPoolManager
+        from paragent.machines import VMPoolManager
+        from paragent.transport import Token
 
         config = self._config
         pool = VMPoolManager(

@@ -9,15 +9,15 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from paragent._faults import described
-from paragent._plugins import load_dotted
-from paragent._processes import here
-from paragent._text import well_formed
+from paragent._internal.processes import here
+from paragent._internal.registry import load_dotted
+from paragent._internal.text import well_formed
+from paragent._internal.threads import run_to_the_end
+from paragent._internal.tracebacks import described
 from paragent.agents.base import AgentBase
 from paragent.agents.chat import ChatAgent
-from paragent.agents.playing import Played
-from paragent.agents.predicting import PredictingAgent
-from paragent.agents.replying import answer_of, ask, replies_async, require_agent
+from paragent.agents.invoke import answer_of, ask, replies_async, require_agent
+from paragent.agents.session import Played
 from paragent.errors import (
     ConfigError,
     EndpointDown,
@@ -33,20 +33,19 @@ from paragent.errors import (
     UsageError,
 )
 from paragent.models.base import reply_counter
-from paragent.rollout.board import UnderWay
+from paragent.osworld.agent_adapter import PredictingAgent
 from paragent.rollout.clock import WorkClock
 from paragent.rollout.config import RolloutConfig
 from paragent.rollout.episode import PlayedEpisode
-from paragent.rollout.looping import run_to_the_end
-from paragent.rollout.station import PlaySettings, Station, station_for
+from paragent.rollout.live_status import UnderWay
+from paragent.rollout.resources import PlaySettings, Station, station_for
 from paragent.store import Play, PlayStatus
 from paragent.store.records import pack_trajectory
-from paragent.tasks.recording import TURNS_USED_UP
-from paragent.tasks.working import current_activity
+from paragent.tasks import TURNS_USED_UP, current_activity
 
 if TYPE_CHECKING:
     from paragent.envs import Environment
-    from paragent.rollout.holding import Held, MachineDesk
+    from paragent.rollout.leases import Held, MachineDesk
     from paragent.tasks import Item
 
 __all__ = ["FATAL", "REFUSED", "RolloutWorker", "check_agent"]
@@ -75,7 +74,7 @@ class RolloutWorker:
 
     def __init__(self, settings: RolloutConfig | PlaySettings) -> None:
         if isinstance(settings, RolloutConfig):
-            from paragent.rollout.preparing import play_settings  # not at the top: workers are given what it finds out
+            from paragent.rollout.prepare import play_settings  # not at the top: workers are given what it finds out
 
             settings = play_settings(settings)
         self.settings = settings

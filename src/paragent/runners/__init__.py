@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paragent._lazy import names_from
+from paragent._internal.lazy import names_from
 
 if TYPE_CHECKING:
+    from paragent.runners.api import Runners, exec_tasks
     from paragent.runners.progress import Progress
-    from paragent.runners.runners import Runners, exec_tasks
 
 __all__ = ["Progress", "Runners", "exec_tasks"]
 
-__getattr__ = names_from(__name__, {"progress": ("Progress",), "runners": ("Runners", "exec_tasks")})
+__getattr__ = names_from(__name__, {"progress": ("Progress",), "api": ("Runners", "exec_tasks")})

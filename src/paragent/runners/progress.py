@@ -108,7 +108,7 @@ def open_reporter(config: RunConfig, total: int | None) -> Reporter | None:
 def _rich_bar(title: str, total: int | None) -> tuple[Any, Any]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-    from paragent._safe_console import SafeConsole
+    from paragent._internal.console import SafeConsole
 
     bar = Progress(
         SpinnerColumn(),

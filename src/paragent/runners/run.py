@@ -7,14 +7,12 @@ import time
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
-from paragent.driver import Driver, Owed
 from paragent.engines import open_engine
 from paragent.errors import DuplicateTaskId, EngineFailed, UsageError
-from paragent.runners.chain import Chain
-from paragent.runners.preparing import Preparer, check_ids, require_task
+from paragent.runners.dispatch import Driver
 from paragent.runners.progress import open_reporter
-from paragent.runners.responding import cancelled, failed_before_start, respond
-from paragent.runners.seen import SeenIds
+from paragent.runners.responses import Owed, Preparer, cancelled, check_ids, failed_before_start, require_task, respond
+from paragent.runners.sequence import Chain, SeenIds
 from paragent.tasks import Ending
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from dataclasses import fields
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
-from paragent._text import well_formed
+from paragent._internal.text import well_formed
 from paragent.errors import RunBusy, StoreFailed, UsageError
 from paragent.store.journal import Journal
 from paragent.store.records import Play, storable_files

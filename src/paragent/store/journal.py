@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-from paragent._text import well_formed
+from paragent._internal.text import well_formed
 from paragent.errors import StoreFailed
 from paragent.store.records import OwedRollout, Play, PlayStatus, StoredTask, finite, make_storable, unpack_trajectory
 

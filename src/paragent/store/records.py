@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from paragent._faults import message_of, type_name
-from paragent._text import well_formed
+from paragent._internal.text import well_formed
+from paragent._internal.tracebacks import message_of, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paragent.store.comparing import Z
+from paragent.store.compare import Z
 from paragent.store.records import PlayStatus, reason_of
-from paragent.tasks.recording import TURNS_USED_UP
+from paragent.tasks import TURNS_USED_UP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paragent._lazy import names_from
+from paragent._internal.lazy import names_from
 
 if TYPE_CHECKING:
     from paragent.testing.engine_contract import EngineContract, IsolationContract
     from paragent.testing.environment_contract import EnvironmentContract
-    from paragent.testing.openai_script import Fault, Script
-    from paragent.testing.openai_server import OpenAIServer
+    from paragent.testing.openai_server import Fault, OpenAIServer, Script
     from paragent.testing.provider_contract import ProviderContract
 
 __all__ = [
@@ -31,8 +30,7 @@ __getattr__ = names_from(
     {
         "engine_contract": ("EngineContract", "IsolationContract"),
         "environment_contract": ("EnvironmentContract",),
-        "openai_script": ("Fault", "Script"),
-        "openai_server": ("OpenAIServer",),
+        "openai_server": ("Fault", "OpenAIServer", "Script"),
         "provider_contract": ("ProviderContract",),
     },
 )

@@ -22,8 +22,8 @@ from paragent.engines import open_engine
 from paragent.errors import DuplicateTaskId, Interrupted, Unserialisable
 from paragent.runners import Runners
 from paragent.tasks import Task, TaskResponse, TaskStatus
-from paragent.testing import behaviours as be
-from paragent.testing import scripts
+from paragent.testing import agents as be
+from paragent.testing import programs as scripts
 
 if TYPE_CHECKING:
     import subprocess

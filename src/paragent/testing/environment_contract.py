@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paragent.envs import Environment, Shared, environment_class, open_environment
 from paragent.errors import ConfigError
-from paragent.metrics import METRICS, open_metric
+from paragent.scorers import METRICS, open_metric
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping

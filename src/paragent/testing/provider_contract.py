@@ -13,15 +13,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paragent.errors import MachineFailed
-from paragent.vms.guest_http import as_json, ask_async
-from paragent.vms.hand_over import adopt, verify_clean
-from paragent.vms.ownership import Run
-from paragent.vms.providers import MachineSettings, Provider, open_provider
+from paragent.machines.cleanup import Run
+from paragent.machines.guest_client import as_json, ask_async
+from paragent.machines.machine import adopt, verify_clean
+from paragent.machines.providers import MachineSettings, Provider, open_provider
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from paragent.vms.providers import Instance
+    from paragent.machines.providers import Instance
 
 __all__ = ["ProviderContract"]
 

@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from paragent._plugins import require
-from paragent.bounded import CallFailed, Helpers
+from paragent._internal.registry import require
 from paragent.envs.base import Environment
 from paragent.envs.py.environment import PyEnvironment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
-from paragent.metrics.mathematics import Mathematics
+from paragent.scorers.math import Mathematics
+from paragent.subprocesses import CallFailed, Helpers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

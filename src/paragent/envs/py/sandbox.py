@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paragent.bounded import Limits, Partner, PartnerLost, far_side
 from paragent.envs.py.seccomp import JOIN_SESSION_KEYRING, UnsupportedMachine, filter_file, keyctl_number
 from paragent.errors import EnvironmentFailed, MissingProgram
+from paragent.subprocesses import Limits, Partner, PartnerLost
+from paragent.subprocesses import child_main as far_side
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openai
 
-from paragent._faults import described
+from paragent._internal.tracebacks import described
 from paragent.envs.rag.index import build_once
 from paragent.errors import ConfigError, EndpointRefused, EnvironmentFailed
-from paragent.models.secrets import endpoint_from_environment
-from paragent.vms.folders import cache_folder
+from paragent.machines.cleanup import cache_folder
+from paragent.models.credentials import endpoint_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

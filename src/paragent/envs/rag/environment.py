@@ -7,17 +7,15 @@ import importlib.util
 import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003 - the options are read by their annotations
+from pathlib import Path  # noqa: TC003 - options are read from annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from paragent._numbers import whole
-from paragent._plugins import require
+from paragent._internal.registry import require
+from paragent._internal.validation import whole
 from paragent.envs.base import Environment
-from paragent.envs.rag.citing import citation
 from paragent.envs.tools import ToolFailed, ToolResult, tool
 from paragent.errors import ConfigError, MissingExtra
-from paragent.metrics.text import final_answer
-from paragent.metrics.words import exact_match, f1
+from paragent.scorers.text import exact_match, f1, final_answer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -26,13 +24,59 @@ if TYPE_CHECKING:
     from paragent.envs.rag.index import Index
     from paragent.tasks import Item
 
-require("bm25s")
+__all__ = ["RagEnvironment", "RagOptions", "citation", "cited", "expected_documents", "shared_index"]
 
-__all__ = ["RagEnvironment", "RagOptions", "shared_index"]
+
+_BRACKETS = re.compile(r"\[([^\[\]\n]{1,300})\]")
+_KEYS = ("documents", "document", "evidence", "supporting_facts", "source", "sources")
+
+
+def expected_documents(item: Item) -> set[str]:
+    """Return the documents that support the answer, as ids or titles; empty if the benchmark does not say.
+
+    Read is the first of `documents`, `document`, `evidence`, `supporting_facts`, `source` and `sources`; as a text, a list of
+    texts, HotpotQA's list of `[title, sentence]` or its `{"title": [...]}`.
+    """
+    given: Any = next((item.metadata[key] for key in _KEYS if item.metadata.get(key)), ())
+    if isinstance(given, dict):
+        given = given.get("title", ())
+    if isinstance(given, str):
+        given = (given,)
+    firsts = (one[0] if isinstance(one, (list, tuple)) and one else one for one in given)
+    return {_plain(one) for one in firsts if isinstance(one, str)}
+
+
+def cited(answer: str) -> set[str]:
+    """Return what an answer cites: whatever stands in square brackets, several parted by `;` or `,`."""
+    return {_plain(part) for found in _BRACKETS.findall(answer) for part in re.split(r"[;,]", found) if part.strip()}
+
+
+def citation(item: Item, answer: str) -> float | None:
+    """Return the F1 of the documents cited against those expected, so that citing all of them does not help.
+
+    None if the benchmark does not say which are expected.
+    """
+    expected = expected_documents(item)
+    if not expected:
+        return None
+    given = cited(answer)
+    right = {one for one in expected if any(one in (name, name.partition("#")[0]) for name in given)}
+    useful = {name for name in given if name in expected or name.partition("#")[0] in expected}
+    if not right:
+        return 0.0
+    precision, recall = len(useful) / len(given), len(right) / len(expected)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.split()).casefold()
+
+
+require("bm25s")
 
 _PAGE = 8_000
 """Characters of a document that are shown at a time: some 2,000 tokens."""
-_BRACKETS = re.compile(r"\s*\[[^\[\]\n]*\]")
+_OPTION_BRACKETS = re.compile(r"\s*\[[^\[\]\n]*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +190,7 @@ class RagEnvironment(Environment):
     ) -> dict[str, float] | None:
         scores = {}
         if item.references:
-            final = _BRACKETS.sub("", final_answer(answer))
+            final = _OPTION_BRACKETS.sub("", final_answer(answer))
             scores["exact_match"] = max(exact_match(final, one) for one in item.references)
             scores["f1"] = max(f1(final, one) for one in item.references)
         if (cited := citation(item, answer)) is not None:

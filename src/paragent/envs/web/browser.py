@@ -7,8 +7,8 @@ import shutil
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from paragent._processes import plain_environment
-from paragent.envs.web.gate import Gate
+from paragent._internal.processes import plain_environment
+from paragent.envs.web.ssrf_proxy import Gate
 from paragent.errors import EnvironmentFailed, MissingProgram
 
 if TYPE_CHECKING:

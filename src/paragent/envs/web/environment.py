@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - the options are read by their annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from paragent._numbers import seconds, whole
-from paragent._plugins import require
+from paragent._internal.registry import require
+from paragent._internal.validation import seconds, whole
 from paragent.envs.base import Environment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
 from paragent.envs.web.browser import Browser, find_chromium
-from paragent.envs.web.gate import Refused
-from paragent.envs.web.searching import LocalSearch, remote_search
+from paragent.envs.web.search import LocalSearch, remote_search
+from paragent.envs.web.ssrf_proxy import Refused
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from playwright.async_api import BrowserContext
 
-    from paragent.envs.web.searching import Search
+    from paragent.envs.web.search import Search
     from paragent.envs.web.tab import Tab
 
 require("playwright")
@@ -163,7 +163,7 @@ class WebEnvironment(Environment):
         return browser
 
     async def _tab_of(self, browser: Browser) -> Tab:
-        from paragent.envs.web.tab import Tab  # not at the top: playwright takes 0.3 s to import
+        from paragent.envs.web.tab import Tab
 
         if self._tab is None:
             self._context = await browser.new_context(self.options.screen_width, self.options.screen_height)

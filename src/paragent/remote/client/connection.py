@@ -10,21 +10,20 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from paragent._processes import program
+from paragent._internal.processes import program
 from paragent.errors import AccessDenied, LimitExceeded, ParagentError, ProtocolError, ServerLost
-from paragent.remote.conversation import Conversation
-from paragent.remote.wire import BYE
-from paragent.rpc.client import ClientStream, connect
-from paragent.rpc.limits import Limits
-from paragent.rpc.patience import Patience
+from paragent.remote.protocol import BYE
+from paragent.remote.reliable_stream import Conversation
+from paragent.transport.client import ClientStream, connect
+from paragent.transport.limits import Limits, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paragent.remote.client.ledger import Ledger
-    from paragent.remote.client.place import Place
-    from paragent.rpc.tls import TlsConf
-    from paragent.rpc.token import Token
+    from paragent.remote.client.calls import Ledger
+    from paragent.remote.client.links import Place
+    from paragent.transport.auth import Token
+    from paragent.transport.tls import TlsConf
 
 __all__ = ["Connection"]
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AgentStopped, ParagentError
-from paragent.rpc.patience import Patience
+from paragent.transport.limits import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,24 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.errors import CallTimedOut
 from paragent.remote.client.arguments import Argued
+from paragent.remote.client.calls import SMALL, Ledger, Outbox
 from paragent.remote.client.connection import Connection
-from paragent.remote.client.ledger import Ledger
-from paragent.remote.client.outbox import SMALL, Outbox
 from paragent.remote.client.result import Result, cancelled, failed
 from paragent.remote.client.stream import Inbox, RemoteStream
+from paragent.remote.protocol import CALL, CALL_MORE, CANCEL, CLASS, CODE, CONTROL, FETCH, NEW, READ, STOP
 from paragent.remote.values import PLAIN, encode_argument
-from paragent.remote.wire import CALL, CALL_MORE, CANCEL, CLASS, CODE, CONTROL, FETCH, NEW, READ, STOP
-from paragent.rpc.loop import io_loop
+from paragent.transport.loop import io_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.errors import ParagentError
+    from paragent.remote.client.calls import Hold
     from paragent.remote.client.hard_stop import HardStop
-    from paragent.remote.client.hold import Hold
-    from paragent.remote.client.place import Place
-    from paragent.rpc.tls import TlsConf
-    from paragent.rpc.token import Token
+    from paragent.remote.client.links import Place
+    from paragent.transport.auth import Token
+    from paragent.transport.tls import TlsConf
 
 __all__ = ["Link"]
 

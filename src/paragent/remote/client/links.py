@@ -8,19 +8,62 @@ import contextlib
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paragent.errors import ServerLost
 from paragent.remote.client.link import Link
-from paragent.remote.client.place import Elsewhere
-from paragent.rpc.loop import on_failure, run
-from paragent.rpc.token import load_token
+from paragent.transport.auth import load_token
+from paragent.transport.loop import on_failure, run
 
 if TYPE_CHECKING:
-    from paragent.rpc.address import Address
-    from paragent.rpc.tls import TlsConf
+    from paragent.transport.address import Address
+    from paragent.transport.tls import TlsConf
 
-__all__ = ["adopt", "close_links", "data_link", "link_to"]
+__all__ = ["Elsewhere", "Place", "adopt", "close_links", "data_link", "link_to"]
+
+
+class Place(Protocol):
+    """A server that a link talks to."""
+
+    address: Address
+
+    async def ready(self) -> None:
+        """Return when the server can be connected to.
+
+        Raises:
+            ServerLost: it never will.
+        """
+
+    async def gone(self) -> str:
+        """Return, when the server has ended, how; never, where only the connection can tell."""
+
+    def advice(self, trouble: str, *, first: bool) -> str:
+        """Return the message of the error for a server that cannot be reached, at first or any more."""
+
+
+class Elsewhere:
+    """A server that somebody else started."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    async def ready(self) -> None:
+        """Nothing to wait for: connecting tells."""
+
+    async def gone(self) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def advice(self, trouble: str, *, first: bool) -> str:
+        if not first:
+            return f"agent server {self.address} is gone: it died, was stopped or cannot be reached ({trouble})"
+        if self.address.path:
+            return f"no agent server listens at {self.address} any more"
+        return (
+            f"no agent server answers at {self.address}; start one there with: "
+            f"paragent agent-server --host {self.address.host} --port {self.address.port} ({trouble})"
+        )
+
 
 _FAREWELL = 0.15
 """Seconds that a link may take to send what is on its way when the program ends, half of the 0.3 s that an exit may

@@ -10,8 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import CallCancelled, UsageError
-from paragent.remote.faults import decode_error
-from paragent.remote.values import decode
+from paragent.remote.values import decode, decode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator

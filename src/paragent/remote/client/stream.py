@@ -7,9 +7,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from paragent.remote.client.result import FAILED, RAISED, READY, Result
-from paragent.remote.faults import decode_error
-from paragent.remote.values import decode
-from paragent.remote.wire import GRANT
+from paragent.remote.protocol import GRANT
+from paragent.remote.values import decode, decode_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -11,22 +11,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import Unserialisable
-from paragent.remote.conversation import Conversation
-from paragent.remote.faults import encode_error
-from paragent.remote.server.backlog import Backlog
-from paragent.remote.server.kept import Kept
-from paragent.remote.values import ATTACHED, attach, restore, size_of
-from paragent.remote.wire import ERROR, HELD, RESULT, STREAMED, encode
-from paragent.rpc.limits import CALL_BYTES
-from paragent.rpc.pace import Pace
+from paragent.remote.protocol import ERROR, HELD, RESULT, STREAMED, encode
+from paragent.remote.reliable_stream import Conversation
+from paragent.remote.server.flow_control import Backlog, Kept
+from paragent.remote.values import ATTACHED, attach, encode_error, restore, size_of
+from paragent.transport.limits import CALL_BYTES, Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paragent.remote.server.mailbox import Agent, Call
-    from paragent.remote.server.peers import DataPeers
-    from paragent.rpc.limits import Limits
-    from paragent.rpc.server import ServerStream
+    from paragent.remote.server.actors import Agent, Call
+    from paragent.remote.server.references import DataPeers
+    from paragent.transport.limits import Limits
+    from paragent.transport.server import ServerStream
 
 __all__ = ["Session"]
 

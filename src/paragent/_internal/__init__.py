@@ -1,0 +1,1 @@
+"""Shared internals: not for users; everything above may import them."""

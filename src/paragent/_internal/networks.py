@@ -1,0 +1,111 @@
+"""Public addresses: which hosts of a network may be visited on behalf of a page, a model or a task file."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["NOT_PUBLIC_4", "PrivateAddress", "check_public", "connect_public", "is_public", "resolve"]
+
+
+NOT_PUBLIC_4 = (
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",  # carriers; the metadata service of Alibaba
+    "127.0.0.0/8",
+    "168.63.129.16/32",  # the host of a machine on Azure
+    "169.254.0.0/16",  # links; the metadata services of most clouds
+    "172.16.0.0/12",
+    "192.0.0.0/24",  # protocols; the metadata service of Oracle
+    "192.0.2.0/24",
+    "192.88.99.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+)
+"""This host, private networks, the services of clouds for their machines, multicast and what is reserved."""
+
+_DENIED_4 = tuple(map(ipaddress.IPv4Network, NOT_PUBLIC_4))
+_GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
+"""The only part of the space in which hosts of the public Internet are."""
+_DENIED_6 = tuple(
+    ipaddress.IPv6Network(text)
+    for text in (
+        "2001::/23",  # protocols, Teredo with its embedded IPv4 addresses among them
+        "2001:db8::/32",
+        "2002::/16",  # 6to4: embeds an IPv4 address, and nobody offers it any more
+        "3fff::/20",
+    )
+)
+_EMBEDDING = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
+"""Mapped addresses and NAT64: the last four bytes are the IPv4 address that is reached."""
+
+
+class PrivateAddress(OSError):
+    """A host is not at a public address; the message names both."""
+
+
+def is_public(address: str) -> bool:
+    """Return whether a numeric address belongs to the public Internet: not to this host, a private network or a cloud's services.
+
+    Raises:
+        ValueError: it is not an address.
+    """
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if not any(parsed in network for network in _EMBEDDING):
+            return parsed in _GLOBAL_6 and not any(parsed in network for network in _DENIED_6)
+        parsed = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
+    return not any(parsed in network for network in _DENIED_4)
+
+
+def check_public(host: str, addresses: Iterable[str]) -> None:
+    """Check the addresses of a host.
+
+    Raises:
+        PrivateAddress: one of them is not public.
+    """
+    for address in addresses:
+        if not is_public(address):
+            raise PrivateAddress(f"{host!r} is at {address}, which is not a public address")
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """Return the numeric addresses of a host.
+
+    Raises:
+        OSError: it has none.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise OSError(f"{host!r} is not the name of a host") from None
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def connect_public(address: tuple[str, int], *more: Any) -> socket.socket:
+    """Connect as `socket.create_connection` does, to a host all of whose addresses are public.
+
+    It connects to the very addresses that it checked: a name that changes its address between check and use gains nothing.
+
+    Raises:
+        PrivateAddress: one of its addresses is not public.
+        OSError: it has no address, or does not answer at any.
+    """
+    host, port = address
+    addresses = resolve(host, port)
+    check_public(host, addresses)
+    failure: OSError = OSError(f"{host!r} has no address")
+    for one in addresses:
+        try:
+            return socket.create_connection((one, port), *more)
+        except OSError as error:
+            failure = error
+    raise failure

@@ -1,0 +1,114 @@
+"""Text from outside, made well-formed: JSON can carry lone surrogates, which no file, database or connection takes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = [
+    "SafeStream",
+    "behind",
+    "counted",
+    "printable",
+    "read_json",
+    "safe_streams",
+    "well_formed",
+    "well_formed_data",
+]
+
+
+def well_formed(text: str) -> str:
+    """Return `text` in a form that UTF-8 can encode: surrogate pairs are joined, lone surrogates become U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def well_formed_data(value: Any) -> Any:
+    """Return JSON data with all its texts, keys included, made well-formed."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {well_formed_data(key): well_formed_data(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [well_formed_data(one) for one in value]
+    return value
+
+
+def read_json(text: str) -> Any:
+    r"""Parse JSON and return it well-formed; only an escape such as `\ud800` can bring in a lone surrogate.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    data = json.loads(text)
+    return well_formed_data(data) if "\\u" in text or not text.isascii() else data
+
+
+_CONTROLS = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f"  # C0 without tab and line feed
+    "\x80-\x9f"  # C1: \x9b begins a sequence as ESC [ does
+    "\u202a-\u202e\u2066-\u2069"  # embeddings, overrides and isolates of direction
+    "\u2028\u2029"  # other ends of lines
+    "]"
+)
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters; line feeds and tabs stay, lone surrogates become replacement characters."""
+    return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
+
+
+class SafeStream:
+    """An output stream that lets only printable text through; all else is as in the stream behind."""
+
+    def __init__(self, stream: Any) -> None:
+        self.behind = stream
+
+    def write(self, text: str) -> int:
+        """Write a text without its control characters."""
+        self.behind.write(printable(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts so."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.behind, name)
+
+
+def behind(stream: Any) -> Any:
+    """Return the stream that a `SafeStream` protects, for those who draw with escape sequences of their own."""
+    return stream.behind if isinstance(stream, SafeStream) else stream
+
+
+@contextlib.contextmanager
+def safe_streams() -> Iterator[None]:
+    """Protect `sys.stdout` and `sys.stderr` for the length of a `with`."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = mine = tuple(None if one is None else SafeStream(behind(one)) for one in before)
+    try:
+        yield
+    finally:
+        for name, stream, own in zip(("stdout", "stderr"), before, mine, strict=True):
+            if getattr(sys, name) is own:  # else somebody else took it over meanwhile
+                setattr(sys, name, stream)
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun: `1 machine`, `0 machines`, `12,000 machines`; `plural` is for more than an `s`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -1,0 +1,110 @@
+"""Threads that must not end unnoticed, event loops that user code must not end, and raising in another thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from paragent._internal.text import printable
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+
+__all__ = ["FATAL_STATUS", "fatal", "raise_in_thread", "run_loop", "run_to_the_end", "start_thread", "write_traceback"]
+
+T = TypeVar("T")
+
+FATAL_STATUS = 70
+"""Exit status of a process whose reader, writer or loop thread ended unexpectedly; `EX_SOFTWARE` in <sysexits.h>."""
+
+
+def start_thread(
+    target: Callable[..., object], *args: Any, name: str, failed: Callable[[str, BaseException], object] | None = None
+) -> threading.Thread:
+    """Start a daemon thread that runs `target(*args)`; whatever it raises is passed to `failed`.
+
+    Args:
+        target: what to run. Returning is a normal end.
+        args: its arguments.
+        name: the name of the thread.
+        failed: called in the thread with its name and the error, `SystemExit` and `KeyboardInterrupt` included. The default,
+            `fatal`, is for processes that have an owner. A user's own process passes a function that fails what waits.
+
+    Raises:
+        RuntimeError: the system has no room for another thread.
+    """
+
+    def run() -> None:
+        try:
+            target(*args)
+        except BaseException as error:  # noqa: BLE001 - nothing may end this thread without being noticed
+            (failed or fatal)(name, error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def fatal(name: str, error: BaseException) -> NoReturn:
+    """Write the traceback of `error` to file descriptor 2 and end this process with `FATAL_STATUS`.
+
+    The owner of the process sees it end and accounts for everything that the process held.
+    """
+    try:
+        write_traceback(f"the thread {name!r} ended unexpectedly, so process {os.getpid()} ends", error)
+    finally:
+        os._exit(FATAL_STATUS)
+
+
+def write_traceback(what: str, error: BaseException) -> None:
+    """Write a line and the traceback of `error` to file descriptor 2, whatever `sys.stderr` is; never raises."""
+    try:
+        import traceback
+
+        text = "".join(traceback.format_exception(error))
+    except BaseException as second:  # noqa: BLE001 - an error whose own methods fail must not hide what happened
+        text = f"{type(error).__name__} (its traceback cannot be shown: {type(second).__name__})\n"
+    with contextlib.suppress(OSError):
+        os.write(2, printable(f"paragent: {what}:\n{text}").encode(errors="backslashreplace"))
+
+
+def run_loop(loop: asyncio.AbstractEventLoop, closing: Callable[[], bool] = lambda: False) -> None:
+    """Run an event loop in this thread until `closing()` is true and the loop is stopped.
+
+    A task that raises `SystemExit` or `KeyboardInterrupt` ends `loop.run_forever`, and so does user code that calls
+    `loop.stop()`. Neither ends the loop here: the task keeps its exception for whoever awaits it, and the others go on.
+
+    Raises:
+        BaseException: the loop itself is broken, for example because its selector was closed.
+    """
+    while not closing():
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            continue
+
+
+def raise_in_thread(thread: int, error: type[BaseException]) -> None:
+    """Have Python code in another thread meet `error` at its next step; native code meets it when it returns."""
+    import ctypes
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine and return its result, also when the caller's thread already runs an event loop (a notebook).
+
+    There is no time limit: the coroutine has its own.
+    """
+    import asyncio  # not at the top: every worker loads this module, few need this
+    from concurrent.futures import ThreadPoolExecutor
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1, thread_name_prefix="paragent-run") as beside:
+        return beside.submit(asyncio.run, work).result()

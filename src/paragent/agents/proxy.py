@@ -1,0 +1,194 @@
+"""The proxy of an agent that lives elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from paragent._internal.validation import seconds
+from paragent.agents.base import AgentBase
+from paragent.errors import ConfigError
+from paragent.remote.methods import Kind, Method, attributes_of, methods_of
+from paragent.remote.placement import DistConf, place_of
+from paragent.remote.protocol import DROP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paragent.remote.client.link import Link
+    from paragent.remote.client.result import Result
+
+__all__ = ["RpcAgent", "construct", "move"]
+
+_OWN = frozenset({"stop", "options", "to_dist"})
+"""What a proxy does itself, where the agent's class does not define it."""
+
+
+class RpcAgent(AgentBase):
+    """Stands for an agent on a server: every public method of the agent can be called and returns a lazy result.
+
+    Public attributes of the agent can be read, which waits for their value; names that the agent's class does not have
+    fail here and now. The proxy that `to_dist` returned owns the agent: when it is dropped, the agent is freed after it has
+    done what it was asked. A proxy can be passed to other agents and pickled; the copy works as long as the original lives,
+    and keeps the agent alive from its first use on.
+    """
+
+    __slots__ = ("_agent", "_child", "_link", "_owns", "_timeout")
+    _paragent_agent: type = AgentBase
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise ConfigError("a proxy is made by to_dist: MyAgent(..., to_dist=True), or agent.to_dist()")
+
+    def stop(self) -> Result:
+        """Free the agent now: calls that wait for it or run fail with `AgentStopped`. The result comes when it is done."""
+        result: Result = self._link.stop(self._agent)
+        self._owns = False
+        if self._child is not None:
+            self._link.retire(self._child.end)
+        return result
+
+    def options(self, *, timeout: float | None) -> Any:
+        """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`.
+
+        Raises:
+            ConfigError: it is not a number of seconds above 0, nor None.
+        """
+        if timeout is not None:
+            seconds(timeout, "timeout", none=True)
+        # The view keeps the original alive, which owns the agent.
+        return _proxy(type(self)._paragent_agent, self._link, self._agent, timeout, owns=False, child=self)
+
+    def to_dist(self, *_: Any, **__: Any) -> RpcAgent:
+        """Refuse: the agent is on a server already."""
+        raise ConfigError("this agent lives on a server already")
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Stand for what `_proxy_class` adds. A real one would make every look at a proxy slow, found or not."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in RpcAgent.__slots__:
+            object.__setattr__(self, name, value)
+        else:
+            raise AttributeError(
+                f"the agent lives elsewhere, so {name!r} cannot be set here; add a method that sets it"
+            )
+
+    def __dir__(self) -> list[str]:
+        cls = type(self)._paragent_agent
+        return sorted({*methods_of(cls), *attributes_of(cls), *_OWN})
+
+    def __repr__(self) -> str:
+        return f"<RpcAgent {type(self)._paragent_agent.__name__} at {self._link.place.address}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        agent = self._agent if type(self._agent) is tuple else (self._link.session, self._agent)
+        return _revive, (
+            type(self)._paragent_agent,
+            tuple(self._link.place.address),
+            self._link.tls,
+            agent,
+            self._timeout,
+        )
+
+    def __del__(self) -> None:
+        try:
+            if self._owns:
+                self._link.post((DROP, self._agent))
+                if self._child is not None:
+                    self._link.retire(self._child.end)
+        except AttributeError:
+            return  # it was never made
+
+
+def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], where: Any) -> RpcAgent:
+    """Have an agent of `cls` made on the server that `where` names, and return its proxy at once.
+
+    Raises:
+        ConfigError: `where` is no `to_dist` setting.
+        Unserialisable: an argument cannot travel.
+    """
+    conf = DistConf.of(where)
+    assert conf is not None
+    link, child = place_of(conf)
+    return _proxy(cls, link, link.new(cls, "init", args, kwargs), conf.timeout, owns=True, child=child)
+
+
+def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
+    """Copy a living agent to the server that `conf` names, and return its proxy.
+
+    Raises:
+        Unserialisable: some part of its state cannot travel; the error names the part.
+    """
+    cls = type(agent)
+    link, child = place_of(conf)
+    reduced = agent.__reduce_ex__(4)
+    plain = not isinstance(reduced, str) and len(reduced[1]) == 1 and reduced[1][0] is cls and not any(reduced[3:])
+    how, state = ("state", reduced[2]) if plain else ("object", agent)
+    return _proxy(cls, link, link.new(cls, how, (state,), {}), conf.timeout, owns=True, child=child)
+
+
+def _revive(
+    cls: type, address: tuple[str, int, str], tls: Any, agent: tuple[str, int], timeout: float | None
+) -> RpcAgent:
+    """Return a proxy that travelled."""
+    from paragent.remote.client.links import link_to
+    from paragent.transport.address import Address
+
+    return _proxy(cls, link_to(Address(*address), tls), agent, timeout, owns=True, child=None)
+
+
+def _proxy(cls: type, link: Link, agent: Any, timeout: float | None, *, owns: bool, child: Any) -> RpcAgent:
+    proxy: RpcAgent = object.__new__(_proxy_class(cls))
+    put = object.__setattr__
+    put(proxy, "_link", link)
+    put(proxy, "_agent", agent)
+    put(proxy, "_timeout", timeout)
+    put(proxy, "_owns", owns)
+    put(proxy, "_child", child)
+    return proxy
+
+
+@functools.cache
+def _proxy_class(cls: type) -> type[RpcAgent]:
+    """Return the proxy class of an agent class: a function for each public method, a property for each attribute."""
+    members: dict[str, Any] = {"__slots__": (), "_paragent_agent": cls, "__doc__": cls.__doc__, "__module__": __name__}
+    for method in methods_of(cls).values():
+        members[method.name] = _forward(method, getattr(cls, method.name))
+    for name in attributes_of(cls):
+        if name not in members and not hasattr(RpcAgent, name):
+            members[name] = _reader(name)
+    meta: Any = type(RpcAgent)
+    made: type[RpcAgent] = type.__call__(meta, f"RpcAgent[{cls.__qualname__}]", (RpcAgent,), members)
+    return made
+
+
+def _reader(name: str) -> property:
+    def read(self: RpcAgent) -> Any:
+        return self._link.read(self._agent, name).result()
+
+    return property(read)
+
+
+def _forward(method: Method, original: Any) -> Callable[..., Any]:
+    name = method.name
+    if method.kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR):
+
+        def forward(self: RpcAgent, *args: Any, **kwargs: Any) -> Any:
+            return self._link.stream(self._agent, name, args, kwargs, self._timeout)
+    else:
+
+        def forward(self: RpcAgent, *args: Any, **kwargs: Any) -> Any:
+            return self._link.call(self._agent, name, args, kwargs, self._timeout)
+
+    forward.__name__ = name
+    forward.__qualname__ = getattr(original, "__qualname__", name)
+    forward.__doc__ = getattr(original, "__doc__", None)
+    forward.__annotations__ = dict(getattr(original, "__annotations__", {}))
+    try:
+        forward.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        return forward  # written in C without a signature
+    return forward

@@ -1,0 +1,390 @@
+"""The hand-written policy at a desktop: it knows the kinds of the sample tasks, finds what to click, and types.
+
+It finds things in the table of the accessibility tree or, where it is only shown screenshots, by how they look. What it cannot
+make out there, such as words, it reaches by the keyboard; then it goes on when it sees that something has happened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paragent.demo.vision import focused_field, largest_patch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["act_at_desktop"]
+
+_UNKNOWN = "I am a hand-written policy and do not know this kind of task."
+_PATIENCE = 8
+"""How often it waits for something that is not on the screen before it gives up."""
+_DIALOGS = {"dialog", "file-chooser", "alert"}
+_WINDOWS = {"frame", *_DIALOGS}
+Action = dict[str, Any]
+_WAIT: Action = {"action_type": "WAIT"}
+_FAIL: Action = {"action_type": "FAIL"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of the table."""
+
+    role: str
+    name: str
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What it sees now."""
+
+    rows: list[_Row]
+    """Of the accessibility tree; empty if it is not shown it."""
+    pictures: list[str]
+    """The last screenshots as data URLs, oldest first; empty if it is shown none."""
+
+    @property
+    def picture(self) -> str:
+        """The screenshot of now."""
+        return self.pictures[-1] if self.pictures else ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the screen looks different from before; nothing on it moves by itself."""
+        return self.pictures[-1:] != self.pictures[-2:-1]
+
+    def inside(self, title: str) -> list[_Row]:
+        """Return what is in the window with this in its title."""
+        inside: list[_Row] = []
+        within = False
+        for row in self.rows:
+            if row.role in _WINDOWS:
+                within = title in row.name
+            if within:
+                inside.append(row)
+        return inside
+
+    def find(self, role: str, name: str = "", window: str = "", *, exact: bool = False) -> Action | None:
+        """Return a click on the first such thing; None if it is not on the screen."""
+        for row in self.inside(window) if window else self.rows:
+            if row.role == role and (row.name == name if exact else name in row.name):
+                return _click(row.x, row.y)
+        return None
+
+
+Step = Action | Callable[[_View], Action | None]
+"""An action, or how it follows from what can be seen; None as long as that is not there."""
+
+
+def act_at_desktop(question: str, messages: Sequence[dict[str, Any]], tools: set[str]) -> str | dict[str, Any]:
+    """Return the next tool call, or what it has to say if it does not know what to do."""
+    view = _View(_table(messages), _pictures(messages))
+    done = [call for call in _calls(messages) if not _is_wait(call)]
+    waits = len(_calls(messages)) - len(done)
+    for pattern, plan in _PLANS:
+        if found := re.search(pattern, question):
+            steps = [*plan(*found.groups()), _without_dialog({"action_type": "DONE"})]
+            step = steps[min(len(done), len(steps) - 1)]
+            action = step(view) if callable(step) else step
+            if action is None:
+                action = _WAIT if waits < _PATIENCE else _FAIL
+            return _as_call(action, tools)
+    if any(word in question for word in _NOT_HERE):
+        return _as_call(_FAIL, tools)
+    return _UNKNOWN
+
+
+# --- what it does ---------------------------------------------------------------------------------------------------------
+
+
+def _click(x: int, y: int) -> Action:
+    return {"action_type": "CLICK", "x": x, "y": y}
+
+
+def _type(text: str) -> Action:
+    return {"action_type": "TYPING", "text": text}
+
+
+def _press(*keys: str) -> Action:
+    if len(keys) == 1:
+        return {"action_type": "PRESS", "key": keys[0]}
+    return {"action_type": "HOTKEY", "keys": list(keys)}
+
+
+def _without_dialog(action: Action) -> Step:
+    """Do it when no dialog is there any more: in a picture, no text field has the keyboard."""
+
+    def step(view: _View) -> Action | None:
+        if view.rows:
+            return None if any(row.role in _DIALOGS for row in view.rows) else action
+        return action if focused_field(view.picture) is None else None
+
+    return step
+
+
+def _at(role: str, window: str, colour: Callable[[int, int, int], bool]) -> Step:
+    """Click on the first thing of that role in a window: in a picture, on the largest patch of its colour."""
+
+    def step(view: _View) -> Action | None:
+        if view.rows:
+            return view.find(role, window=window)
+        patch = largest_patch(view.picture, colour)
+        return None if patch is None else _click(*patch)
+
+    return step
+
+
+def _terminal() -> Step:
+    return _at("terminal", "", lambda red, green, blue: max(red, green, blue) < 8)
+
+
+def _editor(title: str = "Mousepad") -> Step:
+    return _at("text", title, lambda red, green, blue: min(red, green, blue) > 250)
+
+
+def _calculator() -> Step:
+    """Its display or, in a picture, the middle of the largest window that is grey all over: that may be a key."""
+    return _at(
+        "text", "galculator", lambda red, green, blue: min(red, green, blue) > 190 and max(red, green, blue) < 250
+    )
+
+
+def _files() -> Step:
+    """The files or, in a picture, the place beside them that is chosen."""
+    return _at("directory-pane", "Thunar", lambda red, green, blue: red < 80 and 110 < green < 160 and blue > 200)
+
+
+def _field(window: str) -> Step:
+    """Click into the text field of a dialog; in a picture, it is the one that has the keyboard."""
+
+    def step(view: _View) -> Action | None:
+        if view.rows:
+            return view.find("text", window=window)
+        field = focused_field(view.picture)
+        return None if field is None else _click(*field)
+
+    return step
+
+
+def _or_key(find: Callable[[_View], Action | None], key: str) -> Step:
+    """Click on what is found in the tree; with a picture alone, press its key as soon as the action before it shows."""
+    return lambda view: find(view) if view.rows else _press(key) if view.changed else None
+
+
+def _key(sign: str) -> Step:
+    """Click on a key of the calculator; with a picture alone, press it on the keyboard."""
+
+    def step(view: _View) -> Action | None:
+        return view.find("toggle-button", sign, window="galculator", exact=True) if view.rows else _press(sign)
+
+    return step
+
+
+def _sum(a: str, sign: str, b: str) -> list[Step]:
+    return [_calculator(), _press("escape"), *map(_key, f"{a}{sign}{b}=")]
+
+
+def _write_sum(a: str, sign: str, b: str, name: str) -> list[Step]:
+    return [*_sum(a, sign, b), _press("ctrl", "c"), _editor(), _press("ctrl", "v"), *_saved(name)]
+
+
+def _note(text: str, name: str) -> list[Step]:
+    return [_editor(), _type(text), *_saved(name)]
+
+
+def _saved(name: str) -> list[Step]:
+    """Save what the editor has just got; its title begins with a star then. What is pasted needs its time."""
+
+    def save(view: _View) -> Action | None:
+        return _press("ctrl", "s") if (view.find("frame", "*") if view.rows else view.changed) else None
+
+    return [save, *_named("File Chooser", f"~/Documents/{name}")]
+
+
+def _append(name: str, line: str) -> list[Step]:
+    return [_editor(name), _press("ctrl", "end"), _type(f"\n{line}"), _press("ctrl", "s")]
+
+
+def _menu(menu: str, entry: str, letter: str) -> list[Step]:
+    """Choose from a menu of the editor, which is in front; by the keyboard, menus have their first letters."""
+
+    def opened(view: _View) -> Action | None:
+        return view.find("menu", menu, window="Mousepad") if view.rows else _press("alt", menu[0].lower())
+
+    def found(view: _View) -> Action | None:
+        return view.find("menu-item", entry) or view.find("check-menu-item", entry)
+
+    return [opened, _or_key(found, letter)]
+
+
+def _replace(name: str, old: str, new: str) -> list[Step]:
+    dialog = [*_menu("Search", "Find and Replace", "l"), _field("Find and Replace")]
+    filled = [_press("ctrl", "a"), _type(old), _press("alt", "w"), _type(new)]
+    everywhere = [_press("alt", "a"), _press("alt", "r")]
+    again = _press(
+        "alt", "w"
+    )  # is also a letter of "Wrap around"; a field with the keyboard shows when the dialog goes
+    closed = [again, again, _field("Find and Replace"), _press("escape")]
+    return [_editor(name), *dialog, *filled, *everywhere, *closed, _without_dialog(_press("ctrl", "s"))]
+
+
+def _in_folder(folder: str, then: Action) -> list[Step]:
+    """Have the file manager show a folder, and go on when it does: in a picture, the address then has the keyboard no more."""
+
+    def there(view: _View) -> Action | None:
+        shown = view.find("frame", f"{folder} - Thunar") if view.rows else focused_field(view.picture) is None
+        return then if shown else None
+
+    return [_press("ctrl", "l"), _type(f"~/{folder}"), _press("enter"), there]
+
+
+def _chosen(name: str) -> list[Step]:
+    """Choose a file by its name. Its last letter becomes a wildcard: without one, names that only contain it are chosen, too."""
+    ask = _in_folder("Documents", _press("ctrl", "s"))
+    return [_files(), *ask, _field("Select by Pattern"), _type(f"{name[:-1]}?"), _press("enter")]
+
+
+def _named(window: str, name: str) -> list[Step]:
+    return [_field(window), _press("ctrl", "a"), _type(name), _press("enter")]
+
+
+def _rename(old: str, new: str) -> list[Step]:
+    return [*_chosen(old), _press("f2"), *_named("Rename", new)]
+
+
+def _folder(name: str) -> list[Step]:
+    return [_files(), *_in_folder("Documents", _press("ctrl", "shift", "n")), *_named("Create New Folder", name)]
+
+
+def _delete(name: str) -> list[Step]:
+    return [
+        *_chosen(name),
+        _press("shift", "delete"),
+        _or_key(lambda view: view.find("push-button", "Delete"), "enter"),
+    ]
+
+
+def _copy(name: str, folder: str) -> list[Step]:
+    return [*_chosen(name), _press("ctrl", "c"), *_in_folder(folder, _press("ctrl", "v"))]
+
+
+_SETTINGS = {
+    "show line numbers": ("View", "Line Numbers", "u"),
+    "wrap long lines": ("Document", "Word Wrap", "w"),
+    "show its toolbar": ("View", "Toolbar", "t"),
+    "show its status bar": ("View", "Statusbar", "a"),
+}
+"""The menu, its entry, and the letter that is underlined in it."""
+
+
+def _setting(what: str) -> list[Step]:
+    return [_editor(), *_menu(*_SETTINGS[what])]
+
+
+def _command(command: str) -> list[Step]:
+    return [_terminal(), _type(command), _press("enter")]
+
+
+_PLANS: tuple[tuple[str, Callable[..., list[Step]]], ...] = (
+    (r"write the text “(.+)” into a new file (\S+) in the folder Documents", _note),
+    (r"The file (\S+) is open in the text editor. Add the line “(.+)” at its end", _append),
+    (r"The file (\S+) is open in the text editor. Replace “(.+)” with “(.+)” in it", _replace),
+    (r"rename the folder “(.+)” in the folder Documents to “(.+)”", _rename),
+    (r"make a new folder “(.+)” in the folder Documents", _folder),
+    (r"delete the file “(.+)” in the folder Documents", _delete),
+    (r"copy the file “(.+)” from the folder Documents to the folder (\w+)", _copy),
+    (r"Compute (\d+) (\S) (\d+) with the calculator and leave", _sum),
+    (r"Compute (\d+) (\S) (\d+) with the calculator, and write the result into a new file (\S+)", _write_sum),
+    (r"Change the settings of the text editor: (.+)\.", _setting),
+    (
+        r"write the names of the files in the folder (\w+) into the file (\S+) in",
+        lambda folder, name: _command(f"ls ~/{folder} > ~/Documents/{name}"),
+    ),
+    (r"make the file (\S+) in the folder Documents executable", lambda name: _command(f"chmod 755 ~/Documents/{name}")),
+    (
+        r"count the lines of the file (\S+) in the folder Documents and write the number into (\S+) beside",
+        lambda name, target: _command(f"wc -l < ~/Documents/{name} > ~/Documents/{target}"),
+    ),
+    (
+        r"pack the folder (\w+) in the folder Documents into the archive (\S+) beside",
+        lambda folder, target: _command(f"tar czf ~/Documents/{target} -C ~/Documents {folder}"),
+    ),
+)
+"""How tasks read, and the steps that do them."""
+_NOT_HERE = ("Spotify", "Bluetooth", "GIMP", "webcam")
+"""What its desktop does not have."""
+
+
+# --- what it is shown -------------------------------------------------------------------------------------------------------
+
+
+def _table(messages: Sequence[dict[str, Any]]) -> list[_Row]:
+    """Read the last table of the conversation."""
+    for message in reversed(messages):
+        lines = _text(message).split("\n")
+        head = next((number for number, line in enumerate(lines) if "role\tname\ttext\tmiddle" in line), None)
+        if head is not None:
+            numbered = lines[head].startswith("mark\t")
+            return [row for line in lines[head + 1 :] if (row := _row(line.split("\t")[numbered:])) is not None]
+    return []
+
+
+def _row(cells: list[str]) -> _Row | None:
+    place = re.fullmatch(r"(\d+), (\d+)", cells[3]) if len(cells) == 5 else None
+    return None if place is None else _Row(cells[0], cells[1], int(place[1]), int(place[2]))
+
+
+def _pictures(messages: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        str(part["image_url"]["url"])
+        for message in messages
+        if isinstance(content := message.get("content"), list)
+        for part in content
+        if part.get("type") == "image_url"
+    ]
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content)
+    return str(content or "")
+
+
+def _calls(messages: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        str(call["function"]["arguments"])
+        for message in messages
+        if message.get("role") == "assistant"
+        for call in message.get("tool_calls") or ()
+    ]
+
+
+def _is_wait(arguments: str) -> bool:
+    return '"WAIT"' in arguments
+
+
+# --- how it says it -----------------------------------------------------------------------------------------------------------
+
+
+def _as_call(action: Action, tools: set[str]) -> dict[str, Any]:
+    if "computer" in tools:
+        return {"tool": "computer", **action}
+    return {"tool": "pyautogui", "command": _as_code(action)}
+
+
+def _as_code(action: Action) -> str:
+    kind = action["action_type"]
+    if kind == "CLICK":
+        return f"pyautogui.click({action['x']}, {action['y']})"
+    if kind == "TYPING":
+        return f"pyautogui.typewrite({action['text']!r})"
+    if kind == "PRESS":
+        return f"pyautogui.press({action['key']!r})"
+    if kind == "HOTKEY":
+        return f"pyautogui.hotkey({', '.join(map(repr, action['keys']))})"
+    return str(kind)

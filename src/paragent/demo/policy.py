@@ -1,0 +1,170 @@
+"""A hand-written policy that speaks the tool-call protocol: no LLM, only enough wit for the sample tasks.
+
+It is there so that everything around a model can be tried without a key. It knows some forms of questions and what to do
+about each; to any other question it says that it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from paragent.demo.desktop_policy import act_at_desktop
+from paragent.models.base import Completion, Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["PROGRAMS", "RESULTS", "DemoModel"]
+
+
+PROGRAMS = {
+    "running_maximum": """    return [max(numbers[: end + 1]) for end in range(len(numbers))]
+""",
+    "is_anagram": """    return sorted(first.lower()) == sorted(second.lower())
+""",
+    "collatz_steps": """    steps = 0
+    while number != 1:
+        number = number // 2 if number % 2 == 0 else 3 * number + 1
+        steps += 1
+    return steps
+""",
+}
+"""The rest of a function, by its name."""
+RESULTS = {
+    "prime numbers are there below 1000": "print(sum(all(n % d for d in range(2, n)) for n in range(2, 1000)))",
+    "digits of 2 to the power of 1000": "print(sum(map(int, str(2**1000))))",
+    "most often in the word 'Mississippi'": "word = 'mississippi'\nprint(max(word, key=word.count))",
+}
+"""A program that prints the answer, by words of the question."""
+
+_UNKNOWN = "I am a hand-written policy and do not know this kind of question."
+_EXPRESSIONS = (
+    (r"sum of the whole numbers from (\d+) to (\d+)", r"summation(k, (k, \1, \2))"),
+    (r"greatest common divisor of (\d+) and (\d+)", r"gcd(\1, \2)"),
+    (r"area under y = (.+?) from x = (\S+) to x = (\w+)", r"integrate(\1, (x, \2, \3))"),
+    (r"how many ways can (\d+) of (\d+)", r"binomial(\2, \1)"),
+    (r"limit of (.+?) as x goes to (\w+)", r"limit(\1, x, \2)"),
+    (r"(?:[Cc]ompute|[Ss]implify|[Ww]hat is):? (.+?)[.?]?\s*$", r"\1"),
+)
+"""Questions with one calculation, and the calculation."""
+_FACTS = (
+    (r"which island", r"island of (\w+)"),
+    (r"which year", r"in (\d{4})\b"),
+    (r"which lake", r"(Lake \w+)"),
+    (r"how many crocus", r"About (\d+) flowers"),
+    (r"wrap", r"wrapped in (\w+)"),
+    (r"ocean floor", r"ocean floor is (\w+)"),
+    (r"Seal Rock depart", r"Seal Rock\W+(\d\d:\d\d)"),
+    (r"last ferry", r"last ferry from North Island leaves at (\d\d:\d\d)"),
+    (r"built the harbour wall", r"built in \d+ by (\w+ \w+)"),
+    (r"ticket .*cost", r"ticket costs (\d+ \w+)"),
+    (r"address is the chandler", r"chandler is at (.+?)\."),
+)
+"""Questions, and how the text that answers them reads."""
+_WAYS = (
+    (r"ferry", ("Ferry timetable",)),
+    (r"harbour wall", ("History",)),
+    (r"ticket", ("Museum", "Show prices")),
+    (r"chandler", ("Find a shop",)),
+)
+"""Questions, and the links that lead to the answer."""
+
+
+class DemoModel(Model):
+    """Decides each turn from the question, the tools there are, and what they have said so far."""
+
+    async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
+        """Answer by rules; no tokens are used, and none are counted."""
+        question = next((message["content"] for message in messages if message.get("role") == "user"), "")
+        said = [str(message["content"]) for message in messages if message.get("role") == "tool"]
+        names = {tool["function"]["name"] for tool in tools}
+        if names & {"computer", "pyautogui"}:
+            move = act_at_desktop(_first_text(question), messages, names)
+        else:
+            move = _UNKNOWN if not question else _decide(str(question), said, names)
+        return Completion(_message(move, len(said)), {"prompt_tokens": 0, "completion_tokens": 0})
+
+
+def _first_text(content: Any) -> str:
+    """Return what a message says beside its pictures."""
+    return str(content[0]["text"]) if isinstance(content, list) else str(content)
+
+
+Move = str | dict[str, Any]
+"""A final answer, or a tool and its arguments."""
+
+
+def _decide(question: str, said: list[str], tools: set[str]) -> Move:
+    if "calculator" in tools:
+        return _calculate(question, said)
+    if "python" in tools:
+        return _program(question, said)
+    if "click" in tools:
+        return _browse(question, said)
+    if {"search", "read"} <= tools:
+        return _look_up(question, said)
+    return _UNKNOWN
+
+
+def _calculate(question: str, said: list[str]) -> Move:
+    if said:
+        return f"The calculator says \\boxed{{{said[-1]}}}."
+    for pattern, expression in _EXPRESSIONS:
+        if found := re.search(pattern, question):
+            return {"tool": "calculator", "expression": found.expand(expression).replace("^", "**")}
+    return _UNKNOWN
+
+
+def _program(question: str, said: list[str]) -> Move:
+    for name, program in PROGRAMS.items():
+        if f"def {name}(" in question:
+            code = question + program
+            return f"```python\n{code}```" if said else {"tool": "python", "code": code}
+    for words, code in RESULTS.items():
+        if words in question:
+            return f"Answer: {said[-1].strip()}" if said else {"tool": "python", "code": code}
+    return _UNKNOWN
+
+
+def _look_up(question: str, said: list[str]) -> Move:
+    if not said:
+        return {"tool": "search", "query": question}
+    ids = re.findall(r"^\[(.+?)\]", said[0], re.MULTILINE)
+    for document, text in zip(ids, said[1:], strict=False):
+        if answer := _fact(question, text):
+            return f"It says so in [{document}].\nAnswer: {answer}"
+    return {"tool": "read", "document": ids[len(said) - 1]} if len(said) <= len(ids) else _UNKNOWN
+
+
+def _browse(question: str, said: list[str]) -> Move:
+    if not said:
+        start = re.search(r"Begin at (\S+)", question)
+        return {"tool": "open", "url": start[1]} if start else _UNKNOWN
+    page = said[-1]
+    if answer := _fact(question, page):
+        return f"Answer: {answer}"
+    if "chandler" in question and (field := re.search(r"\[(\d+) [^\]]*Kind of shop", page)):
+        return {"tool": "type", "element": int(field[1]), "text": "chandler", "submit": True}
+    links = next((links for words, links in _WAYS if words in question), ())
+    for link in reversed(links):
+        if found := re.search(rf"\[(\d+) \w+: {re.escape(link)}", page):
+            return {"tool": "click", "element": int(found[1])}
+    return _UNKNOWN
+
+
+def _fact(question: str, text: str) -> str | None:
+    for asked, told in _FACTS:
+        if re.search(asked, question) and (found := re.search(told, text)):
+            return found[1]
+    return None
+
+
+def _message(move: Move, turn: int) -> dict[str, Any]:
+    if isinstance(move, str):
+        return {"role": "assistant", "content": move}
+    name = move.pop("tool")
+    function = {"name": name, "arguments": json.dumps(move)}
+    call = {"id": f"demo_{turn}", "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}

@@ -1,1 +1,0 @@
-"""The near side of workers: a supervisor for each process, and who gets which call."""

@@ -1,1 +1,0 @@
-"""Presentations: whether two are the same, and single properties of one."""

@@ -1,1 +1,0 @@
-"""Spreadsheets: values, looks, charts, pivot tables, filters."""

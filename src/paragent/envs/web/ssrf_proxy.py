@@ -1,0 +1,190 @@
+"""The only way out of the browser: a proxy that resolves every name itself and refuses addresses of private networks.
+
+Every connection of every page goes through it, those after a redirect, of scripts and of web sockets among them. It connects
+to the very address that it checked, so a name that changes its address between check and use gains nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mimetypes
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from paragent._internal.networks import PrivateAddress, check_public
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+__all__ = ["SITE", "Gate", "Refused"]
+
+SITE = "site.test"
+"""The name under which pages see the folder that the gate serves itself; `.test` is reserved and never on the net."""
+_HEAD_LIMIT = 1 << 16
+"""Bytes of a request's head; browsers send a few kilobytes."""
+_CONNECT_LIMIT = 15.0
+"""Seconds to resolve a name and connect."""
+_IDLE_LIMIT = 120.0
+"""Seconds without a byte in either direction after which a connection is given up."""
+
+
+class Refused(Exception):
+    """An address may not be visited; the message says why."""
+
+
+class Gate:
+    """A forward proxy on a port of the loopback interface; belongs to one event loop."""
+
+    def __init__(self, *, allow_private: bool, site: Path | None) -> None:
+        self._allow_private, self._site = allow_private, site
+        self._connections: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, *, allow_private: bool, site: Path | None) -> AsyncIterator[Gate]:
+        """Serve for the length of a `with`."""
+        gate = cls(allow_private=allow_private, site=site)
+        server = await asyncio.start_server(gate._accept, "127.0.0.1", 0, limit=_HEAD_LIMIT)
+        gate.port = server.sockets[0].getsockname()[1]
+        try:
+            yield gate
+        finally:
+            server.close()
+            for task in list(gate._connections):
+                task.cancel()
+            await asyncio.gather(*gate._connections, return_exceptions=True)
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host that may be visited.
+
+        Raises:
+            Refused: it has none, or one of them is private.
+        """
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise Refused(f"there is no host {host!r}") from None
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        if not self._allow_private:
+            try:
+                check_public(host, addresses)
+            except PrivateAddress as error:
+                raise Refused(f"{error}; private ones must be allowed explicitly") from None
+        return addresses
+
+    async def check(self, url: str) -> None:
+        """Say whether a page may be opened.
+
+        Raises:
+            Refused: it may not.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Refused("only http:// and https:// addresses can be opened")
+        if parts.hostname != SITE or self._site is None:
+            await self.addresses(parts.hostname, _port(parts.netloc, 443 if parts.scheme == "https" else 80))
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a server's callback runs in a task"
+        self._connections.add(task)
+        try:
+            await self._serve(reader, writer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError):
+            pass  # either side went away or spoke no HTTP; the page sees a broken connection
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(_IDLE_LIMIT):
+            head = await reader.readuntil(b"\r\n\r\n")
+        request, _, fields = head.partition(b"\r\n")
+        method, target, version = request.decode("latin-1").split(" ", 2)
+        tunnel = method == "CONNECT"
+        parts = urlsplit(f"//{target}" if tunnel else target)
+        host = parts.hostname or ""
+        if host == SITE and self._site is not None and not tunnel:
+            writer.write(_file(self._site, parts.path))
+            return await writer.drain()
+        try:
+            far_reader, far_writer = await self._connect(host, _port(parts.netloc, 443 if tunnel else 80))
+        except (Refused, OSError, TimeoutError) as error:
+            writer.write(_response(403 if isinstance(error, Refused) else 502, str(error).encode()))
+            return await writer.drain()
+        try:
+            if tunnel:
+                writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
+            else:
+                path = target.partition(parts.netloc)[2] or "/"
+                far_writer.write(f"{method} {path} {version}\r\n".encode("latin-1") + _one_request(fields))
+            await _relay((reader, far_writer), (far_reader, writer))
+        finally:
+            far_writer.close()
+
+    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        async with asyncio.timeout(_CONNECT_LIMIT):
+            failure: OSError = OSError(f"{host!r} has no address")
+            for address in await self.addresses(host, port):
+                try:
+                    return await asyncio.open_connection(address, port)
+                except OSError as error:
+                    failure = error
+            raise failure
+
+
+def _port(netloc: str, default: int) -> int:
+    return urlsplit(f"//{netloc}").port or default
+
+
+def _one_request(fields: bytes) -> bytes:
+    """Return the header fields such that the connection ends with this request: the next may go elsewhere."""
+    kept = [
+        line
+        for line in fields.split(b"\r\n")
+        if line and line.partition(b":")[0].strip().lower() not in (b"connection", b"proxy-connection", b"keep-alive")
+    ]
+    upgrades = any(line.lower().startswith(b"upgrade:") for line in kept)
+    return b"\r\n".join([*kept, b"Connection: " + (b"Upgrade" if upgrades else b"close"), b"", b""])
+
+
+def _response(status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> bytes:
+    head = f"HTTP/1.1 {status} paragent\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+def _file(folder: Path, path: str) -> bytes:
+    wanted = (folder / unquote(path).lstrip("/")).resolve()
+    if wanted.is_dir():
+        wanted /= "index.html"
+    if not wanted.is_relative_to(folder.resolve()) or not wanted.is_file():
+        return _response(404, b"There is no such page.")
+    return _response(200, wanted.read_bytes(), mimetypes.guess_type(wanted.name)[0] or "application/octet-stream")
+
+
+async def _relay(*directions: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    tasks = [asyncio.create_task(_pump(*direction)) for direction in directions]
+    try:
+        await tasks[-1]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        async with asyncio.timeout(_IDLE_LIMIT):
+            data = await reader.read(1 << 16)
+            if data:
+                writer.write(data)
+                await writer.drain()
+        if not data:
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+            return

@@ -1,0 +1,48 @@
+"""Where machines come from: one contract, one file or folder per implementation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paragent._internal.registry import Family, Member, load_dotted
+from paragent.errors import ConfigError
+from paragent.machines.providers.base import Instance, MachineSettings, Provider
+
+if TYPE_CHECKING:
+    from paragent.machines.cleanup import Run
+
+__all__ = ["PROVIDERS", "Instance", "MachineSettings", "Provider", "open_provider", "provider_class"]
+
+PROVIDERS = Family(
+    kind="provider",
+    members={
+        "aws": Member("paragent.machines.providers.aws:AwsProvider", extra="aws"),
+        "docker": Member("paragent.machines.providers.docker:DockerProvider", extra="docker"),
+        "process": Member("paragent.machines.providers.process:ProcessProvider"),
+        "qemu": Member("paragent.machines.providers.qemu:QemuProvider", extra="qemu"),
+        "virtualbox": Member("paragent.machines.providers.virtualbox:VirtualBoxProvider"),
+        "vmware": Member("paragent.machines.providers.vmware:VmwareProvider"),
+    },
+    entry_points="paragent.providers",
+)
+
+
+def provider_class(provider: str | type[Provider]) -> type[Provider]:
+    """Return the provider of that name, path (`package.module:Class`) or class.
+
+    Raises:
+        UnknownName: no provider has this name.
+        MissingExtra: its optional packages are not installed.
+        ConfigError: it is no provider.
+    """
+    chosen: Any = provider
+    if isinstance(chosen, str):
+        chosen = load_dotted(chosen) if ":" in chosen else PROVIDERS.load(chosen)
+    if not (isinstance(chosen, type) and issubclass(chosen, Provider)):
+        raise ConfigError(f"provider must be a name, a subclass of Provider or the path to one, not {provider!r}")
+    return chosen
+
+
+def open_provider(provider: str | type[Provider], settings: MachineSettings, run: Run) -> Provider:
+    """Return a new provider; the caller owns it and closes it. Raises as `provider_class`."""
+    return provider_class(provider)(settings, run)

@@ -1,0 +1,372 @@
+"""The controller of a guest: every request of OSWorld's guest protocol, without holding the event loop.
+
+Each call has a time limit. A request is repeated only where a repeat cannot act twice: reading, writing the same file again,
+and anything that never reached the guest because nobody listened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from paragent.errors import MachineFailed
+from paragent.machines import guest_client as guest_http
+from paragent.machines.guest_client import ANSWER_BYTES, FILE_BYTES, Reply, as_form, as_json, as_upload, ask_async
+from paragent.osworld.context import GuestRefused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Mapping
+
+    from playwright.async_api import Playwright
+
+    from paragent.machines import Machine
+    from paragent.machines.guest_client import Body
+
+__all__ = ["CALL_SECONDS", "COMMAND_SECONDS", "Controller", "Executed", "browser_address", "driver", "limited"]
+
+
+COMMAND_SECONDS = 90.0
+"""What OSWorld's client allows a command."""
+_GUEST_SECONDS = 120.0
+"""What OSWorld's guest allows one, whatever the client says; its answer comes after that."""
+_TRAVEL = 10.0
+"""Seconds beyond the work itself in which an answer has to arrive."""
+_LOOK_SECONDS = 30.0
+"""For a screenshot, a wallpaper or a list of files."""
+_TREE_SECONDS = 75.0
+"""For an accessibility tree: the applications are asked thousands of questions, which takes an emulated guest on a busy host half
+a minute."""
+_FILE_SECONDS = 120.0
+"""For moving a file: a recording or a document has tens of megabytes."""
+_DOWNLOAD_SECONDS = 300.0
+"""What OSWorld's guest allows itself for fetching a file."""
+_OPEN_SECONDS = 120.0
+"""For opening a file until its window is there; the guest itself would wait 1800 s."""
+_RECORDING_SECONDS = 60.0
+_PAUSES = (0.5, 2.0)
+"""Seconds before a second and a third try; a guest server that is restarted is back within a second or two."""
+_CHROME_PORT = 9222
+_REFUSALS = frozenset({400, 404, 500, 501})
+"""Status codes by which a guest's server says that it cannot; any other failure is one of the machine or of the way to it."""
+_MOST_PIXELS = 1 << 20
+_BROWSER_PATH = re.compile(r"(/[A-Za-z0-9_-]+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What came of a command in the guest."""
+
+    output: str
+    error: str
+    returncode: int
+    """-1 if the guest could not run it or stopped it."""
+    status: str = "success"
+    """`success` means that it ran, however it ended; else `error`, and `error` says why."""
+
+
+class Controller:
+    """Talks to the guest of one machine, which is borrowed.
+
+    Raises:
+        GuestRefused: (all methods) the guest says that it cannot.
+        MachineFailed: (all methods) the guest does not answer in time, or breaks the protocol.
+        LeaseLost: (all methods) the machine has another holder now.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    @property
+    def devtools(self) -> str:
+        """`host:port` of the DevTools of the guest's browser."""
+        return f"{self._machine.host}:{self._machine.ports.get(_CHROME_PORT, _CHROME_PORT)}"
+
+    # --- looking --------------------------------------------------------------------------------------------------------
+
+    async def screenshot(self) -> bytes:
+        """Return the screen as PNG: from the machine's emulated display where its provider serves that, else by the guest."""
+        address = self._machine.details.get("screen", "")
+        reply = await self._send("GET", "/screenshot", limit=_LOOK_SECONDS, again=True, address=address)
+        return checked(reply, "screenshot").body
+
+    async def accessibility_tree(self) -> str:
+        """Return the accessibility tree as XML."""
+        return str(_field(await self._read_json("GET", "/accessibility", limit=_TREE_SECONDS), "AT"))
+
+    async def terminal(self) -> str | None:
+        """Return what the terminal shows; None if there is none."""
+        output = _field(await self._read_json("GET", "/terminal"), "output", None)
+        return None if output is None else str(output)
+
+    async def platform(self) -> str:
+        """Return the name of the guest's system, as `Linux`."""
+        return (await self._read("GET", "/platform")).decode(errors="replace").strip()
+
+    async def cursor_position(self) -> tuple[int, int]:
+        """Return where the pointer is."""
+        match await self._read_json("GET", "/cursor_position"):
+            case [x, y]:
+                return _pixels(x), _pixels(y)
+            case other:
+                raise MachineFailed(f"/cursor_position: the guest answered {str(other)[:200]}")
+
+    async def screen_size(self) -> tuple[int, int]:
+        """Return width and height of the screen."""
+        return _size(await self._read_json("POST", "/screen_size", as_json({})))
+
+    async def window_size(self, app_class_name: str) -> tuple[int, int]:
+        """Return width and height of an application's window."""
+        return _size(await self._read_json("POST", "/window_size", as_form({"app_class_name": app_class_name})))
+
+    async def desktop_path(self) -> str:
+        """Return the path of the user's desktop folder."""
+        return str(_field(await self._read_json("POST", "/desktop_path", as_json({})), "desktop_path"))
+
+    async def wallpaper(self) -> bytes:
+        """Return the picture behind the desktop."""
+        return await self._read("POST", "/wallpaper", as_json({}), limit=_LOOK_SECONDS)
+
+    async def list_directory(self, path: str) -> Mapping[str, Any]:
+        """Return the tree below a folder: `type`, `name`, `children`."""
+        reply = await self._read_json("POST", "/list_directory", as_json({"path": path}), limit=_LOOK_SECONDS)
+        tree: Mapping[str, Any] = _field(reply, "directory_tree")
+        return tree
+
+    async def file(self, path: str) -> bytes | None:
+        """Return the contents of a file; None if there is none that the guest can read, as for a folder."""
+        reply = await self._send(
+            "POST", "/file", as_form({"file_path": path}), limit=_FILE_SECONDS, again=True, size=FILE_BYTES
+        )
+        return None if reply.status in _REFUSALS else checked(reply, f"file {path}").body
+
+    # --- acting ---------------------------------------------------------------------------------------------------------
+
+    async def execute(
+        self, command: str | list[str], *, shell: bool = False, timeout: float = COMMAND_SECONDS
+    ) -> Executed:
+        """Run a command to its end; it is never sent twice."""
+        fields = {"command": command, "shell": shell, "timeout": timeout}
+        return await self._execute("/execute", fields, timeout)
+
+    async def execute_with_verification(
+        self,
+        command: str | list[str],
+        verification: Mapping[str, Any],
+        *,
+        shell: bool = False,
+        max_wait_time: float = 10.0,
+        check_interval: float = 1.0,
+    ) -> Executed:
+        """Run a command and have the guest wait until what it should bring about is there."""
+        fields: dict[str, Any] = {"command": command, "shell": shell, "verification": dict(verification)}
+        fields |= {"max_wait_time": max_wait_time, "check_interval": check_interval}
+        return await self._execute("/execute_with_verification", fields, COMMAND_SECONDS + max_wait_time)
+
+    async def run_python(self, code: str) -> Executed:
+        """Run Python code in the guest, which allows it 30 s."""
+        reply = await self._send("POST", "/run_python", as_json({"code": code}), limit=COMMAND_SECONDS)
+        return _executed(reply, "run_python", code_field="return_code")
+
+    async def run_bash_script(
+        self, script: str, *, timeout: float = COMMAND_SECONDS, working_dir: str | None = None
+    ) -> Executed:
+        """Run a script of bash."""
+        fields = {"script": script, "timeout": timeout, "working_dir": working_dir}
+        reply = await self._send("POST", "/run_bash_script", as_json(fields), limit=timeout + _TRAVEL)
+        return _executed(reply, "run_bash_script")
+
+    async def launch(self, command: str | list[str], *, shell: bool = False) -> None:
+        """Start a program and do not wait for it."""
+        await self._do("/setup/launch", {"command": command, "shell": shell})
+
+    async def open_file(self, path: str) -> None:
+        """Open a file with the program for its kind, and wait for the window."""
+        await self._do("/setup/open_file", {"path": path}, limit=_OPEN_SECONDS)
+
+    async def activate_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
+        """Bring a window to the front."""
+        fields = {"window_name": name, "strict": strict, "by_class": by_class}
+        await self._do("/setup/activate_window", fields, again=True)
+
+    async def close_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
+        """Close a window."""
+        await self._do("/setup/close_window", {"window_name": name, "strict": strict, "by_class": by_class})
+
+    async def change_wallpaper(self, path: str) -> None:
+        """Put a picture of the guest behind its desktop."""
+        await self._do("/setup/change_wallpaper", {"path": path}, again=True)
+
+    async def download(self, url: str, path: str) -> None:
+        """Have the guest fetch a file itself."""
+        await self._do("/setup/download_file", {"url": url, "path": path}, limit=_DOWNLOAD_SECONDS, again=True)
+
+    async def upload(self, path: str, data: bytes) -> None:
+        """Write a file; folders on the way are made."""
+        body = as_upload(path, data)
+        reply = await self._send("POST", "/setup/upload", body, limit=_FILE_SECONDS, again=True)
+        checked(reply, f"upload {path}")
+
+    async def start_recording(self) -> None:
+        """Begin a video of the screen."""
+        await self._do("/start_recording", {}, limit=_RECORDING_SECONDS)
+
+    async def end_recording(self) -> bytes:
+        """End the video and return it as MP4."""
+        reply = await self._send("POST", "/end_recording", as_json({}), limit=_RECORDING_SECONDS, size=FILE_BYTES)
+        return checked(reply, "end_recording").body
+
+    # --- how ------------------------------------------------------------------------------------------------------------
+
+    async def _read(self, method: str, path: str, body: Body | None = None, *, limit: float = _TRAVEL) -> bytes:
+        return checked(await self._send(method, path, body, limit=limit, again=True), path).body
+
+    async def _read_json(self, method: str, path: str, body: Body | None = None, *, limit: float = _TRAVEL) -> Any:
+        return checked(await self._send(method, path, body, limit=limit, again=True), path).json()
+
+    async def _do(self, path: str, fields: dict[str, Any], *, limit: float = 60.0, again: bool = False) -> None:
+        checked(await self._send("POST", path, as_json(fields), limit=limit, again=again), path)
+
+    async def _execute(self, path: str, fields: dict[str, Any], timeout: float) -> Executed:
+        limit = max(timeout, _GUEST_SECONDS) + _TRAVEL
+        return _executed(await self._send("POST", path, as_json(fields), limit=limit), f"execute {fields['command']!r}")
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Body | None = None,
+        *,
+        limit: float,
+        again: bool = False,
+        address: str = "",
+        size: int = ANSWER_BYTES,
+    ) -> Reply:
+        machine = self._machine
+        host, _, port = (address or machine.address).rpartition(":")
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + limit  # of all tries together: a guest that hangs is not waited for three times
+        pauses = iter(_PAUSES)
+        while True:
+            left = deadline - clock()
+            try:
+                return await ask_async(
+                    host, int(port), method, path, body, token=machine.token, timeout=left, limit=size
+                )
+            except MachineFailed as error:
+                # A refused connection carried nothing; after any other failure the guest may have acted.
+                unsent = isinstance(error.__cause__, ConnectionRefusedError)
+                pause = next(pauses, None)
+                if pause is None or not (again or unsent) or clock() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+
+
+def checked(reply: Reply, what: str) -> Reply:
+    """Return the reply if it is a success.
+
+    Raises:
+        GuestRefused: the guest says that it cannot.
+        LeaseLost: the machine has another holder now.
+        MachineFailed: any other failure.
+    """
+    if reply.status in _REFUSALS:
+        raise GuestRefused(f"{what}: the guest refused: {reply.body[:500].decode(errors='replace')}")
+    return guest_http.checked(reply, what)
+
+
+async def browser_address(devtools: str) -> str:
+    """Return the address of the connection to the browser at `devtools` (`host:port`).
+
+    The guest says only which browser it is. Where to connect is not its choice, as that could be a service of this host.
+
+    Raises:
+        MachineFailed: there is no browser, or the answer is not that of one.
+    """
+    host, _, port = devtools.rpartition(":")
+    reply = await ask_async(host, int(port), "GET", "/json/version", timeout=_TRAVEL)
+    told = str(_field(checked(reply, "/json/version").json(), "webSocketDebuggerUrl"))
+    path = urlsplit(told).path if told.startswith(("ws://", "wss://")) else ""
+    if not _BROWSER_PATH.fullmatch(path):
+        raise MachineFailed(f"the guest's browser has the unexpected address {told[:200]!r}")
+    return f"ws://{devtools}{path}"
+
+
+_REQUIRED = object()
+
+
+def _field(reply: Any, name: str, otherwise: Any = _REQUIRED) -> Any:
+    """Return a field of a guest's answer.
+
+    Raises:
+        MachineFailed: the answer is no object or does not have it.
+    """
+    if not isinstance(reply, dict) or (name not in reply and otherwise is _REQUIRED):
+        raise MachineFailed(f"the guest answered {str(reply)[:200]} without {name!r}")
+    return reply.get(name, otherwise)
+
+
+def _size(reply: Any) -> tuple[int, int]:
+    return _pixels(_field(reply, "width")), _pixels(_field(reply, "height"))
+
+
+def _pixels(value: Any) -> int:
+    if not isinstance(value, int | float) or not abs(value) < _MOST_PIXELS:
+        raise MachineFailed(f"the guest answered {str(value)[:200]}, which is no number of pixels")
+    return int(value)
+
+
+def _executed(reply: Reply, what: str, *, code_field: str = "returncode") -> Executed:
+    """Read the answer to a command; a guest that could not run it says so with status 500, or 400 for a bad one."""
+    try:
+        if reply.status in {400, 500}:
+            try:
+                message = reply.fields()
+            except MachineFailed:
+                message = {}
+            told = str(message.get("error") or message.get("message") or reply.body[:500].decode(errors="replace"))
+            return Executed(str(message.get("output") or ""), told, int(message.get(code_field) or -1), "error")
+        answer = checked(reply, what).fields()
+        return Executed(
+            output=str(answer.get("output") or ""),
+            error=str(answer.get("error") or ""),
+            returncode=int(answer.get(code_field) or 0),
+            status=str(answer.get("status") or "success"),
+        )
+    except (TypeError, ValueError, OverflowError):
+        raise MachineFailed(f"{what}: the guest answered {reply.body[:200]!r}") from None
+
+
+CALL_SECONDS = 15.0
+"""For a call to a page. A page that cannot be loaded may leave calls without an answer for ever, closing it among them."""
+Answer = TypeVar("Answer")
+
+
+async def limited(call: Awaitable[Answer], seconds: float = CALL_SECONDS) -> Answer:
+    """Return what a call to the browser returns.
+
+    Raises:
+        playwright.async_api.Error: it failed, or there is no answer after `seconds`.
+    """
+    from playwright.async_api import Error
+
+    try:
+        return await asyncio.wait_for(call, seconds)
+    except TimeoutError:
+        raise Error(f"the browser did not answer within {seconds:g} s") from None
+
+
+@contextlib.asynccontextmanager
+async def driver() -> AsyncIterator[Playwright]:
+    """Run Playwright's driver for the length of a `with`. Browsers that it is connected to go on afterwards."""
+    from playwright.async_api import Error, async_playwright
+
+    playwright = await limited(async_playwright().start(), 60.0)
+    try:
+        yield playwright
+    finally:
+        with contextlib.suppress(Error):
+            await limited(playwright.stop())

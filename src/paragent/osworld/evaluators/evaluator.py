@@ -1,0 +1,159 @@
+"""One task's evaluator: its checks in order, joined by `and` or by `or`."""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paragent.errors import ConfigError
+from paragent.osworld.context import GuestRefused
+from paragent.osworld.evaluators.context import PARSE_SECONDS, Place, far_side
+from paragent.osworld.evaluators.metrics.rules import NotUnderstood
+from paragent.osworld.evaluators.registry import GETTERS, INFEASIBLE, METRICS
+from paragent.subprocesses import CallFailed, Helpers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from paragent.osworld.context import Ground
+
+__all__ = ["Check", "checks_of", "evaluate"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One metric with the getters of its two sides; a side that is None is not looked at."""
+
+    metric: str
+    result: Mapping[str, Any] | None
+    expected: Mapping[str, Any] | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def checks_of(evaluator: Mapping[str, Any]) -> list[Check]:
+    """Return the checks of an evaluator. With a list of functions, the other fields are lists as well, or absent."""
+    functions = evaluator["func"]
+    if isinstance(functions, str):
+        options = evaluator.get("options") or {}
+        return [Check(functions, evaluator.get("result") or None, evaluator.get("expected") or None, options)]
+    results, expectations, options = (_listed(evaluator, name, len(functions)) for name in _FIELDS)
+    return [Check(*parts) for parts in zip(functions, results, expectations, [o or {} for o in options], strict=True)]
+
+
+_FIELDS = ("result", "expected", "options")
+
+
+def _listed(evaluator: Mapping[str, Any], name: str, length: int) -> list[Any]:
+    given = evaluator.get(name) or []
+    given = list(given) if isinstance(given, list) else [given] * length
+    return [entry or None for entry in given[:length]] + [None] * (length - len(given))
+
+
+async def evaluate(
+    evaluator: Mapping[str, Any], ground: Ground, *, helpers: Helpers | None = None, strict: bool = False
+) -> float:
+    """Score an attempt, from 0 to 1, as OSWorld does.
+
+    The steps of `postconfig` are run first. A task that is infeasible is solved by the action FAIL and by nothing else, and
+    FAIL solves no other. Checks joined by `and` give 0 as soon as one gives 0, else their mean; joined by `or` they give 1
+    as soon as one gives 1, else the best. A file that is not there, or that a metric cannot make sense of within its limits
+    of time and memory, gives 0. Metrics can use the files of the attempt's folder only, whatever paths a task names.
+
+    Args:
+        evaluator: the field `evaluator` of a task.
+        ground: the attempt's.
+        helpers: processes to run metrics in, from `evaluation_helpers`; without it they are started, and ended, here.
+        strict: whether metrics that OSWorld has with a mistake score sensibly instead of as OSWorld does.
+
+    Raises:
+        UnknownName: a getter or a metric does not exist here; `missing` tells beforehand.
+        MissingExtra: a package is not installed; as above.
+        MissingProgram: a program is not installed; as above.
+        ConfigError: the evaluator has a rule that its metric does not know.
+        InfrastructureError: the guest does not answer, or an expected file cannot be downloaded.
+    """
+    checks = checks_of(evaluator)
+    infeasible = checks[0].metric == INFEASIBLE
+    if not infeasible:
+        _load(checks)
+    prepared = await _prepared(ground, evaluator.get("postconfig") or [])
+    if infeasible or ground.failed or not prepared:
+        return float(infeasible and ground.failed)
+    conjunction = str(evaluator.get("conj", "and"))
+    if helpers is not None:
+        return await _joined(checks, conjunction, ground, helpers, strict)
+    async with evaluation_helpers() as own:
+        return await _joined(checks, conjunction, ground, own, strict)
+
+
+async def _prepared(ground: Ground, steps: Sequence[Mapping[str, Any]]) -> bool:
+    """Run the evaluator's own steps; return whether the guest did not refuse one, as to open a file that the agent deleted."""
+    try:
+        if steps:
+            await ground.set_up(steps)
+    except GuestRefused as error:
+        _log.info("a step before the evaluation was refused, which counts as 0: %s", error)
+        return False
+    return True
+
+
+@asynccontextmanager
+async def evaluation_helpers(most: int = 1) -> AsyncIterator[Helpers]:
+    """Open processes for `evaluate`, which several attempts of a worker may share."""
+    async with Helpers.running(far_side(), most=most) as helpers:
+        yield helpers
+
+
+def _load(checks: list[Check]) -> None:
+    """Find out what is not there before anything is done to the guest."""
+    for check in checks:
+        METRICS.load(check.metric)
+        for side in (check.result, check.expected):
+            if side is not None:
+                GETTERS.load(side["type"])
+
+
+async def _joined(checks: list[Check], conjunction: str, ground: Ground, helpers: Helpers, strict: bool) -> float:
+    scores = []
+    for check in checks:
+        score = await _one(check, ground, helpers, strict)
+        if conjunction == "and" and score == 0.0:
+            return 0.0
+        if conjunction == "or" and score == 1.0:
+            return 1.0
+        scores.append(score)
+    return sum(scores) / len(scores) if conjunction == "and" else max(scores)
+
+
+async def _one(check: Check, ground: Ground, helpers: Helpers, strict: bool) -> float:
+    try:
+        found = ground.folder / "result"
+        result = await _get(check.result, Place(ground, found, helpers))
+        known = None if strict else found
+        expected = await _get(check.expected, Place(ground, ground.folder / "expected", helpers, known))
+    except (FileNotFoundError, GuestRefused) as error:
+        _log.info("%s has nothing to look at, which counts as 0: %s", check.metric, error)
+        return 0.0
+    try:
+        arguments = [result] if check.expected is None else [result, expected]
+        await helpers.call("load_metric", check.metric, limit=PARSE_SECONDS)
+        parts = check.metric, arguments, dict(check.options), strict
+        score = float(await helpers.call("score", *parts, limit=PARSE_SECONDS, folder=ground.folder))
+    except CallFailed as error:
+        if error.kind == NotUnderstood.__name__:
+            raise ConfigError(f"the task's evaluator cannot be used: {check.metric}: {error}") from None
+        _log.info("%s cannot be computed, which counts as 0: %s: %s", check.metric, error.kind, error)
+        return 0.0
+    return 0.0 if math.isnan(score) else min(max(score, 0.0), 1.0)
+
+
+async def _get(config: Mapping[str, Any] | None, place: Place) -> Any:
+    if config is None:
+        return None
+    place.folder.mkdir(parents=True, exist_ok=True)
+    return await GETTERS.load(config["type"])(place, config)

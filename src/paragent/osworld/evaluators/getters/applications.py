@@ -1,0 +1,176 @@
+"""What applications have kept: settings of VLC and GIMP, VLC's status, what VS Code tells, media inside of slides."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
+
+from paragent.osworld.evaluators.getters.machine import unless_refused
+from paragent.osworld.evaluators.metrics.reading import open_package
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from zipfile import ZipFile
+
+    from paragent.osworld.evaluators.context import Place
+
+__all__ = [
+    "audio_in_slide",
+    "background_image_in_slide",
+    "gimp_config_file",
+    "home_folder",
+    "linked_media",
+    "vlc_config",
+    "vlc_playing_info",
+    "vscode_config",
+]
+
+
+_VLC_STATUS = """
+import base64, urllib.request
+address = "http://127.0.0.1:8080/requests/status.xml"
+login = {"Authorization": "Basic " + base64.b64encode(b":password").decode()}
+print(urllib.request.urlopen(urllib.request.Request(address, headers=login), timeout=10).read().decode())
+"""
+"""Runs in the guest; port and password are those of OSWorld's images."""
+_VLC_TRIES = 5
+"""With a second between them: VLC's interface is there a moment after VLC."""
+_OPENED_FOLDERS = 'cat "$HOME"/.config/Code/User/workspaceStorage/*/workspace.json 2>/dev/null; true'
+_MEDIA = "paragent.osworld.evaluators.getters.applications:linked_media"
+
+
+async def home_folder(place: Place) -> str:
+    """Return the home folder of the guest's user."""
+    done = await place.ground.controller.execute(["/bin/sh", "-c", 'printf %s "$HOME"'])
+    return str(done.output).strip() or "/home/user"
+
+
+async def _of_home(place: Place, path: str, name: str) -> str:
+    """Return the path of a copy of a file below the home folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    data = await place.ground.controller.file(posixpath.join(await home_folder(place), path))
+    if data is None:
+        raise FileNotFoundError(f"the guest has no ~/{path}")
+    return await place.keep(name, data)
+
+
+async def vlc_config(place: Place, config: Mapping[str, Any]) -> str:
+    """Return the path of a copy of VLC's settings.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    return await _of_home(place, ".config/vlc/vlcrc", config["dest"])
+
+
+async def gimp_config_file(place: Place, config: Mapping[str, Any]) -> str:
+    """Return the path of a copy of one of GIMP's settings files.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    return await _of_home(place, f".config/GIMP/2.10/{config['file_name']}", config["dest"])
+
+
+async def vlc_playing_info(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Return the path of a copy of VLC's status, which the guest asks VLC's web interface for; None if it does not answer."""
+    for _ in range(_VLC_TRIES):
+        done = await place.ground.controller.execute(["python3", "-c", _VLC_STATUS])
+        if done.returncode == 0 and done.output.strip():
+            return await place.keep(config["dest"], done.output.encode())
+        await asyncio.sleep(1.0)
+    return None
+
+
+async def vscode_config(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Have an extension of VS Code write what it knows, by a command of its palette, and return the path of a copy.
+
+    The window of VS Code is brought to the front first, since keys go to the window in front. If the extension has written
+    nothing, the copy is of what VS Code keeps of the folders that were opened.
+    """
+    controller = place.ground.controller
+    await unless_refused(controller.activate_window("Visual Studio Code"))
+    keys = (
+        "import pyautogui, time; pyautogui.FAILSAFE = False; pyautogui.hotkey('ctrl', 'shift', 'p'); time.sleep(0.5); "
+        f"pyautogui.typewrite({config['vscode_extension_command']!r}); time.sleep(0.5); pyautogui.press('enter')"
+    )
+    await controller.execute(["python3", "-c", keys])
+    await asyncio.sleep(1.0)  # the extension writes its file without telling anybody
+    data = await controller.file(config["path"])
+    if data is None:
+        kept = await controller.execute(["/bin/sh", "-c", _OPENED_FOLDERS])
+        data = kept.output.encode() or None
+    return None if data is None else await place.keep(config["dest"], data)
+
+
+async def background_image_in_slide(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Return the path of a copy of the picture behind a slide, None if there is none."""
+    return await _medium(place, config, "image")
+
+
+async def audio_in_slide(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Return the path of a copy of the first sound of a slide, None if there is none."""
+    return await _medium(place, config, "audio")
+
+
+async def _medium(place: Place, config: Mapping[str, Any], kind: str) -> str | None:
+    """A medium is inside of the presentation, or elsewhere on the guest with a link from it."""
+    data = await place.ground.controller.file(config["ppt_file_path"])
+    if data is None:
+        return None
+    path = await place.keep(posixpath.basename(config["ppt_file_path"]), data)
+    target = str(place.path(config["dest"]))
+    found = await place.parse(_MEDIA, path, int(config["slide_index"]), kind, target)
+    if found is None or found == target:
+        return target if found else None
+    linked = await place.ground.controller.file(found)
+    return None if linked is None else await place.keep(config["dest"], linked)
+
+
+_BACKGROUND = "{http://schemas.openxmlformats.org/presentationml/2006/main}bgPr"
+_PICTURE = "{http://schemas.openxmlformats.org/drawingml/2006/main}blip"
+_EMBEDDED = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}embed"
+
+
+def linked_media(path: str, slide: int, kind: str, target: str) -> str | None:
+    """Put the background picture (`image`) or the first sound (`audio`) of a slide to `target`.
+
+    Returns:
+        `target`, or the path on the guest if the slide only has a link to a file, or None if it has neither.
+    """
+    with open_package(path) as package:
+        name, links = f"ppt/slides/slide{slide + 1}.xml", f"ppt/slides/_rels/slide{slide + 1}.xml.rels"
+        if name not in package.namelist() or links not in package.namelist():
+            return None
+        wanted = _background(package, name) if kind == "image" else None
+        if kind == "image" and wanted is None:
+            return None
+        for link in ET.fromstring(package.read(links)):
+            if kind in link.get("Type", "") and wanted in {None, link.get("Id")}:
+                return _resolved(package, link.get("Target", ""), target)
+    return None
+
+
+def _background(package: ZipFile, name: str) -> str | None:
+    slide = ET.fromstring(package.read(name))
+    for background in slide.iter(_BACKGROUND):
+        for picture in background.iter(_PICTURE):
+            return picture.get(_EMBEDDED)
+    return None
+
+
+def _resolved(package: ZipFile, link: str, target: str) -> str | None:
+    if link.startswith("file://"):
+        return unquote(link.removeprefix("file://"))
+    inside = posixpath.normpath(posixpath.join("ppt/slides", link)) if link.startswith("..") else link.lstrip("/")
+    if inside not in package.namelist():
+        return None
+    Path(target).write_bytes(package.read(inside))
+    return target

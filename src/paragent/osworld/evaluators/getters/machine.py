@@ -1,0 +1,203 @@
+"""What the guest says: commands, terminal, accessibility tree, folders, sizes, wallpaper."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from paragent._internal.registry import require
+from paragent.osworld.context import GuestRefused
+from paragent.osworld.setup.download import fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from paragent.osworld.evaluators.context import Place
+
+__all__ = [
+    "accessibility_tree",
+    "cache_file",
+    "cloud_file",
+    "content_from_vm_file",
+    "copy_of",
+    "default_video_player",
+    "list_directory",
+    "unless_refused",
+    "vm_command_error",
+    "vm_command_line",
+    "vm_file",
+    "vm_screen_size",
+    "vm_terminal_output",
+    "vm_wallpaper",
+    "vm_window_size",
+]
+
+
+Answer = TypeVar("Answer")
+_VIDEO = (  # noqa: SIM905 - a table of words
+    "3gp 3gpp 3gpp2 avi divx dv fli flv mp2t mp4 mp4v-es mpeg mpeg-system msvideo ogg quicktime vnd.divx vnd.mpegurl "
+    "vnd.rn-realvideo webm x-anim x-avi x-flc x-fli x-flv x-m4v x-matroska x-mpeg x-mpeg-system x-mpeg2 x-ms-asf "
+    "x-ms-asf-plugin x-ms-asx x-ms-wm x-ms-wmv x-ms-wmx x-ms-wvx x-msvideo x-nsv x-ogm x-ogm+ogg x-theora x-theora+ogg"
+).split()
+"""Kinds of films that a desktop may open with one program or another."""
+
+
+async def _execute(place: Place, config: Mapping[str, Any]) -> Any:
+    shell = config.get("shell", False)
+    return await place.ground.controller.execute(config["command"], shell=shell in {True, "true", "True"})
+
+
+async def vm_command_line(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Return what a command prints, None if the guest cannot run it."""
+    done = await _execute(place, config)
+    return None if done.status == "error" else str(done.output)
+
+
+async def vm_command_error(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Return what a command prints to its standard error, None if the guest cannot run it."""
+    done = await _execute(place, config)
+    return None if done.status == "error" else str(done.error)
+
+
+async def unless_refused(asking: Awaitable[Answer]) -> Answer | None:
+    """Return what the guest answers, None if it says no: there is no such folder, no such window.
+
+    Raises:
+        InfrastructureError: it does not answer.
+    """
+    try:
+        return await asking
+    except GuestRefused:
+        return None
+
+
+async def vm_terminal_output(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Return what the terminal shows, None if there is none."""
+    return await unless_refused(place.ground.controller.terminal())
+
+
+async def accessibility_tree(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Return the accessibility tree as XML, None if the guest cannot tell."""
+    return await unless_refused(place.ground.controller.accessibility_tree())
+
+
+async def list_directory(place: Place, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the tree below a folder, None if there is none."""
+    tree = await unless_refused(place.ground.controller.list_directory(config["path"]))
+    return None if tree is None else dict(tree)
+
+
+async def vm_screen_size(place: Place, config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the size of the screen."""
+    width, height = await place.ground.controller.screen_size()
+    return {"width": width, "height": height}
+
+
+async def vm_window_size(place: Place, config: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return the size of an application's window, None if it has none."""
+    size = await unless_refused(place.ground.controller.window_size(config["app_class_name"]))
+    return None if size is None else {"width": size[0], "height": size[1]}
+
+
+async def vm_wallpaper(place: Place, config: Mapping[str, Any]) -> str | None:
+    """Return the path of a copy of the picture behind the desktop, None if there is none."""
+    picture = await unless_refused(place.ground.controller.wallpaper())
+    return None if picture is None else await place.keep(config["dest"], picture)
+
+
+async def default_video_player(place: Place, config: Mapping[str, Any]) -> str:
+    """Return which application opens most kinds of films, `unknown` if none does."""
+    question = "; ".join(f"xdg-mime query default video/{kind}" for kind in _VIDEO)
+    done = await place.ground.controller.execute(["/bin/sh", "-c", question])
+    answers = [line for line in done.output.splitlines(keepends=True) if line.strip()]
+    return Counter(answers).most_common(1)[0][0] if answers else "unknown"
+
+
+_LARGEST = 1 << 30
+"""Bytes of a guest's file; the largest that a task of OSWorld asks for, a film, has 100 MB."""
+
+
+def _listed(config: Mapping[str, Any]) -> tuple[list[str], list[str], set[int]]:
+    """Return sources, names and which of them are given to the metric."""
+    if config.get("multi", False):
+        return config["path"], config["dest"], set(config.get("gives", [0]))
+    return [config["path"]], [config["dest"]], {0}
+
+
+def _given(found: list[str | None]) -> str | list[str | None] | None:
+    return found[0] if len(found) == 1 else found
+
+
+async def vm_file(place: Place, config: Mapping[str, Any]) -> str | list[str | None] | None:
+    """Return the path of a copy of a file of the guest, None if there is none; with `multi`, of those that `gives` names."""
+    sources, names, gives = _listed(config)
+    found: list[str | None] = []
+    for number, (source, name) in enumerate(zip(sources, names, strict=False)):
+        copy = await copy_of(place, source, name)
+        if number in gives:
+            found.append(copy)
+    return _given(found)
+
+
+async def copy_of(place: Place, source: str, name: str) -> str | None:
+    """Return the path of a copy of a file of the guest, None if there is none of a bearable size."""
+    place.path(name).unlink(missing_ok=True)
+    data = await place.ground.controller.file(source)
+    if data is None or len(data) > _LARGEST:
+        return None
+    return await place.keep(name, data)
+
+
+async def cloud_file(place: Place, config: Mapping[str, Any]) -> str | list[str | None] | None:
+    """Return the path of a copy of a file from the network; with `multi`, of those that `gives` names.
+
+    As in OSWorld, a file that the result has under the same name is taken for it, unless evaluators are strict.
+
+    Raises:
+        EnvironmentFailed: it cannot be downloaded.
+    """
+    sources, names, gives = _listed(config)
+    found: list[str | None] = []
+    for number, (source, name) in enumerate(zip(sources, names, strict=False)):
+        path = place.path(name)
+        if place.found is not None and (kept := place.found / name).is_file():
+            path = kept
+        else:
+            await asyncio.to_thread(shutil.copyfile, await fetch(source, place.ground.access), path)
+        if number in gives:
+            found.append(str(path))
+    return _given(found)
+
+
+async def cache_file(place: Place, config: Mapping[str, Any]) -> str:
+    """Return the path of a file that a step has kept, such as the output of a command.
+
+    Raises:
+        FileNotFoundError: no step has.
+    """
+    root = place.ground.folder.resolve()
+    path = (root / config["path"]).resolve()
+    if not path.is_relative_to(root) or not path.is_file():
+        raise FileNotFoundError(f"no step has kept a file {config['path']}")
+    return str(path)
+
+
+require("openpyxl", "pandas")
+
+
+async def content_from_vm_file(place: Place, config: Mapping[str, Any]) -> list[str] | None:
+    """Return the last row of a workbook of the guest.
+
+    Raises:
+        ValueError: something else is asked for.
+    """
+    if (config["file_type"], config["file_content"]) != ("xlsx", "last_row"):
+        raise ValueError(f"cannot give {config['file_content']!r} of a file of the type {config['file_type']!r}")
+    path = await copy_of(place, config["path"], posixpath.basename(config["path"]))
+    if path is None:
+        return None
+    row: list[str] | None = await place.parse("paragent.osworld.evaluators.metrics.tables:last_row", path)
+    return row

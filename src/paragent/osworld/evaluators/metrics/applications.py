@@ -1,0 +1,222 @@
+"""VLC: what it plays and how it is set."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+from xml.etree import ElementTree as ET
+
+from paragent.osworld.evaluators.metrics.reading import bytes_of, text_of
+from paragent.osworld.evaluators.metrics.rules import matches, meets_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "check_global_key_play_pause",
+    "check_one_instance_when_started_from_file",
+    "check_play_and_exit",
+    "check_qt_bgcone",
+    "check_qt_max_volume",
+    "check_qt_minimal_view",
+    "check_qt_slider_colours",
+    "check_thunderbird_filter",
+    "check_thunderbird_folder",
+    "check_thunderbird_prefs",
+    "is_vlc_playing",
+    "is_vlc_recordings_folder",
+]
+
+
+_NAMES = ("filename", "title", "uri", "location", "name")
+_ADDRESSES = ("url", "URI", "location", "title", "filename")
+_SLIDER = "153;210;153;20;210;20;255;199;15;245;39;29"
+"""VLC's own colours of the volume slider."""
+_BLACKISH = 100
+"""Below which each part of a colour must be."""
+
+
+def is_vlc_playing(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether VLC's status says that it plays the expected file or address."""
+    status = ET.fromstring(bytes_of(result).decode())
+    if status.findtext("state") != "playing":
+        return False
+    if rules["type"] == "file_name":
+        return _meta(status, _NAMES).endswith(rules["file_name"])
+    return rules["type"] == "url" and _is_address(_meta(status, _ADDRESSES), rules["url"])
+
+
+def _meta(status: ET.Element, names: tuple[str, ...]) -> str:
+    """Return the first thing that the status says under one of these names."""
+    for name in names:
+        found = status.findtext(f"information/category[@name='meta']/info[@name='{name}']")
+        if found:
+            return found
+    return ""
+
+
+def _is_address(found: str, expected: str) -> bool:
+    """Return whether VLC's word for a stream means an address; often it is only the last part of it."""
+    if not found:
+        return False
+    wanted, shown = urlparse(expected), urlparse(found)
+    if expected in found or found == wanted.path.rpartition("/")[2]:
+        return True
+    return "://" in found and wanted.netloc == shown.netloc and wanted.path in shown.path
+
+
+def _setting(path: str, key: str, default: str) -> str:
+    """Return what follows the last equals sign of the last line of VLC's settings with a key; comments count."""
+    value = default
+    for line in bytes_of(path).decode().split("\n"):
+        if key in line:
+            value = line.split("=")[-1].strip()
+    return value
+
+
+def _checker(key: str, default: str, expected: str) -> Callable[..., bool]:
+    def check(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
+        return _setting(result, f"{key}=", default) == str(rules[expected])
+
+    check.__doc__ = f"Return whether VLC's setting `{key}` is what the rule calls `{expected}`."
+    return check
+
+
+check_qt_bgcone = _checker("qt-bgcone", "1", "expected_qt_bgcone")
+check_qt_max_volume = _checker("qt-max-volume", "125", "expected_qt_max_volume")
+check_qt_minimal_view = _checker("qt-minimal-view", "0", "expected_qt_minimal_view")
+check_play_and_exit = _checker("play-and-exit", "0", "expected_play_and_exit")
+check_one_instance_when_started_from_file = _checker(
+    "one-instance-when-started-from-file", "1", "expected_one_instance_when_started_from_file"
+)
+
+
+def check_global_key_play_pause(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether a global key for play and pause is set (1) or not (0), as expected."""
+    found = "1" if _setting(result, "global-key-play-pause=", "") else "0"
+    return found == str(rules["expected_global_key_play_pause"])
+
+
+def is_vlc_recordings_folder(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether VLC records into the expected folder; only a line that is no comment counts, and the first."""
+    for line in bytes_of(result).decode().split("\n"):
+        if "input-record-path" in line and not line.startswith("#"):
+            return bool(line.split("=")[-1].strip() == rules["recording_file_path"])
+    return False
+
+
+def check_qt_slider_colours(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether the volume slider has the expected colours, or only blackish ones."""
+    found = _setting(result, "qt-slider-colours", _SLIDER)
+    if rules["type"] == "match":
+        return bool(found == rules["expected_qt_slider_colours"])
+    parts = [int(part) for part in found.split(";")]
+    return rules["type"] == "blackish" and all(part < _BLACKISH for part in parts[: len(parts) // 3 * 3])
+
+
+_PREFERENCE = re.compile(r'user_pref\("((?:\\"|[^"])+)", (.+)\);')
+_CONDITION = re.compile(r"\b(?:AND|OR) \([\w ]+,[\w ']+,(?:\"(?s:.)+\"|[^)]+)\)|\bALL\b")
+"""A condition of a filter. One in quotes reaches to the last quote of the line, as in OSWorld."""
+_FILTER_FIELDS = ("name", "enabled", "type", "action", "actionValue", "condition")
+_DELETED = re.compile(r"X-Mozilla-Status: 000[89]")
+_MESSAGE = "FROM - "
+
+
+def check_thunderbird_prefs(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether preferences follow the rules of `expect`, and those that are set do not follow those of `unexpect`.
+
+    Raises:
+        ValueError: some preference, whichever, is no JSON.
+    """
+    if result is None:
+        return False
+    expected, unexpected = rules.get("expect", {}), rules.get("unexpect", {})
+    met = dict.fromkeys(expected, False)
+    for line in io.StringIO(text_of(result)):
+        found = _PREFERENCE.fullmatch(line.strip())
+        if found is None:
+            continue
+        key, value = found[1], json.loads(found[2])
+        if key in expected:
+            met[key] = matches(value, expected[key])
+        elif key in unexpected and matches(value, unexpected[key]):
+            return False
+    return all(met.values())
+
+
+def check_thunderbird_filter(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether each filter of `expect` is there, and none of `unexpect`."""
+    return result is not None and meets_rules(_filters(text_of(result)), rules)
+
+
+def _filters(text: str) -> list[dict[str, Any]]:
+    """Return the filters of a rules file. A filter begins with its name and is complete with its condition.
+
+    Values are in quotes; of a last line that does not end, the last letter is taken for a quote.
+
+    Raises:
+        ValueError: something comes before the first name.
+    """
+    filters: list[dict[str, Any]] = []
+    current: dict[str, Any] | None = None
+    for line in io.StringIO(text):
+        key, separator, _ = line.partition("=")
+        if not separator or key not in _FILTER_FIELDS:
+            continue
+        value = line[len(key) + 2 : -2].replace('\\"', '"').replace("\\\\", "\\")
+        if key == "name":
+            current = {}
+        if current is None:
+            raise ValueError(f"the filter file begins with {key!r}, not with a name")
+        current[key] = value
+        if key == "condition":
+            current[key] = _CONDITION.findall(value)
+            filters.append(current)
+    return filters
+
+
+def check_thunderbird_folder(
+    result: str | list[str | None] | None,
+    expected: str | list[str],
+    *,
+    remove_duplicate: bool = True,
+    strict_evaluators: bool = False,
+    **options: Any,
+) -> bool:
+    """Return whether mail folders have the expected messages, in any order.
+
+    Deleted messages do not count unless `remove_deleted` is off; `ignore_status` and `ignore_keys` leave out Thunderbird's
+    own headers. OSWorld drops every message that is not empty; with `strict_evaluators` they are compared.
+    """
+    if isinstance(expected, list) and not isinstance(result, list):
+        return False
+    pairs: list[tuple[Any, Any]] = (
+        list(zip(result or (), expected, strict=False)) if isinstance(expected, list) else [(result, expected)]
+    )
+
+    def messages(path: str) -> list[str]:
+        read = _messages(text_of(path), **options) if strict_evaluators else _blanks(text_of(path))
+        return sorted(set(read) if remove_duplicate else read)
+
+    return all(one is not None and messages(one) == messages(other) for one, other in pairs)
+
+
+def _blanks(text: str) -> list[str]:
+    """Return the empty parts of a folder between the beginnings of messages, written as OSWorld expects them."""
+    return [part.strip() for part in text.strip().split(_MESSAGE) if not part.strip()]
+
+
+def _messages(
+    text: str, *, remove_deleted: bool = True, ignore_status: bool = False, ignore_keys: bool = False, **_: Any
+) -> list[str]:
+    kept = []
+    for message in re.split("(?m)^From - |FROM - ", text.strip()):
+        if not message.strip() or (remove_deleted and _DELETED.search(message)):
+            continue
+        plain = re.sub(r"X-Mozilla-Status\d?:[\s\d]+", "", message) if ignore_status else message
+        plain = re.sub(r"X-Mozilla-Keys:[^\n]*\n(?=MIME-Version)", "", plain) if ignore_keys else plain
+        kept.append(plain.strip())
+    return kept

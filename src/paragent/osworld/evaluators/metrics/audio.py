@@ -1,0 +1,188 @@
+"""How alike two sounds are: by the shape of their spectra over time (MFCC), one stretched to fit the other."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from paragent._internal.registry import require
+from paragent.osworld.evaluators.metrics.video import decoded
+
+__all__ = ["compare_audios", "warp"]
+
+
+require("numpy")
+_RADIUS = 1
+WarpPath = list[tuple[int, int]]
+
+
+def warp(first: Any, second: Any) -> tuple[float, int]:
+    """Return the sum of the cosine distances along the best path through two sequences of vectors, and its length."""
+    distance, path = _fit(first, second)
+    return distance, len(path)
+
+
+def _fit(first: Any, second: Any) -> tuple[float, WarpPath]:
+    if min(len(first), len(second)) < _RADIUS + 2:
+        whole = [(0, len(second) - 1)] * len(first)
+        return _best(first, second, whole)
+    _, coarse = _fit(_halved(first), _halved(second))
+    return _best(first, second, _near(coarse, len(first), len(second)))
+
+
+def _halved(vectors: Any) -> Any:
+    even = len(vectors) // 2 * 2
+    return (vectors[0:even:2] + vectors[1:even:2]) / 2
+
+
+def _near(path: WarpPath, rows: int, columns: int) -> list[tuple[int, int]]:
+    """Return which columns of each row are near the path of the halved sequences."""
+    low, high = [columns] * (rows + 4), [-1] * (rows + 4)
+    for row, column in path:
+        left, right = 2 * (column - _RADIUS), 2 * (column + _RADIUS) + 1
+        for near in range(max(2 * (row - _RADIUS), 0), min(2 * (row + _RADIUS) + 2, rows)):
+            low[near], high[near] = min(low[near], left), max(high[near], right)
+    return [(max(low[row], 0), min(high[row], columns - 1)) for row in range(rows)]
+
+
+def _best(first: Any, second: Any, near: list[tuple[int, int]]) -> tuple[float, WarpPath]:
+    """Return the cheapest path that stays within the columns of each row, and what it costs."""
+    import numpy as np
+
+    first, second = _units(first), _units(second)
+    infinite = float("inf")
+    before: list[float] = []
+    before_low = 0
+    steps: list[list[int]] = []
+    for row, (low, high) in enumerate(near):
+        costs = np.clip(1 - second[low : high + 1] @ first[row], 0, 2).tolist()
+        line: list[float] = []
+        step: list[int] = []
+        for place, cost in enumerate(costs):
+            at = low + place - before_low
+            up = before[at] if 0 <= at < len(before) else infinite
+            left = line[-1] if line else infinite
+            corner = before[at - 1] if 0 < at <= len(before) else infinite
+            if row == 0 and low + place == 0:
+                corner = 0.0
+            best = min(up, left, corner)
+            step.append(0 if best == up else 1 if best == left else 2)
+            line.append(best + cost)
+        before, before_low = line, low
+        steps.append(step)
+    return before[-1], _walked(steps, near)
+
+
+def _units(vectors: Any) -> Any:
+    """Return vectors of length one; what has no length stays as it is, and is far from everything."""
+    import numpy as np
+
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths == 0, 1, lengths)
+
+
+def _walked(steps: list[list[int]], near: list[tuple[int, int]]) -> WarpPath:
+    """Return the path from the beginning to the end, by the step that led to each place."""
+    row, column = len(steps) - 1, near[-1][1]
+    path = []
+    while row >= 0 and column >= 0:
+        path.append((row, column))
+        step = steps[row][column - near[row][0]]
+        row, column = row - (step != 1), column - (step != 0)
+    return path[::-1]
+
+
+require("numpy")
+_RATE = 22_050
+"""Samples a second; like the other numbers, what published scores used (librosa's defaults)."""
+_FRAME, _HOP = 2048, 512
+_BANDS, _KEPT = 128, 20
+_QUIETEST = 1e-10
+_RANGE = 80.0
+"""Decibels below the loudest that count."""
+_MOST_SECONDS = 1200
+"""Of a sound; the rest is not looked at."""
+
+
+def compare_audios(result: str | None, expected: str | None, **_: Any) -> float:
+    """Return how alike two sounds are; two that cannot be read are alike, and one that cannot is like nothing."""
+    if not result or not expected:
+        return 0.0
+    if Path(result).read_bytes() == Path(expected).read_bytes():
+        return 1.0
+    first, second = _samples(result), _samples(expected)
+    if not first.size or not second.size:
+        return float(first.size == second.size)
+    distance, length = warp(_features(first), _features(second))
+    return math.exp(-distance / length)
+
+
+def _samples(path: str) -> Any:
+    """Return a sound as one channel, the mean of all."""
+    import numpy as np
+
+    options = ("-map", "a:0", "-t", str(_MOST_SECONDS), "-ar", str(_RATE), "-c:a", "pcm_f32le", "-f", "wav")
+    with decoded(path, *options) as stream:
+        data = stream.read()
+    if b"data" not in data:
+        return np.zeros(0)
+    head, _, samples = data.partition(b"data")
+    channels = int.from_bytes(head[head.index(b"fmt ") + 10 :][:2], "little")
+    whole = (len(samples) - 4) // (4 * channels)  # after the name of the part comes its size
+    return np.frombuffer(samples, "<f4", whole * channels, 4).reshape(-1, channels).mean(axis=1, dtype=np.float64)
+
+
+def _features(samples: Any) -> Any:
+    """Return the features of each moment of a sound, each feature by its largest value."""
+    import numpy as np
+
+    padded = np.pad(samples, _FRAME // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, _FRAME)[::_HOP]
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_FRAME) / _FRAME)
+    parts = np.array_split(frames, len(frames) // 512 + 1)
+    bands = np.vstack([np.abs(np.fft.rfft(part * window)) ** 2 @ _filters().T for part in parts])
+    loudness = 10 * np.log10(np.maximum(bands, _QUIETEST))
+    loudness = np.maximum(loudness, loudness.max() - _RANGE)
+    features = loudness @ _cosines().T
+    largest = np.abs(features).max(axis=0)
+    return features / np.where(largest < np.finfo(np.float32).tiny, 1.0, largest)
+
+
+@cache
+def _filters() -> Any:
+    """Return the bands' filters: triangles, evenly spaced as people hear pitch (Slaney's scale), each of the same area."""
+    import numpy as np
+
+    edges = _hertz(np.linspace(0.0, _mel(_RATE / 2), _BANDS + 2))
+    places = np.linspace(0, _RATE / 2, _FRAME // 2 + 1)
+    rising = (places - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    falling = (edges[2:, None] - places) / (edges[2:] - edges[1:-1])[:, None]
+    return np.maximum(0, np.minimum(rising, falling)) * (2 / (edges[2:] - edges[:-2]))[:, None]
+
+
+_LINEAR, _STEP, _LOG_STEP = 1000.0, 200 / 3, math.log(6.4) / 27
+"""Up to 1000 hertz a mel is 200/3 of them; above, 27 mels are a factor of 6.4."""
+
+
+def _mel(hertz: float) -> float:
+    return hertz / _STEP if hertz < _LINEAR else _LINEAR / _STEP + math.log(hertz / _LINEAR) / _LOG_STEP
+
+
+def _hertz(mels: Any) -> Any:
+    import numpy as np
+
+    above = mels - _LINEAR / _STEP
+    return np.where(above < 0, mels * _STEP, _LINEAR * np.exp(_LOG_STEP * np.maximum(above, 0)))
+
+
+@cache
+def _cosines() -> Any:
+    """Return the first rows of the matrix of the cosine transform (type II, orthonormal)."""
+    import numpy as np
+
+    rows, columns = np.arange(_KEPT)[:, None], np.arange(_BANDS)[None, :]
+    matrix = np.cos(np.pi * rows * (2 * columns + 1) / (2 * _BANDS)) * math.sqrt(2 / _BANDS)
+    matrix[0] /= math.sqrt(2)
+    return matrix

@@ -1,0 +1,114 @@
+"""Every getter and every metric by name, and why some of OSWorld's are not among them."""
+
+from __future__ import annotations
+
+from paragent._internal.registry import Family, Member
+
+__all__ = ["ACCOUNTS", "GETTERS", "INFEASIBLE", "LEFT_OUT", "METRICS", "STRICT"]
+
+INFEASIBLE = "infeasible"
+"""The metric of tasks that cannot be done; it looks at the agent's last action alone."""
+EXTRA = "osworld"
+_HERE = "paragent.osworld.evaluators"
+
+
+def _members(folder: str, modules: dict[str, str], extra: str | None = None) -> dict[str, Member]:
+    """Return the members of one folder, given the names that each of its modules defines."""
+    return {
+        name: Member(f"{_HERE}.{folder}.{module}:{name}", extra)
+        for module, names in modules.items()
+        for name in names.split()
+    }
+
+
+GETTERS = Family(
+    kind="OSWorld getter",
+    members={
+        **_members(
+            "getters",
+            {
+                "machine": "cache_file cloud_file vm_file accessibility_tree default_video_player list_directory "
+                "vm_command_error vm_command_line vm_screen_size vm_terminal_output vm_wallpaper vm_window_size",
+                "rules": "rule rule_relativeTime",
+                "applications": "audio_in_slide background_image_in_slide gimp_config_file vlc_config vlc_playing_info "
+                "vscode_config",
+                "urls": "active_tab_url_parse active_url_from_accessTree url_dashPart url_path_parse",
+                "profile": "bookmarks chrome_font_size cookie_data data_delete_automacally default_search_engine "
+                "enable_do_not_track enable_enhanced_safety_browsing enable_safe_browsing find_installed_extension_name "
+                "find_unpacked_extension_path history new_startup_page profile_name shortcuts_on_desktop",
+            },
+        ),
+        **_members(
+            "getters",
+            {
+                "machine": "content_from_vm_file",
+                "pages": "active_tab_html_parse active_tab_info chrome_appearance_mode_ui info_from_website open_tabs_info "
+                "page_info pdf_from_url",
+            },
+            EXTRA,
+        ),
+    },
+    entry_points="paragent.osworld_getters",
+)
+
+METRICS = Family(
+    kind="OSWorld metric",
+    members={
+        **_members(
+            "metrics",
+            {
+                "matching": "check_direct_json_object check_include_exclude exact_match fuzzy_match is_extension_installed "
+                "is_in_list is_in_vm_clickboard literal_match match_in_list",
+                "files": "check_line_number check_list compare_python_pure_text compare_result_files compare_text_file "
+                "diff_text_file file_contains check_csv check_json_keybindings check_json_settings compare_config compare_csv "
+                "run_sqlite3 check_mp3_meta",
+                "browser": "check_font_size check_history_deleted is_added_to_steam_cart is_expected_active_tab_approximate "
+                "is_expected_bookmarks is_expected_installed_extensions is_expected_search_query "
+                "is_expected_url_pattern_match is_shortcut_on_desktop",
+                "desktop": "check_auto_saving_time check_config_status check_gnome_favorite_apps check_left_panel "
+                "check_moved_jpgs check_presenter_console_disable find_default_font is_utc_0 is_vlc_fullscreen",
+                "applications": "check_global_key_play_pause check_one_instance_when_started_from_file check_play_and_exit "
+                "check_qt_bgcone check_qt_max_volume check_qt_minimal_view check_qt_slider_colours is_vlc_playing "
+                "is_vlc_recordings_folder check_thunderbird_filter check_thunderbird_folder check_thunderbird_prefs",
+            },
+        ),
+        **_members(
+            "metrics",
+            {
+                "urls": "is_cookie_deleted is_expected_active_tab is_expected_tabs",
+                "archives": "compare_archive compare_epub compare_zip_files",
+                "documents": "check_highlighted_words check_italic_font_size_14 check_tabstops compare_docx_files "
+                "compare_docx_files_and_ignore_new_lines compare_docx_images compare_docx_tables compare_font_names "
+                "compare_line_spacing compare_references compare_subscript_contains compare_unique_train_records "
+                "contains_page_break evaluate_colored_words_in_tables evaluate_strike_through_last_paragraph "
+                "fuzzy_place_math has_page_numbers_in_footers is_first_line_centered",
+                "video": "compare_videos",
+                "markup": "check_accessibility_tree check_json compare_htmls",
+                "pdf": "check_pdf_pages compare_pdf_images compare_pdfs",
+                "images": "check_brightness_decrease_and_structure_sim check_contrast_increase_and_structure_sim "
+                "check_file_exists_and_structure_sim check_green_background check_image_file_size check_image_mirror "
+                "check_image_size check_palette_and_structure_sim check_saturation_increase_and_structure_sim "
+                "check_structure_sim check_structure_sim_resized check_structure_sim_with_threshold "
+                "check_textbox_on_leftside check_triangle_position compare_image_list compare_images",
+                "slides": "compare_pptx_files",
+                "slide_properties": "check_image_stretch_and_center check_page_number_colors "
+                "check_slide_orientation_Portrait check_transition evaluate_presentation_fill_to_rgb_distance",
+                "audio": "compare_audios",
+                "tables": "compare_conference_city_in_order compare_table",
+            },
+            EXTRA,
+        ),
+    },
+    entry_points="paragent.osworld_metrics",
+)
+
+STRICT = frozenset({"check_green_background", "check_thunderbird_folder"})
+"""Metrics that OSWorld has with a mistake: it is repeated by default, and left out if `strict_evaluators` is on."""
+ACCOUNTS = {"googledrive_file": "a Google account"}
+"""Getters that need an account which no host has by itself."""
+LEFT_OUT = {
+    "check_python_file_by_test_suite": "runs the agent's programs, games that need pygame, on this host",
+    "compare_image_text": "reads text in pictures with a neural network (easyocr, PyTorch)",
+    "gotoRecreationPage_and_get_html_content": "finds its expectation by clicking through one public site as it was in 2024",
+}
+"""Getters and metrics of OSWorld that are not here, and why."""

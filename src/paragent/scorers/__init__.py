@@ -1,0 +1,43 @@
+"""How final answers are scored: one contract, one file per metric."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paragent._internal.registry import Family, Member, load_dotted
+from paragent.errors import ConfigError
+from paragent.scorers.base import Metric, Score
+
+if TYPE_CHECKING:
+    from paragent.scorers.base import Ask
+
+__all__ = ["METRICS", "Metric", "Score", "open_metric"]
+
+METRICS = Family(
+    kind="metric",
+    members={
+        "contains": Member("paragent.scorers.text:Contains"),
+        "exact_match": Member("paragent.scorers.text:ExactMatch"),
+        "f1": Member("paragent.scorers.text:F1"),
+        "llm_judge": Member("paragent.scorers.judge:LlmJudge"),
+        "math": Member("paragent.scorers.math:Mathematics", extra="math"),
+        "numeric": Member("paragent.scorers.number:Numeric"),
+    },
+    entry_points="paragent.scorers",
+)
+
+
+def open_metric(name: str, *, ask: Ask | None = None) -> Metric:
+    """Return the metric of this name or of this `module:Class`; the caller closes it.
+
+    Raises:
+        UnknownName: there is none of this name.
+        MissingExtra: its optional packages are not installed.
+        ConfigError: what was named is no metric, or it needs a model and `ask` is None.
+    """
+    found = load_dotted(name) if ":" in name else METRICS.load(name)
+    if not (isinstance(found, type) and issubclass(found, Metric)):
+        raise ConfigError(f"{name!r} is no metric: it must be a subclass of paragent.scorers.Metric")
+    if found.needs_model and ask is None:
+        raise ConfigError(f"the metric {name!r} asks a model; say which one (--judge-model)")
+    return found(ask)

@@ -1,0 +1,141 @@
+"""Metrics that compare words: exact match, F1, containment."""
+
+from __future__ import annotations
+
+import re
+import string
+from abc import abstractmethod
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from paragent.scorers.base import Metric, Score
+
+if TYPE_CHECKING:
+    from paragent.tasks import Item
+
+__all__ = ["F1", "Contains", "ExactMatch", "contains", "exact_match", "f1", "final_answer", "normalised", "words"]
+
+
+_MARKED = re.compile(
+    r"(?:^|\n)[ \t>*_#-]*(?:the[ ]+)?(?:final[ ]+)?answer[ \t*_]*(?:is|:)[ \t*_:]*(?P<answer>[^\n]*\S[^\n]*)",
+    re.IGNORECASE,
+)
+_AFTER_HASHES = re.compile(r"(?:^|\n)[ \t]*####[ \t]*(?P<answer>\S[^\n]*)\s*\Z")
+"""GSM8K's convention: the last line is `#### 72`. Higher up, four hashes are a heading of Markdown."""
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def final_answer(message: str) -> str:
+    r"""Return the part of a message that is its answer.
+
+    In this order: what follows `####` in the last line, the last `\boxed{...}`, the last line `Answer: ...`, all of it.
+    """
+    if found := _AFTER_HASHES.search(message):
+        return _boxed_or_all(found["answer"])
+    if (boxed := _last_boxed(message)) is not None:
+        return boxed
+    marked = [found["answer"] for found in _MARKED.finditer(message)]
+    return _boxed_or_all(marked[-1]) if marked else message.strip()
+
+
+def _boxed_or_all(text: str) -> str:
+    boxed = _last_boxed(text)
+    return text.strip().strip("*_").strip() if boxed is None else boxed
+
+
+def _last_boxed(message: str) -> str | None:
+    start = message.rfind("\\boxed{")
+    if start < 0:
+        return None
+    depth, begin = 0, start + len("\\boxed{")
+    for at in range(begin - 1, len(message)):
+        depth += {"{": 1, "}": -1}.get(message[at], 0)
+        if depth == 0:
+            return message[begin:at].strip()
+    return None
+
+
+def normalised(text: str) -> str:
+    """Return a text in lower case, without punctuation, articles and extra space, as SQuAD's own script does."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a normalised text."""
+    return normalised(text).split()
+
+
+def exact_match(answer: str, reference: str) -> float:
+    """Return 1.0 if both texts are the same after normalisation.
+
+    Texts that normalise to nothing ("the", "?!") are compared as they are.
+    """
+    ours, theirs = normalised(answer), normalised(reference)
+    if not ours and not theirs:
+        return float(answer.strip() == reference.strip())
+    return float(ours == theirs)
+
+
+def f1(answer: str, reference: str) -> float:
+    """Return the F1 of the words that both have, counted as often as they stand there.
+
+    "yes", "no" and "noanswer" are right or wrong as a whole: an essay that has a "no" in it does not half say no.
+    """
+    if {normalised(answer), normalised(reference)} & {"yes", "no", "noanswer"}:
+        return exact_match(answer, reference)
+    ours, theirs = words(answer), words(reference)
+    if not ours or not theirs:
+        return exact_match(answer, reference)
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs))
+
+
+def contains(answer: str, reference: str) -> float:
+    """Return 1.0 if the words of the reference stand in the answer, whole and side by side."""
+    ours, theirs = words(answer), words(reference)
+    if not theirs:
+        return exact_match(answer, reference)
+    spans = (ours[at : at + len(theirs)] for at in range(len(ours) - len(theirs) + 1))
+    return float(theirs in spans)
+
+
+class _Compared(Metric):
+    """The best score over all references, of what the message calls its answer."""
+
+    async def score(self, item: Item, answer: str) -> Score:
+        if not item.references:
+            return Score(None, "the item has no reference answer")
+        final = final_answer(answer)
+        return Score(max(self.compare(final, final_answer(reference)) for reference in item.references))
+
+    @abstractmethod
+    def compare(self, answer: str, reference: str) -> float:
+        """Compare two texts."""
+
+
+class ExactMatch(_Compared):
+    """Equal after normalisation."""
+
+    name = "exact_match"
+
+    def compare(self, answer: str, reference: str) -> float:
+        return exact_match(answer, reference)
+
+
+class F1(_Compared):
+    """The overlap of words."""
+
+    name = "f1"
+
+    def compare(self, answer: str, reference: str) -> float:
+        return f1(answer, reference)
+
+
+class Contains(_Compared):
+    """The reference stands in the answer, in whole words."""
+
+    name = "contains"
+
+    def compare(self, answer: str, reference: str) -> float:
+        return contains(answer, reference)

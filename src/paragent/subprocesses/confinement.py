@@ -1,0 +1,198 @@
+"""Calls that can use the files of one folder only; for helper processes, on this host.
+
+A helper forks for each such call, and the child gives up its rights before it calls anything. Two mechanisms hold at once:
+
+- Landlock, where the kernel has it (Linux 5.13 or newer), for all code of the child and the programs that it starts;
+- an audit hook of Python, everywhere, for the files that Python code opens. Code that has a library or a program open a file
+  opens it in Python first (`metrics.reading.readable`).
+
+Both allow reading the Python installation and the system's programs and libraries, and reading and writing the folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import struct
+import sys
+import tempfile
+from typing import Any
+
+from paragent.subprocesses import child_main as far_side
+
+__all__ = ["call_confined", "confine", "serve"]
+
+_SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/nix/store", "/sys/devices/system/cpu")
+_SYSTEM_FILES = (
+    "/etc/fonts",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/zero",
+)
+_SINK = "/dev/null"
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES = {
+    "os.chmod",
+    "os.link",
+    "os.mkdir",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.symlink",
+    "os.truncate",
+    "os.utime",
+}
+_LISTS = {"os.listdir", "os.scandir"}
+
+# From <linux/landlock.h> and <linux/prctl.h>; the numbers of the system calls are the same on all architectures.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION_FLAG, _PATH_BENEATH = 1, 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+"""All rights by the version that brought the last of them."""
+_NETWORK_SINCE, _NETWORK = 4, 0b11
+"""Binding and connecting of TCP."""
+_SCOPES_SINCE, _SCOPES = 6, 0b11
+"""Abstract Unix sockets and signals."""
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+
+
+def serve(settings: dict[str, Any]) -> None:
+    """Answer requests as `far_side.serve`; those with a folder are confined to it."""
+    far_side.serve(settings, call_confined)
+
+
+def call_confined(target: str, arguments: list[Any], folder: str | None = None) -> dict[str, Any]:
+    """Call `module:function` in a child process that can use the files of `folder` only; without one, call it here.
+
+    Returns:
+        What `far_side.call` returns; of a child that was killed, an error of the type `limit`.
+    """
+    if folder is None:
+        return far_side.call(target, arguments)
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(reader)
+            _die_with(parent)
+            confine(folder)
+            _send(writer, json.dumps(far_side.call(target, arguments)).encode())
+        except BaseException as error:  # noqa: BLE001 - told to the parent; nothing of the parent may run on here
+            _send(writer, json.dumps({"ok": False, "error": str(error), "type": type(error).__name__}).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answers:
+        said = answers.read()
+    _, status = os.waitpid(child, 0)
+    try:
+        reply: dict[str, Any] = json.loads(said)
+    except ValueError:
+        return {"ok": False, "error": f"the call ended its process (status {status})", "type": "limit"}
+    return reply
+
+
+def _send(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def confine(folder: str) -> None:
+    """Take from this process, for good, the right to use files outside of `folder`, except to read what programs need.
+
+    Raises:
+        OSError: the kernel has Landlock and does not apply it.
+    """
+    writable = os.path.realpath(folder)
+    readable = [*_installation(), *map(os.path.realpath, (*_SYSTEM, *_SYSTEM_FILES))]
+    os.chdir(writable)
+    tempfile.tempdir = writable
+    _restrict([path for path in readable if os.path.exists(path)], writable)  # noqa: PTH110 - no need of objects
+    _watch_opens((*readable, writable), writable)
+
+
+def _installation() -> list[str]:
+    """Return the folders of Python and its packages; a folder with the user's home in it is not taken for one."""
+    home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - as above
+    given = {sys.prefix, sys.base_prefix, sys.exec_prefix, *(path for path in sys.path if path)}
+    found = {os.path.realpath(path) for path in given}
+    return sorted(path for path in found if not _below(home, path))
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _watch_opens(readable: tuple[str, ...], writable: str) -> None:
+    def check(path: Any, writing: bool) -> None:
+        if isinstance(path, int) or path is None:
+            return
+        place = os.path.realpath(os.fsdecode(path))
+        allowed = (writable, _SINK) if writing else (*readable, _SINK)
+        if not any(_below(place, folder) for folder in allowed):
+            raise PermissionError(errno.EACCES, "outside of the attempt's folder", place)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            check(arguments[0], bool(arguments[2] & _WRITING))
+        elif event in _CHANGES:
+            for path in arguments[:2] if event in {"os.link", "os.rename", "os.symlink"} else arguments[:1]:
+                check(path, writing=True)
+        elif event in _LISTS:
+            check(arguments[0] if arguments[0] is not None else ".", writing=False)
+
+    sys.addaudithook(hook)
+
+
+def _restrict(readable: list[str], writable: str) -> None:
+    """Apply Landlock to this thread, which is the only one, and all that it starts; nothing where there is none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
+    if version < 1:
+        return
+    rights = _FILE_RIGHTS[max(known for known in _FILE_RIGHTS if known <= version)]
+    network = _NETWORK if version >= _NETWORK_SINCE else 0
+    scopes = _SCOPES if version >= _SCOPES_SINCE else 0
+    attributes = struct.pack("=QQQ", rights, network, scopes)
+    rules = _checked(libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0))
+    for path in readable:
+        _allow(libc, rules, path, _READ)
+    _allow(libc, rules, _SINK, (_READ_FILE | _WRITE_FILE) & rights)
+    _allow(libc, rules, writable, rights & ~_EXECUTE)
+    _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _checked(libc.syscall(_RESTRICT_SELF, rules, 0))
+    os.close(rules)
+
+
+def _allow(libc: ctypes.CDLL, rules: int, path: str, rights: int) -> None:
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        allowed = rights if os.path.isdir(path) else rights & _OF_FILES  # noqa: PTH112 - as above
+        _checked(libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", allowed, descriptor), 0))
+    finally:
+        os.close(descriptor)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        failure = ctypes.get_errno()
+        raise OSError(failure, f"cannot confine a process to a folder with Landlock: {os.strerror(failure)}")
+    return result

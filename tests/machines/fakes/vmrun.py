@@ -1,0 +1,68 @@
+"""Stands in for VMware's `vmrun`: takes its command lines, replies as it does, refuses what it would refuse."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import sys
+from pathlib import Path
+
+from tests.machines.fakes.guests import STATE, load, note, save, start_guest, stop_guest, wipe
+
+PORT = 5977
+
+
+def main(words: list[str]) -> None:
+    note("vmrun", words)
+    assert words[:2] == ["-T", "ws"], words
+    command, *rest = words[2:]
+    machines = load()
+    if command == "listSnapshots":
+        print("Total snapshots: 1\ninit_state")
+    elif command == "list":
+        running = [path for path, about in machines.items() if about["pid"]]
+        print(f"Total running VMs: {len(running)}", *running, sep="\n")
+    elif command == "clone":
+        base, target, kind, snapshot, name = rest
+        assert (Path(base).suffix, kind, snapshot) == (".vmx", "linked", "-snapshot=init_state")
+        assert name == f"-cloneName={Path(target).stem}"
+        Path(target).parent.mkdir(parents=True)
+        Path(target).write_text("clone")
+        machines[target] = {"pid": 0, "address": f"127.0.1.{len(machines) + 1}", "snapshot": ""}
+    elif command == "snapshot":
+        machines[rest[0]]["snapshot"] = rest[1]
+    elif command == "start":
+        assert rest[1] == "nogui"
+        about = machines[rest[0]]
+        if about["pid"]:
+            sys.exit("Error: The virtual machine is already running")
+        with socket.create_server((about["address"], PORT), backlog=64) as listener:
+            about["pid"] = start_guest(Path(rest[0]).stem, listener)
+    elif command == "getGuestIPAddress":
+        assert rest[1] == "-wait"
+        print(machines[rest[0]]["address"])
+    elif command == "revertToSnapshot":
+        about = machines[rest[0]]
+        if about["snapshot"] != rest[1]:
+            sys.exit("Error: Invalid snapshot name")
+        stop_guest(about["pid"])
+        wipe(Path(rest[0]).stem)
+        about["pid"] = 0
+    elif command == "stop":
+        assert rest[1] == "hard"
+        stop_guest(machines[rest[0]]["pid"])
+        machines[rest[0]]["pid"] = 0
+    elif command == "deleteVM":
+        if machines.pop(rest[0])["pid"]:
+            sys.exit("Error: The virtual machine should not be powered on. It is already running.")
+        Path(rest[0]).unlink()
+        wipe(Path(rest[0]).stem)
+    else:
+        sys.exit(f"Error: Unrecognized command: {command}")
+    save(machines)
+
+
+if __name__ == "__main__":
+    with (STATE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        main(sys.argv[1:])

@@ -1,0 +1,350 @@
+"""Nothing is left: machines that break all at once, and pools that stop while machines are being made."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Collection, Iterator
+from typing import Any, ClassVar
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from paragent import MachineFailed, MachineSettings, VMPoolManager
+from paragent.machines import controller as keeper
+from paragent.machines.cleanup import Run, dead_runs
+from paragent.machines.providers import Instance, Provider
+from paragent.machines.providers.aws import TAG, AwsProvider
+from paragent.machines.providers.base import uncancelled
+from paragent.testing.programs import wait_until
+from tests.machines.fakes import docker_engine, guests
+from tests.machines.fakes.docker_engine import Engine
+
+
+class Cloud(Provider):
+    """Machines that exist only as names; tests say what happens to them."""
+
+    health_seconds: ClassVar[float] = 0.02
+    existing: ClassVar[dict[str, str]] = {}
+    """The machines that there are, and the run of each."""
+    dead: ClassVar[bool] = False
+    refusals: ClassVar[int] = 0
+    """How many more requests to end a machine fail."""
+
+    async def create(self, machine_id: str) -> Instance:
+        self.existing[f"{self.run.id}-{machine_id}"] = self.run.id
+        return Instance(f"{self.run.id}-{machine_id}", "127.0.0.1", 1)
+
+    async def wait_until_ready(self, instance: Instance) -> None:
+        if self.dead:
+            await asyncio.sleep(300)
+
+    async def reset(self, instance: Instance) -> Instance:
+        return instance
+
+    async def alive(self, instance: Instance) -> bool:
+        return not self.dead
+
+    async def stop(self, instance_id: str) -> None:
+        if Cloud.refusals:
+            Cloud.refusals -= 1
+            raise MachineFailed("too many requests")
+        self.existing.pop(instance_id, None)
+
+    async def list_own(self, runs: Collection[str]) -> list[str]:
+        return sorted(name for name, run in self.existing.items() if run in runs)
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> type[Cloud]:
+    async def clean(*_: Any) -> None:
+        """There is no guest to ask."""
+
+    monkeypatch.setattr(keeper, "verify_clean", clean)
+    monkeypatch.setattr(keeper, "_LOOK_PAUSE", 0.01)
+    monkeypatch.setattr(Cloud, "existing", {})
+    monkeypatch.setattr(Cloud, "dead", False)
+    monkeypatch.setattr(Cloud, "refusals", 0)
+    return Cloud
+
+
+def test_eighty_machines_that_break_at_once_are_all_ended(cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    with VMPoolManager(cloud, 80, name="leaks", patience=1000) as pool:
+        pool.wait_until_free(80, 30)
+        first = set(cloud.existing)
+        monkeypatch.setattr(Cloud, "dead", True)
+        wait_until(lambda: not first & set(cloud.existing))
+        assert len(first) == 80
+    assert cloud.existing == {}
+    assert dead_runs("leaks") == []
+
+
+def test_a_machine_that_cannot_be_ended_at_first_is_ended_when_the_pool_stops(cloud: type[Cloud]) -> None:
+    with VMPoolManager(cloud, 3, name="leaks") as pool:
+        pool.wait_until_free(3, 30)
+        cloud.refusals = 4
+    assert cloud.existing == {}
+    assert dead_runs("leaks") == []
+
+
+def test_the_folder_of_a_run_stays_until_nothing_is_left_of_it(cloud: type[Cloud]) -> None:
+    pool = VMPoolManager(cloud, 2, name="leaks").start(wait_for=2)
+    cloud.refusals = 1000
+    pool.stop()
+    assert len(cloud.existing) == 2
+    assert len(dead_runs("leaks")) == 1
+    cloud.refusals = 0
+    with VMPoolManager(cloud, 1, name="leaks"):
+        assert len(cloud.existing) == 1
+    assert cloud.existing == {}
+    assert dead_runs("leaks") == []
+
+
+def test_work_that_cannot_be_interrupted_is_waited_for_and_undone() -> None:
+    done: list[str] = []
+
+    async def play() -> None:
+        may_end = asyncio.Event()
+
+        async def work() -> str:
+            await may_end.wait()
+            return "made"
+
+        async def undo(what: str) -> None:
+            await asyncio.sleep(0)
+            done.append(f"undone {what}")
+
+        task = asyncio.create_task(uncancelled(work(), undo))
+        for _ in range(3):  # whoever cancels again changes nothing
+            await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == ["undone made"]
+        assert await uncancelled(asyncio.sleep(0, "plain")) == "plain"
+
+    asyncio.run(play())
+
+
+# --- EC2 ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ec2() -> Iterator[MachineSettings]:
+    from moto.server import ThreadedMotoServer
+
+    before = dict(os.environ)
+    os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    client = boto3.client("ec2", region_name="us-east-1", endpoint_url=endpoint)
+    ami = client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    client.close()
+    options = {"endpoint": endpoint, "poll_seconds": 0.02}
+    yield MachineSettings(path_to_vm=ami, region="us-east-1", options=options, boot_seconds=30)
+    server.stop()
+    os.environ.clear()
+    os.environ |= before
+
+
+def instances(settings: MachineSettings) -> list[dict[str, Any]]:
+    """Return the instances of all pools, as the cloud itself knows them."""
+    client = boto3.client("ec2", region_name="us-east-1", endpoint_url=settings.options["endpoint"])
+    answer = client.describe_instances(Filters=[{"Name": "tag-key", "Values": [TAG]}])
+    client.close()
+    return [dict(each) for group in answer["Reservations"] for each in group["Instances"]]
+
+
+def running(settings: MachineSettings) -> list[str]:
+    over = {"shutting-down", "terminated"}
+    return [each["InstanceId"] for each in instances(settings) if each["State"]["Name"] not in over]
+
+
+class SlowAws(AwsProvider):
+    """EC2 on a bad day: requests to make instances take long, and what was just made is not known for a while."""
+
+    asked: ClassVar[threading.Event]
+    answer: ClassVar[threading.Event]
+    unknown_for: ClassVar[int] = 0
+    """How many questions about a new instance are answered as if it did not exist."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.questions: dict[str, int] = {}
+        self._client = boto3.client("ec2", region_name="us-east-1", endpoint_url=self.settings.options["endpoint"])
+        self._client.meta.events.register("before-send.ec2.RunInstances", self._hold)
+
+    async def _do(self, operation: str, **arguments: Any) -> Any:
+        names = arguments.get("InstanceIds") or [
+            value for one in arguments.get("Filters", ()) if one["Name"] == "instance-id" for value in one["Values"]
+        ]
+        for name in names:
+            self.questions[name] = self.questions.get(name, 0) + 1
+            if self.questions[name] <= self.unknown_for:
+                return self._nothing(operation)
+        found = await super()._do(operation, **arguments)
+        if self.unknown_for and operation == "describe_instances" and not names:
+            return {"Reservations": []}  # by tag, new ones are not found for the longest time
+        return found
+
+    def _hold(self, **_: Any) -> None:
+        self.asked.set()
+        assert self.answer.wait(60)
+
+    def _nothing(self, operation: str) -> Any:
+        if operation == "describe_instances":
+            return {"Reservations": []}
+        cause = ClientError({"Error": {"Code": "InvalidInstanceID.NotFound", "Message": "?"}}, operation)
+        raise MachineFailed("aws: no such instance") from cause
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> type[SlowAws]:
+    monkeypatch.setattr(SlowAws, "asked", threading.Event(), raising=False)
+    monkeypatch.setattr(SlowAws, "answer", threading.Event(), raising=False)
+    monkeypatch.setattr(SlowAws, "unknown_for", 0)
+    return SlowAws
+
+
+@pytest.mark.parametrize("unknown_for", [0, 5])
+def test_a_pool_that_stops_while_instances_are_being_made_ends_them(
+    slow: type[SlowAws], ec2: MachineSettings, unknown_for: int
+) -> None:
+    slow.unknown_for = unknown_for
+    pool = VMPoolManager(slow, 3, spares=0, name="leaks", settings=ec2).start(wait_for=0)
+    assert slow.asked.wait(60)
+    before = len(instances(ec2))
+    stopping = threading.Thread(target=pool.stop)
+    stopping.start()
+    wait_until(lambda: pool._ledger.draining)
+    slow.answer.set()
+    stopping.join(60)
+    assert not stopping.is_alive()
+    assert len(instances(ec2)) > before, "the request was not interrupted"
+    assert running(ec2) == []
+    assert dead_runs("leaks") == []
+
+
+def drive(provider: type[Provider], settings: MachineSettings, story: Any) -> None:
+    async def whole() -> None:
+        run = Run("leaks")
+        made = provider(settings, run)
+        try:
+            await story(made)
+        finally:
+            await made.close()
+            run.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_an_instance_that_ec2_does_not_know_yet_is_ended(slow: type[SlowAws], ec2: MachineSettings) -> None:
+    slow.answer.set()
+    slow.unknown_for = 4
+
+    async def story(provider: SlowAws) -> None:
+        name = await provider._launch("m0")
+        assert await provider.list_own([provider.run.id]) == [name], "it is known to whoever made it"
+        await provider.stop(name)
+        assert await provider.list_own([provider.run.id]) == []
+        await provider.stop(name)
+        await provider.stop("i-0123456789abcdef0")
+
+    drive(slow, ec2, story)
+    assert running(ec2) == []
+
+
+def test_an_instance_that_does_not_get_ready_is_ended(
+    slow: type[SlowAws], ec2: MachineSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow.answer.set()
+
+    async def story(provider: SlowAws) -> None:
+        async def never(*_: Any) -> Any:
+            raise MachineFailed("no address")
+
+        monkeypatch.setattr(provider, "_running", never)
+        with pytest.raises(MachineFailed, match="no address"):
+            await provider.create("m0")
+
+    drive(slow, ec2, story)
+    assert running(ec2) == []
+
+
+# --- containers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setenv("STAND_IN_STATE", str(tmp_path))
+    monkeypatch.setattr(guests, "STATE", tmp_path)
+    engine = Engine()
+    monkeypatch.setenv("DOCKER_HOST", engine.url)
+    yield engine
+    for about in engine.containers.values():
+        guests.stop_guest(about["pid"])
+    engine.shutdown()
+    engine.server_close()
+
+
+def test_a_pool_that_stops_while_containers_are_being_made_removes_them(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+    perform = docker_engine._Requests._answer
+
+    def slowly(request: Any, method: str) -> None:
+        if "containers/create" in request.path:
+            asked.set()
+            assert answer.wait(60)
+        perform(request, method)
+
+    monkeypatch.setattr(docker_engine._Requests, "_answer", slowly)
+    pool = VMPoolManager("docker", 2, spares=0, name="leaks").start(wait_for=0)
+    assert asked.wait(60)
+    stopping = threading.Thread(target=pool.stop)
+    stopping.start()
+    wait_until(lambda: pool._ledger.draining)
+    answer.set()
+    stopping.join(60)
+    assert not stopping.is_alive()
+    assert engine.created
+    assert engine.containers == {}
+    assert dead_runs("leaks") == []
+
+
+def test_a_machine_that_is_listed_late_is_ended_by_the_next_pool(
+    cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request was under way when its pool was killed: its machine appears after the next pool has looked."""
+    monkeypatch.setattr(Cloud, "late_seconds", 0.3)
+    killed = Run("leaks")
+    killed.close(keep=True)
+    with VMPoolManager(cloud, 1, name="leaks"):
+        cloud.existing["late"] = killed.id
+        wait_until(lambda: "late" not in cloud.existing)
+        wait_until(lambda: dead_runs("leaks") == [])
+    assert cloud.existing == {}
+
+
+def test_a_pool_that_stops_before_its_second_look_leaves_it_to_the_next(
+    cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cloud, "late_seconds", 300.0)
+    killed = Run("leaks")
+    killed.close(keep=True)
+    with VMPoolManager(cloud, 1, name="leaks"):
+        cloud.existing["late"] = killed.id
+    assert [folder.name for folder in dead_runs("leaks")] == [killed.id]
+    with VMPoolManager(cloud, 1, name="leaks"):
+        assert "late" not in cloud.existing
+    monkeypatch.setattr(Cloud, "late_seconds", 0.0)
+    with VMPoolManager(cloud, 1, name="leaks"):
+        assert dead_runs("leaks") == []

@@ -1,0 +1,497 @@
+"""The pool with machines that are processes: everything but the emulator is real."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from paragent import (
+    LeaseLost,
+    LeaseTimeout,
+    MachineFailed,
+    MachineSettings,
+    MachineState,
+    PoolFailed,
+    PoolStopped,
+    UsageError,
+    VMPoolManager,
+)
+from paragent.machines.cleanup import cache_folder, dead_runs, marked_processes
+from paragent.machines.lease import LeaseRequest, Leasing
+from paragent.machines.providers import Instance
+from paragent.machines.providers.process import ProcessProvider
+from paragent.testing.programs import alive, wait_until
+
+
+class SlowReset(ProcessProvider):
+    seconds: ClassVar[float] = 0.5
+
+    async def reset(self, instance: Instance) -> Instance:
+        await asyncio.sleep(self.seconds)
+        return await super().reset(instance)
+
+
+class ForgetfulReset(ProcessProvider):
+    """Says that it has reset and did nothing."""
+
+    async def reset(self, instance: Instance) -> Instance:
+        return instance
+
+
+class DiskOnly(ProcessProvider):
+    """Resets the disk and leaves the memory as it was."""
+
+    async def reset(self, instance: Instance) -> Instance:
+        for path in (self._local.folder(instance.id) / "home").iterdir():
+            path.unlink()
+        return instance
+
+
+class NeverBoots(ProcessProvider):
+    async def create(self, machine_id: str) -> Instance:
+        raise MachineFailed("there is no kernel in the image")
+
+
+class DirtyImage(ProcessProvider):
+    """Has the marker of a holder in its image."""
+
+    async def create(self, machine_id: str) -> Instance:
+        instance = await super().create(machine_id)
+        (self._local.folder(instance.id) / "home" / ".paragent-marker").touch()
+        return instance
+
+
+class NeverReady(ProcessProvider):
+    """Has started a machine and takes for ever to say so."""
+
+    made: ClassVar[list[str]] = []
+    stopped: ClassVar[list[str]] = []
+
+    async def create(self, machine_id: str) -> Instance:
+        instance = await super().create(machine_id)
+        self.made.append(instance.id)
+        await asyncio.sleep(300)
+        return instance
+
+    async def stop(self, instance_id: str) -> None:
+        self.stopped.append(instance_id)
+        await super().stop(instance_id)
+
+
+def pool_of(size: int, provider: Any = "process", **more: Any) -> VMPoolManager:
+    more.setdefault("name", "test")
+    more.setdefault("spares", 0)
+    return VMPoolManager(provider, size, **more)
+
+
+def test_a_machine_runs_commands_and_moves_files() -> None:
+    with pool_of(1) as pool, pool.lease(timeout=20) as machine:
+        assert machine.platform() == "Linux"
+        assert machine.execute(["echo", "a b"]).output == "a b\n"
+        failed = machine.execute("echo oops >&2; exit 3")
+        assert (failed.ok, failed.returncode, failed.error) == (False, 3, "oops\n")
+        data = os.urandom(200_000)
+        machine.put_file("deep/er/file", data)
+        assert machine.get_file("deep/er/file") == data
+        with pytest.raises(MachineFailed, match="No such file"):
+            machine.get_file("nothing")
+        with pytest.raises(MachineFailed, match="timed out"):
+            machine.execute("sleep 60", timeout=0.2)
+        with pytest.raises(MachineFailed, match="No such file"):
+            machine.execute(["no-such-program"])
+        assert pickle.loads(pickle.dumps(machine)) == machine
+
+
+def test_the_next_holder_finds_nothing_of_the_one_before() -> None:
+    with pool_of(1) as pool:
+        for number in range(3):
+            with pool.lease(timeout=20) as machine:
+                assert "left" not in machine.execute("ls").output
+                machine.put_file(f"left-{number}", b"x")
+
+
+def test_async_and_sync_leases_share_a_pool() -> None:
+    async def work(pool: VMPoolManager, number: int) -> str:
+        async with pool.lease(timeout=30) as machine:
+            return (await machine.aexecute(["echo", str(number)])).output.strip()
+
+    async def together(pool: VMPoolManager) -> list[str]:
+        return await asyncio.gather(*(work(pool, number) for number in range(6)))
+
+    with pool_of(2) as pool:
+        assert asyncio.run(together(pool)) == [str(number) for number in range(6)]
+
+
+def test_nobody_waits_longer_than_asked_and_the_queue_forgets() -> None:
+    with pool_of(1) as pool:
+        held = pool.allocate(timeout=20)
+        with pytest.raises(LeaseTimeout, match=r"0\.1 s"), pool.lease(timeout=0.1):
+            pass
+        assert pool.status().waiting == 0
+        held.release()
+        with pool.lease(timeout=20):
+            pass
+
+
+def test_a_cancelled_wait_leaves_the_queue_and_a_late_grant_comes_back() -> None:
+    async def cancelled(pool: VMPoolManager) -> None:
+        waiting = asyncio.create_task(pool.lease().__aenter__())
+        await asyncio.to_thread(wait_until, lambda: pool.status().waiting == 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with pool_of(1) as pool:
+        held = pool.allocate(timeout=20)
+        asyncio.run(cancelled(pool))
+        wait_until(lambda: pool.status().waiting == 0)
+        held.release()
+        with pool.lease(timeout=20):
+            pass
+
+
+def test_release_is_idempotent_and_a_lost_lease_says_so() -> None:
+    with pool_of(1) as pool:
+        lease = pool.allocate(timeout=20)
+        pool.release(lease)
+        pool.release(lease)
+        with pytest.raises(LeaseLost):
+            lease.renew()
+
+
+def test_a_silent_holder_loses_the_machine_and_is_refused() -> None:
+    with pool_of(1) as pool:
+        lost = pool.allocate(timeout=20, duration=0.3, heartbeat=False)
+        with pool.lease(timeout=20) as machine:
+            assert machine.execute("ls").output == ""
+            with pytest.raises(MachineFailed):
+                lost.machine.execute("ls")
+            with pytest.raises(LeaseLost):
+                lost.renew()
+        lost.release()
+
+
+def test_heartbeats_keep_a_lease_until_its_limit() -> None:
+    with pool_of(1) as pool:
+        lease = pool.allocate(timeout=20, duration=0.6, limit=1.5)
+        began = time.monotonic()
+        wait_until(lambda: lease.lost)
+        assert 1.0 < time.monotonic() - began < 8
+
+
+def test_a_holder_can_have_its_machine_reset() -> None:
+    with pool_of(1) as pool:
+        lease = pool.allocate(timeout=20)
+        lease.machine.put_file("x", b"x")
+        assert "x" not in pool.reset(lease).execute("ls").output
+        assert lease.machine.execute("pwd").ok
+        lease.release()
+
+
+def test_a_killed_machine_is_replaced_and_its_holder_told() -> None:
+    with pool_of(2) as pool:
+        pool.wait_until_free(2, 20)
+        lease = pool.allocate(timeout=20, duration=1.0)
+        os.kill(int(lease.machine.details["pid"]), signal.SIGKILL)
+        wait_until(lambda: lease.lost)
+        wait_until(lambda: pool.status().count(MachineState.FREE) == 2)
+        quarantined = [m for m in pool.status().machines if m.state is MachineState.QUARANTINED]
+        assert [m.id for m in quarantined] == [lease.machine.id]
+        assert "stopped answering" in quarantined[0].reason
+        wait_until(
+            lambda: (
+                "log: " in pool.status().machines[[m.id for m in pool.status().machines].index(lease.machine.id)].reason
+            )
+        )
+
+
+def test_a_dead_free_machine_costs_the_next_holder_nothing() -> None:
+    with pool_of(1, spares=1) as pool:
+        pool.wait_until_free(2, 20)
+        for process in marked_processes([run.name for run in runs_of("test")]):
+            os.kill(process, signal.SIGKILL)
+        with pool.lease(timeout=20) as machine:
+            assert machine.execute("true").ok
+
+
+def test_a_reset_that_leaves_the_marker_quarantines() -> None:
+    with pool_of(1, ForgetfulReset) as pool:
+        for _ in range(2):
+            with pool.lease(timeout=20) as machine:
+                assert "dirty" not in machine.execute("ls").output
+                machine.put_file("dirty", b"")
+        wait_until(lambda: pool.status().count(MachineState.QUARANTINED) == 2)
+        assert "marker" in pool.status().machines[0].reason
+
+
+def test_a_reset_that_leaves_the_memory_quarantines() -> None:
+    with pool_of(1, DiskOnly) as pool:
+        with pool.lease(timeout=20) as machine:
+            machine.put_file("dirty", b"")
+        wait_until(lambda: pool.status().count(MachineState.QUARANTINED) == 1)
+
+
+def test_each_use_of_a_leasing_is_a_lease_of_its_own() -> None:
+    async def use(leasing: Leasing) -> None:
+        for _ in range(2):
+            async with leasing as machine:
+                assert (await machine.aexecute("true")).ok
+
+    with pool_of(1) as pool:
+        leasing = pool.lease(timeout=20)
+        for _ in range(2):
+            with leasing as machine:
+                assert machine.execute("true").ok
+        asyncio.run(use(leasing))
+
+
+def test_a_run_that_is_being_made_is_not_a_dead_one() -> None:
+    (cache_folder("runs", "young") / ".young-1").mkdir()
+    (cache_folder("runs", "young") / "young-2").mkdir()
+    assert [run.name for run in dead_runs("young")] == ["young-2"]
+
+
+def test_machines_that_never_reset_end_the_pool() -> None:
+    with pool_of(1, ForgetfulReset, patience=3) as pool:
+
+        def use_up() -> None:
+            for _ in range(10):
+                with pool.lease(timeout=20):
+                    pass
+
+        with pytest.raises(PoolFailed, match="3 machines in a row could not be reset"):
+            use_up()
+        assert pool.status().failure
+
+
+def test_a_bad_image_stops_the_pool_with_its_reason() -> None:
+    with pytest.raises(PoolFailed, match=r"in a row did not boot.*no kernel"):
+        pool_of(2, NeverBoots).start()
+    assert runs_of("test") == []
+
+
+def test_an_image_that_is_not_clean_is_handed_to_nobody() -> None:
+    with pytest.raises(PoolFailed, match=r"in a row did not boot.*the marker of an earlier holder"):
+        pool_of(1, DirtyImage, patience=2).start()
+
+
+def test_a_machine_that_was_being_made_when_the_pool_ended_is_ended_too() -> None:
+    pool = pool_of(1, NeverReady).start(wait_for=0)
+    wait_until(lambda: NeverReady.made)
+    pool.stop()
+    assert NeverReady.stopped == NeverReady.made
+    assert runs_of("test") == []
+
+
+def test_a_holder_of_an_earlier_pool_has_a_smaller_token() -> None:
+    """A guest that outlives its pool, as one of a cloud does, refuses the holders of before."""
+    tokens = []
+    for _ in range(2):
+        with pool_of(1) as pool:
+            lease = pool.allocate(timeout=20)
+            tokens.append(lease.token)
+            lease.release()
+    assert tokens[0] < tokens[1]
+
+
+def test_a_request_that_is_sent_again_gets_the_same_machine() -> None:
+    """While it waits and when it was served: a client whose connection broke does not know which."""
+    with pool_of(2) as pool:
+        pool.wait_until_free(2, 20)
+        held = [pool.allocate(timeout=20) for _ in range(2)]
+        request = LeaseRequest("the-same", "somebody", 20.0, None)
+        asked = [pool._submit(pool._acquire(request)) for _ in range(2)]
+        wait_until(lambda: pool.status().waiting == 1)
+        for lease in held:
+            lease.release()
+        first, second = (future.result(20) for future in asked)
+        again = pool._submit(pool._acquire(request)).result(20)
+        assert first == second == again
+        wait_until(lambda: pool.status().count(MachineState.FREE) == 1)
+        assert pool.status().count(MachineState.LEASED) == 1
+        assert pool.wait(pool._release(first.token), 20)
+
+
+def test_logs_of_machines_that_broke_are_kept_and_do_not_pile_up() -> None:
+    home = cache_folder("logs", "logged")
+    for number in range(60):
+        (home / f"old-{number}").touch()
+        os.utime(home / f"old-{number}", (number, number))
+    with pool_of(1, name="logged") as pool:
+        lease = pool.allocate(timeout=20, duration=1.0)
+        os.kill(int(lease.machine.details["pid"]), signal.SIGKILL)
+        wait_until(lambda: len(list(home.iterdir())) == 50)
+    kept = {log.name for log in home.iterdir()}
+    assert "old-59" in kept
+    assert len([name for name in kept if not name.startswith("old-")]) == 1
+
+
+def test_no_more_machines_are_reset_at_a_time_than_asked_for() -> None:
+    class Counted(ProcessProvider):
+        under_way: ClassVar[list[int]] = []
+        most: ClassVar[int] = 0
+
+        async def reset(self, instance: Instance) -> Instance:
+            Counted.under_way.append(1)
+            Counted.most = max(Counted.most, len(Counted.under_way))
+            try:
+                return await super().reset(instance)
+            finally:
+                Counted.under_way.pop()
+
+    with pool_of(3, Counted, resets_at_once=1) as pool:
+        pool.wait_until_free(3, 20)
+        for lease in [pool.allocate(timeout=20) for _ in range(3)]:
+            lease.release()
+        wait_until(lambda: pool.status().count(MachineState.FREE) == 3)
+    assert Counted.most == 1
+
+
+def test_resets_are_off_the_critical_path() -> None:
+    """12 tasks of 0.2 s on 4 machines with 0.5 s resets: 0.6 s of work; one reset after the other would take 6 s."""
+    with pool_of(4, SlowReset, spares=4, resets_at_once=8) as pool:
+        pool.wait_until_free(8, 30)
+        began = time.monotonic()
+
+        def task() -> None:
+            with pool.lease(timeout=60):
+                time.sleep(0.2)
+
+        threads = [threading.Thread(target=task) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert time.monotonic() - began < 4
+
+
+def test_draining_waits_for_holders() -> None:
+    with pool_of(1) as pool:
+        lease = pool.allocate(timeout=20)
+        assert pool.drain(timeout=0.1) is False
+        with pytest.raises(PoolStopped), pool.lease(timeout=5):
+            pass
+        lease.release()
+        assert pool.drain(timeout=20) is True
+
+
+def test_a_retired_machine_is_replaced() -> None:
+    with pool_of(1) as pool:
+        pool.retire("m0")
+        with pool.lease(timeout=20) as machine:
+            assert machine.id == "m1"
+        with pytest.raises(UsageError, match="m1"):
+            pool.retire("m0")
+
+
+def test_stopping_ends_machines_in_use() -> None:
+    pool = pool_of(1).start()
+    lease = pool.allocate(timeout=20)
+    child = lease.machine.execute("setsid sleep 300 > /dev/null 2>&1 & echo $!").output
+    pool.stop()
+    pool.stop()
+    lease.release()
+    wait_until(lambda: not alive(int(child)))
+    assert runs_of("test") == []
+    with pytest.raises(PoolStopped):
+        pool.status()
+
+
+KILLED = """
+import sys, time
+from paragent import VMPoolManager
+pool = VMPoolManager(sys.argv[1], 2, name="killed", spares=0).start(wait_for=None)
+lease = pool.allocate()
+lease.machine.execute("setsid sleep 300 > /dev/null 2>&1 & echo")
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_killed_pool_takes_its_machines_along_and_the_next_one_clears_up() -> None:
+    check_killed_pool("process")
+
+
+def test_a_killed_qemu_pool_takes_its_machines_along_and_the_next_one_clears_up() -> None:
+    check_killed_pool("qemu")
+
+
+def check_killed_pool(provider: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", KILLED, provider], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    (run,) = runs_of("killed")
+    machines = {pid for pid, owner in marked_processes([run.name]).items() if owner}
+    assert len(machines) >= 2
+    with pool_of(1, name="killed"):
+        assert machines <= set(marked_processes([run.name])), "a living pool's machines are not touched"
+    process.kill()
+    process.communicate(timeout=20)
+    assert dead_runs("killed") == [run]
+    wait_until(lambda: len(marked_processes([run.name])) <= 1)  # what a guest process started itself has no parent left
+    with pool_of(1, name="killed"):
+        assert marked_processes([run.name]) == {}
+        assert not run.exists()
+    assert runs_of("killed") == []
+
+
+def runs_of(pool: str) -> list[Path]:
+    return sorted(cache_folder("runs", pool).iterdir())
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(UsageError, match="no option 'colour'"):
+        pool_of(1, settings=MachineSettings(options={"colour": "red"})).start()
+
+
+BROKEN = """
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from paragent import PoolStopped, VMPoolManager
+from paragent.testing.programs import wait_until
+from paragent.machines.cleanup import dead_runs, marked_processes
+
+def end():
+    raise SystemExit  # the loop goes on
+
+def fail():
+    raise OSError("no more file descriptors")
+
+pool = VMPoolManager("process", 1, spares=0, name="broken").start()
+lease = pool.allocate()
+loop = pool._loop()
+loop.call_soon_threadsafe(end)
+with ThreadPoolExecutor(2) as others:
+    waiting = [others.submit(pool.allocate), others.submit(pool.wait, asyncio.sleep(100), 100)]
+    wait_until(lambda: pool.status().waiting == 1)
+    loop.call_soon_threadsafe(setattr, loop, "_run_once", fail)
+    for one in [*(one.result for one in waiting), pool.status, lease.renew, pool.allocate]:
+        try:
+            one()
+        except PoolStopped as error:
+            print(error)
+assert "no more file descriptors" in pool.failure
+run = pool._run.id
+pool.stop()
+pool.stop()
+assert not marked_processes([run])
+with VMPoolManager("process", 1, spares=0, name="broken"):
+    assert dead_runs("broken") == []
+"""
+
+
+def test_when_the_loop_breaks_everything_that_waits_fails() -> None:
+    done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the pool's event loop ended unexpectedly (OSError: no more file descriptors)") == 5
+    assert "the thread 'paragent-pool' ended unexpectedly" in done.stderr

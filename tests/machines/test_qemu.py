@@ -1,0 +1,167 @@
+"""What is special about real machines: clones, clocks, random numbers, displays, ports, snapshots, KVM that does not work."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from paragent import ConfigError, MachineFailed, UsageError, VMPoolManager
+from paragent.machines.cleanup import Run
+from paragent.machines.images import frozen_states, images
+from paragent.machines.providers import MachineSettings
+from paragent.machines.providers.qemu import provider as qemu
+from paragent.machines.providers.qemu.golden import _remove_drafts
+from paragent.machines.providers.qemu.hardware import kvm_works
+from paragent.machines.providers.qemu.monitor import Monitor
+
+
+def test_clones_have_the_time_and_random_numbers_of_their_own() -> None:
+    seen = []
+    with VMPoolManager("qemu", 2, spares=1, name="clones") as pool:
+        for _ in range(2):
+            with pool.lease(timeout=60) as first, pool.lease(timeout=60) as second:
+                for machine in (first, second):
+                    assert abs(float(machine.execute("date +%s").output) - time.time()) < 10
+                    seen.append(machine.execute("cat /proc/sys/kernel/random/uuid").output)
+                    seen.append(machine.execute("head -c 16 /dev/urandom | od -x").output)
+                    assert "left" not in machine.execute("ls /data / /tmp").output
+                    machine.execute("touch /data/left /left /tmp/left; sync")
+    assert len(seen) == len(set(seen)) == 8
+    assert "tiny" in {image.name for image in images()}
+    assert "tiny" in {state.image for state in frozen_states()}
+
+
+def test_a_monitor_that_is_given_up_says_nothing_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    async def give_up() -> None:
+        stopped, lost = Monitor("stopped"), Monitor("lost")
+        other_end = os.dup(stopped.descriptor)  # somebody who never says anything
+        connecting = asyncio.create_task(stopped.connect())
+        try:
+            for _ in range(10):  # turns of the loop, so that it waits for the greeting
+                await asyncio.sleep(0)
+            connecting.cancel()
+            await asyncio.wait([connecting])
+            with pytest.raises(MachineFailed, match="QEMU of lost does not speak"):
+                await lost.connect()
+        finally:
+            os.close(other_end)
+            await stopped.close()
+            await lost.close()
+        assert connecting.cancelled()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(give_up())
+    assert not caplog.records
+
+
+def test_a_display_and_more_ports() -> None:
+    with (
+        VMPoolManager("qemu", 1, spares=0, name="display", headless=False, forwards=(9222,)) as pool,
+        pool.lease(timeout=60) as machine,
+    ):
+        host, port = machine.details["vnc"].rsplit(":", 1)
+        with socket.create_connection((host, int(port)), 10) as display:
+            assert display.recv(3) == b"RFB"
+        machine.execute("(echo from-9222 | nc -l -p 9222) > /dev/null 2>&1 &")
+        assert read_all(machine.host, machine.ports[9222]) == b"from-9222\n"
+
+
+def read_all(host: str, port: int) -> bytes:
+    """Read what a guest says; its port is open on the host before the guest listens."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with socket.create_connection((host, port), 5) as connection:
+            connection.settimeout(5)
+            try:
+                if data := connection.recv(100):
+                    return data
+            except OSError:
+                pass
+        time.sleep(0.1)
+    raise TimeoutError(f"nobody spoke at {port}")
+
+
+def test_kvm_is_used_only_where_the_processor_has_it(tmp_path: Path) -> None:
+    device, plain, capable = tmp_path / "kvm", tmp_path / "plain", tmp_path / "capable"
+    device.touch()
+    plain.write_text("processor : 0\nflags : fpu sse2 vmxish\n")
+    capable.write_text("processor : 0\nflags : fpu vmx sse2\n")
+    assert not kvm_works(plain, device)
+    assert kvm_works(capable, device)
+    assert not kvm_works(capable, tmp_path / "absent")
+    assert not kvm_works(tmp_path / "absent", device)
+
+
+def test_kvm_that_does_not_work_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Either the device is not there, or no guest answers with it; both ways machines are emulated in the end."""
+    if kvm_works():
+        monkeypatch.setattr(qemu, "qemu_program", broken_program)
+    monkeypatch.setattr(qemu, "kvm_works", lambda: True)
+    monkeypatch.setattr(qemu, "_KVM_BOOT_SECONDS", 3.0)
+    with (
+        caplog.at_level(logging.WARNING, "paragent.machines"),
+        VMPoolManager("qemu", 1, spares=0, name="kvm") as pool,
+        pool.lease(timeout=60) as machine,
+    ):
+        assert machine.execute(["true"]).ok
+    assert "KVM does not work here" in caplog.text
+
+
+def broken_program() -> object:
+    pytest.fail("this host has KVM: the fallback cannot be shown with its QEMU")
+
+
+def test_an_internal_snapshot_is_what_the_disk_had_then(tmp_path: Path) -> None:
+    disk = tmp_path / "disk.qcow2"
+    for command in (
+        ["qemu-img", "create", "-q", "-f", "qcow2", str(disk), "1M"],
+        ["qemu-io", "-c", "write -P 7 0 64k", str(disk)],
+        ["qemu-img", "snapshot", "-c", "init_state", str(disk)],
+        ["qemu-io", "-c", "write -P 9 0 64k", str(disk)],
+    ):
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+    extracted = qemu._extract(disk, "init_state")
+    read = ["qemu-io", "-r", "-c", "read -P 7 0 64k", str(extracted)]
+    assert "Pattern verification failed" not in subprocess.run(read, capture_output=True, text=True, check=True).stdout
+    with pytest.raises(UsageError, match="no snapshot 'other'; it has: init_state"):
+        qemu._extract(disk, "other")
+    extracted.unlink()
+
+
+def test_a_desktop_that_nobody_named_is_not_frozen_as_another_image() -> None:
+    """It would take the place of the golden state of the other image, which then boots again each time."""
+    run = Run("named")
+    try:
+        for settings, name in (
+            (MachineSettings(), "tiny"),
+            (MachineSettings(desktop=True), "desktop"),
+            (MachineSettings(desktop=True, path_to_vm="tiny"), "tiny"),
+        ):
+            assert qemu.QemuProvider(settings, run).image_name == name
+    finally:
+        run.close()
+
+
+def test_a_disk_that_is_not_there_and_a_wrong_accelerator() -> None:
+    with pytest.raises(UsageError, match=r"no file and no built image; there are: .*tiny"):
+        VMPoolManager("qemu", 1, path_to_vm="/no/such.qcow2", name="wrong").start()
+    with pytest.raises(ConfigError, match="'kvm' or 'tcg'"):
+        VMPoolManager("qemu", 1, options={"accelerator": "xen"}, name="wrong").start()
+
+
+def test_half_made_states_are_removed_unless_somebody_makes_them(tmp_path: Path) -> None:
+    for name in (".left", ".being-made", "whole"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ram").touch()
+    with (tmp_path / ".being-made.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _remove_drafts(tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {".being-made", "whole"}

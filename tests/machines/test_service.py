@@ -1,0 +1,253 @@
+"""Leasing from a pool in another process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+
+from paragent import (
+    AccessDenied,
+    ConfigError,
+    LeaseLost,
+    LeaseTimeout,
+    MachineFailed,
+    MachineSettings,
+    MachineState,
+    PoolClient,
+    PoolStopped,
+    ServerLost,
+    UsageError,
+    VMPoolManager,
+)
+from paragent.errors import ProtocolError
+from paragent.machines import protocol as wire
+from paragent.machines import service
+from paragent.testing.programs import wait_until
+from paragent.transport import Token
+from paragent.transport.loop import run as run_on_io_loop
+
+
+@pytest.fixture(scope="module")
+def pool() -> object:
+    with VMPoolManager("process", 2, name="served", spares=1) as pool:
+        pool.serve()
+        yield pool
+
+
+@pytest.fixture
+def client(pool: VMPoolManager) -> object:
+    with pickle.loads(pickle.dumps(pool)) as client:
+        assert isinstance(client, PoolClient)
+        yield client
+
+
+def test_a_pool_travels_as_a_client(client: PoolClient) -> None:
+    with client.lease(timeout=20) as machine:
+        assert machine.execute(["echo", "far"]).output == "far\n"
+    assert client.status().size == 2
+
+
+def test_a_machine_is_paused_from_afar(client: PoolClient) -> None:
+    lease = client.allocate(timeout=20)
+    lease.pause()
+    lease.resume()
+    assert lease.machine.execute(["echo", "on"]).output == "on\n"
+    lease.release()
+    with pytest.raises(LeaseLost):
+        lease.pause()
+
+
+def test_a_holder_is_shown_by_the_name_of_its_program(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARAGENT_NAME", "monday")
+    with client.lease(timeout=20) as machine:
+        holders = {row.id: row.holder for row in client.status().machines}
+        assert holders[machine.id].startswith("monday ")
+
+
+def test_settings_of_machines_are_checked() -> None:
+    with pytest.raises(ConfigError, match=r"no setting 'core' of machines; there are: .*cores"):
+        VMPoolManager("process", 1, core=2)
+    with pytest.raises(ConfigError, match="leave `settings` out"):
+        VMPoolManager("process", 1, settings=MachineSettings(), cores=2)
+
+
+def test_a_pool_that_is_not_served_does_not_travel() -> None:
+    with pytest.raises(UsageError, match="serve"):
+        pickle.dumps(VMPoolManager("process", 1))
+
+
+def test_many_workers_share_few_machines(client: PoolClient) -> None:
+    def work(number: int) -> str:
+        with client.lease(timeout=60) as machine:
+            return machine.execute(["echo", str(number)]).output.strip()
+
+    with ThreadPoolExecutor(12) as threads:
+        assert list(threads.map(work, range(12))) == [str(number) for number in range(12)]
+
+
+def test_errors_keep_their_type(client: PoolClient) -> None:
+    leases = [client.allocate(timeout=20) for _ in range(2)]
+    with pytest.raises(LeaseTimeout), client.lease(timeout=0.2):
+        pass
+    assert client.status().waiting == 0
+    for lease in leases:
+        lease.release()
+    with pytest.raises(LeaseLost):
+        leases[0].renew()
+    with pytest.raises(UsageError, match="no live machine"):
+        client.retire("m99")
+    with pytest.raises(ConfigError):
+        client.allocate(duration=-1)
+
+
+def test_a_reset_reaches_the_holder(client: PoolClient) -> None:
+    lease = client.allocate(timeout=20)
+    lease.machine.put_file("x", b"")
+    assert "x" not in lease.reset().execute("ls").output
+    lease.release()
+
+
+def test_a_stranger_is_refused(pool: VMPoolManager) -> None:
+    address = str(pool._servers[0].address)
+    with PoolClient(address, token=Token("not the user's token")) as stranger, pytest.raises(AccessDenied):
+        stranger.status()
+
+
+def test_nobody_there() -> None:
+    with PoolClient("127.0.0.1:1", reconnect=0.5) as client, pytest.raises(ServerLost):
+        client.allocate(timeout=20)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """What the service wants to do when a client stayed away for too long; it is done when the test says so."""
+    kept: list[Callable[[], None]] = []
+    clock = SimpleNamespace(call_later=lambda _, call, *given: kept.append(lambda: call(*given)))
+    monkeypatch.setattr(service, "io_loop", lambda: clock)
+    return kept
+
+
+def test_a_client_that_comes_back_keeps_its_place_and_then_its_machine(
+    pool: VMPoolManager, client: PoolClient, later: list[Callable[[], None]]
+) -> None:
+    held = [pool.allocate(timeout=20) for _ in range(2)]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(client.allocate, timeout=60)
+        wait_until(lambda: pool.status().waiting == 1)
+        line = client._line
+        assert line is not None
+        run_on_io_loop(line._stream.close(), 5)
+        wait_until(lambda: later and sum(pool._servers[0]._service._awaited.values()) == 1)
+        later[0]()
+        assert pool.status().waiting == 1
+        held[0].release()
+        lease = waiting.result(20)
+    later[0]()
+    assert lease.renew() > 0, "it has come back long ago"
+    for one in (lease, held[1]):
+        one.release()
+
+
+def test_a_client_that_stays_away_loses_its_place(pool: VMPoolManager, later: list[Callable[[], None]]) -> None:
+    held = [pool.allocate(timeout=20) for _ in range(2)]
+    client = PoolClient(str(pool._servers[0].address), reconnect=0.0)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(client.allocate, timeout=60)
+        wait_until(lambda: pool.status().waiting == 1)
+        client.close()
+        with pytest.raises((ServerLost, PoolStopped)):
+            waiting.result(20)
+    wait_until(lambda: later)
+    later[0]()
+    assert pool.status().waiting == 0
+    for lease in held:
+        lease.release()
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (("acquire",), MachineFailed),
+        (("renew", "x", 1), MachineFailed),
+        (("acquire", "r", "h", "long", None), ConfigError),
+        (("acquire", "r", "h", float("nan"), None), ConfigError),
+        (("fly",), MachineFailed),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_answered(
+    client: PoolClient, call: tuple[str, ...], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        client.wait(client._call(*call), 20)
+    assert client.status().size == 2
+
+
+def test_a_token_of_ones_own_does_not_travel() -> None:
+    with pytest.raises(ConfigError, match="PARAGENT_TOKEN"):
+        pickle.dumps(PoolClient("127.0.0.1:1", token=Token("a token of one's own")))
+
+
+def test_a_pool_that_is_drained_says_so_to_its_clients() -> None:
+    with VMPoolManager("process", 1, name="drained", spares=0) as pool, PoolClient(str(pool.serve().address)) as client:
+        held = client.allocate(timeout=20)
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(client.allocate, timeout=60)
+            wait_until(lambda: pool.status().waiting == 1)
+            client.drain()
+            with pytest.raises(PoolStopped):
+                waiting.result(20)
+        with pytest.raises(PoolStopped):
+            client.allocate(timeout=20)
+        held.release()
+        assert pool.drain(timeout=20)
+
+
+def test_a_holder_who_cannot_reach_the_pool_knows_that_its_lease_has_ended() -> None:
+    with VMPoolManager("process", 1, name="unreachable", spares=0) as pool:
+        server = pool.serve()
+        with PoolClient(str(server.address)) as client:
+            lease = client.allocate(timeout=20, duration=0.6)
+            server.close()
+            wait_until(lambda: lease.lost)
+            assert "no heartbeat reached the pool in time" in str(lease.lost)
+            wait_until(lambda: pool.status().count(MachineState.LEASED) == 0)
+
+
+HOLDER = """
+import sys, time
+from paragent import PoolClient
+lease = PoolClient(sys.argv[1]).allocate(duration=1.0)
+print(lease.machine.id, flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_killed_worker_loses_its_machine_and_a_waiting_one_its_place(pool: VMPoolManager) -> None:
+    address = str(pool._servers[0].address)
+    command = [sys.executable, "-c", HOLDER, address]
+    holders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for holder in holders:
+        assert holder.stdout is not None
+        assert holder.stdout.readline().startswith("m")
+    waiting = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: pool.status().waiting == 1)
+    for process in (waiting, *holders):
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=20)
+    with pool.lease(timeout=30), pool.lease(timeout=30):
+        pass
+    wait_until(lambda: pool.status().waiting == 0)
+
+
+@pytest.mark.parametrize("message", [b"[" * 100_000, b'{"call":' * 100_000, b"\xff", b"[]", b'{"call": "x"}'])
+def test_messages_that_are_no_calls_are_refused(message: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        wire.decode(message)

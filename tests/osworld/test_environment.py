@@ -1,0 +1,248 @@
+"""The environment on a real desktop: what an agent is shown, what its actions do, how it ends, what is scored."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from PIL import Image
+
+from paragent.errors import ConfigError, EnvironmentFailed
+from paragent.machines import Machine
+from paragent.osworld.controller import Controller
+from paragent.osworld.env import OSWorldEnvironment
+from paragent.osworld.observation import Observer
+from paragent.tasks import Item
+
+Answer = TypeVar("Answer")
+FOUND = {
+    "func": "exact_match",
+    "result": {"type": "vm_command_line", "command": "cat ~/found.txt", "shell": True},
+    "expected": {"type": "rule", "rules": {"expected": "it is\n"}},
+}
+ITEM = Item("a", "Write it.", None, {"evaluator": FOUND})
+
+
+def attempt(
+    machine: Machine, do: Callable[[OSWorldEnvironment, str], Awaitable[Answer]], item: Item = ITEM, **options: Any
+) -> Answer:
+    async def run() -> Answer:
+        async with OSWorldEnvironment({"pause": 1.0, **options}) as environment:
+            return await do(environment, await environment.open(item, machine))
+
+    return asyncio.run(asyncio.wait_for(run(), 110))
+
+
+def picture(png: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(png))
+
+
+def test_an_agent_types_into_the_terminal_and_is_scored(desktop: Machine) -> None:
+    async def do(environment: OSWorldEnvironment, first: str) -> Any:
+        assert first.startswith("Write it.\n\nrole\tname")
+        assert "1280 x 800" in environment.instructions
+        terminal = next(line for line in first.split("\n") if line.startswith("terminal\t"))
+        x, y = (int(number) for number in terminal.split("\t")[3].split(", "))
+        clicked = await environment.call("computer", {"action_type": "CLICK", "parameters": {"x": x, "y": y}})
+        typed = await environment.call("computer", {"action_type": "TYPING", "text": "echo it is > ~/found.txt\n"})
+        assert "echo it is" in typed.text
+        assert not clicked.error
+        assert not typed.error
+        assert picture(typed.images[0]).size == (1280, 800)
+        assert await environment.score(ITEM, "", []) == {"success": 1.0}
+        assert await environment.score(ITEM, "FAIL", []) == {"success": 0.0}
+        done = await environment.call("computer", {"action_type": "DONE"})
+        assert (done.ends, done.error, done.images, len(done.kept)) == ("done", False, (), 1)
+        assert done.extras == {"action": {"action_type": "DONE"}, "done": True}
+        late = await environment.call("computer", {"action_type": "CLICK", "x": 1, "y": 1})
+        assert late.error
+        assert "has ended" in late.text
+        return environment.first_images
+
+    [first] = attempt(desktop, do, observation_type="screenshot_a11y_tree", record=True, client_password="geheim")
+    assert picture(first).size == (1280, 800)
+
+
+def test_what_is_recorded_is_kept(desktop: Machine) -> None:
+    async def run() -> dict[str, bytes]:
+        environment = OSWorldEnvironment({"record": True})
+        await environment.open(ITEM, desktop)
+        for x in (100, 200, 300):
+            await environment.call("computer", {"action_type": "MOVE_TO", "x": x, "y": 390})
+        await environment.close()
+        return environment.files
+
+    files = asyncio.run(asyncio.wait_for(run(), 100))
+    assert list(files) == ["recording.mp4"]
+    assert b"ftyp" in files["recording.mp4"][:64]
+
+
+def test_a_machine_that_cannot_record_is_filmed_from_outside(desktop: Machine, tmp_path: Path) -> None:
+    async def run() -> dict[str, bytes]:
+        guest = Controller(desktop)
+        await guest.start_recording()  # and so it refuses to record for anybody else
+        environment = OSWorldEnvironment({"record": True})
+        await environment.open(ITEM, desktop)
+        for x in (100, 200, 300):
+            await environment.call("computer", {"action_type": "MOVE_TO", "x": x, "y": 390})
+        await environment.close()
+        await guest.end_recording()
+        return environment.files
+
+    files = asyncio.run(asyncio.wait_for(run(), 100))
+    film = tmp_path / "film.mp4"
+    film.write_bytes(files["recording.mp4"])
+    counted = ["-count_frames", "-show_entries", "stream=nb_read_frames,width,height", "-of", "csv=p=0"]
+    shown = subprocess.run(["ffprobe", "-v", "error", *counted, film], capture_output=True, text=True, check=True)
+    width, height, frames = (int(number) for number in shown.stdout.split(","))
+    assert (width, height) == (1280, 800)
+    assert frames >= 4
+
+
+def test_marks_are_drawn_and_can_be_named(desktop: Machine) -> None:
+    async def do(environment: OSWorldEnvironment, first: str) -> None:
+        mark = next(line.split("\t") for line in first.split("\n") if "\tterminal\t" in line)
+        code = f"pyautogui.click(tag_{mark[0]}); pyautogui.typewrite('echo it is > ~/found.txt\\n')"
+        result = await environment.call("pyautogui", {"command": code})
+        assert not result.error, result.text
+        assert environment.first_images != result.images
+        assert await environment.score(ITEM, "done", []) == {"success": 1.0}
+        assert (await environment.call("pyautogui", {"action_type": "FAIL"})).ends == "gave up"
+        assert await environment.score(ITEM, "", []) == {"success": 0.0}
+
+    attempt(desktop, do, observation_type="som", action_space="pyautogui")
+
+
+def test_invalid_actions_are_told_and_do_nothing(desktop: Machine) -> None:
+    async def do(environment: OSWorldEnvironment, _: str) -> None:
+        for bad in (
+            {"action_type": "CLICK", "x": 5000, "y": 1},
+            {"action_type": "PRESS", "key": "any"},
+            {"action_type": "JUMP"},
+            {"action_type": "CLICK", "mark": 7},
+        ):
+            result = await environment.call("computer", bad)
+            assert result.error
+            assert not result.images
+        assert "nothing was done" in result.text
+        waited = await environment.call("computer", {"action_type": "WAIT"})
+        assert not waited.error
+        assert await environment.score(ITEM, "", []) == {"success": 0.0}
+
+    attempt(desktop, do)
+
+
+def test_code_that_fails_is_told_with_its_reason(desktop: Machine) -> None:
+    async def do(environment: OSWorldEnvironment, _: str) -> None:
+        result = await environment.call("pyautogui", {"command": "pyautogui.click()\nprint(no_such_name)"})
+        assert result.error
+        assert "NameError: name 'no_such_name' is not defined" in result.text
+        assert result.images
+        assert (await environment.call("pyautogui", {"command": "x", "action_type": "DONE"})).error
+
+    attempt(desktop, do, action_space="pyautogui")
+
+
+def test_what_the_set_up_starts_is_on_the_first_picture(desktop: Machine) -> None:
+    item = Item(
+        "a", "Read it.", None, {"config": [{"type": "launch", "parameters": {"command": ["mousepad", "hello.txt"]}}]}
+    )
+
+    async def do(environment: OSWorldEnvironment, first: str) -> None:
+        assert "hello.txt" in first
+        assert environment.first_images == ()
+        assert len(environment.first_kept) == 1
+        assert await environment.score(item, "", []) is None
+
+    attempt(desktop, do, item, observation_type="a11y_tree", terminal=True)
+
+
+@pytest.mark.parametrize("kind", ["screenshot", "a11y_tree"])
+def test_what_is_seen_can_be_had_raw(desktop: Machine, kind: str) -> None:
+    async def do(environment: OSWorldEnvironment, _: str) -> None:
+        first = await environment.observation()
+        assert first["instruction"] == "Write it."
+        assert picture(first["screenshot"]).size == (1280, 800)
+        assert first["terminal"] is None
+        if kind == "screenshot":
+            assert first["accessibility_tree"] is None
+        else:
+            assert "<application" in first["accessibility_tree"]
+        acted = await environment.call("computer", {"action_type": "MOVE_TO", "x": 5, "y": 5})
+        assert (await environment.observation())["screenshot"] == (acted.images or acted.kept)[0]
+
+    attempt(desktop, do, observation_type=kind)
+    assert asyncio.run(OSWorldEnvironment().observation()) == {}
+
+
+def test_what_tasks_lack_is_said_without_a_machine() -> None:
+    environment = OSWorldEnvironment()
+    assert environment.lacking(ITEM) == []
+    login = {"type": "login", "parameters": {}}
+    strange = {"config": [login], "evaluator": {**FOUND, "func": "no_such_metric", "postconfig": [{"type": "dance"}]}}
+    told = environment.lacking(Item("b", "x", None, strange))
+    assert len(told) == 3
+    assert "Google account" in told[0]
+    assert "no_such_metric" in told[1]
+    assert "dance" in told[2]
+    malformed: list[dict[str, Any]] = [{"config": "x"}, {"config": [5]}, {"evaluator": 5}, {"evaluator": {}}]
+    for metadata in malformed:
+        [reason] = environment.lacking(Item("c", "x", None, metadata))
+        assert "OSWorld's form" in reason
+
+
+def test_options_are_checked_and_a_machine_is_needed() -> None:
+    with pytest.raises(ConfigError, match="must be one of 'computer_13', 'pyautogui'"):
+        OSWorldEnvironment({"action_space": "mouse"})
+    assert OSWorldEnvironment().needs_machine
+    with pytest.raises(EnvironmentFailed, match="no machine"):
+        asyncio.run(OSWorldEnvironment().open(ITEM))
+
+
+def test_a_stored_attempt_at_an_infeasible_task_can_be_scored_again() -> None:
+    item = Item("a", "x", None, {"evaluator": {"func": "infeasible"}})
+    call = {"function": {"name": "computer", "arguments": '{"action_type": "FAIL"}'}}
+    transcript: list[dict[str, Any]] = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": "gave up"},
+    ]
+    environment = OSWorldEnvironment()
+    assert asyncio.run(environment.score(item, "", transcript)) == {"success": 1.0}
+    assert asyncio.run(environment.score(item, "", transcript[1:])) == {"success": 0.0}
+    assert asyncio.run(environment.score(ITEM, "", transcript)) is None
+
+
+class Screen:
+    """A controller whose screen shows one picture after the other, and then the last one."""
+
+    def __init__(self, *pictures: bytes) -> None:
+        self.pictures, self.looks = list(pictures), 0
+
+    async def screenshot(self) -> bytes:
+        self.looks += 1
+        return self.pictures.pop(0) if len(self.pictures) > 1 else self.pictures[0]
+
+
+def quiet(screen: Screen, limit: float, **more: float) -> bytes:
+    observer = Observer(screen, "screenshot", (9, 9))  # type: ignore[arg-type] # it only looks
+    observer._last = b"before"
+    return asyncio.run(asyncio.wait_for(observer.quiet(limit, **more), 60))
+
+
+def test_a_screen_is_shown_when_it_is_quiet() -> None:
+    moving = Screen(b"before", b"1", b"2", b"3", b"end")
+    assert quiet(moving, 30) == b"end"
+    unmoved = Screen(b"before")
+    assert quiet(unmoved, 30) == b"before"
+    assert (
+        unmoved.looks > 3
+    )  # something may still be about to happen, so it is looked at for longer than at one that changed
+    restless = Screen(*(str(number).encode() for number in range(1000)))
+    quiet(restless, 0.5)
+    assert 2 <= restless.looks <= 10
+    assert quiet(Screen(b"now"), 0) == b"now"

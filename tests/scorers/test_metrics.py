@@ -1,0 +1,259 @@
+"""Metrics: what they promise for any text, and the traps that others fell into."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paragent.errors import ConfigError, EnvironmentFailed, UnknownName
+from paragent.scorers import METRICS, Score, open_metric
+from paragent.scorers.number import final_number, same_number
+from paragent.scorers.text import contains, exact_match, f1, final_answer, normalised
+from paragent.tasks import Item
+
+TEXTS = st.text(max_size=60)
+WORDS = st.lists(st.sampled_from(["red", "green", "blue", "no", "yes", "42", "x"]), min_size=1, max_size=8).map(
+    " ".join
+)
+
+
+SOLUTION_OF_THOUSANDS = "He pays 17*125=<<17*125=2125>>2125 dollars.\n#### 2,125"
+
+
+def score(metric: str, reference: Any, answer: str) -> float | None:
+    return asyncio.run(_score(metric, reference, answer)).value
+
+
+async def _score(metric: str, reference: Any, answer: str) -> Score:
+    opened = open_metric(metric)
+    try:
+        return await opened.score(Item("a", "?", reference), answer)
+    finally:
+        await opened.close()
+
+
+# --- for any text ------------------------------------------------------------------------------------------------------
+
+
+@given(TEXTS, TEXTS)
+def test_word_metrics_are_between_0_and_1_and_agree(answer: str, reference: str) -> None:
+    exact, overlap, inside = (compare(answer, reference) for compare in (exact_match, f1, contains))
+    assert exact in (0.0, 1.0)
+    assert inside in (0.0, 1.0)
+    assert 0.0 <= overlap <= 1.0
+    assert overlap >= exact
+    assert inside >= exact
+    assert f1(reference, answer) == overlap
+
+
+@given(TEXTS)
+def test_a_text_equals_itself(text: str) -> None:
+    assert exact_match(text, text) == f1(text, text) == contains(text, text) == 1.0
+
+
+@given(TEXTS)
+def test_normalising_twice_changes_nothing_more(text: str) -> None:
+    assert normalised(normalised(text)) == normalised(text)
+
+
+@given(WORDS, WORDS, WORDS)
+def test_what_stands_in_whole_words_is_contained(before: str, reference: str, after: str) -> None:
+    assert contains(f"{before} {reference} {after}", reference) == 1.0
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, width=32))
+def test_a_number_is_found_as_it_is_printed(number: float) -> None:
+    assert final_number(f"so it is {number}") == number
+    assert same_number(f" {number}", f"{number} ")
+
+
+@given(st.integers(-(10**12), 10**12))
+def test_thousands_may_have_commas(number: int) -> None:
+    assert final_number(f"about {number:,} in all") == number
+
+
+@given(st.text(alphabet="ab{}\\$ \n:", max_size=40))
+def test_a_final_answer_can_be_taken_from_anything(text: str) -> None:
+    assert isinstance(final_answer(text), str)
+
+
+# --- traps -------------------------------------------------------------------------------------------------------------
+
+
+def test_no_is_not_contained_in_know() -> None:
+    assert score("contains", "no", "I do not know") == 0.0
+    assert score("contains", "no", "The answer is: no.") == 1.0
+    assert score("contains", "cat", "concatenate") == 0.0
+    assert score("contains", "New York", "York is not New") == 0.0
+
+
+def test_a_number_on_the_way_does_not_count() -> None:
+    assert score("numeric", "7", "7 times 6 is 42") == 0.0
+    assert score("numeric", "42", "7 times 6 is 42.") == 1.0
+    assert score("numeric", "42", "it is not 42\nAnswer: 41") == 0.0
+    assert score("numeric", "100", "99.5") == 0.0
+    assert score("numeric", "0.3333333", "1/3, that is 0.33333333") == 1.0
+    assert score("numeric", "-5", "minus: -5") == 1.0
+    assert score("numeric", "1e-3", "0.001") == 1.0
+    assert score("numeric", "1234.5", "$1,234.50") == 1.0
+    assert score("numeric", ["7", "42"], "42") == 1.0
+
+
+def test_two_texts_without_numbers_are_not_equal_numbers() -> None:
+    assert score("numeric", "none", "nothing") is None
+    assert score("numeric", "3", "nothing") == 0.0
+
+
+def test_f1_counts_words_as_often_as_they_stand_there() -> None:
+    assert f1("red red red", "red") == pytest.approx(0.5)
+    assert f1("yes indeed it is", "yes") == 0.0
+    assert f1("the Yes!", "yes") == 1.0
+
+
+def test_what_a_message_calls_its_answer_is_compared() -> None:
+    assert score("exact_match", "Paris", "It is not Lyon.\n**Answer:** Paris") == 1.0
+    assert score("exact_match", "Paris", r"thus \boxed{Paris}") == 1.0
+    assert score("contains", "Lyon", "It is not Lyon.\nAnswer: Paris") == 0.0
+    assert score("exact_match", ["NYC", "New York"], "new york.") == 1.0
+
+
+def test_without_a_reference_there_is_no_score() -> None:
+    for name in ("exact_match", "f1", "contains", "numeric", "math"):
+        assert score(name, None, "x") is None
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "expected"),
+    [
+        ("5/6", r"so \boxed{\frac{5}{6}}", 1.0),
+        (r"\frac{1}{2}", "Answer: 0.5", 1.0),
+        ("x^2+1", "$1+x^2$", 1.0),
+        (r"3\sqrt{2}", r"\boxed{3*sqrt(2)}", 1.0),
+        (30.5, "The result is 30.5", 1.0),
+        ("7", "the answer is 8", 0.0),
+        ("3", "I do not know", 0.0),
+        ("3", "", 0.0),
+        ("12", r"\boxed{12", 0.0),
+        (SOLUTION_OF_THOUSANDS, r"\boxed{2125}", 1.0),
+        (SOLUTION_OF_THOUSANDS, r"\boxed{2}", 0.0),
+        (SOLUTION_OF_THOUSANDS, r"\boxed{125}", 0.0),
+        ("#### 0.50", r"\boxed{\frac12}", 1.0),
+    ],
+)
+def test_mathematics(reference: Any, answer: str, expected: float) -> None:
+    assert score("math", reference, answer) == expected
+
+
+SOLUTION = "Ann has 12 boxes of 6 eggs and breaks 2.\nShe has 12*6=<<12*6=72>>72 eggs.\n72-2=<<72-2=70>>70\n#### "
+"""A reference as GSM8K has them: the worked solution, and the answer in the last line."""
+
+
+@pytest.mark.parametrize("metric", ["math", "numeric", "exact_match"])
+@pytest.mark.parametrize(
+    ("reference", "answer", "expected"),
+    [
+        (SOLUTION + "70", r"\boxed{70}", 1.0),
+        (SOLUTION + "70", "12*6=72, minus 2\n#### 70", 1.0),
+        (SOLUTION + "70", SOLUTION + "70", 1.0),
+        (SOLUTION + "70", r"\boxed{72}", 0.0),
+        (SOLUTION + "70", "It is 70, or so\n#### 72\n", 0.0),
+        (SOLUTION + "70", r"\boxed{2}", 0.0),
+        (SOLUTION + "70", r"#### \boxed{70}", 1.0),
+        (SOLUTION + "70", "#### **70**", 1.0),
+        (SOLUTION + "70", "#### Step 1\n12*6=72\n#### Step 2\nAnswer: 70", 1.0),
+        (SOLUTION + "-70", "#### -70", 1.0),
+        (SOLUTION + "2,125", r"\boxed{2,125}", 1.0),
+    ],
+)
+def test_a_reference_of_gsm8k_is_what_follows_the_hashes(
+    metric: str, reference: str, answer: str, expected: float
+) -> None:
+    assert score(metric, reference, answer) == expected
+
+
+def test_mathematics_works_outside_the_main_thread() -> None:
+    """math-verify itself does not: its time limits are signals."""
+
+    async def play() -> list[float | None]:
+        return [await asyncio.to_thread(score, "math", "1/2", "0.5") for _ in range(2)]
+
+    assert asyncio.run(play()) == [1.0, 1.0]
+
+
+def test_mathematics_that_never_ends_is_wrong_and_said_to_be() -> None:
+    found = asyncio.run(_score("math", "5", r"\boxed{9^{9^{9^{9^{9}}}}}"))
+    assert found.value == 0.0
+
+
+# --- the judge ---------------------------------------------------------------------------------------------------------
+
+
+class Replies:
+    def __init__(self, *replies: str) -> None:
+        self.replies, self.asked = list(replies), list[Sequence[Mapping[str, Any]]]()
+
+    async def __call__(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        self.asked.append(list(messages))
+        return self.replies.pop(0)
+
+
+def judge(*replies: str, answer: str = "It is Paris") -> tuple[Score, Replies]:
+    model = Replies(*replies)
+    item = Item("a", "What is the capital of France?", "Paris")
+    return asyncio.run(open_metric("llm_judge", ask=model).score(item, answer)), model
+
+
+def test_the_judge_is_shown_the_question_the_reference_and_the_answer() -> None:
+    found, model = judge('{"reasoning": "same", "correct": true}')
+    assert found == Score(1.0, "same")
+    assert json.loads(model.asked[0][1]["content"]) == {
+        "question": "What is the capital of France?",
+        "references": ["Paris"],
+        "answer": "It is Paris",
+    }
+
+
+def test_a_judge_that_does_not_keep_to_the_form_is_asked_again() -> None:
+    found, model = judge("Correct!", '```json\n{"correct": false, "reasoning": "no"}\n```')
+    assert found == Score(0.0, "no")
+    assert len(model.asked) == 2
+
+
+def test_a_judge_without_a_verdict_is_a_failure_not_a_zero() -> None:
+    with pytest.raises(EnvironmentFailed, match="no verdict"):
+        judge("Correct", "Incorrect", '{"correct": "yes"}')
+
+
+def test_a_judge_is_shown_the_end_of_a_long_answer() -> None:
+    _, model = judge('{"correct": true}', answer="so " * 20_000 + "it is Paris")
+    shown = json.loads(model.asked[0][1]["content"])["answer"]
+    assert shown.endswith("it is Paris")
+    assert len(shown) == 20_000
+
+
+def test_an_empty_answer_needs_no_judge() -> None:
+    assert judge(answer=" ")[0].value == 0.0
+
+
+# --- the table ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_metric_of_the_table_loads_and_has_its_name() -> None:
+    for name in METRICS.names():
+        assert METRICS.load(name).name == name
+    assert set(METRICS.names()) >= {"exact_match", "f1", "contains", "numeric", "math", "llm_judge"}
+
+
+def test_mistakes_in_naming_are_told() -> None:
+    with pytest.raises(UnknownName, match="exact_match"):
+        open_metric("exactmatch")
+    with pytest.raises(ConfigError, match="asks a model"):
+        open_metric("llm_judge")
+    with pytest.raises(ConfigError, match="no metric"):
+        open_metric("paragent.tasks:Item")
