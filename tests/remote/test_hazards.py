@@ -17,7 +17,7 @@ from paragent._internal.threads import fatal
 from paragent.errors import InfrastructureError, ProtocolError
 from paragent.remote.client.links import link_to
 from paragent.remote.protocol import CALL, CLASS, HELD, NEW, RESULT, STOP, encode
-from paragent.remote.server.cancellation import Interruption
+from paragent.remote.server.actors import Interruption
 from paragent.remote.server.dispatcher import Host
 from paragent.remote.server.policy import Policy
 from paragent.remote.server.scheduler import Lanes

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.threads import raise_in_thread
+
 if TYPE_CHECKING:
     import asyncio
     import threading
@@ -13,7 +15,27 @@ if TYPE_CHECKING:
     from paragent.remote.methods import Method
     from paragent.remote.server.session import Session
 
-__all__ = ["Agent", "Call", "claim", "next_call", "offer", "overlap", "overlapping", "under_way"]
+__all__ = [
+    "Agent",
+    "Call",
+    "Interruption",
+    "claim",
+    "interrupt",
+    "next_call",
+    "offer",
+    "overlap",
+    "overlapping",
+    "under_way",
+]
+
+
+class Interruption(SystemExit):
+    """Raised inside a sync method whose call was cancelled; not an `Exception`, so that it is not caught by mistake."""
+
+
+def interrupt(thread: int) -> None:
+    """Have Python code in another thread meet an `Interruption` at its next step; native code meets it on return."""
+    raise_in_thread(thread, Interruption)
 
 
 class Call:

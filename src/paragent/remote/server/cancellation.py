@@ -6,9 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from paragent._internal.clock import monotonic
-from paragent._internal.threads import raise_in_thread
 from paragent.errors import AgentStopped, CallCancelled, CallTimedOut
-from paragent.remote.server.actors import under_way
+from paragent.remote.server.actors import interrupt, under_way
 from paragent.remote.server.executor import credit_of, fail
 from paragent.remote.server.scheduler import CONSTRUCT
 
@@ -20,16 +19,7 @@ if TYPE_CHECKING:
     from paragent.remote.server.scheduler import Schedule
     from paragent.remote.server.session import Session
 
-__all__ = ["Ending", "Interruption", "interrupt"]
-
-
-class Interruption(SystemExit):
-    """Raised inside a sync method whose call was cancelled; not an `Exception`, so that it is not caught by mistake."""
-
-
-def interrupt(thread: int) -> None:
-    """Have Python code in another thread meet an `Interruption` at its next step; native code meets it on return."""
-    raise_in_thread(thread, Interruption)
+__all__ = ["Ending"]
 
 
 _LOOK = 0.01

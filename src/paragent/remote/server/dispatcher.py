@@ -17,8 +17,8 @@ from paragent.remote.server.executor import credit_of
 from paragent.remote.server.policy import check_shape
 from paragent.remote.server.references import References
 from paragent.remote.server.registry import Residents, gone
+from paragent.remote.server.report import describe
 from paragent.remote.server.scheduler import CONSTRUCT, FREE, Schedule
-from paragent.remote.server.service import describe
 from paragent.remote.server.session import Session
 from paragent.remote.values import encode_error, encode_result, is_reference, restore, size_of
 from paragent.serialization import learn

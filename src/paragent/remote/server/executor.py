@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.threads import run_loop, start_thread
 from paragent.errors import CallCancelled, LimitExceeded
 from paragent.remote.protocol import ERROR, RESULT, STREAMED
-from paragent.remote.server.cancellation import Interruption
+from paragent.remote.server.actors import Interruption
 from paragent.remote.server.event_loop import CrowdLoop
 from paragent.remote.server.flow_control import Credit
 from paragent.remote.trust import limit_thread

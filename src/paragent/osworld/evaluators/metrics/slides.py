@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import require
 from paragent.osworld.evaluators.metrics.reading import check_package
-from paragent.osworld.evaluators.metrics.slide_properties import Placing, well_placed
+from paragent.osworld.evaluators.metrics.slide_layout import Placing, well_placed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
