@@ -37,7 +37,7 @@ __all__ = ["build_desktop", "desktop_image", "guest_digest", "write_guest_files"
 
 
 _HOME = Path(guest.__file__).parent
-_PACKAGE = Path("paragent/vms/guest")
+_PACKAGE = Path("paragent/guest")
 _PYTHON_PATH = "python_path"
 
 
@@ -62,8 +62,7 @@ def write_guest_files(folder: Path) -> None:
         place = folder / target
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(source.read_bytes())
-    for package in (_PACKAGE.parent, _PACKAGE.parent.parent):
-        (folder / package / "__init__.py").write_text(f'"""{package.name}, inside a machine."""\n')
+    (folder / _PACKAGE.parent / "__init__.py").write_text('"""paragent, inside a machine."""\n')
 
 
 _PACKAGES = (

@@ -119,7 +119,7 @@ def _desktop_environment(folder: Path) -> dict[str, str]:
         (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         (programs / name).chmod(0o755)
     package = Path(paragent.__file__).parent
-    modules = [str(package / "vms/guest/python_path"), str(package.parent), os.environ.get("PYTHONPATH", "")]
+    modules = [str(package / "guest/python_path"), str(package.parent), os.environ.get("PYTHONPATH", "")]
     return {
         "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}",
         "PYTHONPATH": ":".join(part for part in modules if part),
