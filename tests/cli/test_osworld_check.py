@@ -106,8 +106,8 @@ def test_the_tables_have_each_task_and_what_is_missing(
 
 
 def test_every_reason_for_a_difference_belongs_to_a_metric_or_a_getter() -> None:
-    assert set(DIFFERENCES) <= {*METRICS.members, *GETTERS.members}
-    assert not set(METRICS.members) & set(GETTERS.members)
+    assert set(DIFFERENCES) <= {*METRICS.implementations, *GETTERS.implementations}
+    assert not set(METRICS.implementations) & set(GETTERS.implementations)
 
 
 def test_accounts_and_proxies_are_the_users_own_business(

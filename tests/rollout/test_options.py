@@ -152,7 +152,7 @@ def test_a_module_in_this_folder_wins_over_an_installed_one(
     command = ["rollout", "--mode", "math", "--model", "demo", "--data", str(data), "--dry-run", "--agent"]
     assert main([*command, "hands_on:Mine"]) == 0
     assert main([*command, "hands_on:Theirs"]) == 2
-    assert f"module 'hands_on' ({tmp_path / 'hands_on.py'}) has no 'Theirs'" in capsys.readouterr().err
+    assert f"module 'hands_on' ({tmp_path / 'hands_on.py'}) has no attribute 'Theirs'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("right", "mean"), [(True, 1.0), (False, 0.0)])

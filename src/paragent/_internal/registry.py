@@ -1,6 +1,8 @@
-"""One shape for every family of interchangeable parts: a literal table of names, loaded when used, open to others.
+"""Registries of interchangeable implementations (engines, providers, environments, models, scorers, ...).
 
-An unknown name and a known name whose packages are missing are two mistakes and get two messages.
+A registry is a literal table of names. It imports an implementation when it is first loaded and also finds implementations
+that other packages add by entry points. An unknown name raises `UnknownName`; a known name whose optional packages are not
+installed raises `MissingExtra`.
 """
 
 from __future__ import annotations
@@ -16,26 +18,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import EntryPoints
 
-__all__ = ["Family", "Member", "load_dotted", "require", "require_extra"]
+__all__ = ["Implementation", "Registry", "import_object", "import_required", "require", "require_extra"]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """Where an implementation lives (`module:attribute`) and which extra brings what it imports."""
+class Implementation:
+    """The location of an implementation and the extra that installs its dependencies."""
 
     location: str
+    """`package.module:attribute`."""
     extra: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """A named set of implementations of one contract."""
+class Registry:
+    """The named implementations of one contract."""
 
     kind: str
-    """What a member is called in messages: `engine`, `provider`, ..."""
-    members: Mapping[str, Member]
+    """The noun for one implementation in messages: `engine`, `provider`, ..."""
+    implementations: Mapping[str, Implementation]
     entry_points: str
-    """The entry-point group by which other packages add members."""
+    """The entry-point group by which other packages add implementations."""
 
     def load(self, name: str) -> Any:
         """Return the implementation called `name`.
@@ -44,35 +47,36 @@ class Family:
             UnknownName: neither the table nor an installed package has it.
             MissingExtra: the table has it, but its optional packages are not installed.
         """
-        if member := self.members.get(name):
+        if implementation := self.implementations.get(name):
             try:
-                return load_dotted(member.location)
+                return import_object(implementation.location)
             except ModuleNotFoundError as error:
-                if member.extra is None or (error.name or "").startswith("paragent"):
+                if implementation.extra is None or (error.name or "").startswith("paragent"):
                     raise
-                raise MissingExtra(f"the {self.kind} {name!r}", member.extra, str(error.name)) from error
+                raise MissingExtra(f"the {self.kind} {name!r}", implementation.extra, str(error.name)) from error
         for entry_point in _entry_points(self.entry_points):
             if entry_point.name == name:
                 return entry_point.load()
         raise UnknownName(self.kind, name, self.names())
 
     def names(self) -> list[str]:
-        """Return every name that `load` knows, installed or not, sorted."""
-        return sorted({*self.members, *(entry_point.name for entry_point in _entry_points(self.entry_points))})
+        """Return all names that `load` accepts, sorted; those of extras that are not installed are included."""
+        added = (entry_point.name for entry_point in _entry_points(self.entry_points))
+        return sorted({*self.implementations, *added})
 
 
 def _entry_points(group: str) -> EntryPoints:
-    from importlib import metadata  # not at the top: it takes longer to import than all the rest of this package
+    from importlib import metadata  # imported here because it takes longer than the rest of the package
 
     return metadata.entry_points(group=group)
 
 
-def load_dotted(location: str) -> Any:
+def import_object(location: str) -> Any:
     """Import `package.module:attribute` (or `package.module.attribute`) and return the attribute.
 
     Raises:
-        ConfigError: the text has no such form, or the module has no such attribute.
-        ModuleNotFoundError: there is no such module.
+        ConfigError: `location` has another form, or the module does not have the attribute.
+        ModuleNotFoundError: the module does not exist.
     """
     module_name, separator, attribute = location.partition(":")
     if not separator:
@@ -84,25 +88,25 @@ def load_dotted(location: str) -> Any:
         return getattr(module, attribute)
     except AttributeError as error:
         file = getattr(module, "__file__", None)
-        place = f" ({file})" if file else ""  # another module of this name may be meant than the one that was found
-        raise ConfigError(f"module {module_name!r}{place} has no {attribute!r}") from error
+        found = f" ({file})" if file else ""  # the file shows whether the user meant another module of this name
+        raise ConfigError(f"module {module_name!r}{found} has no attribute {attribute!r}") from error
 
 
 def require_extra(part: str, *, extra: str, package: str) -> None:
-    """Check, without importing it, that an optional package is there.
+    """Check that an optional package is installed, without importing it.
 
     Raises:
-        MissingExtra: it is not; the message has the line that installs it.
+        MissingExtra: it is not installed; the message has the `pip install` command.
     """
     if importlib.util.find_spec(package) is None:
         raise MissingExtra(part, extra, package)
 
 
 def require(*modules: str) -> None:
-    """Say at import that a module cannot work without others which it loads only when it uses them.
+    """Declare, at import, optional modules that the calling module imports later, inside its functions.
 
     Raises:
-        ModuleNotFoundError: one is not installed; `Family.load` turns it into the `pip install` line.
+        ModuleNotFoundError: one is not installed; `Registry.load` turns it into `MissingExtra`.
     """
     for module in modules:
         if importlib.util.find_spec(module) is None:
@@ -111,7 +115,7 @@ def require(*modules: str) -> None:
 
 
 def import_required() -> None:
-    """Import all that modules of this process have said with `require` to need, before it is used."""
+    """Import every module that was declared with `require` in this process, before it is used."""
     while _required:
         importlib.import_module(_required.pop())
 

@@ -7,7 +7,8 @@ import traceback
 
 __all__ = ["described", "message_of", "root_cause", "traceback_of", "type_name"]
 
-_HOUSE = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - what frames have are texts, and pathlib takes long to import
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - pathlib takes long to import
+"""The folder of paragent, as the file names of its frames begin."""
 
 
 def type_name(error: BaseException) -> str:
@@ -55,9 +56,9 @@ def traceback_of(error: BaseException, *, of_ours: bool) -> str:
         of_ours: whether there is one, its last frame, where no frame is the user's; else it is empty then.
     """
     trace = error.__traceback__
-    while trace and trace.tb_frame.f_code.co_filename.startswith(_HOUSE) and trace.tb_next:
+    while trace and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE) and trace.tb_next:
         trace = trace.tb_next
-    if not of_ours and (trace is None or trace.tb_frame.f_code.co_filename.startswith(_HOUSE)):
+    if not of_ours and (trace is None or trace.tb_frame.f_code.co_filename.startswith(_PACKAGE)):
         return ""
     try:
         return "".join(traceback.format_exception(type(error), error, trace))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.registry import Family, Member, load_dotted
+from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.engines.base import RuntimeEngine
 from paragent.errors import ConfigError
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINES", "open_engine"]
 
-ENGINES = Family(
+ENGINES = Registry(
     kind="engine",
-    members={
-        "inline": Member("paragent.engines.inline:InlineRuntime"),
-        "local": Member("paragent.engines.local:LocalRuntime"),
-        "ray": Member("paragent.engines.ray:RayRuntime", extra="ray"),
-        "spark": Member("paragent.engines.spark:SparkRuntime", extra="spark"),
+    implementations={
+        "inline": Implementation("paragent.engines.inline:InlineRuntime"),
+        "local": Implementation("paragent.engines.local:LocalRuntime"),
+        "ray": Implementation("paragent.engines.ray:RayRuntime", extra="ray"),
+        "spark": Implementation("paragent.engines.spark:SparkRuntime", extra="spark"),
     },
     entry_points="paragent.engines",
 )
@@ -35,7 +35,7 @@ def open_engine(config: RunConfig) -> RuntimeEngine:
     """
     chosen: Any = config.cls if config.cls is not None else ENGINES.load(config.engine_name)
     if isinstance(chosen, str):
-        chosen = load_dotted(chosen)
+        chosen = import_object(chosen)
     if not (isinstance(chosen, type) and issubclass(chosen, RuntimeEngine)):
         raise ConfigError(f"cls must be a subclass of RuntimeEngine or the path to one, not {chosen!r}")
     return chosen(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.registry import Family, Member, load_dotted
+from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.envs.base import Environment
 from paragent.envs.resources import Shared
 from paragent.envs.tools import Tool, ToolFailed, ToolResult, tool
@@ -25,14 +25,14 @@ __all__ = [
     "tool",
 ]
 
-ENVIRONMENTS = Family(
+ENVIRONMENTS = Registry(
     kind="environment",
-    members={
-        "math": Member("paragent.envs.math.environment:MathEnvironment", extra="math"),
-        "osworld": Member("paragent.osworld.env:OSWorldEnvironment"),
-        "py": Member("paragent.envs.py.environment:PyEnvironment"),
-        "rag": Member("paragent.envs.rag.environment:RagEnvironment", extra="rag"),
-        "web": Member("paragent.envs.web.environment:WebEnvironment", extra="web"),
+    implementations={
+        "math": Implementation("paragent.envs.math.environment:MathEnvironment", extra="math"),
+        "osworld": Implementation("paragent.osworld.env:OSWorldEnvironment"),
+        "py": Implementation("paragent.envs.py.environment:PyEnvironment"),
+        "rag": Implementation("paragent.envs.rag.environment:RagEnvironment", extra="rag"),
+        "web": Implementation("paragent.envs.web.environment:WebEnvironment", extra="web"),
     },
     entry_points="paragent.envs",
 )
@@ -48,7 +48,7 @@ def environment_class(name: str | type[Environment]) -> type[Environment]:
     """
     found: Any = name
     if isinstance(name, str):
-        found = load_dotted(name) if ":" in name else ENVIRONMENTS.load(name)
+        found = import_object(name) if ":" in name else ENVIRONMENTS.load(name)
     if not (isinstance(found, type) and issubclass(found, Environment)):
         raise ConfigError(f"{name!r} is no environment: it must be a subclass of paragent.Environment")
     return found

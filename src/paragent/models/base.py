@@ -7,18 +7,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.registry import Family, Member
+from paragent._internal.registry import Implementation, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = ["MODELS", "Completion", "GatePlace", "Model", "ModelSettings", "count_reply", "open_model", "reply_counter"]
 
-MODELS = Family(
+MODELS = Registry(
     kind="model",
-    members={
-        "demo": Member("paragent.demo.policy:DemoModel"),
-        "openai": Member("paragent.models.openai:OpenAIChat", extra="rollout"),
+    implementations={
+        "demo": Implementation("paragent.demo.policy:DemoModel"),
+        "openai": Implementation("paragent.models.openai:OpenAIChat", extra="rollout"),
     },
     entry_points="paragent.models",
 )

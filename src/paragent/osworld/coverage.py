@@ -14,7 +14,7 @@ from paragent.osworld.setup import lacking
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from paragent._internal.registry import Family
+    from paragent._internal.registry import Registry
 
 __all__ = [
     "CANNOT",
@@ -64,12 +64,12 @@ def differing(evaluator: Mapping[str, Any]) -> list[str]:
     return list(found)
 
 
-def _lack(family: Family, kind: str, name: str) -> str:
+def _lack(registry: Registry, kind: str, name: str) -> str:
     """Return why a getter or a metric cannot be used, empty if it can."""
     if name in ACCOUNTS:
         return f"{ACCOUNTS[name]} (getter {name})"
     try:
-        family.load(name)
+        registry.load(name)
     except MissingExtra as error:
         return f"pip install 'paragent[{error.extra}]' ({kind} {name} needs {error.missing})"
     except MissingProgram as error:

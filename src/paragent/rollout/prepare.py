@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.ids import new_id
-from paragent._internal.registry import load_dotted
+from paragent._internal.registry import import_object
 from paragent._internal.threads import run_to_the_end
 from paragent.config import RunConfig, usable_cores
 from paragent.engines import open_engine
@@ -214,7 +214,7 @@ def _check_own(config: RolloutConfig) -> None:
         location = getattr(config, name)
         if location and (":" in location or name == "agent"):  # the others may be names of what is here
             try:
-                found = load_dotted(location)
+                found = import_object(location)
             except ModuleNotFoundError as error:
                 raise ConfigError(
                     f"--{name} {location}: {error}. Modules are looked for in this folder and in PYTHONPATH"

@@ -10,7 +10,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.processes import here
-from paragent._internal.registry import load_dotted
+from paragent._internal.registry import import_object
 from paragent._internal.text import well_formed
 from paragent._internal.threads import run_to_the_end
 from paragent._internal.tracebacks import described
@@ -231,7 +231,7 @@ def _agent(settings: PlaySettings, environment: Environment) -> Any:
     if settings.agent is None:
         return ChatAgent()
     try:
-        found = load_dotted(settings.agent)
+        found = import_object(settings.agent)
     except ModuleNotFoundError as error:
         raise UsageError(f"--agent: {error}") from error
     if hasattr(found, "predict") and not hasattr(found, "play"):

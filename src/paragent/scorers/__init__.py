@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paragent._internal.registry import Family, Member, load_dotted
+from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.errors import ConfigError
 from paragent.scorers.base import Metric, Score
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["METRICS", "Metric", "Score", "open_metric"]
 
-METRICS = Family(
+METRICS = Registry(
     kind="metric",
-    members={
-        "contains": Member("paragent.scorers.text:Contains"),
-        "exact_match": Member("paragent.scorers.text:ExactMatch"),
-        "f1": Member("paragent.scorers.text:F1"),
-        "llm_judge": Member("paragent.scorers.judge:LlmJudge"),
-        "math": Member("paragent.scorers.math:Mathematics", extra="math"),
-        "numeric": Member("paragent.scorers.number:Numeric"),
+    implementations={
+        "contains": Implementation("paragent.scorers.text:Contains"),
+        "exact_match": Implementation("paragent.scorers.text:ExactMatch"),
+        "f1": Implementation("paragent.scorers.text:F1"),
+        "llm_judge": Implementation("paragent.scorers.judge:LlmJudge"),
+        "math": Implementation("paragent.scorers.math:Mathematics", extra="math"),
+        "numeric": Implementation("paragent.scorers.number:Numeric"),
     },
     entry_points="paragent.scorers",
 )
@@ -35,7 +35,7 @@ def open_metric(name: str, *, ask: Ask | None = None) -> Metric:
         MissingExtra: its optional packages are not installed.
         ConfigError: what was named is no metric, or it needs a model and `ask` is None.
     """
-    found = load_dotted(name) if ":" in name else METRICS.load(name)
+    found = import_object(name) if ":" in name else METRICS.load(name)
     if not (isinstance(found, type) and issubclass(found, Metric)):
         raise ConfigError(f"{name!r} is no metric: it must be a subclass of paragent.scorers.Metric")
     if found.needs_model and ask is None:

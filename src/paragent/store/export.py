@@ -6,7 +6,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.registry import load_dotted
+from paragent._internal.registry import import_object
 from paragent.errors import MissingExtra
 from paragent.messages import developed, pictures_in
 from paragent.store.directory import pictures_of, plain_name, result_line
@@ -86,8 +86,8 @@ class _Reader:
 
 def _parquet(journal: Journal, target: Path) -> int:
     try:
-        arrow = load_dotted("pyarrow:Table")
-        writer_class = load_dotted("pyarrow.parquet:ParquetWriter")
+        arrow = import_object("pyarrow:Table")
+        writer_class = import_object("pyarrow.parquet:ParquetWriter")
     except ModuleNotFoundError as error:
         raise MissingExtra("the format 'parquet'", "parquet", str(error.name)) from error
     writer: Any = None
@@ -109,8 +109,8 @@ def _parquet(journal: Journal, target: Path) -> int:
 
 
 def _schema() -> Any:
-    schema, text = load_dotted("pyarrow:schema"), load_dotted("pyarrow:string")()
-    whole, real = load_dotted("pyarrow:int64")(), load_dotted("pyarrow:float64")()
+    schema, text = import_object("pyarrow:schema"), import_object("pyarrow:string")()
+    whole, real = import_object("pyarrow:int64")(), import_object("pyarrow:float64")()
     kinds = {"attempt": whole, "turns": whole, "tool_calls": whole, "requests": whole, "prompt_tokens": whole}
     kinds |= {"judge_prompt_tokens": whole, "judge_completion_tokens": whole}
     kinds |= {"completion_tokens": whole, "score": real, "seconds": real, "waited": real, "ended": real}

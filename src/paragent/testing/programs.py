@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +26,10 @@ __all__ = [
     "pids_in",
     "press_ctrl_c",
     "wait_until",
+    "wait_until_async",
 ]
+
+T = TypeVar("T")
 
 AGENTS_IN_MAIN = """
 import dataclasses, sys
@@ -171,15 +175,35 @@ def pids_in(path: Path) -> list[int]:
     return [int(line) for line in path.read_text().splitlines() if line.isdigit()] if path.exists() else []
 
 
-def wait_until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
-    """Return the first true value of `condition`.
+def wait_until(
+    condition: Callable[[], T], timeout: float = 60.0, *, what: str = "the condition", interval: float = 0.01
+) -> T:
+    """Call `condition` until it returns something true, and return that.
+
+    Args:
+        condition: called again and again in the calling thread.
+        timeout: the limit in seconds.
+        what: what is waited for, for the message.
+        interval: seconds between two calls.
 
     Raises:
-        TimeoutError: it did not become true in time.
+        TimeoutError: the condition was still false at the limit.
     """
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not true after {timeout} s: {condition}")
-        time.sleep(0.01)
+            raise TimeoutError(f"{what} did not become true within {timeout:g} s: {condition}")
+        time.sleep(interval)
+    return value
+
+
+async def wait_until_async(
+    condition: Callable[[], T], timeout: float = 60.0, *, what: str = "the condition", interval: float = 0.01
+) -> T:
+    """As `wait_until`, for coroutines: the event loop runs between two calls of `condition`."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not become true within {timeout:g} s: {condition}")
+        await asyncio.sleep(interval)
     return value

@@ -302,10 +302,10 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: 
 
 
 def test_every_name_of_the_tables_is_there() -> None:
-    for family in (GETTERS, METRICS):
-        for name in family.members:
-            assert callable(family.load(name)), name
-    assert not set(LEFT_OUT) & {*GETTERS.members, *METRICS.members}
+    for registry in (GETTERS, METRICS):
+        for name in registry.implementations:
+            assert callable(registry.load(name)), name
+    assert not set(LEFT_OUT) & {*GETTERS.implementations, *METRICS.implementations}
 
 
 WITHOUT = """
@@ -315,11 +315,11 @@ for name in "openpyxl pandas docx pptx PIL lxml cssselect bs4 pypdf tldextract y
 from paragent.osworld.coverage import missing
 from paragent.osworld.evaluators import GETTERS, METRICS
 rule = {"type": "rule", "rules": {}}
-for name, member in METRICS.members.items():
+for name, member in METRICS.implementations.items():
     found = missing({"func": name, "result": rule})
     assert bool(found) == (member.extra is not None), (name, found)
     assert all(one.startswith("pip install 'paragent[osworld]' (metric") for one in found), found
-for name, member in GETTERS.members.items():
+for name, member in GETTERS.implementations.items():
     found = missing({"func": "exact_match", "result": {"type": name}})
     assert bool(found) == (member.extra is not None), (name, found)
 from paragent.osworld.evaluators.metrics.rules import ratio
@@ -341,7 +341,7 @@ def test_loading_the_tables_imports_nothing_heavy() -> None:
 
     code = (
         "import sys; from paragent.osworld.evaluators import GETTERS, METRICS; "
-        "[family.load(name) for family in (GETTERS, METRICS) for name in family.members]; "
+        "[registry.load(name) for registry in (GETTERS, METRICS) for name in registry.implementations]; "
         "print({'pandas', 'openpyxl', 'docx', 'pptx', 'lxml', 'PIL', 'numpy', 'pypdf', 'playwright', 'bs4'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

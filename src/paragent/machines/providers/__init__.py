@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.registry import Family, Member, load_dotted
+from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.errors import ConfigError
 from paragent.machines.providers.base import Instance, MachineSettings, Provider
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["PROVIDERS", "Instance", "MachineSettings", "Provider", "open_provider", "provider_class"]
 
-PROVIDERS = Family(
+PROVIDERS = Registry(
     kind="provider",
-    members={
-        "aws": Member("paragent.machines.providers.aws:AwsProvider", extra="aws"),
-        "docker": Member("paragent.machines.providers.docker:DockerProvider", extra="docker"),
-        "process": Member("paragent.machines.providers.process:ProcessProvider"),
-        "qemu": Member("paragent.machines.providers.qemu:QemuProvider", extra="qemu"),
-        "virtualbox": Member("paragent.machines.providers.virtualbox:VirtualBoxProvider"),
-        "vmware": Member("paragent.machines.providers.vmware:VmwareProvider"),
+    implementations={
+        "aws": Implementation("paragent.machines.providers.aws:AwsProvider", extra="aws"),
+        "docker": Implementation("paragent.machines.providers.docker:DockerProvider", extra="docker"),
+        "process": Implementation("paragent.machines.providers.process:ProcessProvider"),
+        "qemu": Implementation("paragent.machines.providers.qemu:QemuProvider", extra="qemu"),
+        "virtualbox": Implementation("paragent.machines.providers.virtualbox:VirtualBoxProvider"),
+        "vmware": Implementation("paragent.machines.providers.vmware:VmwareProvider"),
     },
     entry_points="paragent.providers",
 )
@@ -37,7 +37,7 @@ def provider_class(provider: str | type[Provider]) -> type[Provider]:
     """
     chosen: Any = provider
     if isinstance(chosen, str):
-        chosen = load_dotted(chosen) if ":" in chosen else PROVIDERS.load(chosen)
+        chosen = import_object(chosen) if ":" in chosen else PROVIDERS.load(chosen)
     if not (isinstance(chosen, type) and issubclass(chosen, Provider)):
         raise ConfigError(f"provider must be a name, a subclass of Provider or the path to one, not {provider!r}")
     return chosen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paragent._internal.registry import import_required, load_dotted
+from paragent._internal.registry import import_object, import_required
 from paragent.osworld.evaluators.registry import METRICS, STRICT
 
 __all__ = ["load_metric", "load_parser", "parse", "score"]
@@ -22,7 +22,7 @@ def load_metric(name: str) -> None:
 
 def load_parser(function: str) -> None:
     """Import `package.module:function`, for the same reason."""
-    load_dotted(function)
+    import_object(function)
     import_required()
 
 
@@ -48,4 +48,4 @@ def parse(function: str, arguments: list[Any]) -> Any:
     Raises:
         Exception: whatever the function raised.
     """
-    return load_dotted(function)(*arguments)
+    return import_object(function)(*arguments)

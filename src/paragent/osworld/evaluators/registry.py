@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paragent._internal.registry import Family, Member
+from paragent._internal.registry import Implementation, Registry
 
 __all__ = ["ACCOUNTS", "GETTERS", "INFEASIBLE", "LEFT_OUT", "METRICS", "STRICT"]
 
@@ -12,19 +12,19 @@ EXTRA = "osworld"
 _HERE = "paragent.osworld.evaluators"
 
 
-def _members(folder: str, modules: dict[str, str], extra: str | None = None) -> dict[str, Member]:
+def _implementations(folder: str, modules: dict[str, str], extra: str | None = None) -> dict[str, Implementation]:
     """Return the members of one folder, given the names that each of its modules defines."""
     return {
-        name: Member(f"{_HERE}.{folder}.{module}:{name}", extra)
+        name: Implementation(f"{_HERE}.{folder}.{module}:{name}", extra)
         for module, names in modules.items()
         for name in names.split()
     }
 
 
-GETTERS = Family(
+GETTERS = Registry(
     kind="OSWorld getter",
-    members={
-        **_members(
+    implementations={
+        **_implementations(
             "getters",
             {
                 "machine": "cache_file cloud_file vm_file accessibility_tree default_video_player list_directory "
@@ -38,7 +38,7 @@ GETTERS = Family(
                 "find_unpacked_extension_path history new_startup_page profile_name shortcuts_on_desktop",
             },
         ),
-        **_members(
+        **_implementations(
             "getters",
             {
                 "machine": "content_from_vm_file",
@@ -51,10 +51,10 @@ GETTERS = Family(
     entry_points="paragent.osworld_getters",
 )
 
-METRICS = Family(
+METRICS = Registry(
     kind="OSWorld metric",
-    members={
-        **_members(
+    implementations={
+        **_implementations(
             "metrics",
             {
                 "matching": "check_direct_json_object check_include_exclude exact_match fuzzy_match is_extension_installed "
@@ -72,7 +72,7 @@ METRICS = Family(
                 "is_vlc_recordings_folder check_thunderbird_filter check_thunderbird_folder check_thunderbird_prefs",
             },
         ),
-        **_members(
+        **_implementations(
             "metrics",
             {
                 "urls": "is_cookie_deleted is_expected_active_tab is_expected_tabs",

@@ -67,7 +67,7 @@ def compare_archive(
     Raises:
         NotUnderstood: files of this type cannot be compared.
     """
-    from paragent._internal.registry import load_dotted
+    from paragent._internal.registry import import_object
 
     if file_type not in _COMPARERS:
         raise NotUnderstood(f"files of the type {file_type!r} in archives cannot be compared")
@@ -80,7 +80,7 @@ def compare_archive(
         first, second = (sorted(path.name for path in folder.joinpath(file_path).iterdir()) for folder in folders)
         if not first or first != second:
             return 0.0
-        compare = load_dotted(f"paragent.osworld.evaluators.metrics.{_COMPARERS[file_type]}")
+        compare = import_object(f"paragent.osworld.evaluators.metrics.{_COMPARERS[file_type]}")
         pairs = [[str(folder / file_path / name) for folder in folders] for name in first]
         return sum(float(compare(*pair, **options)) for pair in pairs) / len(pairs)
 
