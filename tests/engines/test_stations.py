@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paragent import ConfigError, EngineFailed, MissingExtra, RunConfig, Runners, Task
+from paragent import AccessDenied, ConfigError, EngineFailed, MissingExtra, ProtocolError, RunConfig, Runners, Task
 from paragent._internal.clock import ManualClock
 from paragent._internal.threads import fatal
 from paragent.engines import _node_agent as hosting
@@ -23,7 +24,6 @@ from paragent.engines import _node_agent as station
 from paragent.engines import _node_protocol as orders
 from paragent.engines import open_engine
 from paragent.engines._listener import Reception
-from paragent.engines._node_auth import CHALLENGE, NotProven, admit, introduce
 from paragent.engines._node_handle import StationMember
 from paragent.engines._worker_handle import Tidings
 from paragent.engines.base import Call
@@ -32,7 +32,8 @@ from paragent.tasks import Ending
 from paragent.testing import IsolationContract
 from paragent.testing import agents as behaviours
 from paragent.testing import programs as scripts
-from paragent.worker.protocol import encode
+from paragent.transport.auth import LONGEST, ClientSide, Token, accept_with_proof, connect_with_proof
+from paragent.transport.framing import encode, frame, receive
 from tests.engines.threads import ThreadRuntime
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 THIS = sys.version_info[:2]
+TOKEN, OTHER_TOKEN = Token("the token of this run"), Token("the token of another run")
 
 
 class TestStationsInThreads(IsolationContract):
@@ -68,7 +70,7 @@ def answer_of(function: Any, *arguments: Any) -> tuple[threading.Thread, list[An
     def run() -> None:
         try:
             result.append(function(*arguments))
-        except (NotProven, OSError) as error:
+        except (AccessDenied, ProtocolError, OSError) as error:
             result.append(error)
 
     thread = threading.Thread(target=run)
@@ -76,50 +78,62 @@ def answer_of(function: Any, *arguments: Any) -> tuple[threading.Thread, list[An
     return thread, result
 
 
-def test_both_who_know_the_secret_recognise_each_other(pair: tuple[socket.socket, socket.socket]) -> None:
-    thread, result = answer_of(admit, pair[0], b"secret")
-    introduce(pair[1], "station-1", b"secret")
+def test_peers_that_know_the_token_accept_each_other(pair: tuple[socket.socket, socket.socket]) -> None:
+    thread, result = answer_of(accept_with_proof, pair[0], TOKEN)
+    connect_with_proof(pair[1], TOKEN, "station-1")
     thread.join(30)
     assert result == ["station-1"]
 
 
-def test_a_station_with_another_secret_is_not_let_in_and_does_not_trust(
+def test_a_node_agent_with_another_token_is_rejected_and_sends_no_proof(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    thread, result = answer_of(admit, pair[0], b"secret")
-    with pytest.raises(NotProven, match="the driver does not know"):
-        introduce(pair[1], "station-1", b"guess")
-    pair[1].sendall(bytes(CHALLENGE))
+    thread, result = answer_of(accept_with_proof, pair[0], TOKEN)
+    with pytest.raises(AccessDenied, match="a different token"):
+        connect_with_proof(pair[1], OTHER_TOKEN, "station-1")
+    pair[1].sendall(frame(b'{"proof": "", "hello": {}}'))
     thread.join(30)
-    assert isinstance(result[0], NotProven)
+    assert isinstance(result[0], AccessDenied)
 
 
-@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n" * 4, b"paragent-station-1\n\xff\xff" + bytes(70_000)])
-def test_noise_is_refused_before_it_is_read(pair: tuple[socket.socket, socket.socket], noise: bytes) -> None:
-    thread, result = answer_of(admit, pair[0], b"secret")
+def test_a_proof_for_one_node_agent_is_rejected_for_another_name(pair: tuple[socket.socket, socket.socket]) -> None:
+    thread, result = answer_of(accept_with_proof, pair[0], TOKEN)
+    side = ClientSide(TOKEN, "station-1")
+    opening = json.loads(side.begin()) | {"service": "station-2"}
+    pair[1].sendall(frame(json.dumps(opening).encode()))
+    with pytest.raises(AccessDenied):
+        side.answer(receive(pair[1], LONGEST), {})
+    pair[1].close()
+    thread.join(30)
+    assert isinstance(result[0], ProtocolError)
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n" * 4, frame(bytes(70_000)), frame(bytes(100))])
+def test_noise_is_rejected_before_it_is_read(pair: tuple[socket.socket, socket.socket], noise: bytes) -> None:
+    thread, result = answer_of(accept_with_proof, pair[0], TOKEN)
     pair[1].settimeout(1)
     with contextlib.suppress(OSError):
         pair[1].sendall(noise)
     thread.join(30)
-    assert isinstance(result[0], NotProven)
+    assert isinstance(result[0], ProtocolError)
 
 
 def test_the_secret_is_not_in_what_may_be_logged() -> None:
-    posting = orders.Posting("s", "h", 1, b"very secret", 1, 1, True, 1, 20, (3, 11), None)
-    assert "very secret" not in f"{posting!r} {posting}"
+    posting = orders.Posting("s", "h", 1, Token("a very secret token"), 1, 1, True, 1, 20, (3, 11), None)
+    assert "a very secret token" not in f"{posting!r} {posting}"
 
 
 def test_a_station_that_nobody_ordered_is_turned_away() -> None:
-    reception = Reception("127.0.0.1", b"secret", lambda name, _: name == "expected", fatal)
+    reception = Reception("127.0.0.1", TOKEN, lambda name, _: name == "expected", fatal)
     try:
-        posting = orders.Posting("other", "127.0.0.1", reception.port, b"secret", 1, 1, True, 2, 20, THIS, None)
+        posting = orders.Posting("other", "127.0.0.1", reception.port, TOKEN, 1, 1, True, 2, 20, THIS, None)
         assert "gone" in station.serve(posting)
     finally:
         reception.close()
 
 
 def test_a_station_of_another_python_says_so() -> None:
-    posting = orders.Posting("s", "127.0.0.1", 1, b"secret", 1, 1, True, 2, 20, (3, 2), None)
+    posting = orders.Posting("s", "127.0.0.1", 1, TOKEN, 1, 1, True, 2, 20, (3, 2), None)
     assert "the driver has 3.2" in station.serve(posting)
 
 
@@ -252,7 +266,7 @@ def test_stations_that_share_a_process_end_each_by_itself(monkeypatch: pytest.Mo
     monkeypatch.setattr(hosting, "serve", serve)
     monkeypatch.setattr(threading.Thread, "start", start)
     names = ["first", "second", "third"]
-    postings = [orders.Posting(name, "127.0.0.1", 1, b"secret", 1, 1, True, 2, 20, THIS, None) for name in names]
+    postings = [orders.Posting(name, "127.0.0.1", 1, TOKEN, 1, 1, True, 2, 20, THIS, None) for name in names]
     assert hosting.host(postings) == {
         "first": "the driver asked for it",
         "second": "SystemExit: gone",

@@ -54,7 +54,10 @@ def here() -> Iterator[RpcAgentServerLauncher]:
 def test_the_token_file_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     tokens: list[str] = []
-    threads = [threading.Thread(target=lambda: tokens.append(load_token().proof("client", "a", "b"))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: tokens.append(load_token().proof("client", "agents", "a", "b")))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -71,7 +74,7 @@ def test_the_token_file_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(AccessDenied, match="not a link"):
         load_token()
     monkeypatch.setenv("PARAGENT_TOKEN", "x" * 16)
-    assert load_token().proof("client", "a", "b") == Token("x" * 16).proof("client", "a", "b")
+    assert load_token().proof("client", "agents", "a", "b") == Token("x" * 16).proof("client", "agents", "a", "b")
     monkeypatch.setenv("PARAGENT_TOKEN", "short")
     with pytest.raises(ConfigError):
         load_token()

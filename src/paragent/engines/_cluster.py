@@ -7,6 +7,7 @@ import difflib
 import logging
 import os
 import queue
+import secrets
 import socket
 import sys
 import threading
@@ -25,6 +26,7 @@ from paragent.engines._node_protocol import Posting, Surroundings
 from paragent.engines._process_pool import PooledRuntime
 from paragent.engines._scheduler import Pace
 from paragent.errors import ConfigError, EngineFailed
+from paragent.transport.auth import Token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +89,7 @@ class ClusterRuntime(PooledRuntime):
             check_options(self.extra, config.engine_options, self.options)
         super().__init__(config)
         self.carries_modules = not config.in_local
-        self._secret = os.urandom(32)
+        self._token = Token(secrets.token_urlsafe(32))
         self._orders: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
         self._manager: threading.Thread | None = None
         self._reception: Reception | None = None
@@ -136,7 +138,7 @@ class ClusterRuntime(PooledRuntime):
         try:
             host = cluster.start()
             self._progress_at = time.monotonic()
-            self._reception = Reception(host, self._secret, self._welcome, self._thread_failed)
+            self._reception = Reception(host, self._token, self._welcome, self._thread_failed)
             while not self._closing:
                 self._look_after(cluster, host, self._reception.port)
         except EngineFailed as failure:
@@ -193,7 +195,7 @@ class ClusterRuntime(PooledRuntime):
             name=name,
             host=host,
             port=port,
-            secret=self._secret,
+            token=self._token,
             sync_limit=limits.sync,
             async_limit=limits.asynchronous,
             shared_limit=limits.shared,

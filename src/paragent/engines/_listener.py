@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.threads import start_thread, write_traceback
 from paragent.engines._node_agent import keep_alive
-from paragent.engines._node_auth import NotProven, admit
+from paragent.errors import AccessDenied, ProtocolError
+from paragent.transport.auth import accept_with_proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from paragent.transport.auth import Token
 
 __all__ = ["Reception"]
 
@@ -32,7 +35,7 @@ class Reception:
 
     Args:
         host: the address to listen on, and no other.
-        secret: what a station must know.
+        token: what a station must know.
         welcome: called, from a thread of the reception, with the name and the connection of each station that has proved
             itself; returns False to turn it away.
         failed: called with the name of the listening thread and its error if it ends unexpectedly.
@@ -41,11 +44,11 @@ class Reception:
     def __init__(
         self,
         host: str,
-        secret: bytes,
+        token: Token,
         welcome: Callable[[str, socket.socket], bool],
         failed: Callable[[str, BaseException], object],
     ) -> None:
-        self._secret = secret
+        self._token = token
         self._welcome = welcome
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=512)
@@ -80,11 +83,11 @@ class Reception:
     def _check(self, connection: socket.socket) -> None:
         connection.settimeout(_PROVE)
         try:
-            name = admit(connection, self._secret)
+            name = accept_with_proof(connection, self._token)
             keep_alive(connection)
             if self._welcome(name, connection):
                 return
-        except (NotProven, OSError, UnicodeDecodeError) as problem:
+        except (AccessDenied, ProtocolError, OSError) as problem:
             _logger.debug("a connection to the engine's port was refused: %s", problem)
         finally:
             self._seats.release()

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.tracebacks import message_of
-from paragent.engines._node_auth import NotProven, introduce
 from paragent.engines._node_protocol import HEARTBEAT, KILL, RENEW, SILENCE, Posting, Report, to_wire
 from paragent.engines._worker_handle import Supervisor, Tidings, WorkerSettings
-from paragent.worker.protocol import CANCEL, RECALL, STOP, Link, Work
+from paragent.errors import AccessDenied, ProtocolError
+from paragent.transport.auth import connect_with_proof
+from paragent.transport.framing import FramedSocket
+from paragent.worker.protocol import CANCEL, RECALL, STOP, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +51,8 @@ def serve(posting: Posting) -> str:
         return f"cannot reach the driver at {posting.host}:{posting.port} from {socket.gethostname()}: {error}"
     with connection:
         try:
-            introduce(connection, posting.name, posting.secret)
-        except (NotProven, OSError) as error:
+            connect_with_proof(connection, posting.token, posting.name)
+        except (AccessDenied, ProtocolError, OSError) as error:
             return f"the driver did not let station {posting.name} in: {error}"
         keep_alive(connection)
         return _Station(connection, posting).run()
@@ -71,7 +73,7 @@ class _Station:
     """One link to the driver, one worker; both in the hands of one thread."""
 
     def __init__(self, connection: socket.socket, posting: Posting) -> None:
-        self._link = Link(connection)
+        self._link = FramedSocket(connection)
         self._settings = _settings(posting)
         self._code: dict[str, bytes] = {}
         """Everything that the driver sent once, for workers that are started later."""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.clock import Clock, Heartbeat, monotonic
 from paragent.engines._node_protocol import HEARTBEAT, KILL, RENEW, SILENCE, Report, from_wire
-from paragent.engines._worker_handle import Manifest, Tidings
+from paragent.engines._worker_handle import Tidings, WorkWriter
 from paragent.tasks import Ending, ErrorInfo, Outcome
-from paragent.worker.protocol import AT_A_TIME, CANCEL, RECALL, STOP, Link
+from paragent.transport.framing import READ_BUDGET, FramedSocket
+from paragent.worker.protocol import CANCEL, RECALL, STOP
 
 if TYPE_CHECKING:
     import socket
@@ -35,8 +36,8 @@ class StationMember:
         self.place = name
         self.recalling = False
         self.answered = False
-        self._link = Link(connection)
-        self._manifest = Manifest()
+        self._link = FramedSocket(connection)
+        self._writer = WorkWriter()
         self._held: dict[int, Call] = {}
         self._clock = clock
         self._heart = Heartbeat(HEARTBEAT, clock)
@@ -63,9 +64,9 @@ class StationMember:
 
     def give(self, calls: Sequence[Call]) -> None:
         """Send calls to the station."""
-        self._manifest.tidy(self._held.values())
+        self._writer.evict(self._held.values())
         self._held.update((call.number, call) for call in calls)
-        self._link.post(self._manifest.work((call.number, call) for call in calls))
+        self._link.post(self._writer.work((call.number, call) for call in calls))
 
     def recall(self) -> None:
         """Ask for the calls that have not started."""
@@ -113,7 +114,7 @@ class StationMember:
         tidings = Tidings()
         self._link.flush()
         ended: str | None = None
-        for report in self._link.messages(AT_A_TIME):
+        for report in self._link.messages(READ_BUDGET):
             self._heart.beat()
             ended = self._note(report, tidings) or ended
         if self._clock() >= self._kill_by:

@@ -9,6 +9,7 @@ from paragent.tasks import Ending, Outcome
 
 if TYPE_CHECKING:
     from paragent.tasks import ErrorInfo
+    from paragent.transport.auth import Token
     from paragent.worker.output import Line
 
 __all__ = ["HEARTBEAT", "KILL", "RENEW", "SILENCE", "Posting", "Report", "Surroundings", "from_wire", "to_wire"]
@@ -36,7 +37,7 @@ class Posting(NamedTuple):
     name: str
     host: str
     port: int
-    secret: bytes
+    token: Token
     sync_limit: int
     async_limit: int
     shared_limit: bool
@@ -48,7 +49,7 @@ class Posting(NamedTuple):
     """None: the station is on another machine and has its own."""
 
     def __repr__(self) -> str:
-        return f"Posting({self.name!r}, {self.host}:{self.port})"  # never the secret: this ends up in logs
+        return f"Posting({self.name!r}, {self.host}:{self.port})"  # short: it ends up in logs
 
     @property
     def version_problem(self) -> str | None:

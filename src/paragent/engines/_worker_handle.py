@@ -15,15 +15,15 @@ import subprocess
 import sys
 import time
 from collections import OrderedDict
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import paragent
 from paragent._internal.processes import describe_exit, kill_group
 from paragent.serialization import Parcel
-from paragent.serialization.code_cache import MODULES
+from paragent.serialization.code_cache import SentCode
 from paragent.tasks import Ending, Outcome
-from paragent.worker.protocol import AT_A_TIME, CANCEL, RECALL, STOP, Hello, Link, News, Work
+from paragent.transport.framing import READ_BUDGET, FramedSocket
+from paragent.worker.protocol import CANCEL, RECALL, STOP, Hello, News, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,57 +33,51 @@ if TYPE_CHECKING:
     from paragent.worker.output import Line
     from paragent.worker.protocol import WireOutcome
 
-__all__ = ["Manifest", "Supervisor", "Tidings", "WorkerSettings"]
+__all__ = ["Supervisor", "Tidings", "WorkWriter", "WorkerSettings"]
 
 
-_CODE_KEPT = 512
-"""Classes and functions that a worker keeps, at 2 kB or so each; more where calls under way and targets need them."""
 _TARGETS_KEPT = 128
-"""Targets that a worker keeps; the one not used for longest is sent again when it is needed again."""
+"""Targets that a worker keeps; the least recently used one is sent again when it is needed again."""
 
 
-class Manifest:
-    """Writes the frames of work for one receiver and remembers what it has."""
+class WorkWriter:
+    """Builds the `Work` messages for one receiver; leaves out code and targets that the receiver already has."""
 
     def __init__(self) -> None:
         self._targets: OrderedDict[int, tuple[int, Parcel]] = OrderedDict()
         self._next_target = 0
-        self._code_sent: OrderedDict[str, None] = OrderedDict()
-        """The digests of the code that the receiver has, the one not used for longest first."""
+        self._sent = SentCode()
         self._code: dict[str, bytes] = {}
+        """Code to send with the next message."""
         self._forgotten: list[str] = []
+        """Digests that the receiver may forget, to send with the next message."""
 
     def add_code(self, code: Mapping[str, bytes]) -> None:
-        """Have code sent with the next frame although no parcel of it carries it, unless the receiver has it."""
-        for digest, blob in code.items():
-            if digest in self._code_sent:
-                self._code_sent.move_to_end(digest)
-            else:
-                self._code_sent[digest] = None
-                self._code[digest] = blob
+        """Send code with the next message, unless the receiver has it."""
+        self._code |= self._sent.missing(code)
 
     def forget_code(self, digests: Iterable[str]) -> None:
-        """Have the receiver told, with the next frame, that it may forget code which no call under way needs."""
-        for digest in digests:
-            if digest in self._code_sent:
-                del self._code_sent[digest]
-                self._code.pop(digest, None)
-                self._forgotten.append(digest)
+        """Tell the receiver with the next message to forget code that no call in flight needs."""
+        for digest in self._sent.remove(digests):
+            self._code.pop(digest, None)
+            self._forgotten.append(digest)
 
-    def tidy(self, under_way: Iterable[Call]) -> None:
-        """Forget the code not used for longest, where there is much: a program may make a new function for every task."""
-        excess = len(self._code_sent) - _CODE_KEPT
-        if excess <= 0:
-            return
-        needed: set[str] = set()
-        for _, target in self._targets.values():
-            needed.update(target.code)
-        for call in under_way:
-            needed.update(call.target.code)
-            if type(call.argument) is Parcel:
-                needed.update(call.argument.code)
-        idle = (digest for digest in self._code_sent if digest not in needed and not digest.startswith(MODULES))
-        self.forget_code(list(islice(idle, excess + _CODE_KEPT // 2)))
+    def evict(self, in_flight: Iterable[Call]) -> None:
+        """Forget the least recently used code if there is much: a program may make a new function for every task."""
+
+        def needed() -> set[str]:
+            digests: set[str] = set()
+            for _, target in self._targets.values():
+                digests.update(target.code)
+            for call in in_flight:
+                digests.update(call.target.code)
+                if type(call.argument) is Parcel:
+                    digests.update(call.argument.code)
+            return digests
+
+        for digest in self._sent.evict(needed):
+            self._code.pop(digest, None)
+            self._forgotten.append(digest)
 
     def work(self, calls: Iterable[tuple[int, Call]]) -> Work:
         """Return the frame that gives the receiver `calls`, each under the number it is paired with."""
@@ -190,7 +184,7 @@ class Supervisor:
         """Whether the worker has said anything or was killed by us: one that dies before could not even start."""
         self.alarm: float | None = None
         """When `news()` must be called even if no source is ready."""
-        self._manifest = Manifest()
+        self._writer = WorkWriter()
         self._tidies = settings.tidies
         self._cause: str | None = None
         self._exit_status: int | None = None
@@ -208,7 +202,7 @@ class Supervisor:
                 cwd=settings.directory,
                 env=settings.environment,
             )
-        self._link = Link(ours)
+        self._link = FramedSocket(ours)
         self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
         self.place = f"{os.uname().nodename}:{self._process.pid}"
         level = _log_level() if settings.log_level is None else settings.log_level
@@ -234,7 +228,7 @@ class Supervisor:
     def give(self, calls: Sequence[Call]) -> None:
         """Send calls to the worker; no more than it has free slots."""
         if self._tidies:
-            self._manifest.tidy(call for call in self._slots if call is not None)
+            self._writer.evict(call for call in self._slots if call is not None)
         numbered = []
         for call in calls:
             slot = self._free.pop()
@@ -243,18 +237,18 @@ class Supervisor:
                 self._limited[slot] = call.limit + (CANCEL_GRACE if call.is_async else 0.0)
             numbered.append((slot, call))
         self.in_flight += len(calls)
-        self._link.post(self._manifest.work(numbered))
+        self._link.post(self._writer.work(numbered))
         if limits := [limit for call in calls if (limit := call.limit) is not None]:
             soonest = time.monotonic() + min(limits)
             self.alarm = soonest if self.alarm is None else min(self.alarm, soonest)
 
     def teach(self, code: Mapping[str, bytes]) -> None:
         """Have code sent with the next calls, whose parcels need it and do not carry it."""
-        self._manifest.add_code(code)
+        self._writer.add_code(code)
 
     def unteach(self, digests: Sequence[str]) -> None:
         """Have the worker forget code, with the next calls."""
-        self._manifest.forget_code(digests)
+        self._writer.forget_code(digests)
 
     def recall(self) -> None:
         """Ask for the calls that have not started; they come back as DISPLACED outcomes."""
@@ -293,7 +287,7 @@ class Supervisor:
         tidings = Tidings()
         self._link.flush()
         exited = self._exited()
-        closed = self._drain(tidings, AT_A_TIME)
+        closed = self._drain(tidings, READ_BUDGET)
         if exited or closed:
             self._bury(tidings, None)
         elif self.alarm is not None and time.monotonic() >= self.alarm and (expired := self._expired()):

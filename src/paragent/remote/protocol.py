@@ -14,6 +14,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import LimitExceeded, ProtocolError
+from paragent.transport.framing import pickled
 from paragent.transport.limits import MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def encode(
     number: int, acknowledged: int, items: Sequence[Any], attachments: Sequence[Any], *, as_data: bool = False
 ) -> list[bytes]:
     """Return the messages of one frame; `as_data` for a receiver that unpickles nothing of the sender."""
-    dumps = _as_data if as_data else _pickled
+    dumps = _as_data if as_data else pickled
     sizes = tuple(len(attachment) for attachment in attachments)
     head = dumps((number, acknowledged, sizes, items))
     messages = [bytes(piece) for piece in _pieces(head)] if len(head) > MESSAGE_BYTES else [head]
@@ -98,10 +99,6 @@ def encode(
         else:
             messages += [bytes(piece) for piece in _pieces(attachment)]
     return messages
-
-
-def _pickled(head: Any) -> bytes:
-    return pickle.dumps(head, protocol=5)
 
 
 def _pieces(data: Any) -> Iterator[memoryview]:

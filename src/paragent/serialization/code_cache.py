@@ -1,16 +1,22 @@
-"""Code that arrived from elsewhere, by digest: loaded when first needed, kept until its sender says otherwise."""
+"""Code by digest: what arrived from other processes, and what was already sent to a peer.
+
+Code that arrived is loaded when it is first used and kept until its sender says otherwise. `SentCode` is the sender's record
+of what one peer has.
+"""
 
 from __future__ import annotations
 
 import pickle
 import threading
 import weakref
+from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-__all__ = ["MODULES", "digest_of", "forget", "known_code", "learn", "register", "resolve"]
+__all__ = ["MODULES", "SentCode", "digest_of", "forget", "known_code", "learn", "register", "resolve"]
 
 MODULES = "modules-"
 """How the digest of a piece of code begins that is not a class or a function but a set of modules."""
@@ -84,3 +90,46 @@ def resolve(digest: str) -> Any:
             _digests[id(loaded)] = digest
             del _blobs[digest]
         return _loaded[digest]
+
+
+_SENT_KEPT = 512
+"""Classes and functions that a peer keeps, at about 2 kB each; more where the sender still needs them."""
+
+
+class SentCode:
+    """The digests of the code that one peer has, so that each piece is sent once. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[str, None] = OrderedDict()
+        """Least recently used first."""
+
+    def missing(self, code: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return the pieces that the peer does not have, and record them as sent."""
+        missing: dict[str, bytes] = {}
+        for digest, blob in code.items():
+            if digest in self._digests:
+                self._digests.move_to_end(digest)
+            else:
+                self._digests[digest] = None
+                missing[digest] = blob
+        return missing
+
+    def remove(self, digests: Iterable[str]) -> list[str]:
+        """Record that the peer will forget these pieces; return those that it has."""
+        removed = [digest for digest in digests if digest in self._digests]
+        for digest in removed:
+            del self._digests[digest]
+        return removed
+
+    def evict(self, needed: Callable[[], Collection[str]]) -> list[str]:
+        """Remove the least recently used pieces if there are many; return them, for the peer to forget.
+
+        Args:
+            needed: returns the digests that must stay; called only if there is something to evict.
+        """
+        excess = len(self._digests) - _SENT_KEPT
+        if excess <= 0:
+            return []
+        keep = needed()
+        unused = (digest for digest in self._digests if digest not in keep and not digest.startswith(MODULES))
+        return self.remove(list(islice(unused, excess + _SENT_KEPT // 2)))

@@ -4,14 +4,24 @@ Everything that crosses a process boundary over the network goes through here, s
 who may speak. The records below import nothing of gRPC; `rpc.client` and `rpc.server` do and are loaded when used.
 """
 
-import os
+from __future__ import annotations
 
-from paragent.transport.address import Address
-from paragent.transport.auth import Token, load_token
-from paragent.transport.limits import Limits
-from paragent.transport.tls import TlsConf
+import os
+from typing import TYPE_CHECKING
+
+from paragent._internal.lazy import names_from
+
+if TYPE_CHECKING:
+    from paragent.transport.address import Address
+    from paragent.transport.auth import Token, load_token
+    from paragent.transport.limits import Limits
+    from paragent.transport.tls import TlsConf
 
 __all__ = ["Address", "Limits", "TlsConf", "Token", "load_token"]
+
+__getattr__ = names_from(
+    __name__, {"address": ("Address",), "auth": ("Token", "load_token"), "limits": ("Limits",), "tls": ("TlsConf",)}
+)
 
 # gRPC writes log lines of its own to the terminal, and reads this when it is loaded. What they say, our errors say; a user
 # who wants them sets the variable.

@@ -17,11 +17,26 @@ import re
 import secrets
 import stat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AccessDenied, ConfigError, ProtocolError
+from paragent.transport.framing import frame, receive
 
-__all__ = ["LONGEST", "ClientSide", "ServerSide", "Token", "as_text", "load_token", "read_text", "token_file"]
+if TYPE_CHECKING:
+    import socket
+
+__all__ = [
+    "LONGEST",
+    "ClientSide",
+    "ServerSide",
+    "Token",
+    "accept_with_proof",
+    "as_text",
+    "connect_with_proof",
+    "load_token",
+    "read_text",
+    "token_file",
+]
 
 
 _SHORTEST = 16
@@ -44,14 +59,15 @@ class Token:
     def __repr__(self) -> str:
         return "Token(...)"
 
-    def proof(self, role: str, ours: str, theirs: str) -> str:
-        """Return what `role` says to prove that it knows the token, for one pair of random numbers."""
-        return hmac.new(self._secret, f"paragent 1 {role} {ours} {theirs}".encode(), hashlib.sha256).hexdigest()
+    def proof(self, role: str, service: str, ours: str, theirs: str) -> str:
+        """Return the proof that `role` knows the token, bound to the service and to one pair of random numbers."""
+        text = f"paragent 2 {role} {service} {ours} {theirs}"
+        return hmac.new(self._secret, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
 
-    def proves(self, claim: object, role: str, ours: str, theirs: str) -> bool:
-        """Return whether `claim` is the proof of `role`, in time that does not depend on where it is wrong."""
+    def proves(self, claim: object, role: str, service: str, ours: str, theirs: str) -> bool:
+        """Return whether `claim` is the proof of `role`; the comparison takes constant time."""
         return isinstance(claim, str) and hmac.compare_digest(
-            claim.encode(errors="replace"), self.proof(role, ours, theirs).encode()
+            claim.encode(errors="replace"), self.proof(role, service, ours, theirs).encode()
         )
 
 
@@ -153,12 +169,12 @@ class ClientSide:
         """
         fields = read_text(challenge)
         theirs = _nonce_in(fields)
-        if not self._token.proves(fields.get("proof"), "server", theirs, self._nonce):
+        if not self._token.proves(fields.get("proof"), "server", self._service, theirs, self._nonce):
             raise AccessDenied(
                 "the server has a different token; give both sides the same one in PARAGENT_TOKEN "
                 "(programs of one user on one machine share it without that)"
             )
-        return as_text({"proof": self._token.proof("client", self._nonce, theirs), "hello": hello})
+        return as_text({"proof": self._token.proof("client", self._service, self._nonce, theirs), "hello": hello})
 
 
 class ServerSide:
@@ -182,7 +198,8 @@ class ServerSide:
         if not isinstance(service, str):
             raise ProtocolError("the handshake names no service")
         self.service = service
-        return as_text({"nonce": self._nonce, "proof": self._token.proof("server", self._nonce, self._theirs)})
+        proof = self._token.proof("server", service, self._nonce, self._theirs)
+        return as_text({"nonce": self._nonce, "proof": proof})
 
     def admit(self, second: bytes) -> dict[str, Any]:
         """Return the client's hello, now that it is known to come from one who has the token.
@@ -192,7 +209,7 @@ class ServerSide:
             ProtocolError: it is no such text.
         """
         fields = read_text(second)
-        if not self._token.proves(fields.get("proof"), "client", self._theirs, self._nonce):
+        if not self._token.proves(fields.get("proof"), "client", self.service, self._theirs, self._nonce):
             raise AccessDenied("wrong token")
         hello = fields.get("hello")
         if not isinstance(hello, dict):
@@ -205,3 +222,33 @@ def _nonce_in(fields: dict[str, Any]) -> str:
     if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):
         raise ProtocolError(f"the handshake has no nonce of {_NONCE_DIGITS} hexadecimal digits")
     return nonce
+
+
+# --- the handshake over a plain socket --------------------------------------------------------------------------------
+
+
+def connect_with_proof(connection: socket.socket, token: Token, service: str) -> None:
+    """Run the client's part of the handshake over a blocking socket.
+
+    Raises:
+        AccessDenied: the server does not know the token.
+        ProtocolError: the server does not speak the protocol, or closed the connection.
+        OSError: the connection broke or timed out.
+    """
+    side = ClientSide(token, service)
+    connection.sendall(frame(side.begin()))
+    connection.sendall(frame(side.answer(receive(connection, LONGEST), {})))
+
+
+def accept_with_proof(connection: socket.socket, token: Token) -> str:
+    """Run the server's part of the handshake over a blocking socket; return the service that the client asked for.
+
+    Raises:
+        AccessDenied: the client does not know the token.
+        ProtocolError: the client does not speak the protocol, or closed the connection.
+        OSError: the connection broke or timed out.
+    """
+    side = ServerSide(token)
+    connection.sendall(frame(side.challenge(receive(connection, LONGEST))))
+    side.admit(receive(connection, LONGEST))
+    return side.service

@@ -17,6 +17,7 @@ from paragent._internal.processes import die_with_parent, end_own_group
 from paragent._internal.threads import fatal, start_thread
 from paragent.serialization import Parcel, forget, learn, size_of
 from paragent.tasks import Ending, Outcome
+from paragent.transport.framing import encode, read_frame, write_bytes
 from paragent.worker.executor import Hands
 from paragent.worker.output import Line, Output, forward_logs
 from paragent.worker.protocol import (
@@ -27,10 +28,6 @@ from paragent.worker.protocol import (
     News,
     WireOutcome,
     Work,
-    encode,
-    read_frame,
-    write_bytes,
-    write_frame,
 )
 
 __all__ = ["work"]
@@ -75,7 +72,7 @@ def work(socket_fd: int, starts_fd: int) -> None:
     )
     gc.freeze()
     gc.enable()
-    write_frame(link, News([], []))
+    write_bytes(link, encode(News([], [])))
     writer = start_thread(_write, link, outbox, name="paragent-writer")
     start_thread(_read, link, hands, outbox, name="paragent-reader")
     try:

@@ -1,51 +1,28 @@
-"""What the two ends of a worker's link say to each other: length-prefixed pickles over a socket.
-
-A link exists only between processes of one user: one end started the other, or both have proved that they know the secret
-of the run (`paragent.engines._node_auth`). So pickles are as safe here as memory is.
-"""
+"""Messages between a worker process and its owner, sent as pickled frames (`paragent.transport.framing`)."""
 
 from __future__ import annotations
 
-import math
-import pickle
-import struct
-import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paragent.serialization import Parcel
 from paragent.tasks import Ending
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator, Sequence
-    from io import FileIO
+    from collections.abc import Sequence
 
     from paragent.tasks import ErrorInfo
     from paragent.worker.output import Line
 
 __all__ = [
-    "AT_A_TIME",
     "CANCEL",
     "RECALL",
     "STOP",
     "Call",
-    "FrameReader",
     "Hello",
-    "Link",
     "News",
     "WireOutcome",
     "Work",
-    "encode",
-    "read_frame",
-    "write_bytes",
-    "write_frame",
 ]
-
-_LENGTH = struct.Struct("!Q")
-_CHUNK = 1 << 20
-AT_A_TIME = 4 * _CHUNK
-"""Bytes that are taken from a link before others have their turn."""
 
 RECALL, CANCEL, STOP = "recall", "cancel", "stop"
 """Supervisor to worker: give back what has not started; cancel everything; end when done."""
@@ -140,155 +117,3 @@ class News(NamedTuple):
     lines: list[Line]
     returned: list[int] | None = None
     """The reply to RECALL: slots of calls that had not started."""
-
-
-def encode(message: Any) -> bytes:
-    """Return the bytes of one frame."""
-    body = pickle.dumps(message, protocol=5)
-    return _LENGTH.pack(len(body)) + body
-
-
-def read_frame(link: FileIO) -> Any:
-    """Return the next message of a blocking link.
-
-    Raises:
-        EOFError: the other end is gone.
-    """
-    (length,) = _LENGTH.unpack(_read_exactly(link, _LENGTH.size))
-    return pickle.loads(_read_exactly(link, length))
-
-
-def _read_exactly(link: FileIO, size: int) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    filled = 0
-    while filled < size:
-        count = link.readinto(view[filled:])
-        if not count:
-            raise EOFError
-        filled += count
-    return data
-
-
-def write_frame(link: FileIO, message: Any) -> None:
-    """Send a message over a blocking link.
-
-    Raises:
-        OSError: the other end is gone.
-    """
-    write_bytes(link, encode(message))
-
-
-def write_bytes(link: FileIO, frame: bytes) -> None:
-    """Send the bytes of a frame over a blocking link.
-
-    Raises:
-        OSError: the other end is gone.
-    """
-    left = memoryview(frame)
-    while left:
-        left = left[link.write(left) :]
-
-
-class FrameReader:
-    """Cuts a stream of bytes, as it arrives in pieces, into messages."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Any]:
-        """Take bytes in and yield every message that is complete."""
-        self._buffer += data
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                return
-            message = pickle.loads(memoryview(self._buffer)[_LENGTH.size : end])
-            del self._buffer[:end]
-            yield message
-
-
-class Link:
-    """One end of a link that is never waited for: frames out go when the other end reads, frames in are taken as they come.
-
-    Belongs to one thread, which selects on `fileno()`.
-    """
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self._socket = connection
-        self._reader = FrameReader()
-        self._unsent: deque[memoryview] = deque()
-        self.closed = False
-        """The other end is gone, and everything that it had sent was read."""
-
-    def fileno(self) -> int:
-        """The file descriptor to select on."""
-        return self._socket.fileno()
-
-    @property
-    def wants_to_write(self) -> bool:
-        """Whether frames wait for the other end to read."""
-        return bool(self._unsent)
-
-    @property
-    def backlog(self) -> int:
-        """How many bytes wait for the other end to read."""
-        return sum(map(len, self._unsent))
-
-    def post(self, message: Any) -> None:
-        """Send a message, now or when there is room."""
-        self._unsent.append(memoryview(encode(message)))
-        self.flush()
-
-    def flush(self) -> None:
-        """Send as much as goes without waiting."""
-        while self._unsent:
-            try:
-                sent = self._socket.send(self._unsent[0])
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                self._unsent.clear()  # the other end is gone; reading will find that out
-                return
-            if sent == len(self._unsent[0]):
-                self._unsent.popleft()
-            else:
-                self._unsent[0] = self._unsent[0][sent:]
-
-    def messages(self, most: float = math.inf) -> Iterator[Any]:
-        """Yield the messages that are there, and note when there will be no more.
-
-        Args:
-            most: stop after about so many bytes, so that somebody who writes without end does not keep the caller here.
-        """
-        taken = 0
-        while not self.closed and taken < most:
-            try:
-                data = self._socket.recv(_CHUNK)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self.closed = True
-            taken += len(data)
-            yield from self._reader.feed(data)
-
-    def finish(self, seconds: float, *, until_closed: bool = False) -> None:
-        """Wait until everything is sent, or even until the other end has closed; what still comes in is dropped."""
-        import select
-
-        deadline = time.monotonic() + seconds
-        poll = select.poll()
-        while not self.closed and (until_closed or self._unsent) and (left := deadline - time.monotonic()) > 0:
-            poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-            poll.poll(1000 * left)
-            self.flush()
-            for _ in self.messages():
-                pass
-
-    def close(self) -> None:
-        """Free the socket."""
-        self._socket.close()

@@ -20,6 +20,7 @@ from paragent.remote.client.result import Result, cancelled, failed
 from paragent.remote.client.stream import Inbox, RemoteStream
 from paragent.remote.protocol import CALL, CALL_MORE, CANCEL, CLASS, CODE, CONTROL, FETCH, NEW, READ, STOP
 from paragent.remote.values import PLAIN, encode_argument
+from paragent.serialization.code_cache import SentCode
 from paragent.transport.loop import io_loop
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Link:
         self._introducing = threading.Lock()
         """Protects `_classes` and `_code_sent`, and that what they say was put on its way."""
         self._classes: dict[int, tuple[int, type]] = {}
-        self._code_sent: set[str] = set()
+        self._code_sent = SentCode()
 
     @property
     def session(self) -> str:
@@ -120,8 +121,7 @@ class Link:
     def _send_code(self, code: dict[str, bytes]) -> None:
         if code:
             with self._introducing:
-                if missing := {digest: blob for digest, blob in code.items() if digest not in self._code_sent}:
-                    self._code_sent.update(missing)
+                if missing := self._code_sent.missing(code):
                     self._outbox.put((CODE, missing))
 
     # --- calls ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paragent import RunConfig, Runners, Task
-from paragent.engines._worker_handle import Manifest
+from paragent.engines._worker_handle import WorkWriter
 from paragent.engines.base import Call
 from paragent.serialization import Parcel
 from paragent.serialization.code_cache import MODULES, known_code
@@ -24,24 +24,24 @@ def parcel(name: str) -> Parcel:
 
 
 def test_code_and_targets_travel_once() -> None:
-    manifest, target = Manifest(), parcel("f")
-    first = manifest.work([(0, call(0, target))])
-    second = manifest.work([(1, call(1, target))])
+    writer, target = WorkWriter(), parcel("f")
+    first = writer.work([(0, call(0, target))])
+    second = writer.work([(1, call(1, target))])
     assert (first.code, first.targets) == (target.code, {0: b"f"})
     assert (second.code, second.targets, second.forget_code) == ({}, {}, [])
 
 
 def test_of_much_code_what_nobody_needs_is_forgotten_and_sent_again_when_needed() -> None:
-    manifest = Manifest()
+    writer = WorkWriter()
     running = call(0, parcel("needed by a call"), parcel("needed by its input"))
     modules = Parcel(b"", {MODULES + "1": b"modules"})
-    manifest.work([(0, running), (1, call(1, modules))])
+    writer.work([(0, running), (1, call(1, modules))])
     old = parcel("old")
-    manifest.work([(2, call(2, old))])
+    writer.work([(2, call(2, old))])
     for number in range(3, 1000):
-        manifest.work([(number, call(number, parcel(f"f{number}")))])
-    manifest.tidy([running])
-    frame = manifest.work([(1000, call(1000, old))])
+        writer.work([(number, call(number, parcel(f"f{number}")))])
+    writer.evict([running])
+    frame = writer.work([(1000, call(1000, old))])
     assert frame.code == old.code
     assert 250 < len(frame.forget_code) < 1000
     assert "f3" in frame.forget_code
@@ -49,10 +49,10 @@ def test_of_much_code_what_nobody_needs_is_forgotten_and_sent_again_when_needed(
 
 
 def test_little_code_is_kept() -> None:
-    manifest = Manifest()
-    manifest.work([(number, call(number, parcel(f"f{number}"))) for number in range(300)])
-    manifest.tidy([])
-    assert manifest.work([]).forget_code == []
+    writer = WorkWriter()
+    writer.work([(number, call(number, parcel(f"f{number}"))) for number in range(300)])
+    writer.evict([])
+    assert writer.work([]).forget_code == []
 
 
 def count_code(_: Any) -> int:
