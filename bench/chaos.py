@@ -159,7 +159,7 @@ def _told(path: Path, summary: Summary, chaos: Chaos) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Play, strike and tell; return 0 if every task was scored and nothing is left."""
+    """Run the rollouts, break things and report; return 0 if every task was scored and nothing is left."""
     parser = argparse.ArgumentParser(prog="python -m bench.chaos", description="Break things while rollouts play.")
     parser.add_argument("--provider-name", default="qemu", choices=["qemu", "process"])
     parser.add_argument("--tasks", type=int, default=60)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from bench.measure import Contender, Measurement, Run, Target
 from bench.pools import LIMIT
 from bench.processes import run_script
-from paragent.store import Journal, Play, PlayStatus
+from paragent.store import Journal, RolloutResult, RolloutStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,9 +96,11 @@ def _without_http(value: str) -> Callable[[int], AbstractContextManager[Run]]:
     return opened
 
 
-def _plays(size: int) -> list[Play]:
+def _plays(size: int) -> list[RolloutResult]:
     body = os.urandom(1000)
-    return [Play(str(n), 1, PlayStatus.COMPLETED, score=1.0, answer="42", trajectory=body) for n in range(size)]
+    return [
+        RolloutResult(str(n), 1, RolloutStatus.COMPLETED, score=1.0, answer="42", trajectory=body) for n in range(size)
+    ]
 
 
 @contextmanager

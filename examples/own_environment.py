@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-from paragent import AgentBase, Environment, Played, RolloutConfig, ToolResult, run_parallel_rollout, tool
+from paragent import AgentBase, AgentResult, Environment, RolloutConfig, ToolResult, run_parallel_rollout, tool
 
 
 class Guessing(Environment):
@@ -38,7 +38,7 @@ class Guessing(Environment):
 class Bisector(AgentBase):
     """Always guesses the middle of what is possible."""
 
-    async def play(self, episode):
+    async def run_episode(self, episode):
         low, high = 1, 100
         while not episode.ended:
             middle = (low + high) // 2
@@ -48,7 +48,7 @@ class Bisector(AgentBase):
                 low = middle + 1
             else:
                 high = middle - 1
-        return Played(str(middle), episode.ended)
+        return AgentResult(str(middle), episode.ended)
 
     async def say(self, number):
         call = {"name": "guess", "arguments": json.dumps({"number": number})}

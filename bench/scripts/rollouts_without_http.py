@@ -32,7 +32,7 @@ class Calculator(Environment):
 class Sure:
     """Calls the tool as often as a model would, and answers."""
 
-    async def play(self, episode: Any) -> str:
+    async def run_episode(self, episode: Any) -> str:
         episode.messages.append({"role": "user", "content": episode.question})
         for turn in range(TURNS - 1):
             function = {"name": "calculator", "arguments": '{"expression": "6*7"}'}
@@ -64,7 +64,7 @@ class Memory:
 
 
 def play(size: int, folder: Path, watch: Any = None) -> float:
-    """Play, and return the processor time of it."""
+    """Run the rollouts and return the CPU time used."""
     data = folder / f"{size}.jsonl"
     data.write_text("".join(json.dumps({"id": n, "question": f"6*7, {n}", "answer": "42"}) + "\n" for n in range(size)))
     own = {"env": "rollouts_without_http:Calculator", "agent": "rollouts_without_http:Sure", "model": "demo"}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from paragent.agents import AgentBase, ParallelizableAgent
     from paragent.agents.chat import ChatAgent
     from paragent.agents.proxy import RpcAgent
-    from paragent.agents.session import Played
+    from paragent.agents.session import AgentResult
     from paragent.config import EngineName, RunConfig, init
     from paragent.engines import RuntimeEngine
     from paragent.engines.inline import InlineRuntime
@@ -70,13 +70,22 @@ if TYPE_CHECKING:
     from paragent.remote.launcher import RpcAgentServerLauncher
     from paragent.rollout import RolloutConfig, RolloutWorker, run_parallel_rollout
     from paragent.runners import Progress, Runners, exec_tasks
-    from paragent.tasks import ErrorInfo, Item, Task, TaskResponse, TaskStatus, current_task, record_step, record_usage
+    from paragent.tasks import (
+        BenchmarkTask,
+        ErrorInfo,
+        Task,
+        TaskResponse,
+        TaskStatus,
+        current_task,
+        record_step,
+        record_usage,
+    )
     from paragent.transport import Limits, TlsConf
 
 _ROOMS = {
     "agents": ("AgentBase", "ParallelizableAgent"),
     "agents.chat": ("ChatAgent",),
-    "agents.session": ("Played",),
+    "agents.session": ("AgentResult",),
     "agents.proxy": ("RpcAgent",),
     "config": ("EngineName", "RunConfig", "init"),
     "engines": ("RuntimeEngine",),
@@ -134,7 +143,16 @@ _ROOMS = {
     "rollout": ("RolloutConfig", "RolloutWorker", "run_parallel_rollout"),
     "transport": ("Limits", "TlsConf"),
     "runners": ("Progress", "Runners", "exec_tasks"),
-    "tasks": ("ErrorInfo", "Item", "Task", "TaskResponse", "TaskStatus", "current_task", "record_step", "record_usage"),
+    "tasks": (
+        "ErrorInfo",
+        "BenchmarkTask",
+        "Task",
+        "TaskResponse",
+        "TaskStatus",
+        "current_task",
+        "record_step",
+        "record_usage",
+    ),
     "machines": ("Lease", "Machine", "MachineSettings", "MachineState", "PoolClient", "VMPoolManager"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
@@ -144,8 +162,10 @@ __all__ = [
     "ActionModel",
     "AgentBase",
     "AgentError",
+    "AgentResult",
     "AgentStopped",
     "BadData",
+    "BenchmarkTask",
     "CallCancelled",
     "CallTimedOut",
     "ChatAgent",
@@ -163,7 +183,6 @@ __all__ = [
     "InfrastructureError",
     "InlineRuntime",
     "Interrupted",
-    "Item",
     "Lease",
     "LeaseLost",
     "LeaseTimeout",
@@ -179,7 +198,6 @@ __all__ = [
     "Msg",
     "ParagentError",
     "ParallelizableAgent",
-    "Played",
     "PoolClient",
     "PoolFailed",
     "PoolStopped",

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = [
     "TURNS_USED_UP",
     "Activity",
+    "BenchmarkTask",
     "Ending",
     "ErrorInfo",
-    "Item",
     "Outcome",
     "Recording",
     "Task",
@@ -73,7 +73,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class BenchmarkTask:
     """A question of a benchmark, what is expected, and whatever else the file said about it."""
 
     id: str

@@ -9,14 +9,14 @@ from rich.console import Console
 from paragent.cli.display import clock, line, picture
 from paragent.rollout.live_status import Sighting, Tally
 from paragent.rollout.machines import MachinesSeen
-from paragent.store import Play, PlayStatus
+from paragent.store import RolloutResult, RolloutStatus
 
 
 def tally() -> Tally:
     made = Tally("run", Path("run"), 10, under_way=2)
-    made.count(Play("a", 1, PlayStatus.COMPLETED, score=1.0, prompt_tokens=1200, completion_tokens=30))
-    made.count(Play("b", 1, PlayStatus.INFRASTRUCTURE, kind="endpoint"))
-    made.count(Play("c", 1, PlayStatus.INFRASTRUCTURE, kind="worker", decides=False))
+    made.count(RolloutResult("a", 1, RolloutStatus.COMPLETED, score=1.0, prompt_tokens=1200, completion_tokens=30))
+    made.count(RolloutResult("b", 1, RolloutStatus.INFRASTRUCTURE, kind="endpoint"))
+    made.count(RolloutResult("c", 1, RolloutStatus.INFRASTRUCTURE, kind="worker", decides=False))
     made.sighting = Sighting(3, 8, [("d", "retrying", 2.0, 45.0, 60.0), ("e", "waiting for machine", 5.0, None, 1.0)])
     made.machines = MachinesSeen(in_use=2, resetting=1, booting=0, total=3, waiting=1)
     return made

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from paragent.cli import main
-from paragent.store import Play, PlayStatus, RunDirectory, StoredTask
+from paragent.store import RolloutResult, RolloutStatus, RunDirectory, StoredTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 
-def made_run(folder: Path, plays: Sequence[Play]) -> Path:
+def made_run(folder: Path, plays: Sequence[RolloutResult]) -> Path:
     """Keep a run as if it had been played."""
     with RunDirectory(folder) as directory:
         directory.open({"mode": "math"}, "an identity")
@@ -27,12 +27,12 @@ def made_run(folder: Path, plays: Sequence[Play]) -> Path:
     return folder
 
 
-def scored(task: str, score: float | None, **more: float) -> Play:
-    return Play(task, 1, PlayStatus.COMPLETED, score=score, scores={"math": score, **more}, answer="4")
+def scored(task: str, score: float | None, **more: float) -> RolloutResult:
+    return RolloutResult(task, 1, RolloutStatus.COMPLETED, score=score, scores={"math": score, **more}, answer="4")
 
 
-def failed(task: str) -> Play:
-    return Play(task, 1, PlayStatus.FAILED, kind="ValueError", error="ValueError: [/tmp/x] is no file")
+def failed(task: str) -> RolloutResult:
+    return RolloutResult(task, 1, RolloutStatus.FAILED, kind="ValueError", error="ValueError: [/tmp/x] is no file")
 
 
 def test_comparing_leaves_out_what_could_not_be_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

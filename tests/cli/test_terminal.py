@@ -27,7 +27,7 @@ from paragent.cli.tables import console
 from paragent.config import RunConfig
 from paragent.rollout.live_status import Sighting, Tally
 from paragent.runners.progress import open_reporter
-from paragent.store import Play, PlayStatus
+from paragent.store import RolloutResult, RolloutStatus
 from tests.cli.test_runs import made_run
 
 ATTACKS = {
@@ -77,7 +77,7 @@ def test_tables_and_live_displays_are_harmless(attack: str, monkeypatch: pytest.
     table.add_column(attack)
     table.add_row(escape(attack))
     tally = Tally(attack, Path("run"), 10, under_way=2)
-    tally.count(Play(attack, 1, PlayStatus.FAILED, kind=attack))
+    tally.count(RolloutResult(attack, 1, RolloutStatus.FAILED, kind=attack))
     tally.sighting = Sighting(1, 8, [(attack, attack, 2.0, None, 1.0)])
     tally.note = attack
     for one in (table, Text(attack, style="red"), escape(attack), picture(tally)):
@@ -106,7 +106,9 @@ def test_what_is_printed_beside_a_progress_bar_is_harmless(attack: str, monkeypa
 
 
 def attacked_run(folder: Path, attack: str) -> Path:
-    play = Play(f"t{attack}", 1, PlayStatus.FAILED, score=0.0, kind=f"k{attack}", error=f"e{attack}", answer=attack)
+    play = RolloutResult(
+        f"t{attack}", 1, RolloutStatus.FAILED, score=0.0, kind=f"k{attack}", error=f"e{attack}", answer=attack
+    )
     play.ending = attack
     return made_run(folder, [play])
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from paragent.envs import ENVIRONMENTS, Environment, Shared, ToolFailed, ToolResult, environment_class, tool
+from paragent.envs import ENVIRONMENTS, Environment, SharedResources, ToolFailed, ToolResult, environment_class, tool
 from paragent.envs.schema import convert
 from paragent.errors import ConfigError, EnvironmentFailed, MissingExtra, UnknownName
 
@@ -135,7 +135,7 @@ def test_names_that_are_wrong_or_not_installed_are_two_mistakes(monkeypatch: pyt
     with pytest.raises(UnknownName, match="math, osworld, py"):
         environment_class("maths")
     with pytest.raises(ConfigError, match="no environment"):
-        environment_class("paragent.tasks:Item")
+        environment_class("paragent.tasks:BenchmarkTask")
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     monkeypatch.delitem(__import__("sys").modules, "paragent.envs.web.environment", raising=False)
     with pytest.raises(MissingExtra, match=r"paragent\[web\]"):
@@ -165,7 +165,7 @@ class Things:
 def test_a_resource_is_opened_once_and_closed_at_the_end() -> None:
     async def play() -> Things:
         things = Things()
-        async with Shared() as shared:
+        async with SharedResources() as shared:
             found = await asyncio.gather(*(shared.get("k", things.running) for _ in range(10)))
             assert all(one is found[0] for one in found)
             assert things.closed == []
@@ -180,7 +180,7 @@ def test_a_resource_is_opened_once_and_closed_at_the_end() -> None:
 def test_one_who_is_cancelled_while_opening_does_not_take_it_from_the_others() -> None:
     async def play() -> Any:
         things = Things()
-        async with Shared() as shared:
+        async with SharedResources() as shared:
             first = asyncio.create_task(shared.get("k", things.running))
             second = asyncio.create_task(shared.get("k", things.running))
             await asyncio.sleep(0)
@@ -193,7 +193,7 @@ def test_one_who_is_cancelled_while_opening_does_not_take_it_from_the_others() -
 def test_a_failed_opening_is_tried_again_and_a_broken_one_replaced_once() -> None:
     async def play() -> Things:
         things = Things(failures=1)
-        async with Shared() as shared:
+        async with SharedResources() as shared:
             with pytest.raises(OSError, match="not yet"):
                 await shared.get("k", things.running)
             broken = await shared.get("k", things.running)

@@ -8,7 +8,7 @@ import pytest
 
 from paragent.demo.samples import sample_options
 from paragent.machines import Machine
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 from paragent.testing import EnvironmentContract
 
 BODY = "def double(x):\n    return x * 2"
@@ -16,14 +16,16 @@ BODY = "def double(x):\n    return x * 2"
 
 class TestMath(EnvironmentContract):
     environment = "math"
-    item = Item("a", "What is 1/2 + 1/3?", "5/6")
+    item = BenchmarkTask("a", "What is 1/2 + 1/3?", "5/6")
     right, wrong = r"So it is \boxed{\frac{5}{6}}.", r"\boxed{\frac{6}{5}}"
     a_call = ("calculator", {"expression": "1/2 + 1/3"})
 
 
 class TestPy(EnvironmentContract):
     environment = "py"
-    item = Item("a", "Write double(x).", None, {"test_list": ["assert double(2) == 4", "assert double('a') == 'aa'"]})
+    item = BenchmarkTask(
+        "a", "Write double(x).", None, {"test_list": ["assert double(2) == 4", "assert double('a') == 'aa'"]}
+    )
     right, wrong = f"```python\n{BODY}\n```", "```python\ndef double(x):\n    return x + 2\n```"
     a_call = ("python", {"code": "print(1 + 1)"})
 
@@ -35,7 +37,9 @@ class TestPyWithoutSandbox(TestPy):
 class TestRag(EnvironmentContract):
     environment = "rag"
     options = sample_options("rag")
-    item = Item("a", "On which island did the Lighthouse of Alexandria stand?", "Pharos", {"documents": ["lighthouse"]})
+    item = BenchmarkTask(
+        "a", "On which island did the Lighthouse of Alexandria stand?", "Pharos", {"documents": ["lighthouse"]}
+    )
     right, wrong = "See [lighthouse].\nAnswer: Pharos", "Answer: Rhodes"
     a_call = ("search", {"query": "Lighthouse of Alexandria"})
 
@@ -43,7 +47,9 @@ class TestRag(EnvironmentContract):
 class TestWeb(EnvironmentContract):
     environment = "web"
     options = sample_options("web")
-    item = Item("a", "When does the ferry to Seal Rock depart?", "11:15", {"start_url": "http://site.test/ferry.html"})
+    item = BenchmarkTask(
+        "a", "When does the ferry to Seal Rock depart?", "11:15", {"start_url": "http://site.test/ferry.html"}
+    )
     right, wrong = "It departs at 11:15.", "Answer: 08:40"
     a_call = ("open", {"url": "http://site.test/ferry.html"})
 
@@ -53,7 +59,7 @@ class TestOSWorld(EnvironmentContract):
 
     environment = "osworld"
     options = {"observation_type": "screenshot_a11y_tree", "pause": 0.2}  # noqa: RUF012 - as above
-    item = Item("a", "Play the song in Spotify.", None, {"evaluator": {"func": "infeasible"}})
+    item = BenchmarkTask("a", "Play the song in Spotify.", None, {"evaluator": {"func": "infeasible"}})
     right, wrong = "FAIL", "DONE"
     a_call = ("computer", {"action_type": "MOVE_TO", "x": 600, "y": 390})
 

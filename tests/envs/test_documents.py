@@ -9,7 +9,7 @@ from typing import Any
 
 from paragent.envs import ENVIRONMENTS, environment_class
 from paragent.scorers import METRICS
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
 
@@ -21,10 +21,10 @@ def test_the_environment_of_the_guide_works() -> None:
 
     async def play() -> None:
         async with names["Dice"]({"sides": "20"}) as environment:
-            await environment.open(Item("a", "10"))
+            await environment.open(BenchmarkTask("a", "10"))
             assert (await environment.call("roll", {})).text == "10"
             assert (await environment.call("roll", {"times": 0})).error
-            assert await environment.score(Item("a", "10"), "") == {"frugal": 1.0}
+            assert await environment.score(BenchmarkTask("a", "10"), "") == {"frugal": 1.0}
 
     asyncio.run(play())
 

@@ -12,7 +12,7 @@ import pytest
 from paragent.demo.samples import sample_path
 from paragent.envs import ToolResult, open_environment
 from paragent.envs.math.calculator import compute
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -80,7 +80,7 @@ def test_python_is_offered_if_asked_for() -> None:
     async def play() -> list[str]:
         async with open_environment("math", {"python": "true"}) as environment:
             await environment.check()
-            await environment.open(Item("a", "?"))
+            await environment.open(BenchmarkTask("a", "?"))
             calls = [environment.call("python", {"code": code}) for code in ("x = 2", "x * 21")]
             return [result.text for result in await asyncio.gather(*calls)]
 
@@ -94,7 +94,7 @@ def test_the_samples_can_be_solved() -> None:
                 asked = entry.get("expression") or entry["question"].removeprefix("Compute ").rstrip(".")
                 told = await environment.call("calculator", {"expression": asked})
                 exact = told.text.partition(" ≈ ")[0]
-                item = Item(entry["id"], entry["question"], entry["answer"])
+                item = BenchmarkTask(entry["id"], entry["question"], entry["answer"])
                 assert await environment.score(item, f"\\boxed{{{exact}}}") == {"math": 1.0}, (entry, told)
 
     run(play([json.loads(line) for line in sample_path("math").read_text().splitlines()]))

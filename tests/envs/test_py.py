@@ -20,11 +20,11 @@ import pytest
 from paragent.demo.samples import sample_path
 from paragent.envs import ToolResult, open_environment
 from paragent.errors import ConfigError, MissingProgram
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 
 QUESTION = "from typing import List\n\n\ndef total(numbers: List[int]) -> int:\n    '''Return the sum.'''\n"
 TEST = "def check(candidate):\n    assert candidate([1, 2]) == 3\n    assert candidate([]) == 0\n"
-ITEM = Item("h", QUESTION, None, {"entry_point": "total", "test": TEST})
+ITEM = BenchmarkTask("h", QUESTION, None, {"entry_point": "total", "test": TEST})
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -41,7 +41,7 @@ def cells(*codes: str, **options: Any) -> list[ToolResult]:
     return found
 
 
-def score(answer: str, item: Item = ITEM, **options: Any) -> float | None:
+def score(answer: str, item: BenchmarkTask = ITEM, **options: Any) -> float | None:
     async def play() -> dict[str, float] | None:
         async with open_environment("py", options) as environment:
             return await environment.score(item, answer)
@@ -334,13 +334,13 @@ def test_a_wrong_function_fails_them(answer: str) -> None:
 
 
 def test_the_answer_is_compared_with_the_expected_output() -> None:
-    item = Item("o", "What is 6 * 7?", 42)
+    item = BenchmarkTask("o", "What is 6 * 7?", 42)
     assert score("Answer: 42", item) == 1.0
     assert score("Answer: 42.0", item) == 1.0
     assert score("```python\nprint(6 * 7)\n```", item) == 1.0
     assert score("```python\nprint(6 * 8)\n```", item) == 0.0
     assert score("It is 42 or 43", item) == 0.0
-    assert score("anything", Item("n", "no reference")) is None
+    assert score("anything", BenchmarkTask("n", "no reference")) is None
 
 
 def test_the_samples_can_be_solved() -> None:
@@ -348,6 +348,6 @@ def test_the_samples_can_be_solved() -> None:
 
     for line in sample_path("py").read_text().splitlines():
         entry = json.loads(line)
-        item = Item(entry.get("id") or entry["task_id"], entry["question"], entry.get("answer"), entry)
+        item = BenchmarkTask(entry.get("id") or entry["task_id"], entry["question"], entry.get("answer"), entry)
         solution = entry.get("canonical_solution") or f"```python\n{entry['code']}\n```"
         assert score(solution, item) == 1.0, item.id

@@ -17,7 +17,7 @@ from paragent.envs.rag.environment import citation, cited
 from paragent.envs.rag.index import Document, open_index, passages, read_documents
 from paragent.errors import ConfigError, EnvironmentFailed
 from paragent.machines.cleanup import cache_folder
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer
 
 
@@ -131,7 +131,7 @@ def test_long_documents_are_read_in_pages(tmp_path: Path) -> None:
 
     async def play() -> list[str]:
         async with open_environment("rag", {"kb": tmp_path}) as environment:
-            await environment.open(Item("a", "?"))
+            await environment.open(BenchmarkTask("a", "?"))
             asked: list[dict[str, Any]] = [{}, {"page": 3}, {"page": 9}]
             return [(await environment.call("read", {"document": "[long.txt]", **one})).text for one in asked]
 
@@ -153,7 +153,7 @@ def test_long_documents_are_read_in_pages(tmp_path: Path) -> None:
     ],
 )
 def test_citing_the_right_document_counts_and_citing_all_does_not(answer: str, expected: float) -> None:
-    item = Item("i", "?", "x", {"documents": ["a"]})
+    item = BenchmarkTask("i", "?", "x", {"documents": ["a"]})
     assert citation(item, answer) == pytest.approx(expected)
 
 
@@ -164,15 +164,15 @@ def test_expected_documents_are_read_as_benchmarks_write_them() -> None:
         ("supporting_facts", [["Big Ben", 0], ["Big Ben", 2]]),
         ("supporting_facts", {"title": ["Big Ben"], "sent_id": [1]}),
     ):
-        assert citation(Item("i", "?", "x", {key: value}), "so [big ben]") == 1.0
-    assert citation(Item("i", "?", "x"), "so [big ben]") is None
+        assert citation(BenchmarkTask("i", "?", "x", {key: value}), "so [big ben]") == 1.0
+    assert citation(BenchmarkTask("i", "?", "x"), "so [big ben]") is None
     assert cited("[a, b] and [c]") == {"a", "b", "c"}
 
 
 def test_the_samples_can_be_solved() -> None:
     async def play(entry: dict[str, Any]) -> None:
         async with open_environment("rag", sample_options("rag")) as environment:
-            item = Item(entry["id"], entry["question"], entry["answer"], entry)
+            item = BenchmarkTask(entry["id"], entry["question"], entry["answer"], entry)
             found = await environment.call("search", {"query": await environment.open(item)})
             assert found.extras["ids"][0] == entry["documents"][0]
             assert item.references[0].lower() in found.text.lower()
@@ -193,7 +193,7 @@ def test_embeddings_find_by_meaning_what_words_do_not(tmp_path: Path, monkeypatc
     async def search(model: str | None) -> list[str]:
         options = {"kb": str(kb), "top_k": 1, "embeddings": model}
         async with open_environment("rag", options) as environment:
-            await environment.open(Item("i", "?"))
+            await environment.open(BenchmarkTask("i", "?"))
             found = await environment.call("search", {"query": "enlist tinsel"})
             ids: list[str] = found.extras["ids"]
             return ids

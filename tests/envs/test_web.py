@@ -22,13 +22,13 @@ import psutil
 import pytest
 
 from paragent.demo.samples import sample_options, sample_path
-from paragent.envs import Environment, Shared, open_environment
+from paragent.envs import Environment, SharedResources, open_environment
 from paragent.envs.web.browser import FLAGS, find_chromium
 from paragent.envs.web.environment import WebEnvironment
 from paragent.envs.web.search import BACKENDS
 from paragent.envs.web.ssrf_proxy import Gate, Refused
 from paragent.errors import ConfigError, EnvironmentFailed, MissingProgram
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 
 PAGES = {
     "/": "<title>Home</title><h1>Home</h1><a href='/next' target=_blank>Next</a><script>document.title='Home'</script>",
@@ -95,9 +95,9 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 @asynccontextmanager
-async def web(shared: Shared | None = None, **options: Any) -> AsyncIterator[Environment]:
+async def web(shared: SharedResources | None = None, **options: Any) -> AsyncIterator[Environment]:
     async with open_environment("web", {"allow_private": True, **options}, shared=shared) as environment:
-        await environment.open(Item("a", "?"))
+        await environment.open(BenchmarkTask("a", "?"))
         yield environment
 
 
@@ -357,7 +357,7 @@ def test_the_site_has_nothing_outside_its_folder(tmp_path: Path) -> None:
 
 def test_a_page_that_hangs_is_closed_and_hurts_nobody(server: str) -> None:
     async def play() -> None:
-        async with Shared() as shared, web(shared, page_limit=3) as one, web(shared, page_limit=3) as other:
+        async with SharedResources() as shared, web(shared, page_limit=3) as one, web(shared, page_limit=3) as other:
             await told(one, "open", url=f"{server}/hang")
             await told(other, "open", url=server)
             hanging = asyncio.create_task(one.call("click", {"element": 1}))
@@ -388,7 +388,7 @@ def test_pop_ups_and_dialogs_are_closed(server: str) -> None:
 
 def test_attempts_share_no_cookies(server: str) -> None:
     async def play() -> None:
-        async with Shared() as shared, web(shared) as one, web(shared) as other:
+        async with SharedResources() as shared, web(shared) as one, web(shared) as other:
             assert (await told(one, "open", url=f"{server}/cookie")).endswith("had:")
             assert (await told(one, "open", url=f"{server}/cookie")).endswith("had:k=1")
             assert (await told(other, "open", url=f"{server}/cookie")).endswith("had:")
@@ -405,7 +405,7 @@ def test_a_browser_does_not_see_the_users_keys(server: str, monkeypatch: pytest.
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
 
     async def play() -> None:
-        async with Shared() as shared, web(shared) as one:
+        async with SharedResources() as shared, web(shared) as one:
             await told(one, "open", url=server)
             browsers = browsers_of(os.getpid())
             assert browsers
@@ -417,7 +417,7 @@ def test_a_browser_does_not_see_the_users_keys(server: str, monkeypatch: pytest.
 
 def test_after_a_browser_died_the_next_attempt_gets_a_new_one(server: str) -> None:
     async def play() -> None:
-        async with Shared() as shared:
+        async with SharedResources() as shared:
             async with web(shared) as one:
                 await told(one, "open", url=server)
                 browsers = browsers_of(os.getpid())
@@ -497,7 +497,7 @@ def test_the_samples_can_be_solved() -> None:
 
     entries = [json.loads(line) for line in sample_path("web").read_text().splitlines()]
 
-    async def play(shared: Shared, entry: dict[str, Any]) -> None:
+    async def play(shared: SharedResources, entry: dict[str, Any]) -> None:
         async with open_environment("web", sample_options("web"), shared=shared) as environment:
             page = await told(environment, "open", url=entry["start_url"])
             for label in entry.get("clicks", ()):
@@ -510,7 +510,7 @@ def test_the_samples_can_be_solved() -> None:
             assert answers[0] in page
 
     async def all_of_them() -> None:
-        async with Shared() as shared:
+        async with SharedResources() as shared:
             await asyncio.gather(*(play(shared, entry) for entry in entries))
 
     run(all_of_them())

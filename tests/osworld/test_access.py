@@ -22,7 +22,7 @@ from paragent.osworld.context import Ground
 from paragent.osworld.setup import download as fetching
 from paragent.osworld.setup import set_up
 from paragent.rollout.prepare import with_data_folder
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 
 
 class Service:
@@ -176,7 +176,7 @@ def test_a_folder_with_all_files_of_the_user_is_taken_only_if_it_is_named(
         located = with_data_folder({}, kind, folder / "tasks.json")
         assert "data_folder" not in located
         step = {"type": "upload_file", "parameters": {"files": [{"local_path": "x", "path": "/there"}]}}
-        item = Item("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
+        item = BenchmarkTask("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
         [told] = open_environment("osworld", located).lacking(item)
         assert "--env-option data_folder=FOLDER" in told
     assert with_data_folder({}, kind, home / "tasks" / "t.json") == {"data_folder": str(home / "tasks")}
@@ -262,8 +262,8 @@ def test_other_files_of_this_host_are_not(data: Path, name: str, kind: str) -> N
 def test_tasks_that_read_other_files_are_named_before_a_run(data: Path) -> None:
     def lacking(name: str, **options: Any) -> list[str]:
         step = {"type": "upload_file", "parameters": {"files": [{"local_path": name, "path": "/there"}]}}
-        first = Item("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
-        last = Item("b", "?", None, {"evaluator": {"func": "infeasible", "postconfig": [step]}})
+        first = BenchmarkTask("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
+        last = BenchmarkTask("b", "?", None, {"evaluator": {"func": "infeasible", "postconfig": [step]}})
         environment = open_environment("osworld", {"data_folder": str(data), **options})
         assert environment.lacking(first) == environment.lacking(last)
         return environment.lacking(first)

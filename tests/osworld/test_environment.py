@@ -17,7 +17,7 @@ from paragent.machines import Machine
 from paragent.osworld.controller import Controller
 from paragent.osworld.env import OSWorldEnvironment
 from paragent.osworld.observation import Observer
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 
 Answer = TypeVar("Answer")
 FOUND = {
@@ -25,11 +25,14 @@ FOUND = {
     "result": {"type": "vm_command_line", "command": "cat ~/found.txt", "shell": True},
     "expected": {"type": "rule", "rules": {"expected": "it is\n"}},
 }
-ITEM = Item("a", "Write it.", None, {"evaluator": FOUND})
+ITEM = BenchmarkTask("a", "Write it.", None, {"evaluator": FOUND})
 
 
 def attempt(
-    machine: Machine, do: Callable[[OSWorldEnvironment, str], Awaitable[Answer]], item: Item = ITEM, **options: Any
+    machine: Machine,
+    do: Callable[[OSWorldEnvironment, str], Awaitable[Answer]],
+    item: BenchmarkTask = ITEM,
+    **options: Any,
 ) -> Answer:
     async def run() -> Answer:
         async with OSWorldEnvironment({"pause": 1.0, **options}) as environment:
@@ -149,7 +152,7 @@ def test_code_that_fails_is_told_with_its_reason(desktop: Machine) -> None:
 
 
 def test_what_the_set_up_starts_is_on_the_first_picture(desktop: Machine) -> None:
-    item = Item(
+    item = BenchmarkTask(
         "a", "Read it.", None, {"config": [{"type": "launch", "parameters": {"command": ["mousepad", "hello.txt"]}}]}
     )
 
@@ -185,14 +188,14 @@ def test_what_tasks_lack_is_said_without_a_machine() -> None:
     assert environment.lacking(ITEM) == []
     login = {"type": "login", "parameters": {}}
     strange = {"config": [login], "evaluator": {**FOUND, "func": "no_such_metric", "postconfig": [{"type": "dance"}]}}
-    told = environment.lacking(Item("b", "x", None, strange))
+    told = environment.lacking(BenchmarkTask("b", "x", None, strange))
     assert len(told) == 3
     assert "Google account" in told[0]
     assert "no_such_metric" in told[1]
     assert "dance" in told[2]
     malformed: list[dict[str, Any]] = [{"config": "x"}, {"config": [5]}, {"evaluator": 5}, {"evaluator": {}}]
     for metadata in malformed:
-        [reason] = environment.lacking(Item("c", "x", None, metadata))
+        [reason] = environment.lacking(BenchmarkTask("c", "x", None, metadata))
         assert "OSWorld's form" in reason
 
 
@@ -205,7 +208,7 @@ def test_options_are_checked_and_a_machine_is_needed() -> None:
 
 
 def test_a_stored_attempt_at_an_infeasible_task_can_be_scored_again() -> None:
-    item = Item("a", "x", None, {"evaluator": {"func": "infeasible"}})
+    item = BenchmarkTask("a", "x", None, {"evaluator": {"func": "infeasible"}})
     call = {"function": {"name": "computer", "arguments": '{"action_type": "FAIL"}'}}
     transcript: list[dict[str, Any]] = [
         {"role": "assistant", "tool_calls": [call]},

@@ -15,7 +15,7 @@ import pytest
 from paragent import Interrupted, RolloutConfig, run_parallel_rollout
 from paragent.rollout.session import Session
 from paragent.runners.run import Run
-from paragent.store import Journal, Play
+from paragent.store import Journal, RolloutResult
 from paragent.tasks import TaskStatus
 
 ROLLOUTS = "tests.rollout.test_rollouts"
@@ -94,7 +94,7 @@ def test_an_interrupt_while_results_are_recorded_records_them_once(
     pressed_at: list[int] = []
     record = Journal.record
 
-    def pressed(self: Journal, plays: Sequence[Play]) -> None:
+    def pressed(self: Journal, plays: Sequence[RolloutResult]) -> None:
         record(self, plays)
         recorded.extend(play.task for play in plays if play.decides)
         if len(pressed_at) == 0:
@@ -116,7 +116,7 @@ def test_an_error_that_nothing_holds_back_after_a_commit_records_results_once(
     record = Journal.record
     calls: list[int] = []
 
-    def broken_off(self: Journal, plays: Sequence[Play]) -> None:
+    def broken_off(self: Journal, plays: Sequence[RolloutResult]) -> None:
         record(self, plays)
         calls.append(len(plays))
         if len(calls) == 1:

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from paragent import AgentBase, Environment, Played, RolloutConfig, TurnsUsedUp, run_parallel_rollout, tool
+from paragent import AgentBase, AgentResult, Environment, RolloutConfig, TurnsUsedUp, run_parallel_rollout, tool
 from paragent.cli import main
 from paragent.rollout.prepare import prepare
 from paragent.rollout.session import AlikeFailures, Session
 from paragent.scorers import Metric, Score
-from paragent.store import Journal, Play, PlayStatus
-from paragent.tasks import Item
+from paragent.store import Journal, RolloutResult, RolloutStatus
+from paragent.tasks import BenchmarkTask
 from paragent.testing import Fault, OpenAIServer, Script
 from paragent.testing.programs import wait_until
 
@@ -44,7 +44,7 @@ class Plain(Environment):
 class Restless(AgentBase):
     """Asks for ever."""
 
-    async def play(self, episode: Any) -> Played:
+    async def run_episode(self, episode: Any) -> AgentResult:
         episode.messages.append({"role": "user", "content": episode.question})
         while True:
             await episode.complete()
@@ -53,7 +53,7 @@ class Restless(AgentBase):
 class Stubborn(AgentBase):
     """Asks for ever, whatever it is told."""
 
-    async def play(self, episode: Any) -> Played:
+    async def run_episode(self, episode: Any) -> AgentResult:
         episode.messages.append({"role": "user", "content": episode.question})
         while True:
             try:
@@ -68,7 +68,7 @@ class Thinker(AgentBase):
     async def think(self) -> dict[str, Any]:
         return {"role": "assistant", "content": "42, I think"}
 
-    async def play(self, episode: Any) -> Played:
+    async def run_episode(self, episode: Any) -> AgentResult:
         while True:
             await episode.take(self.think())
 
@@ -116,7 +116,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[s
     return arguments
 
 
-def results(folder: Path) -> list[Play]:
+def results(folder: Path) -> list[RolloutResult]:
     with Journal(folder / "results/run/journal.sqlite", read_only=True) as journal:
         return [play for _, play in journal.results("1")]
 
@@ -141,7 +141,7 @@ def test_an_agent_that_goes_on_after_its_last_turn_meets_its_time_limit(run: Any
         assert main(run(server, 1, "--max-turns", "2", "--timeout", "0.5", "--agent", f"{HERE}:Stubborn")) == 1
         assert server.seen.requests == 2
     [play] = results(tmp_path)
-    assert (play.status, play.turns, play.requests) == (PlayStatus.TIMED_OUT, 2, 2)
+    assert (play.status, play.turns, play.requests) == (RolloutStatus.TIMED_OUT, 2, 2)
 
 
 # --- the account ----------------------------------------------------------------------------------------------------------
@@ -218,8 +218,8 @@ def _again(command: list[str]) -> RolloutConfig:
 # --- giving up, and the exit status ---------------------------------------------------------------------------------------
 
 
-def failed(error: str, kind: str = "ValueError") -> Play:
-    return Play("a", 1, PlayStatus.FAILED, kind=kind, error=error)
+def failed(error: str, kind: str = "ValueError") -> RolloutResult:
+    return RolloutResult("a", 1, RolloutStatus.FAILED, kind=kind, error=error)
 
 
 def test_only_the_first_failures_that_are_alike_make_a_run_give_up() -> None:
@@ -229,8 +229,8 @@ def test_only_the_first_failures_that_are_alike_make_a_run_give_up() -> None:
         failed("ValueError: no 'y' at 1")
     )
     for other in (
-        Play("a", 1, PlayStatus.COMPLETED),
-        Play("a", 1, PlayStatus.TIMED_OUT),
+        RolloutResult("a", 1, RolloutStatus.COMPLETED),
+        RolloutResult("a", 1, RolloutStatus.TIMED_OUT),
         failed("KeyError: 1", "KeyError"),
     ):
         alike = AlikeFailures(3)
@@ -306,7 +306,7 @@ class Undecided(Metric):
 
     name = "undecided"
 
-    async def score(self, item: Item, answer: str) -> Score:
+    async def score(self, item: BenchmarkTask, answer: str) -> Score:
         return Score(None if "?" in answer else 1.0)
 
 

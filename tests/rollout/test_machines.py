@@ -36,10 +36,10 @@ from paragent.rollout.leases import MachineDesk, PausingModel, PoolPlace
 from paragent.rollout.live_status import Tally
 from paragent.rollout.machines import lease_limit
 from paragent.rollout.prepare import prepare
-from paragent.rollout.resources import PlaySettings
+from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.session import Session
-from paragent.store import MACHINES, Journal, PlayStatus
-from paragent.tasks import Item
+from paragent.store import MACHINES, Journal, RolloutStatus
+from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
 from paragent.testing.programs import alive, wait_until
 from tests.machines.certificates import certify
@@ -186,8 +186,8 @@ def test_a_machine_that_dies_is_nobodys_failure(
     assert (summary.mean, summary.owed, summary.plays) == (1.0, 0, 2)
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
         first, second = (play for _, play in journal.results("1"))
-    assert (first.status, first.kind, first.decides) == (PlayStatus.INFRASTRUCTURE, "machine", False)
-    assert second.status is PlayStatus.COMPLETED
+    assert (first.status, first.kind, first.decides) == (RolloutStatus.INFRASTRUCTURE, "machine", False)
+    assert second.status is RolloutStatus.COMPLETED
     assert nothing_is_left(tmp_path)
 
 
@@ -288,12 +288,12 @@ def test_a_worker_of_its_own_leases_too(pool: VMPoolManager, tmp_path: Path) -> 
     assert "secret" not in repr(PoolPlace(address="a:1", secret="x" * 20))
     with OpenAIServer(Script(default=LOOK)) as server:
         model = ModelSettings(name="m", base_url=server.url, api_key="k")
-        settings = PlaySettings(run="r", environment=f"{HERE}:Room", model=model, judge=model, machines=place)
-        done = RolloutWorker(settings).run(Item("a", "what is it?", "42"))
-        alone = RolloutWorker(PlaySettings(run="s", environment=f"{HERE}:Room", model=model, judge=model))
-        refused = alone.run(Item("a", "what is it?", "42"))
-    assert (done.status, done.score) == (PlayStatus.COMPLETED, 1.0)
-    assert (refused.status, refused.kind) == (PlayStatus.INFRASTRUCTURE, "refused")
+        settings = RolloutSettings(run="r", environment=f"{HERE}:Room", model=model, judge=model, machines=place)
+        done = RolloutWorker(settings).run(BenchmarkTask("a", "what is it?", "42"))
+        alone = RolloutWorker(RolloutSettings(run="s", environment=f"{HERE}:Room", model=model, judge=model))
+        refused = alone.run(BenchmarkTask("a", "what is it?", "42"))
+    assert (done.status, done.score) == (RolloutStatus.COMPLETED, 1.0)
+    assert (refused.status, refused.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
 
 
 @pytest.mark.timeout(300)  # the tiny image is built if nobody has yet

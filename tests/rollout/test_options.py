@@ -146,7 +146,7 @@ def test_a_module_in_this_folder_wins_over_an_installed_one(
 ) -> None:
     (tmp_path / "installed").mkdir()
     (tmp_path / "installed/hands_on.py").write_text("class Theirs: ...\n")
-    (tmp_path / "hands_on.py").write_text("class Mine:\n    async def play(self, episode): ...\n")
+    (tmp_path / "hands_on.py").write_text("class Mine:\n    async def run_episode(self, episode): ...\n")
     monkeypatch.syspath_prepend(tmp_path / "installed")
     monkeypatch.chdir(tmp_path)
     command = ["rollout", "--mode", "math", "--model", "demo", "--data", str(data), "--dry-run", "--agent"]

@@ -17,13 +17,13 @@ from typing import Annotated, Any
 import pytest
 
 from paragent import AgentBase, Environment, EnvironmentFailed, RolloutConfig, run_parallel_rollout, tool
-from paragent.agents.session import Played
+from paragent.agents.session import AgentResult
 from paragent.cli.display import line
 from paragent.cli.tables import console, summary_table
 from paragent.envs.rag import embedding
 from paragent.rollout import session as running
 from paragent.rollout.live_status import Tally
-from paragent.store import Journal, Play, PlayStatus, Summary
+from paragent.store import Journal, RolloutResult, RolloutStatus, Summary
 from paragent.testing import Fault, OpenAIServer, Script
 
 HERE = "tests.rollout.test_other_endpoints"
@@ -46,16 +46,16 @@ class Words(Environment):
 class Loose(AgentBase):
     """Returns an answer that no database takes."""
 
-    async def play(self, episode: Any) -> Played:
+    async def run_episode(self, episode: Any) -> AgentResult:
         completion = await episode.complete()
-        return Played(completion.message["content"] + " \udfff")
+        return AgentResult(completion.message["content"] + " \udfff")
 
 
 class Muddled(AgentBase):
     """Has a bug that depends on the question."""
 
-    async def play(self, episode: Any) -> Played:
-        return Played(episode.question + 42)
+    async def run_episode(self, episode: Any) -> AgentResult:
+        return AgentResult(episode.question + 42)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Endpoint:
         config = RolloutConfig(data=data, output_dir=self.folder / "results", run_name="run", **chosen)
         return run_parallel_rollout(config, watch)
 
-    def plays(self) -> dict[str, Play]:
+    def plays(self) -> dict[str, RolloutResult]:
         with Journal(self.folder / "results" / "run" / "journal.sqlite", read_only=True) as journal:
             return {play.task: play for _, play in journal.results()}
 
@@ -109,7 +109,7 @@ def test_replies_of_another_shape_are_read_and_what_cannot_be_read_fails_its_rol
         summary = endpoint.run(server.url, [*READABLE, "broken", "plain"], stream=stream)
     plays = endpoint.plays()
     assert {name: plays[name].score for name in (*READABLE, "plain")} == dict.fromkeys((*READABLE, "plain"), 1.0)
-    assert (plays["broken"].status, plays["broken"].kind) == (PlayStatus.INFRASTRUCTURE, "endpoint")
+    assert (plays["broken"].status, plays["broken"].kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint")
     assert "not a chat completion" in plays["broken"].error or "chunk" in plays["broken"].error
     assert (summary.done, summary.owed) == (len(READABLE) + 2, 1)
 
@@ -133,11 +133,11 @@ def test_a_message_that_the_client_cannot_encode_is_sent_without_lone_surrogates
 class Quoting(AgentBase):
     """Sends a lone surrogate of its own."""
 
-    async def play(self, episode: Any) -> Played:
+    async def run_episode(self, episode: Any) -> AgentResult:
         episode.messages.append({"role": "user", "content": "quoted \ud800"})
         while calls := (await episode.complete()).message.get("tool_calls"):
             await episode.answer_calls(calls)
-        return Played(episode.messages[-1]["content"])
+        return AgentResult(episode.messages[-1]["content"])
 
 
 @pytest.mark.parametrize("header", ["1e9", "-5", "nan", "inf", "soon", "Fri, 31 Dec 9999 23:59:59 GMT"])
@@ -229,7 +229,7 @@ def test_tool_calls_that_come_as_text_are_detected_and_the_setting_is_named(endp
     with OpenAIServer(Script(default=[TEXT_CALL, "42"])) as server:
         endpoint.run(server.url, ["a"])
     [play] = endpoint.plays().values()
-    assert (play.status, play.kind) == (PlayStatus.FAILED, "ToolsUnsupported")
+    assert (play.status, play.kind) == (RolloutStatus.FAILED, "ToolsUnsupported")
     assert "--tool-format text" in play.error
     assert play.requests == 1, "the reply was paid for"
     assert play.completion_tokens

@@ -14,7 +14,7 @@ from paragent import Environment, RolloutConfig, ToolResult, run_parallel_rollou
 from paragent.cli import main
 from paragent.messages import developed
 from paragent.store import Journal, pictures_of
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
 
 HERE = "tests.rollout.test_pictures"
@@ -33,7 +33,7 @@ class Painter(Environment):
     one_at_a_time = True
     pictures_shown = 2
 
-    async def open(self, item: Item, machine: Any = None) -> str:
+    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
         self.strokes = 0
         self.first_images = (png("blank"),)
         return await super().open(item, machine)
@@ -52,7 +52,7 @@ class Painter(Environment):
     def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
         return [("stroke", {"colour": text.removeprefix("paint ")})] if text.startswith("paint ") else []
 
-    async def score(self, item: Item, answer: str, transcript: Any = ()) -> dict[str, float]:
+    async def score(self, item: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float]:
         return {"strokes": self.strokes / 10}
 
     async def close(self) -> None:

@@ -16,10 +16,10 @@ from paragent import Environment, RolloutWorker, ToolResult, tool
 from paragent.cli import main
 from paragent.demo.samples import sample_path
 from paragent.models import ModelSettings
-from paragent.rollout.resources import PlaySettings
-from paragent.store import Journal, Play, PlayStatus, pictures_of
+from paragent.rollout.resources import RolloutSettings
+from paragent.store import Journal, RolloutResult, RolloutStatus, pictures_of
 from paragent.store.records import unpack_trajectory
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 
 HERE = "tests.rollout.test_predicting"
 CODE = "pyautogui.press('a')"
@@ -46,7 +46,7 @@ class Desk(Environment):
         self.presses += command == CODE
         return ToolResult("pressed" if command == CODE else "this is no valid action", error=command != CODE)
 
-    async def score(self, item: Item, answer: str, transcript: Any = ()) -> dict[str, float]:
+    async def score(self, item: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float]:
         return {"presses": self.presses / 10}
 
 
@@ -54,11 +54,11 @@ class Mute(Environment):
     """Has no tool at all."""
 
 
-def played(agent: str, environment: str = "Desk", **settings: Any) -> tuple[Play, dict[str, Any]]:
+def played(agent: str, environment: str = "Desk", **settings: Any) -> tuple[RolloutResult, dict[str, Any]]:
     model = ModelSettings(name="demo", max_tokens=99)
     names: dict[str, Any] = {"environment": f"{HERE}:{environment}", "agent": f"{HERE}:{agent}"}
-    play = RolloutWorker(PlaySettings(run="r", model=model, judge=model, **names, **settings)).run(
-        Item("a", "Question?")
+    play = RolloutWorker(RolloutSettings(run="r", model=model, judge=model, **names, **settings)).run(
+        BenchmarkTask("a", "Question?")
     )
     assert play.trajectory is not None
     return play, unpack_trajectory(play.trajectory)
@@ -139,7 +139,7 @@ class Slow(Scripted):
 
 def test_a_prediction_that_blocks_ends_by_the_time_limit() -> None:
     play, trajectory = played("Slow", timeout=1.5)
-    assert (play.status, play.kind, play.prompt_tokens) == (PlayStatus.TIMED_OUT, "time limit", None)
+    assert (play.status, play.kind, play.prompt_tokens) == (RolloutStatus.TIMED_OUT, "time limit", None)
     assert [message["role"] for message in trajectory["messages"]] == ["user"]
 
 
@@ -243,13 +243,13 @@ def test_constructors_are_given_what_is_known_by_name() -> None:
 )
 def test_agents_that_can_never_play_are_a_mistake_of_the_call(agent: str, environment: str, told: str) -> None:
     play, _ = played(agent, environment)
-    assert (play.status, play.kind) == (PlayStatus.INFRASTRUCTURE, "refused")
+    assert (play.status, play.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
     assert told in play.error
 
 
 def test_a_prediction_of_another_form_is_a_mistake_of_the_agent() -> None:
     play, _ = played("Odd")
-    assert (play.status, play.kind, play.prompt_tokens) == (PlayStatus.FAILED, "TypeError", None)
+    assert (play.status, play.kind, play.prompt_tokens) == (RolloutStatus.FAILED, "TypeError", None)
     assert "a response and a list of actions, not 'DONE'" in play.error
 
 

@@ -30,7 +30,7 @@ from paragent import (
 )
 from paragent._internal.clock import Heartbeat, ManualClock
 from paragent.agents.chat import ChatAgent
-from paragent.agents.session import Played
+from paragent.agents.session import AgentResult
 from paragent.cli import main
 from paragent.demo.samples import sample_options, sample_path
 from paragent.models import Completion, Model, ModelSettings
@@ -39,14 +39,14 @@ from paragent.rollout import session as running
 from paragent.rollout import worker
 from paragent.rollout.clock import WorkClock
 from paragent.rollout.dataset import read_benchmark
-from paragent.rollout.episode import PlayedEpisode
+from paragent.rollout.episode import RolloutEpisode
 from paragent.rollout.prepare import prepare
-from paragent.rollout.resources import PlaySettings
+from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.session import Session
 from paragent.runners import retry
-from paragent.store import Journal, Play, PlayStatus
+from paragent.store import Journal, RolloutResult, RolloutStatus
 from paragent.store.records import unpack_trajectory
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 from paragent.testing import Fault, OpenAIServer, Script
 
 HERE = "tests.rollout.test_rollouts"
@@ -92,7 +92,7 @@ class Broken(Environment):
     name = "broken"
     metric = "contains"
 
-    async def open(self, item: Item, machine: Any = None) -> str:
+    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
         raise EnvironmentFailed("there is no browser")
 
 
@@ -103,12 +103,12 @@ class Closing(Tiny):
     closed = 0
     opens = scores = True
 
-    async def open(self, item: Item, machine: Any = None) -> str:
+    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
         if not self.opens:
             raise KeyError("cannot open")
         return await super().open(item, machine)
 
-    async def score(self, item: Item, answer: str, transcript: Any = ()) -> dict[str, float] | None:
+    async def score(self, item: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float] | None:
         if not self.scores:
             await asyncio.sleep(300)
         return None
@@ -142,11 +142,11 @@ class Blocking(AgentBase):
         return "42"
 
 
-def play(script: Script, **settings: Any) -> Play:
+def play(script: Script, **settings: Any) -> RolloutResult:
     with OpenAIServer(script) as server:
         model = ModelSettings(name="m", base_url=server.url, api_key="k", max_retries=1)
         chosen: dict[str, Any] = {"run": "r", "environment": f"{HERE}:Tiny", "model": model, "judge": model} | settings
-        return RolloutWorker(PlaySettings(**chosen)).run(Item("a", "what is it?", "42"))
+        return RolloutWorker(RolloutSettings(**chosen)).run(BenchmarkTask("a", "what is it?", "42"))
 
 
 def test_a_rollout_is_scored_and_its_trajectory_has_everything() -> None:
@@ -185,19 +185,19 @@ def test_turns_and_context_end_a_rollout_cleanly() -> None:
 
 def test_whose_failure_it_was() -> None:
     failed = play(Script(default={"tool": "bug"}))
-    assert (failed.status, failed.kind) == (PlayStatus.FAILED, "KeyError")
+    assert (failed.status, failed.kind) == (RolloutStatus.FAILED, "KeyError")
     assert "oops" in failed.error
     down = play(Script(faults=[Fault(500)]))
-    assert (down.status, down.kind) == (PlayStatus.INFRASTRUCTURE, "endpoint")
+    assert (down.status, down.kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint")
     refused = play(Script(faults=[Fault(401)]))
-    assert (refused.status, refused.kind) == (PlayStatus.INFRASTRUCTURE, "refused")
+    assert (refused.status, refused.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
     rejected = play(Script(faults=[Fault(400)]))
-    assert (rejected.status, rejected.kind) == (PlayStatus.FAILED, "RequestRejected")
+    assert (rejected.status, rejected.kind) == (RolloutStatus.FAILED, "RequestRejected")
 
 
 def test_the_time_limit_counts_work_and_not_waiting() -> None:
     late = play(Script(default=[{"tool": "sleep", "arguments": {"seconds": 30}}, "42"]), timeout=0.5)
-    assert (late.status, late.kind) == (PlayStatus.TIMED_OUT, "time limit")
+    assert (late.status, late.kind) == (RolloutStatus.TIMED_OUT, "time limit")
     assert 0.4 < late.seconds < 3
     patient = play(Script(faults=[Fault(429, last=1, retry_after=1.5)]), timeout=1.0)
     assert (patient.status, patient.score) == ("completed", 1.0)
@@ -248,7 +248,7 @@ def test_a_worker_without_room_for_a_thread_is_a_failure_of_infrastructure(monke
     with monkeypatch.context() as patch:
         patch.setattr(station, "start_thread", refused)
         done = play(Script(), agent=f"{HERE}:Quick")
-    assert (done.status, done.kind) == (PlayStatus.INFRASTRUCTURE, "environment")
+    assert (done.status, done.kind) == (RolloutStatus.INFRASTRUCTURE, "environment")
     assert "can't start new thread" in done.error
     assert done.ended
     assert play(Script(), agent=f"{HERE}:Quick").status == "completed"
@@ -273,7 +273,7 @@ def test_scoring_that_does_not_end_is_no_failure_of_the_agent(monkeypatch: pytes
     monkeypatch.setattr(Closing, "scores", False)
     monkeypatch.setattr(worker, "_SCORE_LIMIT", 0.05)
     late = play(Script(), agent=f"{HERE}:Quick", environment=f"{HERE}:Closing")
-    assert (late.status, late.kind, late.score) == (PlayStatus.INFRASTRUCTURE, "environment", None)
+    assert (late.status, late.kind, late.score) == (RolloutStatus.INFRASTRUCTURE, "environment", None)
 
 
 class Said(Model):
@@ -287,9 +287,9 @@ class Said(Model):
         return next(self._turns)
 
 
-def converse(environment: Environment, *turns: Completion, max_retries: int = 1) -> tuple[Played, PlayedEpisode]:
-    episode = PlayedEpisode(environment, Said(*turns), 10, max_retries)
-    return asyncio.run(ChatAgent().play(episode)), episode
+def converse(environment: Environment, *turns: Completion, max_retries: int = 1) -> tuple[AgentResult, RolloutEpisode]:
+    episode = RolloutEpisode(environment, Said(*turns), 10, max_retries)
+    return asyncio.run(ChatAgent().run_episode(episode)), episode
 
 
 def said(content: str | None, finish_reason: str = "stop", usage: dict[str, int] | None = None) -> Completion:
@@ -521,9 +521,9 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
 def test_one_task_is_played_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     worker = RolloutWorker(RolloutConfig(mode="math", model="demo"))
-    play = worker.run(Item("1", "Compute 2/3 + 1/6.", "5/6"))
-    assert (play.status, play.score, play.ending) == (PlayStatus.COMPLETED, 1.0, "answered")
-    assert worker.run(Item("2", "Compute 1/2 + 1/3.", "1")).score == 0.0
+    play = worker.run(BenchmarkTask("1", "Compute 2/3 + 1/6.", "5/6"))
+    assert (play.status, play.score, play.ending) == (RolloutStatus.COMPLETED, 1.0, "answered")
+    assert worker.run(BenchmarkTask("2", "Compute 1/2 + 1/3.", "1")).score == 0.0
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="needs a machine"):
         RolloutWorker(RolloutConfig(mode="py", sandbox="vm", model="demo"))
@@ -536,7 +536,9 @@ def test_rollouts_are_played_from_within_an_event_loop(tmp_path: Path) -> None:
 
     async def cell_of_a_notebook() -> tuple[int, float | None]:
         summary = run_parallel_rollout(config(tmp_path, data=data, model="demo"))
-        play = RolloutWorker(RolloutConfig(mode="math", model="demo")).run(Item("1", "Compute 1/2 + 1/3.", "5/6"))
+        play = RolloutWorker(RolloutConfig(mode="math", model="demo")).run(
+            BenchmarkTask("1", "Compute 1/2 + 1/3.", "5/6")
+        )
         return summary.owed, play.score
 
     assert asyncio.run(cell_of_a_notebook()) == (0, 1.0)

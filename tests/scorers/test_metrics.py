@@ -15,7 +15,7 @@ from paragent.errors import ConfigError, EnvironmentFailed, UnknownName
 from paragent.scorers import METRICS, Score, open_metric
 from paragent.scorers.number import final_number, same_number
 from paragent.scorers.text import contains, exact_match, f1, final_answer, normalised
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 
 TEXTS = st.text(max_size=60)
 WORDS = st.lists(st.sampled_from(["red", "green", "blue", "no", "yes", "42", "x"]), min_size=1, max_size=8).map(
@@ -33,7 +33,7 @@ def score(metric: str, reference: Any, answer: str) -> float | None:
 async def _score(metric: str, reference: Any, answer: str) -> Score:
     opened = open_metric(metric)
     try:
-        return await opened.score(Item("a", "?", reference), answer)
+        return await opened.score(BenchmarkTask("a", "?", reference), answer)
     finally:
         await opened.close()
 
@@ -205,7 +205,7 @@ class Replies:
 
 def judge(*replies: str, answer: str = "It is Paris") -> tuple[Score, Replies]:
     model = Replies(*replies)
-    item = Item("a", "What is the capital of France?", "Paris")
+    item = BenchmarkTask("a", "What is the capital of France?", "Paris")
     return asyncio.run(open_metric("llm_judge", ask=model).score(item, answer)), model
 
 
@@ -256,4 +256,4 @@ def test_mistakes_in_naming_are_told() -> None:
     with pytest.raises(ConfigError, match="asks a model"):
         open_metric("llm_judge")
     with pytest.raises(ConfigError, match="no metric"):
-        open_metric("paragent.tasks:Item")
+        open_metric("paragent.tasks:BenchmarkTask")

@@ -19,8 +19,8 @@ from paragent.errors import RunBusy, StoreFailed, UsageError
 from paragent.store import (
     PRICES,
     Journal,
-    Play,
-    PlayStatus,
+    RolloutResult,
+    RolloutStatus,
     RunDirectory,
     StoredTask,
     find_runs,
@@ -33,33 +33,33 @@ from paragent.store.records import pack_trajectory, unpack_trajectory
 from paragent.store.summary import pass_at
 
 TASKS = ["a", "b", "c", "d"]
-FINAL = [PlayStatus.COMPLETED, PlayStatus.FAILED, PlayStatus.TIMED_OUT]
+FINAL = [RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.TIMED_OUT]
 
 
 def tasks(names: list[str] = TASKS) -> list[StoredTask]:
     return [StoredTask(name, name * 2, {"id": name, "question": "?", "answer": "42", "metadata": {}}) for name in names]
 
 
-def play(task: str, attempt: int = 1, status: PlayStatus = PlayStatus.COMPLETED, **more: object) -> Play:
+def play(task: str, attempt: int = 1, status: RolloutStatus = RolloutStatus.COMPLETED, **more: object) -> RolloutResult:
     trajectory = pack_trajectory({"messages": [{"role": "user", "content": task}]})
-    return Play(task, attempt, status, trajectory=trajectory, **more)  # type: ignore[arg-type]
+    return RolloutResult(task, attempt, status, trajectory=trajectory, **more)  # type: ignore[arg-type]
 
 
 step = st.tuples(
-    st.sampled_from(TASKS), st.integers(1, 2), st.sampled_from(list(PlayStatus)), st.booleans(), st.booleans()
+    st.sampled_from(TASKS), st.integers(1, 2), st.sampled_from(list(RolloutStatus)), st.booleans(), st.booleans()
 )
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(step, max_size=4), max_size=8))
 def test_the_plan_is_the_tasks_without_a_final_result(
-    batches: list[list[tuple[str, int, PlayStatus, bool, bool]]],
+    batches: list[list[tuple[str, int, RolloutStatus, bool, bool]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.sqlite"
         journal = Journal(path)
         journal.add_tasks(tasks())
-        final: dict[tuple[str, int], PlayStatus] = {}
+        final: dict[tuple[str, int], RolloutStatus] = {}
         plays: dict[tuple[str, int], int] = {}
         for batch in batches:
             recorded = []
@@ -97,7 +97,7 @@ def test_a_rollout_cannot_have_two_results(tmp_path: Path) -> None:
 def test_a_batch_that_is_recorded_again_is_recorded_once(tmp_path: Path) -> None:
     """An interrupt between the commit and what follows it: the same plays are recorded again, maybe with others."""
     with Journal(tmp_path / "j") as journal:
-        journal.record([play("a", status=PlayStatus.INFRASTRUCTURE)])
+        journal.record([play("a", status=RolloutStatus.INFRASTRUCTURE)])
         first = [play("a", score=1.0), play("b", score=0.5), play("c", decides=False)]
         undecided = set(journal._undecided)
         journal.record(first)
@@ -108,7 +108,7 @@ def test_a_batch_that_is_recorded_again_is_recorded_once(tmp_path: Path) -> None
         assert journal.rows("SELECT count(*) FROM trajectories") == [(5,)]
 
 
-def kept_of(bad: Play, folder: Path) -> Play:
+def kept_of(bad: RolloutResult, folder: Path) -> RolloutResult:
     """Return what is kept of a play, recorded in a batch with others that must not suffer from it."""
     directory = RunDirectory(folder / "run")
     directory.open({}, "x")
@@ -161,7 +161,7 @@ def test_a_value_that_cannot_be_stored_is_left_out_and_the_rest_of_the_result_is
     bad = play("b", files={"a.png": b"png"}, **(WHOLE | values))
     found = kept_of(bad, tmp_path)
     assert {name: getattr(found, name) for name in WHOLE} == WHOLE | kept
-    assert (found.status, found.kind) == (PlayStatus.COMPLETED, "")
+    assert (found.status, found.kind) == (RolloutStatus.COMPLETED, "")
     assert next(iter(values)) in found.error or "f1" in found.error
     trajectory: Any = found.trajectory
     assert trajectory["messages"][0]["content"] == "b"
@@ -175,7 +175,7 @@ def test_a_deciding_score_that_is_no_number_fails_the_play_and_keeps_what_it_use
     found = kept_of(play("b", **(WHOLE | {"score": score, "scores": {"f1": 0.5, "em": score}})), tmp_path)
     wanted = WHOLE | {"score": None, "scores": {"f1": 0.5, "em": None}}
     assert {name: getattr(found, name) for name in WHOLE} == wanted
-    assert (found.status, found.kind) == (PlayStatus.FAILED, "unstorable")
+    assert (found.status, found.kind) == (RolloutStatus.FAILED, "unstorable")
     assert found.error.startswith("the result cannot be stored: ")
     assert found.trajectory is not None
     with Journal(tmp_path / "run/journal.sqlite", read_only=True) as journal:
@@ -188,15 +188,15 @@ def test_files_and_trajectories_that_are_not_bytes_are_left_out(tmp_path: Path) 
     bad.trajectory = 7  # type: ignore[assignment]
     bad.files = {"a.png": "no bytes", "b.png": b"png"}  # type: ignore[dict-item]
     found = kept_of(bad, tmp_path)
-    assert (found.status, found.score, found.trajectory) == (PlayStatus.COMPLETED, 1.0, None)
+    assert (found.status, found.score, found.trajectory) == (RolloutStatus.COMPLETED, 1.0, None)
     assert "a.png" in found.error
     assert "trajectory" in found.error
     assert [path.name for path in pictures_of(tmp_path / "run", "b", 1).iterdir()] == ["b.png"]
 
 
 def test_an_error_that_is_not_text_is_replaced(tmp_path: Path) -> None:
-    found = kept_of(play("b", status=PlayStatus.FAILED, kind="ValueError", error=None), tmp_path)
-    assert (found.status, found.kind) == (PlayStatus.FAILED, "ValueError")
+    found = kept_of(play("b", status=RolloutStatus.FAILED, kind="ValueError", error=None), tmp_path)
+    assert (found.status, found.kind) == (RolloutStatus.FAILED, "ValueError")
     assert "error: of type NoneType" in found.error
 
 
@@ -214,7 +214,9 @@ def test_lone_surrogates_do_not_reach_the_disk(tmp_path: Path) -> None:
     directory.open({"note": bad}, "x")
     directory.journal.add_tasks([StoredTask("a", "d", {"id": "a", "question": bad, "answer": {bad: [bad]}})])
     trajectory = pack_trajectory({"messages": [{"role": "user", "content": bad}]})
-    one = Play("a", 1, PlayStatus.COMPLETED, answer=bad, error=bad, ending=bad, worker=bad, trajectory=trajectory)
+    one = RolloutResult(
+        "a", 1, RolloutStatus.COMPLETED, answer=bad, error=bad, ending=bad, worker=bad, trajectory=trajectory
+    )
     one.scores, one.files = {bad: 1.0}, {f"{bad}.png": b"png"}
     directory.keep_files([one])
     directory.journal.record([one])
@@ -243,7 +245,8 @@ def test_a_trajectory_that_is_not_json_is_replaced_by_the_reason() -> None:
 def test_a_batch_is_durable_when_record_returns(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from paragent.store import *\n"
-        "journal = Journal(Path(sys.argv[1])); journal.record([Play(str(n), 1, PlayStatus.COMPLETED) for n in range(500)])\n"
+        "results = [RolloutResult(str(n), 1, RolloutStatus.COMPLETED) for n in range(500)]\n"
+        "journal = Journal(Path(sys.argv[1])); journal.record(results)\n"
         "os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "j")], check=False, timeout=60)
@@ -264,7 +267,7 @@ def test_what_has_many_pages_is_read_to_the_end(tmp_path: Path) -> None:
         journal.add_tasks(tasks(names))
         assert [(owed.task, owed.attempt) for owed in journal.owed(2)] == [(n, k) for k in (1, 2) for n in names]
         assert [task.id for task in journal.tasks()] == names
-        journal.record([Play(name, 1, PlayStatus.COMPLETED) for name in names])
+        journal.record([RolloutResult(name, 1, RolloutStatus.COMPLETED) for name in names])
         assert [p.task for _, p in journal.results()] == names
         assert [(owed.task, owed.attempt) for owed in journal.owed(2)] == [(name, 2) for name in names]
 
@@ -295,8 +298,8 @@ def test_statistics_count_failures_as_zero_and_show_both_means(tmp_path: Path) -
     with Journal(tmp_path / "j") as journal:
         journal.add_tasks(tasks())
         journal.record([play("a", score=1.0, prompt_tokens=10, completion_tokens=5), play("b", score=0.0)])
-        journal.record([play("c", status=PlayStatus.FAILED, kind="ValueError")])
-        journal.record([play("d", status=PlayStatus.INFRASTRUCTURE, kind="endpoint")])
+        journal.record([play("c", status=RolloutStatus.FAILED, kind="ValueError")])
+        journal.record([play("d", status=RolloutStatus.INFRASTRUCTURE, kind="endpoint")])
         assert summarise(journal, 1).cost is None, "without prices it is unknown, not 0"
         journal.set_meta(PRICES, '{"model": {"input": 2.0, "output": 4.0}}')
         summary = summarise(journal, 1)
@@ -314,7 +317,7 @@ def test_statistics_count_failures_as_zero_and_show_both_means(tmp_path: Path) -
 def test_completed_rollouts_without_a_score_are_counted_where_one_was_to_be_expected(tmp_path: Path) -> None:
     with Journal(tmp_path / "references") as journal:
         journal.add_tasks(tasks())
-        journal.record([play("a"), play("b", score=0.0), play("c", status=PlayStatus.FAILED)])
+        journal.record([play("a"), play("b", score=0.0), play("c", status=RolloutStatus.FAILED)])
         assert summarise(journal, 1).unscored == 1
     with Journal(tmp_path / "none") as journal:
         journal.add_tasks([StoredTask(name, name, {"id": name, "question": "?", "answer": None}) for name in TASKS])
@@ -390,7 +393,7 @@ def test_a_torn_results_file_is_made_whole(tmp_path: Path) -> None:
 def test_every_result_is_exported(form: str, tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
         journal.add_tasks(tasks())
-        journal.record([play("a", score=1.0), play("b", status=PlayStatus.FAILED, error="no")])
+        journal.record([play("a", score=1.0), play("b", status=RolloutStatus.FAILED, error="no")])
         assert export(journal, form, tmp_path / "out" / "x") == 2
     if form == "osworld":
         assert (tmp_path / "out/x/default/a/result.txt").read_text() == "1.0\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paragent.agents.base import AgentBase
-from paragent.agents.session import Played
+from paragent.agents.session import AgentResult
 from paragent.errors import ContextFull
 from paragent.tasks import TURNS_USED_UP
 
@@ -24,7 +24,7 @@ class ChatAgent(AgentBase):
     def __init__(self, name: str | None = "chat") -> None:
         super().__init__(name)
 
-    async def play(self, episode: Episode) -> Played:
+    async def run_episode(self, episode: Episode) -> AgentResult:
         """Play one rollout to its end: an answer, the last turn, or a context that is full."""
         if episode.instructions:
             episode.messages.append({"role": "system", "content": episode.instructions})
@@ -35,18 +35,18 @@ class ChatAgent(AgentBase):
             try:
                 completion = await episode.complete()
             except ContextFull:
-                return Played(said, "context full")
+                return AgentResult(said, "context full")
             message = completion.message
             said = message.get("content") or said
             if calls := message.get("tool_calls"):
                 await episode.answer_calls(calls)
                 if episode.ended:
-                    return Played(said, episode.ended)
+                    return AgentResult(said, episode.ended)
             elif message.get("content"):
-                return Played(said, "answer cut" if completion.finish_reason == "length" else "answered")
+                return AgentResult(said, "answer cut" if completion.finish_reason == "length" else "answered")
             elif empty < episode.max_retries:
                 empty += 1
                 episode.messages.pop()
             else:
-                return Played("", "answered")
-        return Played(said, TURNS_USED_UP)
+                return AgentResult("", "answered")
+        return AgentResult(said, TURNS_USED_UP)

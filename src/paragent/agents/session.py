@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from paragent.models import Completion
 
-__all__ = ["Episode", "Played"]
+__all__ = ["AgentResult", "Episode"]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class AgentResult:
     """How an agent ended a rollout by itself."""
 
     answer: str
@@ -25,7 +25,7 @@ class Played:
 class Episode(Protocol):
     """One rollout as its agent sees it. Everything that goes through it is kept in the trajectory.
 
-    An agent with a method `async def play(self, episode) -> Played` drives the whole rollout itself.
+    An agent with a method `async def run_episode(self, episode) -> AgentResult` drives the whole rollout itself.
     """
 
     instructions: str

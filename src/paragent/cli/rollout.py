@@ -40,7 +40,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(options: argparse.Namespace) -> int:
-    """Play, show and tell what came of it."""
+    """RolloutResult, show and tell what came of it."""
     from paragent.rollout.prepare import prepare
 
     config, chosen = _config(options)
@@ -129,10 +129,12 @@ def _done(session: Session) -> str:
 
 def _status(summary: Summary, stopped: str, command: str) -> int:
     """Tell what is missing; return 0 if nothing is, else 1."""
-    from paragent.store import PlayStatus
+    from paragent.store import RolloutStatus
 
     failed = {
-        name: summary.statuses[name] for name in (PlayStatus.FAILED, PlayStatus.TIMED_OUT) if summary.statuses[name]
+        name: summary.statuses[name]
+        for name in (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT)
+        if summary.statuses[name]
     }
     if stopped:
         print(f"paragent: stopped early: {stopped}", file=sys.stderr)

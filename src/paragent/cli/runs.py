@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from paragent._internal.text import counted
 from paragent.cli.tables import COLOURS, console, number, plain_table, summary_table
 from paragent.errors import ConfigError, UsageError
-from paragent.store import PlayStatus
+from paragent.store import RolloutStatus
 
 if TYPE_CHECKING:
     import argparse
 
-    from paragent.store import Journal, Play
+    from paragent.store import Journal, RolloutResult
 
 __all__ = ["add"]
 
@@ -34,7 +34,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     _run_argument(show)
     show.add_argument("task", nargs="?", help="the id of a task: show its rollout")
     show.add_argument("--attempt", type=int, default=1, help="which attempt at it (default: 1)")
-    show.add_argument("--status", choices=list(map(str, PlayStatus)), help="only results with this status")
+    show.add_argument("--status", choices=list(map(str, RolloutStatus)), help="only results with this status")
     show.add_argument("--limit", type=int, default=_SHOWN, help=f"how many results to list (default: {_SHOWN})")
     show.set_defaults(run=_show)
 
@@ -134,7 +134,7 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _row(play: Play) -> list[str]:
+def _row(play: RolloutResult) -> list[str]:
     from rich.markup import escape
 
     label = play.task if play.attempt == 1 else f"{play.task}#{play.attempt}"
@@ -250,7 +250,7 @@ def _scores(journal: Journal, metric: str | None) -> dict[str, float]:
     for _, play in journal.results():
         known |= play.scores.keys()
         value = play.score if metric is None else play.scores.get(metric)
-        if value is not None or play.status is not PlayStatus.COMPLETED:
+        if value is not None or play.status is not RolloutStatus.COMPLETED:
             sums.setdefault(play.task, []).append(value or 0.0)
     if metric is not None and metric not in known:
         raise UsageError(

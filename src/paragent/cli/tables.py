@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
-from paragent.store import PlayStatus
+from paragent.store import RolloutStatus
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["COLOURS", "console", "number", "plain_table", "summary_table"]
 
 COLOURS = {
-    PlayStatus.COMPLETED: "green",
-    PlayStatus.FAILED: "red",
-    PlayStatus.TIMED_OUT: "yellow",
-    PlayStatus.INFRASTRUCTURE: "magenta",
+    RolloutStatus.COMPLETED: "green",
+    RolloutStatus.FAILED: "red",
+    RolloutStatus.TIMED_OUT: "yellow",
+    RolloutStatus.INFRASTRUCTURE: "magenta",
 }
 
 
@@ -55,9 +55,9 @@ def summary_table(name: str, summary: Summary) -> Any:
     table.add_row("rollouts", f"{summary.done} of {summary.rollouts}" + _attempts(summary))
     for status, count in summary.statuses.items():
         if count:
-            table.add_row(f"  {status}", f"[{COLOURS[PlayStatus(status)]}]{count}[/]")
+            table.add_row(f"  {status}", f"[{COLOURS[RolloutStatus(status)]}]{count}[/]")
     table.add_row("[bold]score[/]", f"[bold]{number(summary.mean)}[/]{_margin(summary)}")
-    if summary.statuses[PlayStatus.INFRASTRUCTURE]:
+    if summary.statuses[RolloutStatus.INFRASTRUCTURE]:
         table.add_row("  without failures of infrastructure", number(summary.mean_of_played))
     for k, value in summary.pass_at.items():
         table.add_row(f"  pass@{k}", f"{value:.3f}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.envs.base import Environment
-from paragent.envs.resources import Shared
+from paragent.envs.resources import SharedResources
 from paragent.envs.tools import Tool, ToolFailed, ToolResult, tool
 from paragent.errors import ConfigError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENVIRONMENTS",
     "Environment",
-    "Shared",
+    "SharedResources",
     "Tool",
     "ToolFailed",
     "ToolResult",
@@ -55,7 +55,7 @@ def environment_class(name: str | type[Environment]) -> type[Environment]:
 
 
 def open_environment(
-    name: str | type[Environment], options: Mapping[str, Any] | None = None, *, shared: Shared | None = None
+    name: str | type[Environment], options: Mapping[str, Any] | None = None, *, shared: SharedResources | None = None
 ) -> Environment:
     """Return a new environment for one attempt; the caller owns it and closes it.
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
-from paragent.envs.resources import Shared
+from paragent.envs.resources import SharedResources
 from paragent.envs.schema import convert
 from paragent.envs.tools import Tool, ToolFailed, ToolResult, tools_of
 from paragent.errors import ConfigError
@@ -14,7 +14,7 @@ from paragent.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["Environment", "NoOptions"]
 
@@ -71,11 +71,11 @@ class Environment:
     """Seconds after which a tool call is stopped and the agent told so. Tools have tighter limits of their own; this is
     the net below them."""
 
-    def __init__(self, options: Mapping[str, Any] | None = None, *, shared: Shared | None = None) -> None:
+    def __init__(self, options: Mapping[str, Any] | None = None, *, shared: SharedResources | None = None) -> None:
         self.options = self.read_options(options or {})
-        self._own_shared = Shared() if shared is None else None
-        self.shared = shared or self._own_shared or Shared()
-        self.item: Item | None = None
+        self._own_shared = SharedResources() if shared is None else None
+        self.shared = shared or self._own_shared or SharedResources()
+        self.item: BenchmarkTask | None = None
         self.machine: Any = None
         self.first_images: tuple[bytes, ...] = ()
         """Pictures (PNG) that belong to the first user message; set by `open`."""
@@ -132,7 +132,7 @@ class Environment:
             UsageError: it cannot; the message has the cure (a missing program, extra, file, key).
         """
 
-    def lacking(self, item: Item) -> list[str]:
+    def lacking(self, item: BenchmarkTask) -> list[str]:
         """Return what an item needs and this environment does not have, in words for the user; empty if it can be played."""
         return []
 
@@ -144,7 +144,7 @@ class Environment:
         """Return the tool calls, by name and arguments, that a message makes in its text, as models without tools do."""
         return []
 
-    async def open(self, item: Item, machine: Any = None) -> str:
+    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
         """Get ready for an item and return the first user message.
 
         Args:
@@ -203,7 +203,7 @@ class Environment:
         return result if isinstance(result, ToolResult) else ToolResult(result)
 
     async def score(
-        self, item: Item, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+        self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
         """Return this environment's own scores of a final answer, each from 0 to 1; None if it has no opinion.
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from contextlib import AbstractAsyncContextManager
 
-__all__ = ["Shared"]
+__all__ = ["SharedResources"]
 
 Resource = TypeVar("Resource")
 _CLOSE_LIMIT = 10.0
@@ -20,12 +20,12 @@ _CLOSE_LIMIT = 10.0
 _log = logging.getLogger(__name__)
 
 
-class Shared:
+class SharedResources:
     """A worker's resources by key; belongs to one event loop, whose owner opens and closes it.
 
     ::
 
-        async with Shared() as shared:  # once per worker
+        async with SharedResources() as shared:  # once per worker
             environment = open_environment("web", options, shared=shared)  # once per attempt
 
     A resource is opened by whoever needs it first and stays open for the others, also when the first one is cancelled.

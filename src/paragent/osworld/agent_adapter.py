@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from paragent.agents.session import Played
+from paragent.agents.session import AgentResult
 from paragent.errors import UsageError
 from paragent.tasks import TURNS_USED_UP, doing
 
@@ -41,7 +41,7 @@ class PredictingAgent:
     def __init__(self, kind: type[Any], known: Mapping[str, Any], vm_ip: str | None = None) -> None:
         self._kind, self._known, self._vm_ip = kind, known, vm_ip
 
-    async def play(self, episode: Episode) -> Played:
+    async def run_episode(self, episode: Episode) -> AgentResult:
         """Play one rollout until an action ends it, the turns are used up, or the agent has had no action for too often.
 
         Raises:
@@ -62,12 +62,12 @@ class PredictingAgent:
                 idle = 0
                 await episode.answer_calls(calls)
                 if episode.ended:
-                    return Played(said, episode.ended)
+                    return AgentResult(said, episode.ended)
             elif idle < episode.max_retries:
                 idle += 1
             else:
-                return Played(said, "no actions")
-        return Played(said, TURNS_USED_UP)
+                return AgentResult(said, "no actions")
+        return AgentResult(said, TURNS_USED_UP)
 
 
 async def _predicted(agent: Any, episode: Episode, tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from paragent.tasks import doing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["OSWorldEnvironment", "OSWorldOptions"]
 
@@ -138,7 +138,7 @@ class OSWorldEnvironment(Environment):
         if self.options.observation_type == "som":
             require_extra("the observation type 'som'", extra="osworld", package="PIL")
 
-    def lacking(self, item: Item) -> list[str]:
+    def lacking(self, item: BenchmarkTask) -> list[str]:
         if found := lacks(item.metadata):
             return found  # its steps may not even be steps
         steps = [
@@ -153,7 +153,7 @@ class OSWorldEnvironment(Environment):
 
     # --- an attempt -----------------------------------------------------------------------------------------------------
 
-    async def open(self, item: Item, machine: Any = None) -> str:
+    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
         await super().open(item, machine)
         if machine is None:
             raise EnvironmentFailed("the environment 'osworld' was handed no machine")
@@ -323,7 +323,7 @@ class OSWorldEnvironment(Environment):
     # --- the end --------------------------------------------------------------------------------------------------------
 
     async def score(
-        self, item: Item, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+        self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
         evaluator = item.metadata.get("evaluator")
         if evaluator is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from paragent._internal.text import counted, read_json, well_formed_data
 from paragent.errors import BadData, ConfigError, UsageError
 from paragent.osworld.task_files import indexed_tasks, is_index
-from paragent.tasks import Item
+from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class Benchmark:
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The ids of tasks that the environment cannot play, and what each lacks."""
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[BenchmarkTask]:
         items = (item for _, item in _items(self.path, []))
         chosen = (item for item in items if not self.chosen or item.id in self.chosen)
         return itertools.islice((item for item in chosen if item.id not in self.left_out), self.limit)
@@ -54,7 +54,7 @@ def read_benchmark(
     *,
     limit: int | None = None,
     task_ids: Sequence[str] = (),
-    lacking: Callable[[Item], Sequence[str]] = lambda _: (),
+    lacking: Callable[[BenchmarkTask], Sequence[str]] = lambda _: (),
     skip: bool = False,
 ) -> Benchmark:
     """Check a whole file and return its tasks.
@@ -110,13 +110,13 @@ def _refusal(path: Path, left_out: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def digest_of(item: Item) -> str:
+def digest_of(item: BenchmarkTask) -> str:
     """Return a digest of everything that a task says."""
     text = json.dumps([item.id, item.question, item.answer, item.metadata], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _items(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int, Item]]:
+def _items(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int, BenchmarkTask]]:
     """Yield the lines that can be tasks, and note why others cannot."""
     for line, entry in _entries(path, problems):
         try:
@@ -205,7 +205,7 @@ def _open(path: Path) -> TextIO:
     return gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig")
 
 
-def _item(entry: Any, line: int) -> Item:
+def _item(entry: Any, line: int) -> BenchmarkTask:
     if not isinstance(entry, dict):
         raise ValueError(f"a task is an object, not {json.dumps(entry)[:60]}")  # noqa: TRY004 - one kind of problem
     identity = _first(entry, _IDS, f"item_{line}")
@@ -218,7 +218,9 @@ def _item(entry: Any, line: int) -> Item:
         raise ValueError(f"the question must be a text, not {json.dumps(question)[:60]}")
     answer = _first(entry, _ANSWERS, None)
     used = {*_present(entry, _IDS), *_present(entry, _QUESTIONS), *_present(entry, _ANSWERS)}
-    return Item(str(identity), question, answer, {key: value for key, value in entry.items() if key not in used})
+    return BenchmarkTask(
+        str(identity), question, answer, {key: value for key, value in entry.items() if key not in used}
+    )
 
 
 def _first(entry: dict[str, Any], names: Sequence[str], default: Any) -> Any:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paragent.envs import Environment
     from paragent.models import Completion, Model
 
-__all__ = ["Album", "PlayedEpisode", "stamp"]
+__all__ = ["Album", "RolloutEpisode", "stamp"]
 
 
 def stamp() -> str:
@@ -60,7 +60,7 @@ class Album:
         return developed(messages, self.files.__getitem__, self._shown) if self.files else list(messages)
 
 
-class PlayedEpisode:
+class RolloutEpisode:
     """Implements `paragent.agents.session.Episode` over an environment and a model."""
 
     def __init__(self, environment: Environment, model: Model, max_turns: int, max_retries: int) -> None:

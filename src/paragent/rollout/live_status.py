@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.processes import here, is_alive
-from paragent.store import Play, PlayStatus
+from paragent.store import RolloutResult, RolloutStatus
 from paragent.store.records import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from paragent.rollout.clock import WorkClock
-    from paragent.rollout.episode import PlayedEpisode
+    from paragent.rollout.episode import RolloutEpisode
     from paragent.rollout.machines import MachinesSeen
     from paragent.store import Summary
 
@@ -43,7 +43,7 @@ class UnderWay:
     attempt: int
     clock: WorkClock
     started: float = field(default_factory=time.time)
-    episode: PlayedEpisode | None = None
+    episode: RolloutEpisode | None = None
     """None until its environment is made."""
 
     @property
@@ -103,7 +103,7 @@ def _described(one: UnderWay, now: float) -> list[Any]:
     return [one.label, clock.what, now - clock.since, until, clock.worked]
 
 
-def _used(one: UnderWay, episode: PlayedEpisode) -> list[Any]:
+def _used(one: UnderWay, episode: RolloutEpisode) -> list[Any]:
     amounts = [
         None if episode.usage is None else episode.usage[name] for name in ("prompt_tokens", "completion_tokens")
     ]
@@ -193,7 +193,7 @@ class Tally:
         tally.failures.update(failures)
         tally.reasons.update(summary.reasons)
         if summary.mean_of_played is not None:
-            failed = (PlayStatus.FAILED, PlayStatus.TIMED_OUT)
+            failed = (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT)
             tally.counted = summary.scored + sum(summary.statuses[status] for status in failed)
             tally.score = summary.mean_of_played * tally.counted
         tally.prompt_tokens, tally.completion_tokens = summary.prompt_tokens, summary.completion_tokens
@@ -215,7 +215,7 @@ class Tally:
         here = self.done + self.broken - self.before
         return (self.total - self.done - self.broken) * self.seconds / here if here else None
 
-    def count(self, play: Play) -> None:
+    def count(self, play: RolloutResult) -> None:
         """Take in a play that is durable."""
         if play.prompt_tokens is None or self.prompt_tokens is None:
             self.prompt_tokens = self.completion_tokens = None
@@ -228,10 +228,10 @@ class Tally:
         if play.kind:
             self.failures[play.kind] += 1
             self.reasons[play.kind] = reason_of(play.error)
-        if play.status is PlayStatus.INFRASTRUCTURE:
+        if play.status is RolloutStatus.INFRASTRUCTURE:
             self.broken += 1
             return
         self.done += 1
-        if play.score is not None or play.status is not PlayStatus.COMPLETED:
+        if play.score is not None or play.status is not RolloutStatus.COMPLETED:
             self.counted += 1
             self.score += play.score or 0.0

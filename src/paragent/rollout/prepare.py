@@ -18,7 +18,7 @@ from paragent._internal.registry import import_object
 from paragent._internal.threads import run_to_the_end
 from paragent.config import RunConfig, usable_cores
 from paragent.engines import open_engine
-from paragent.envs import ENVIRONMENTS, Environment, Shared, environment_class
+from paragent.envs import ENVIRONMENTS, Environment, SharedResources, environment_class
 from paragent.errors import ConfigError, MissingExtra, UnknownName
 from paragent.models import ModelSettings
 from paragent.models.base import MODELS
@@ -26,7 +26,7 @@ from paragent.models.credentials import NO_KEY, endpoint_from_environment
 from paragent.rollout.config import is_secret
 from paragent.rollout.dataset import Benchmark, read_benchmark
 from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_place
-from paragent.rollout.resources import PlaySettings
+from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.worker import check_agent
 from paragent.scorers import METRICS
 
@@ -88,7 +88,7 @@ class Prepared:
 
     config: RolloutConfig
     benchmark: Benchmark
-    play: PlaySettings
+    play: RolloutSettings
     path: Path
     identity: str
     prices: dict[str, dict[str, float]] | None
@@ -141,7 +141,7 @@ def prepare(config: RolloutConfig) -> Prepared:
     return prepared
 
 
-def play_settings(config: RolloutConfig) -> PlaySettings:
+def play_settings(config: RolloutConfig) -> RolloutSettings:
     """Return what playing single tasks needs; of a configuration only that counts. Machines are those at `pool_address`.
 
     Raises:
@@ -173,9 +173,9 @@ def _world(config: RolloutConfig) -> tuple[type[Environment], dict[str, Any]]:
     return environment, options
 
 
-def _play(config: RolloutConfig, options: dict[str, Any], run: str, live: str | None = None) -> PlaySettings:
+def _play(config: RolloutConfig, options: dict[str, Any], run: str, live: str | None = None) -> RolloutSettings:
     model = _model(config, config.model)
-    return PlaySettings(
+    return RolloutSettings(
         run=run,
         environment=config.env or config.mode,
         options=options,
@@ -275,7 +275,7 @@ def _is_too_wide(folder: Path) -> bool:
 
 def _check(environment: type[Environment], options: dict[str, Any]) -> None:
     async def check() -> None:
-        async with asyncio.timeout(_CHECK_LIMIT), Shared() as shared:
+        async with asyncio.timeout(_CHECK_LIMIT), SharedResources() as shared:
             probe = environment(options, shared=shared)
             try:
                 await probe.check()

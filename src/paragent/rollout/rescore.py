@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.models import Model, ModelSettings, open_model
 from paragent.scorers import open_metric
-from paragent.store import Play, PlayStatus
-from paragent.tasks import Item
+from paragent.store import RolloutResult, RolloutStatus
+from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,8 +38,8 @@ async def _rescore(journal: Journal, name: str, judge: ModelSettings | None) -> 
     places = asyncio.Semaphore(_AT_A_TIME)
     count = 0
     try:
-        batch: list[tuple[int, Play]] = []
-        for result in journal.results("decides = 1 AND status = ?", [PlayStatus.COMPLETED]):
+        batch: list[tuple[int, RolloutResult]] = []
+        for result in journal.results("decides = 1 AND status = ?", [RolloutStatus.COMPLETED]):
             batch.append(result)
             if len(batch) == _BATCH:
                 count += await _score(journal, metric, name, batch, places)
@@ -53,13 +53,13 @@ async def _rescore(journal: Journal, name: str, judge: ModelSettings | None) -> 
 
 
 async def _score(
-    journal: Journal, metric: Metric, name: str, batch: list[tuple[int, Play]], places: asyncio.Semaphore
+    journal: Journal, metric: Metric, name: str, batch: list[tuple[int, RolloutResult]], places: asyncio.Semaphore
 ) -> int:
-    async def one(number: int, play: Play) -> tuple[int, float | None]:
+    async def one(number: int, play: RolloutResult) -> tuple[int, float | None]:
         task = journal.task(play.task)
         assert task is not None
         async with places:
-            score = await metric.score(Item(**task.body), play.answer or "")
+            score = await metric.score(BenchmarkTask(**task.body), play.answer or "")
         return number, score.value
 
     scores = await asyncio.gather(*(one(number, play) for number, play in batch))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.clock import Heartbeat
 from paragent._internal.processes import end_own_group
 from paragent._internal.threads import start_thread
-from paragent.envs import Shared, environment_class
+from paragent.envs import SharedResources, environment_class
 from paragent.errors import InfrastructureError
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import count_reply
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from paragent.rollout.live_status import UnderWay
     from paragent.scorers import Metric
 
-__all__ = ["PlaySettings", "Station", "station_for"]
+__all__ = ["RolloutSettings", "Station", "station_for"]
 
 _IDLE = 2.0
 """Seconds without a rollout after which a station closes; the pause between two rollouts of a run is a few milliseconds."""
@@ -40,7 +40,7 @@ tools run elsewhere, so nothing healthy holds it for more than a moment. Time in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaySettings:
+class RolloutSettings:
     """Everything the far side needs to play a rollout."""
 
     run: str
@@ -64,12 +64,12 @@ class PlaySettings:
 class Station:
     """The shared things, open."""
 
-    def __init__(self, settings: PlaySettings) -> None:
+    def __init__(self, settings: RolloutSettings) -> None:
         self.settings = settings
         self.environment_class = environment_class(settings.environment)
         self.model = open_model(settings.model)
         self._judge = self.model if settings.judge == settings.model else open_model(settings.judge)
-        self.shared = Shared()
+        self.shared = SharedResources()
         self.machines = MachineDesk(settings.machines) if settings.machines else None
         self.board = Board(settings.live) if settings.live else None
         self._metrics: dict[str, Metric] = {}
@@ -162,7 +162,7 @@ class Station:
 _stations: dict[tuple[int, str], Station] = {}
 
 
-def station_for(settings: PlaySettings) -> Station:
+def station_for(settings: RolloutSettings) -> Station:
     """Return the station of this event loop and run, opened if there is none.
 
     Raises:

@@ -25,22 +25,22 @@ from paragent.store import (
     MACHINES,
     PRICES,
     OwedRollout,
-    Play,
-    PlayStatus,
+    RolloutResult,
+    RolloutStatus,
     RunDirectory,
     StoredTask,
     Summary,
     final_failures,
     summarise,
 )
-from paragent.tasks import Item, Task, TaskResponse, TaskStatus
+from paragent.tasks import BenchmarkTask, Task, TaskResponse, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType
 
     from paragent.rollout.config import RolloutConfig
-    from paragent.rollout.resources import PlaySettings
+    from paragent.rollout.resources import RolloutSettings
 
 __all__ = ["Session", "run_parallel_rollout"]
 
@@ -70,9 +70,9 @@ class AlikeFailures:
         self._way = ""
         self._count = 0
 
-    def note(self, play: Play) -> str:
+    def note(self, play: RolloutResult) -> str:
         """Take in a final result; return why to give up, or an empty text."""
-        if self._limit and play.status is PlayStatus.FAILED:
+        if self._limit and play.status is RolloutStatus.FAILED:
             head = play.error.partition("\n")[0]
             way = f"{play.kind} {_VARYING.sub('', head)}"
             if self._way in {"", way}:
@@ -92,11 +92,11 @@ _VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"")
 class Player:
     """The call that travels to a worker: plays one rollout there."""
 
-    def __init__(self, settings: PlaySettings) -> None:
+    def __init__(self, settings: RolloutSettings) -> None:
         self._worker = RolloutWorker(settings)
 
     async def __call__(self, given: dict[str, Any]) -> dict[str, Any]:
-        play = await self._worker.play(Item(**given["item"]), given["attempt"])
+        play = await self._worker.play(BenchmarkTask(**given["item"]), given["attempt"])
         return {name: getattr(play, name) for name in play.__slots__}
 
 
@@ -131,7 +131,7 @@ class Session:
         self._tries: dict[tuple[str, int], int] = {}
         """How often those were played in this session."""
         self._under_way: dict[str, OwedRollout] = {}
-        self._ended: dict[str, Play] = {}
+        self._ended: dict[str, RolloutResult] = {}
         """Plays that are not durable yet, by the id of their task."""
         self._played = 0
         self._in_a_row = 0
@@ -151,7 +151,7 @@ class Session:
         self.resumed = self.directory.open(self._config.shown(), self.prepared.identity, fresh=self._config.fresh)
         journal = self.directory.journal
         if self._config.retry_failed:
-            journal.reopen([PlayStatus.FAILED, PlayStatus.TIMED_OUT])
+            journal.reopen([RolloutStatus.FAILED, RolloutStatus.TIMED_OUT])
         self._account_for_the_dead()
         self.directory.forget_live()
         if journal.count_tasks() < self.prepared.benchmark.size:
@@ -203,7 +203,7 @@ class Session:
         return summary
 
     @contextlib.contextmanager
-    def _machines(self) -> Iterator[PlaySettings]:
+    def _machines(self) -> Iterator[RolloutSettings]:
         """Have machines, if the environment needs some; yield what workers need to know to play."""
         settings = self.prepared.play
         if self.prepared.machines is None:
@@ -223,7 +223,7 @@ class Session:
         self._say("")
 
     @contextlib.contextmanager
-    def _gate(self, settings: PlaySettings) -> Iterator[PlaySettings]:
+    def _gate(self, settings: RolloutSettings) -> Iterator[RolloutSettings]:
         """Have workers share the limit of the model's endpoint; one worker, or a model without endpoint, has no need to."""
         if self.prepared.engine.workers == 1 or self._config.model in MODELS.names():
             yield settings
@@ -292,9 +292,9 @@ class Session:
             self._under_way.pop(response.id, None)
             del run.ready[number]
 
-    def _decide(self, play: Play, rollout: OwedRollout) -> None:
+    def _decide(self, play: RolloutResult, rollout: OwedRollout) -> None:
         key = (play.task, play.attempt)
-        if play.status is not PlayStatus.INFRASTRUCTURE:
+        if play.status is not RolloutStatus.INFRASTRUCTURE:
             self.stopped = self.stopped or self._alike.note(play)
             self._in_a_row = 0
             self._tries.pop(key, None)
@@ -364,7 +364,7 @@ class Session:
         run.cancel()
         self._take(run)
         for key, play in list(self._ended.items()):
-            if play.status is PlayStatus.INFRASTRUCTURE:
+            if play.status is RolloutStatus.INFRASTRUCTURE:
                 play.decides = False  # the interrupt caused it, so the rollout stays owed; what it used is counted
                 if not play.requests:
                     del self._ended[key]
@@ -422,31 +422,33 @@ def _uninterrupted() -> Iterator[None]:
         signal.raise_signal(number)
 
 
-def _body(item: Item) -> dict[str, Any]:
+def _body(item: BenchmarkTask) -> dict[str, Any]:
     return asdict(item)
 
 
-def _play_of(response: TaskResponse, rollout: OwedRollout) -> Play | None:
+def _play_of(response: TaskResponse, rollout: OwedRollout) -> RolloutResult | None:
     """Return the play that a response tells of; None for one that was cancelled before it had used anything."""
     if response.status is TaskStatus.SUCCEEDED:
-        return Play(**response.answer)
-    play = Play(rollout.task, rollout.attempt, PlayStatus.FAILED, error=response.msg, worker=response.worker)
+        return RolloutResult(**response.answer)
+    play = RolloutResult(
+        rollout.task, rollout.attempt, RolloutStatus.FAILED, error=response.msg, worker=response.worker
+    )
     play.seconds, play.ended = response.time_cost, time.time()
     _charge(play, response.usage)
     if response.status is TaskStatus.CANCELLED:
-        play.status, play.kind, play.decides = PlayStatus.INFRASTRUCTURE, "cancelled", False
+        play.status, play.kind, play.decides = RolloutStatus.INFRASTRUCTURE, "cancelled", False
         return play if play.requests else None
     if response.status is TaskStatus.LOST:
-        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "worker"
+        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, "worker"
     elif response.status is TaskStatus.TIMED_OUT:
-        play.status, play.kind = PlayStatus.TIMED_OUT, "time limit"
+        play.status, play.kind = RolloutStatus.TIMED_OUT, "time limit"
     else:
         play.kind = response.error.type if response.error else "unknown"
     return play
 
 
-def _charge(play: Play, usage: Mapping[str, float]) -> None:
-    """Note what a play that did not come to its end had used, as `PlayedEpisode` recorded it."""
+def _charge(play: RolloutResult, usage: Mapping[str, float]) -> None:
+    """Note what a play that did not come to its end had used, as `RolloutEpisode` recorded it."""
     play.requests = int(usage.get("requests", 0))
     unknown = bool(usage.get("unknown"))
     play.prompt_tokens, play.completion_tokens = (
@@ -457,9 +459,11 @@ def _charge(play: Play, usage: Mapping[str, float]) -> None:
     )
 
 
-def _lost_play(left: Unfinished) -> Play:
+def _lost_play(left: Unfinished) -> RolloutResult:
     """Return the play of a worker that died, for the account alone."""
-    play = Play(left.task, left.attempt, PlayStatus.INFRASTRUCTURE, decides=False, kind="worker", worker=left.worker)
+    play = RolloutResult(
+        left.task, left.attempt, RolloutStatus.INFRASTRUCTURE, decides=False, kind="worker", worker=left.worker
+    )
     play.error, play.ended = "its worker died", time.time()
     play.requests, play.prompt_tokens = left.requests, left.prompt_tokens
     play.completion_tokens = left.completion_tokens

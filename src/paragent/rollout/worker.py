@@ -17,7 +17,7 @@ from paragent._internal.tracebacks import described
 from paragent.agents.base import AgentBase
 from paragent.agents.chat import ChatAgent
 from paragent.agents.invoke import answer_of, ask, replies_async, require_agent
-from paragent.agents.session import Played
+from paragent.agents.session import AgentResult
 from paragent.errors import (
     ConfigError,
     EndpointDown,
@@ -36,17 +36,17 @@ from paragent.models.base import reply_counter
 from paragent.osworld.agent_adapter import PredictingAgent
 from paragent.rollout.clock import WorkClock
 from paragent.rollout.config import RolloutConfig
-from paragent.rollout.episode import PlayedEpisode
+from paragent.rollout.episode import RolloutEpisode
 from paragent.rollout.live_status import UnderWay
-from paragent.rollout.resources import PlaySettings, Station, station_for
-from paragent.store import Play, PlayStatus
+from paragent.rollout.resources import RolloutSettings, Station, station_for
+from paragent.store import RolloutResult, RolloutStatus
 from paragent.store.records import pack_trajectory
 from paragent.tasks import TURNS_USED_UP, current_activity
 
 if TYPE_CHECKING:
     from paragent.envs import Environment
     from paragent.rollout.leases import Held, MachineDesk
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["FATAL", "REFUSED", "RolloutWorker", "check_agent"]
 
@@ -62,30 +62,30 @@ _SCORE_LIMIT = 600.0
 class RolloutWorker:
     """Builds an agent and an environment for one task, lets the one play in the other, scores, and cleans up.
 
-    `RolloutWorker(RolloutConfig(mode="math", model="demo")).run(Item("1", "Compute 2/3 + 1/6.", "5/6"))` plays a task by
+    `RolloutWorker(RolloutConfig(mode="math", model="demo")).run(BenchmarkTask("1", "Compute 2/3 + 1/6.", "5/6"))` plays a task by
     itself: without a file of tasks, and without a directory that keeps the result. An environment that needs a machine
     leases it from the pool at `pool_address`.
 
-    `run` and `play` always return a `Play`: whatever goes wrong is in it, told apart by whose fault it was.
+    `run` and `play` always return a `RolloutResult`: whatever goes wrong is in it, told apart by whose fault it was.
 
     Raises:
         UsageError: the configuration cannot work here; the message says what to change.
     """
 
-    def __init__(self, settings: RolloutConfig | PlaySettings) -> None:
+    def __init__(self, settings: RolloutConfig | RolloutSettings) -> None:
         if isinstance(settings, RolloutConfig):
             from paragent.rollout.prepare import play_settings  # not at the top: workers are given what it finds out
 
             settings = play_settings(settings)
         self.settings = settings
 
-    def run(self, item: Item, attempt: int = 1) -> Play:
+    def run(self, item: BenchmarkTask, attempt: int = 1) -> RolloutResult:
         """Play a task and wait for its end; a notebook may call it, too, although it has an event loop."""
         return run_to_the_end(self.play(item, attempt))
 
-    async def play(self, item: Item, attempt: int = 1) -> Play:
+    async def play(self, item: BenchmarkTask, attempt: int = 1) -> RolloutResult:
         """Play a task once."""
-        play = Play(item.id, attempt, PlayStatus.COMPLETED, worker=here())
+        play = RolloutResult(item.id, attempt, RolloutStatus.COMPLETED, worker=here())
         clock = WorkClock(self.settings.timeout)
         shown = UnderWay(item.id, attempt, clock)
         try:
@@ -103,11 +103,11 @@ class RolloutWorker:
             play.seconds, play.waited, play.ended = clock.worked, clock.waited, time.time()
         return play
 
-    async def _play(self, station: Station, item: Item, play: Play, shown: UnderWay) -> None:
+    async def _play(self, station: Station, item: BenchmarkTask, play: RolloutResult, shown: UnderWay) -> None:
         """Build, play, score and close; the machine, if there is one, goes back last."""
         settings, clock = self.settings, shown.clock
         environment: Environment | None = None
-        episode: PlayedEpisode | None = None
+        episode: RolloutEpisode | None = None
         held: Held | None = None
         async with contextlib.AsyncExitStack() as machines:
             try:
@@ -115,7 +115,7 @@ class RolloutWorker:
                 if environment.needs_machine:
                     held = await machines.enter_async_context(_desk(station, environment).lease(f"{here()} {item.id}"))
                 model = held.thinking(station.model) if held else station.model
-                episode = shown.episode = PlayedEpisode(environment, model, settings.max_turns, settings.max_retries)
+                episode = shown.episode = RolloutEpisode(environment, model, settings.max_turns, settings.max_retries)
                 reply_counter.set(episode.count)
                 async with held.guarded() if held else contextlib.nullcontext():
                     await self._perform(station, environment, episode, item, play, clock, held)
@@ -132,9 +132,9 @@ class RolloutWorker:
         self,
         station: Station,
         environment: Environment,
-        episode: PlayedEpisode,
-        item: Item,
-        play: Play,
+        episode: RolloutEpisode,
+        item: BenchmarkTask,
+        play: RolloutResult,
         clock: WorkClock,
         held: Held | None,
     ) -> None:
@@ -152,10 +152,10 @@ class RolloutWorker:
         clock.doing("scoring")
         await _score(station, environment, item, play, episode)
 
-    def _blame(self, play: Play, error: Exception, clock: WorkClock) -> None:
+    def _blame(self, play: RolloutResult, error: Exception, clock: WorkClock) -> None:
         limit = self.settings.timeout
         if isinstance(error, TimeoutError) and not isinstance(error, LeaseTimeout) and clock_ran_out(clock, limit):
-            play.status, play.kind = PlayStatus.TIMED_OUT, "time limit"
+            play.status, play.kind = RolloutStatus.TIMED_OUT, "time limit"
             play.error = f"worked longer than {limit:g} s"
         else:
             _blame(play, error)
@@ -194,10 +194,10 @@ def check_agent(found: Any) -> None:
         ConfigError: it cannot be constructed without arguments, or has no way to answer.
     """
     if not isinstance(found, type):
-        if not hasattr(found, "play") and not callable(found):
+        if not hasattr(found, "run_episode") and not callable(found):
             raise ConfigError(f"--agent names {found!r}, which is neither an agent nor a class of agents")
         return
-    if hasattr(found, "predict") and not hasattr(found, "play"):
+    if hasattr(found, "predict") and not hasattr(found, "run_episode"):
         return  # which arguments it is given depends on the environment
     try:
         _constructor(found).bind(None, **_constructor_arguments(found))
@@ -207,9 +207,11 @@ def check_agent(found: Any) -> None:
             "write a subclass that gives the rest"
         ) from None
     own_reply = getattr(found, "reply", None) is not AgentBase.reply if issubclass(found, AgentBase) else False
-    if not (hasattr(found, "play") or own_reply or ("__call__" in dir(found) and not issubclass(found, AgentBase))):
+    if not (
+        hasattr(found, "run_episode") or own_reply or ("__call__" in dir(found) and not issubclass(found, AgentBase))
+    ):
         raise ConfigError(
-            f"--agent: {found.__name__} has neither `play(episode)` nor, as a subclass of AgentBase, a `reply` of its own"
+            f"--agent: {found.__name__} has neither `run_episode(episode)` nor, as a subclass of AgentBase, a `reply` of its own"
         )
 
 
@@ -222,7 +224,7 @@ def _constructor_arguments(kind: type) -> dict[str, Any]:
     return {name: value for name, value in {"name": "agent"}.items() if name in _constructor(kind).parameters}
 
 
-def _agent(settings: PlaySettings, environment: Environment) -> Any:
+def _agent(settings: RolloutSettings, environment: Environment) -> Any:
     """Return a new agent for an environment that is open.
 
     Raises:
@@ -234,18 +236,18 @@ def _agent(settings: PlaySettings, environment: Environment) -> Any:
         found = import_object(settings.agent)
     except ModuleNotFoundError as error:
         raise UsageError(f"--agent: {error}") from error
-    if hasattr(found, "predict") and not hasattr(found, "play"):
+    if hasattr(found, "predict") and not hasattr(found, "run_episode"):
         if not isinstance(found, type):
             raise UsageError(f"--agent {settings.agent}: name the class; every rollout needs an agent of its own")
         return PredictingAgent(found, _known(settings, environment), getattr(environment.machine, "host", None))
     if isinstance(found, type):
         found = found(**_constructor_arguments(found))
-    if not hasattr(found, "play"):
+    if not hasattr(found, "run_episode"):
         require_agent(found, "--agent")
     return found
 
 
-def _known(settings: PlaySettings, environment: Environment) -> dict[str, Any]:
+def _known(settings: RolloutSettings, environment: Environment) -> dict[str, Any]:
     """Return what the constructors of agents for OSWorld's runner are given; what is not set is left to their defaults."""
     options, model = environment.options, settings.model
     names = ("action_space", "observation_type", "client_password", "screen_width", "screen_height")
@@ -262,14 +264,14 @@ def _known(settings: PlaySettings, environment: Environment) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-async def _let_play(agent: Any, episode: PlayedEpisode) -> Played:
+async def _let_play(agent: Any, episode: RolloutEpisode) -> AgentResult:
     """Have the agent play: itself if it can, else by one reply to the question."""
-    if hasattr(agent, "play"):
+    if hasattr(agent, "run_episode"):
         try:
-            played = await agent.play(episode)
+            played = await agent.run_episode(episode)
         except TurnsUsedUp:
-            return Played(episode.said_last(), TURNS_USED_UP)
-        return played if isinstance(played, Played) else Played(str(played))
+            return AgentResult(episode.said_last(), TURNS_USED_UP)
+        return played if isinstance(played, AgentResult) else AgentResult(str(played))
     episode.messages.append({"role": "user", "content": episode.question})
     if replies_async(agent):
         reply = await ask(agent, episode.question)
@@ -279,10 +281,12 @@ async def _let_play(agent: Any, episode: PlayedEpisode) -> Played:
             reply = await reply
     answer = str(answer_of(reply))
     episode.messages.append({"role": "assistant", "content": answer})
-    return Played(answer)
+    return AgentResult(answer)
 
 
-async def _score(station: Station, environment: Environment, item: Item, play: Play, episode: PlayedEpisode) -> None:
+async def _score(
+    station: Station, environment: Environment, item: BenchmarkTask, play: RolloutResult, episode: RolloutEpisode
+) -> None:
     """Score the answer by the environment and, if it does not know the metric that decides, by that metric."""
     assert play.answer is not None
     try:
@@ -300,25 +304,25 @@ async def _score(station: Station, environment: Environment, item: Item, play: P
         raise EnvironmentFailed(f"scoring took longer than {_SCORE_LIMIT:g} s") from error
 
 
-def _blame(play: Play, error: BaseException) -> None:
+def _blame(play: RolloutResult, error: BaseException) -> None:
     """Note an error by whose it is."""
     play.error = described(error)
     if isinstance(error, EndpointRefused | UsageError):
-        play.status, play.kind = PlayStatus.INFRASTRUCTURE, REFUSED
+        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, REFUSED
     elif isinstance(error, EndpointDown):
-        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "endpoint"
+        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, "endpoint"
     elif isinstance(error, PoolFailed | PoolStopped):
-        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "pool"
+        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, "pool"
     elif isinstance(error, LeaseLost | LeaseTimeout | MachineFailed):
-        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "machine"
+        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, "machine"
     elif isinstance(error, InfrastructureError):
-        play.status, play.kind = PlayStatus.INFRASTRUCTURE, "environment"
+        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, "environment"
     else:
-        play.status, play.kind = PlayStatus.FAILED, type(error).__name__
+        play.status, play.kind = RolloutStatus.FAILED, type(error).__name__
         play.error += "\n" + "".join(traceback.format_exception(error)[-4:])
 
 
-def _note(play: Play, episode: PlayedEpisode) -> None:
+def _note(play: RolloutResult, episode: RolloutEpisode) -> None:
     play.turns, play.tool_calls, play.requests = episode.turns, episode.tool_calls, episode.requests
     usage = episode.usage
     play.prompt_tokens = None if usage is None else usage["prompt_tokens"]

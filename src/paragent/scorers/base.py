@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["Ask", "Metric", "Score"]
 
@@ -40,7 +40,7 @@ class Metric(ABC):
         self.ask = ask
 
     @abstractmethod
-    async def score(self, item: Item, answer: str) -> Score:
+    async def score(self, item: BenchmarkTask, answer: str) -> Score:
         """Score an answer.
 
         Raises:

@@ -10,7 +10,7 @@ from paragent.errors import EnvironmentFailed
 from paragent.scorers.base import Metric, Score
 
 if TYPE_CHECKING:
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["LlmJudge"]
 
@@ -33,7 +33,7 @@ class LlmJudge(Metric):
     name = "llm_judge"
     needs_model = True
 
-    async def score(self, item: Item, answer: str) -> Score:
+    async def score(self, item: BenchmarkTask, answer: str) -> Score:
         if not item.references:
             return Score(None, "the item has no reference answer")
         if not answer.strip():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from paragent.scorers.base import Ask
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["Mathematics", "equal"]
 
@@ -54,7 +54,7 @@ class Mathematics(Metric):
         finally:
             await metric.close()
 
-    async def score(self, item: Item, answer: str) -> Score:
+    async def score(self, item: BenchmarkTask, answer: str) -> Score:
         if not item.references:
             return Score(None, "the item has no reference answer")
         try:

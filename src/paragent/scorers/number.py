@@ -10,7 +10,7 @@ from paragent.scorers.base import Metric, Score
 from paragent.scorers.text import final_answer
 
 if TYPE_CHECKING:
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["Numeric", "final_number", "same_number"]
 
@@ -46,7 +46,7 @@ class Numeric(Metric):
 
     name = "numeric"
 
-    async def score(self, item: Item, answer: str) -> Score:
+    async def score(self, item: BenchmarkTask, answer: str) -> Score:
         expected = [number for one in item.references if (number := final_number(one)) is not None]
         if not expected:
             return Score(None, "the reference has no number")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from paragent.scorers.base import Metric, Score
 
 if TYPE_CHECKING:
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["F1", "Contains", "ExactMatch", "contains", "exact_match", "f1", "final_answer", "normalised", "words"]
 
@@ -103,7 +103,7 @@ def contains(answer: str, reference: str) -> float:
 class _Compared(Metric):
     """The best score over all references, of what the message calls its answer."""
 
-    async def score(self, item: Item, answer: str) -> Score:
+    async def score(self, item: BenchmarkTask, answer: str) -> Score:
         if not item.references:
             return Score(None, "the item has no reference answer")
         final = final_answer(answer)

@@ -2,7 +2,7 @@
 
 from paragent.store.directory import RunDirectory, find_runs, pictures_of
 from paragent.store.journal import Journal
-from paragent.store.records import OwedRollout, Play, PlayStatus, StoredTask
+from paragent.store.records import OwedRollout, RolloutResult, RolloutStatus, StoredTask
 from paragent.store.summary import MACHINES, PRICES, Summary, final_failures, summarise
 
 __all__ = [
@@ -10,8 +10,8 @@ __all__ = [
     "PRICES",
     "Journal",
     "OwedRollout",
-    "Play",
-    "PlayStatus",
+    "RolloutResult",
+    "RolloutStatus",
     "RunDirectory",
     "StoredTask",
     "Summary",

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paragent._internal.text import well_formed
 from paragent.errors import RunBusy, StoreFailed, UsageError
 from paragent.store.journal import Journal
-from paragent.store.records import Play, storable_files
+from paragent.store.records import RolloutResult, storable_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,7 +40,9 @@ __all__ = ["RunDirectory", "find_runs", "pictures_of", "plain_name", "result_lin
 _JOURNAL = "journal.sqlite"
 _LONGEST_NAME = 160
 """Bytes of a name, before what is added to it; file systems allow 255."""
-_SHOWN = [field.name for field in fields(Play) if field.name not in {"decides", "trajectory", "files", "number"}]
+_SHOWN = [
+    field.name for field in fields(RolloutResult) if field.name not in {"decides", "trajectory", "files", "number"}
+]
 
 
 class RunDirectory:
@@ -112,13 +114,13 @@ class RunDirectory:
             self._take_lock()
         self.journal = Journal(self.path / _JOURNAL)
 
-    def append_results(self, plays: Iterable[Play]) -> None:
+    def append_results(self, plays: Iterable[RolloutResult]) -> None:
         """Add lines to results.jsonl for those who follow it; it is the journal that counts."""
         with self._guarded():
             self._results.writelines(result_line(play) for play in plays if play.decides)
             self._results.flush()
 
-    def keep_files(self, plays: Iterable[Play]) -> None:
+    def keep_files(self, plays: Iterable[RolloutResult]) -> None:
         """Write the pictures and recordings of plays, before their results are recorded, and let go of them."""
         with self._guarded():
             for play in plays:
@@ -238,7 +240,7 @@ def plain_name(name: str) -> str:
     return f"{plain.decode(errors='ignore')}-{sha256(encoded).hexdigest()[:12]}"
 
 
-def result_line(play: Play) -> str:
+def result_line(play: RolloutResult) -> str:
     """Return a result as a line of JSON."""
     return json.dumps({name: getattr(play, name) for name in _SHOWN}, ensure_ascii=False) + "\n"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from paragent.store.journal import Journal
-    from paragent.store.records import Play
+    from paragent.store.records import RolloutResult
 
 __all__ = ["FORMATS", "export"]
 
@@ -39,7 +39,7 @@ def export(journal: Journal, form: str, target: Path) -> int:
     return FORMATS[form](journal, target)
 
 
-def _full(journal: Journal) -> Iterator[tuple[dict[str, Any], Play, dict[str, Any]]]:
+def _full(journal: Journal) -> Iterator[tuple[dict[str, Any], RolloutResult, dict[str, Any]]]:
     """Yield the task, the result and the trajectory of each result."""
     for number, play in journal.results():
         task = journal.task(play.task)

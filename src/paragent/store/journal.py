@@ -16,7 +16,15 @@ from urllib.parse import quote
 
 from paragent._internal.text import well_formed
 from paragent.errors import StoreFailed
-from paragent.store.records import OwedRollout, Play, PlayStatus, StoredTask, finite, make_storable, unpack_trajectory
+from paragent.store.records import (
+    OwedRollout,
+    RolloutResult,
+    RolloutStatus,
+    StoredTask,
+    finite,
+    make_storable,
+    unpack_trajectory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +49,7 @@ CREATE TABLE trajectories (play INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE sessions (number INTEGER PRIMARY KEY, started REAL NOT NULL, seconds REAL NOT NULL, results INTEGER NOT NULL);
 """
 _VERSION = "2"
-_COLUMNS = [field.name for field in fields(Play) if field.name not in {"trajectory", "files", "number"}]
+_COLUMNS = [field.name for field in fields(RolloutResult) if field.name not in {"trajectory", "files", "number"}]
 _INSERT = f"INSERT INTO plays (number, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))})"  # noqa: S608 - names from above
 _PAGE = 500
 """Rows that a long query reads at a time: it never holds a snapshot open, so the write-ahead log does not grow."""
@@ -76,7 +84,9 @@ class Journal:
             db.executescript(f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('version', '{_VERSION}'); COMMIT;")  # noqa: S608 - as above
         self._last = db.execute("SELECT coalesce(max(number), 0) FROM plays").fetchone()[0]
         self._undecided = set(
-            db.execute("SELECT task, attempt FROM plays WHERE decides = 1 AND status = ?", [PlayStatus.INFRASTRUCTURE])
+            db.execute(
+                "SELECT task, attempt FROM plays WHERE decides = 1 AND status = ?", [RolloutStatus.INFRASTRUCTURE]
+            )
         )
         """Rollouts whose result is a failure of infrastructure, which a new play replaces."""
 
@@ -95,7 +105,7 @@ class Journal:
                 ((task.id, task.digest, well_formed(json.dumps(task.body, ensure_ascii=False))) for task in tasks),
             )
 
-    def record(self, plays: Sequence[Play]) -> None:
+    def record(self, plays: Sequence[RolloutResult]) -> None:
         """Make plays durable: when this returns, they are on the disk.
 
         Values that cannot be stored are left out, see `make_storable`. Recording the same objects again changes nothing, so that
@@ -120,17 +130,17 @@ class Journal:
             bodies = [(play.number, play.trajectory) for play in new if play.trajectory is not None]
             self._db.executemany("INSERT INTO trajectories VALUES (?, ?)", bodies)
         for play in plays:
-            if play.decides and play.status is PlayStatus.INFRASTRUCTURE:
+            if play.decides and play.status is RolloutStatus.INFRASTRUCTURE:
                 self._undecided.add((play.task, play.attempt))
             elif play.decides:
                 self._undecided.discard((play.task, play.attempt))
 
-    def _has_number(self, play: Play) -> bool:
+    def _has_number(self, play: RolloutResult) -> bool:
         """Return whether this very play is recorded."""
         query = "SELECT 1 FROM plays WHERE number = ? AND task = ? AND attempt = ?"
         return self._db.execute(query, [play.number, play.task, play.attempt]).fetchone() is not None
 
-    def reopen(self, statuses: Sequence[PlayStatus]) -> int:
+    def reopen(self, statuses: Sequence[RolloutStatus]) -> int:
         """Have rollouts played again whose result has one of these statuses; return how many."""
         marks = ", ".join("?" * len(statuses))
         with self._transaction("reopen results"):
@@ -185,7 +195,7 @@ class Journal:
         for attempt in range(1, attempts + 1):
             after = 0
             while True:
-                given = {"attempt": attempt, "after": after, "broken": PlayStatus.INFRASTRUCTURE, "page": _PAGE}
+                given = {"attempt": attempt, "after": after, "broken": RolloutStatus.INFRASTRUCTURE, "page": _PAGE}
                 page = self._db.execute(query, given).fetchall()
                 for _, task, body, plays in page:
                     yield OwedRollout(task, attempt, plays, json.loads(body))
@@ -198,7 +208,7 @@ class Journal:
         tasks = self.count_tasks()
         decided = self._db.execute(
             "SELECT count(*) FROM plays WHERE decides = 1 AND status != ? AND attempt <= ?",
-            [PlayStatus.INFRASTRUCTURE, attempts],
+            [RolloutStatus.INFRASTRUCTURE, attempts],
         ).fetchone()[0]
         return int(tasks * attempts - decided)
 
@@ -206,7 +216,7 @@ class Journal:
         """Return how many tasks the run has."""
         return int(self._db.execute("SELECT count(*) FROM tasks").fetchone()[0])
 
-    def results(self, where: str = "decides = 1", values: Sequence[Any] = ()) -> Iterator[tuple[int, Play]]:
+    def results(self, where: str = "decides = 1", values: Sequence[Any] = ()) -> Iterator[tuple[int, RolloutResult]]:
         """Yield plays and their numbers in the order in which they ended, without trajectories; page by page."""
         after = 0
         query = f"SELECT number, {', '.join(_COLUMNS)} FROM plays WHERE number > ? AND {where} ORDER BY number LIMIT {_PAGE}"  # noqa: S608 - our own text
@@ -283,14 +293,14 @@ class Journal:
                 raise
 
 
-def _row(play: Play) -> list[Any]:
+def _row(play: RolloutResult) -> list[Any]:
     values = {name: getattr(play, name) for name in _COLUMNS}
     return [play.number, *(values | {"scores": json.dumps(play.scores)}).values()]
 
 
-def _play(row: Sequence[Any]) -> Play:
+def _play(row: Sequence[Any]) -> RolloutResult:
     values = dict(zip(_COLUMNS, row, strict=True))
     values["scores"] = json.loads(values["scores"])
-    values["status"] = PlayStatus(values["status"])
+    values["status"] = RolloutStatus(values["status"])
     values["decides"] = bool(values["decides"])
-    return Play(**values)
+    return RolloutResult(**values)

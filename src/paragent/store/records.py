@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = [
     "UNSTORABLE",
     "OwedRollout",
-    "Play",
-    "PlayStatus",
+    "RolloutResult",
+    "RolloutStatus",
     "StoredTask",
     "finite",
     "make_storable",
@@ -34,7 +34,7 @@ UNSTORABLE = "unstorable"
 _LONGEST_REASON = 160
 
 
-class PlayStatus(StrEnum):
+class RolloutStatus(StrEnum):
     """How a play of a rollout ended. The first three decide the rollout for good; the last leaves it owed."""
 
     COMPLETED = "completed"
@@ -70,12 +70,12 @@ class OwedRollout:
 
 
 @dataclass(slots=True)
-class Play:
+class RolloutResult:
     """One play of one rollout, from its start to its end."""
 
     task: str
     attempt: int
-    status: PlayStatus
+    status: RolloutStatus
     decides: bool = True
     """Whether this is the result of the rollout, and not a play that another one followed."""
     score: float | None = None
@@ -136,7 +136,7 @@ def unpack_trajectory(body: bytes) -> Any:
     return json.loads(zlib.decompress(body))
 
 
-def make_storable(play: Play) -> None:
+def make_storable(play: RolloutResult) -> None:
     """Change a play so that the journal can take it: each value that it cannot take is left out, and `error` says why.
 
     Answers, scores and texts of errors come from models, agents, environments and metrics, so anything may be in them. A
@@ -152,14 +152,14 @@ def make_storable(play: Play) -> None:
         play.scores[name] = _kept(notes, _real, name, value, None)
     if play.trajectory is not None:
         play.trajectory = _kept(notes, _bytes, "trajectory", play.trajectory, None)
-    if had_score and play.score is None and play.status is PlayStatus.COMPLETED:
-        play.status, play.kind = PlayStatus.FAILED, UNSTORABLE
+    if had_score and play.score is None and play.status is RolloutStatus.COMPLETED:
+        play.status, play.kind = RolloutStatus.FAILED, UNSTORABLE
         play.error = "\n".join(filter(None, [f"the result cannot be stored: {'; '.join(notes)}", play.error]))
     else:
         _add(play, notes)
 
 
-def storable_files(play: Play) -> dict[str, bytes]:
+def storable_files(play: RolloutResult) -> dict[str, bytes]:
     """Return the files of a play by names that can be written; those that are left out are named in `error`."""
     notes: list[str] = []
     files = {}
@@ -171,7 +171,7 @@ def storable_files(play: Play) -> dict[str, bytes]:
     return files
 
 
-def _add(play: Play, notes: list[str]) -> None:
+def _add(play: RolloutResult, notes: list[str]) -> None:
     """Say in the play's error what was left out; an error that is not text is left to `make_storable`."""
     if notes and isinstance(play.error, str):
         play.error = "\n".join(filter(None, [play.error, f"left out: {'; '.join(notes)}"]))
@@ -233,13 +233,13 @@ def _bytes(name: str, value: Any) -> bytes:  # noqa: ARG001 - the form of a read
     return bytes(value)
 
 
-def _status(name: str, value: Any) -> PlayStatus:  # noqa: ARG001 - the form of a reader
-    return PlayStatus(value)
+def _status(name: str, value: Any) -> RolloutStatus:  # noqa: ARG001 - the form of a reader
+    return RolloutStatus(value)
 
 
 _COUNTS = ("attempt", "turns", "tool_calls", "requests")
 _COLUMNS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
-    "status": (_status, PlayStatus.FAILED),
+    "status": (_status, RolloutStatus.FAILED),
     **dict.fromkeys(("ending", "kind", "error", "worker"), (_text, "")),
     "task": (_text, ""),
     "answer": (_text, None),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paragent.store.compare import Z
-from paragent.store.records import PlayStatus, reason_of
+from paragent.store.records import RolloutStatus, reason_of
 from paragent.tasks import TURNS_USED_UP
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def summarise(journal: Journal, attempts: int) -> Summary:
         rollouts=tasks * attempts,
         done=sum(statuses.values()),
         owed=journal.count_owed(attempts),
-        statuses={str(status): statuses.get(status, 0) for status in PlayStatus},
+        statuses={str(status): statuses.get(status, 0) for status in RolloutStatus},
         failures=_failures(journal),
         reasons=_reasons(journal),
         pass_at=_pass_at(journal, attempts) if attempts > 1 else {},
@@ -127,7 +127,7 @@ def _unscored(journal: Journal) -> int:
         "WHERE decides = 1 AND status = ? AND score IS NULL "
         "AND (coalesce(json_extract(t.body, '$.answer'), '[]') != '[]' "
         "OR EXISTS (SELECT 1 FROM plays WHERE decides = 1 AND score IS NOT NULL))",
-        [PlayStatus.COMPLETED],
+        [RolloutStatus.COMPLETED],
     )
     return int(count)
 
@@ -145,7 +145,7 @@ def _reasons(journal: Journal) -> dict[str, str]:
 def final_failures(journal: Journal) -> dict[str, int]:
     """Return the results without success that no new session plays again, by what failed."""
     query = "SELECT kind, count(*) FROM plays WHERE decides = 1 AND kind != '' AND status != ? GROUP BY kind"
-    return dict(journal.rows(query, [PlayStatus.INFRASTRUCTURE]))
+    return dict(journal.rows(query, [RolloutStatus.INFRASTRUCTURE]))
 
 
 def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
@@ -154,9 +154,9 @@ def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
         "SELECT count(*), total(n), total(s), total(scored), total(s * s), total(s * n), total(n * n) FROM ("
         "SELECT count(*) AS n, total(score) AS s, count(score) AS scored FROM plays "
         "WHERE decides = 1 AND (score IS NOT NULL OR status != ?) GROUP BY task)",
-        [PlayStatus.COMPLETED],
+        [RolloutStatus.COMPLETED],
     )
-    played = counted - statuses.get(PlayStatus.INFRASTRUCTURE, 0)
+    played = counted - statuses.get(RolloutStatus.INFRASTRUCTURE, 0)
     mean = total / counted if counted else None
     error = None
     if mean is not None and tasks > 1:

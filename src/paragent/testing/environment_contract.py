@@ -4,7 +4,7 @@
 
     class TestMine(EnvironmentContract):
         environment = "my_package.envs:Mine"
-        item = Item("a", "What is 1 + 1?", "2")
+        item = BenchmarkTask("a", "What is 1 + 1?", "2")
         right, wrong = "Answer: 2", "Answer: 3"
         a_call = ("calculator", {"expression": "1 + 1"})
 """
@@ -15,14 +15,14 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from paragent.envs import Environment, Shared, environment_class, open_environment
+from paragent.envs import Environment, SharedResources, environment_class, open_environment
 from paragent.errors import ConfigError
 from paragent.scorers import METRICS, open_metric
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["EnvironmentContract"]
 
@@ -34,7 +34,7 @@ class EnvironmentContract:
 
     environment: ClassVar[str | type[Environment]]
     options: ClassVar[Mapping[str, Any]] = {}
-    item: ClassVar[Item]
+    item: ClassVar[BenchmarkTask]
     right: ClassVar[str]
     """A final message that deserves the full score for `item`."""
     wrong: ClassVar[str]
@@ -42,7 +42,7 @@ class EnvironmentContract:
     a_call: ClassVar[tuple[str, Mapping[str, Any]]]
     """A tool call that succeeds right after `open`."""
 
-    def open(self, shared: Shared | None = None) -> Environment:
+    def open(self, shared: SharedResources | None = None) -> Environment:
         """Return the environment under test."""
         return open_environment(self.environment, self.options, shared=shared)
 
@@ -179,14 +179,14 @@ class EnvironmentContract:
     # --- many at a time ------------------------------------------------------------------------------------------------
 
     def test_attempts_that_share_a_worker_do_not_disturb_each_other(self) -> None:
-        async def attempt(shared: Shared, number: int) -> None:
+        async def attempt(shared: SharedResources, number: int) -> None:
             async with self.open(shared) as environment:
                 await environment.open(self.item, self.machine())
                 if number % 3:
                     assert not (await environment.call(*self.a_call)).error
 
         async def worker() -> None:
-            async with Shared() as shared:
+            async with SharedResources() as shared:
                 await asyncio.gather(*(attempt(shared, number) for number in range(8)))
 
         _run(worker())

@@ -16,7 +16,7 @@ from paragent.subprocesses import CallFailed, Helpers
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 require("sympy")
 
@@ -69,7 +69,7 @@ class MathEnvironment(Environment):
         if self.options.python:
             await self._programs.check()
 
-    async def open(self, item: Item, machine: Any = None) -> str:
+    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
         await self._programs.open(item, machine)
         return await super().open(item, machine)
 
@@ -100,7 +100,7 @@ class MathEnvironment(Environment):
         return value if len(value) <= _LONGEST else f"{value[:_LONGEST]} ... ({len(value)} characters in all)"
 
     async def score(
-        self, item: Item, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+        self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
         metric = await self.shared.get(Mathematics.name, Mathematics.running)
         value = (await metric.score(item, answer)).value

@@ -20,7 +20,7 @@ from paragent.subprocesses import Limits
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["PyEnvironment", "PyOptions", "hidden_tests", "program_in", "readings"]
 
@@ -44,7 +44,7 @@ def _defines(code: str, name: str) -> bool:
     )
 
 
-def readings(item: Item, answer: str) -> list[str]:
+def readings(item: BenchmarkTask, answer: str) -> list[str]:
     """Return the programs that an answer may mean, the likeliest first; the first that is valid Python is meant.
 
     HumanEval's questions end within a function. An answer may be the whole function or its body, and a body may have lost
@@ -61,7 +61,7 @@ def readings(item: Item, answer: str) -> list[str]:
     return [item.question + code, f"{item.question}\n{body}", f"{item.question}\n    {code.lstrip()}"]
 
 
-def hidden_tests(item: Item) -> str | None:
+def hidden_tests(item: BenchmarkTask) -> str | None:
     """Return the code that fails if an answer is wrong; None if the item has none.
 
     Read are HumanEval's `test` (with `entry_point`) and MBPP's `test_list` (with `test_setup_code`).
@@ -145,7 +145,7 @@ class PyEnvironment(Environment):
         return ToolResult("\n".join(told) or "(no output)", error=bool(ended.error), extras={"lost": ended.lost})
 
     async def score(
-        self, item: Item, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+        self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
         tests = hidden_tests(item)
         if tests is not None:
@@ -155,7 +155,7 @@ class PyEnvironment(Environment):
         given = await self._given_output(answer)
         return {"passed": float(any(_same_output(given, reference) for reference in item.references))}
 
-    async def _passes(self, item: Item, answer: str, tests: str) -> bool:
+    async def _passes(self, item: BenchmarkTask, answer: str, tests: str) -> bool:
         """Run the program, then the tests, which it has not seen until then, in an interpreter of their own."""
         interpreter = self._new_interpreter()
         try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from paragent.envs.rag.embedding import Vectors
     from paragent.envs.rag.index import Index
-    from paragent.tasks import Item
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["RagEnvironment", "RagOptions", "citation", "cited", "expected_documents", "shared_index"]
 
@@ -31,7 +31,7 @@ _BRACKETS = re.compile(r"\[([^\[\]\n]{1,300})\]")
 _KEYS = ("documents", "document", "evidence", "supporting_facts", "source", "sources")
 
 
-def expected_documents(item: Item) -> set[str]:
+def expected_documents(item: BenchmarkTask) -> set[str]:
     """Return the documents that support the answer, as ids or titles; empty if the benchmark does not say.
 
     Read is the first of `documents`, `document`, `evidence`, `supporting_facts`, `source` and `sources`; as a text, a list of
@@ -51,7 +51,7 @@ def cited(answer: str) -> set[str]:
     return {_plain(part) for found in _BRACKETS.findall(answer) for part in re.split(r"[;,]", found) if part.strip()}
 
 
-def citation(item: Item, answer: str) -> float | None:
+def citation(item: BenchmarkTask, answer: str) -> float | None:
     """Return the F1 of the documents cited against those expected, so that citing all of them does not help.
 
     None if the benchmark does not say which are expected.
@@ -146,7 +146,7 @@ class RagEnvironment(Environment):
             )
         await self._vectors(await self._index())
 
-    async def open(self, item: Item, machine: Any = None) -> str:
+    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
         await self.check()
         return await super().open(item, machine)
 
@@ -186,7 +186,7 @@ class RagEnvironment(Environment):
         return f"[{found.id}] {found.title} (page {page} of {pages})\n{found.text[(page - 1) * _PAGE : page * _PAGE]}"
 
     async def score(
-        self, item: Item, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+        self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
         scores = {}
         if item.references:
