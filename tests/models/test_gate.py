@@ -16,9 +16,9 @@ from paragent import RolloutConfig, run_parallel_rollout
 from paragent._internal.clock import ManualClock
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import GatePlace
-from paragent.models.rate_limit.client import GateMember
+from paragent.models.rate_limit.client import RateLimitClient
 from paragent.models.rate_limit.limiter import Limiter, Report, SharedLimit, divide, withheld
-from paragent.models.rate_limit.server import GateServer
+from paragent.models.rate_limit.server import RateLimitServer
 from paragent.rollout.live_status import Tally
 from paragent.testing import Fault, OpenAIServer, Script
 from paragent.testing.programs import wait_until
@@ -131,7 +131,7 @@ def test_two_workers_share_one_limit() -> None:
     async def both(place: GatePlace, url: str) -> None:
         await asyncio.gather(ask(place, url), ask(place, url))
 
-    with OpenAIServer(Script(latency=0.05, most_at_once=4)) as server, GateServer(16) as gate:
+    with OpenAIServer(Script(latency=0.05, most_at_once=4)) as server, RateLimitServer(16) as gate:
         assert gate.pressure() == (0, 0)
         assert "secret" not in repr(gate.place)
         asyncio.run(both(gate.place, server.url))
@@ -143,10 +143,10 @@ def test_two_workers_share_one_limit() -> None:
 def test_each_model_has_a_limit_of_its_own() -> None:
     shares: dict[str, int | None] = {}
 
-    def member(place: GatePlace, model: str) -> GateMember:
-        return GateMember(place, model, 8, lambda: (8, 8), lambda share, _: shares.update({model: share}))
+    def member(place: GatePlace, model: str) -> RateLimitClient:
+        return RateLimitClient(place, model, 8, lambda: (8, 8), lambda share, _: shares.update({model: share}))
 
-    with GateServer(8) as gate:
+    with RateLimitServer(8) as gate:
         members = [member(gate.place, model) for model in "ab"]
         wait_until(lambda: shares == {"a": 8, "b": 8} and gate.pressure() == (16, 16))
         for one in members:
@@ -210,7 +210,7 @@ class Participant:
     def __init__(self, place: GatePlace, most: int) -> None:
         self.limiter = Limiter(most, ManualClock())
         self.heard: list[int | None] = []
-        self.member = GateMember(place, "m", most, lambda: (self.limiter.in_flight, most), self._changed)
+        self.member = RateLimitClient(place, "m", most, lambda: (self.limiter.in_flight, most), self._changed)
 
     def _changed(self, share: int | None, closed: float) -> None:
         self.heard.append(share)
@@ -221,7 +221,7 @@ class Participant:
 
 
 def test_a_burst_of_refusals_at_one_worker_lowers_its_share_for_a_moment_only() -> None:
-    with GateServer(100) as gate:
+    with RateLimitServer(100) as gate:
         workers = [Participant(gate.place, 25) for _ in range(4)]
         wait_until(lambda: all(worker.heard and worker.limiter.limit == 25 for worker in workers))
         for worker in workers:
@@ -247,7 +247,7 @@ def test_each_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> Non
         take_in(self, worker, report)
 
     monkeypatch.setattr(SharedLimit, "report", noted)
-    with GateServer(8) as gate:
+    with RateLimitServer(8) as gate:
         worker = Participant(gate.place, 8)
         wait_until(lambda: bool(worker.heard) and bool(reports))
         member = worker.member
@@ -267,17 +267,17 @@ def test_each_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_member_whose_own_code_fails_leaves_its_worker_to_decide_and_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("paragent.models.rate_limit.client._PAUSE", 0.1)
-    with GateServer(8) as gate:
+    monkeypatch.setattr("paragent.models.rate_limit.client._RECONNECT_SECONDS", 0.1)
+    with RateLimitServer(8) as gate:
         worker = Participant(gate.place, 8)
         wait_until(lambda: worker.heard == [8])
-        original = GateMember._report
+        original = RateLimitClient._report
 
-        def failing(self: GateMember) -> Report:
-            monkeypatch.setattr(GateMember, "_report", original)
+        def failing(self: RateLimitClient) -> Report:
+            monkeypatch.setattr(RateLimitClient, "_report", original)
             raise MemoryError
 
-        monkeypatch.setattr(GateMember, "_report", failing)
+        monkeypatch.setattr(RateLimitClient, "_report", failing)
         wait_until(lambda: worker.heard[-2:] == [None, 8])
         worker.member.close()
         wait_until(lambda: worker.heard[-1] is None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from paragent.models.base import GatePlace
-    from paragent.models.rate_limit.client import GateMember
+    from paragent.models.rate_limit.client import RateLimitClient
 
 __all__ = ["OpenAIChat", "assemble"]
 
@@ -103,7 +103,7 @@ class OpenAIChat(Model):
         self._queue: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         """Calls the queue when a place becomes free by itself."""
-        self._member: GateMember | None = None
+        self._member: RateLimitClient | None = None
 
     def pressure(self) -> tuple[int, int]:
         """Return what the limiter counts."""
@@ -171,7 +171,7 @@ class OpenAIChat(Model):
 
     def _join(self, gate: GatePlace) -> None:
         """Share the endpoint's limit with the other workers of the run; until somebody answers there, decide alone."""
-        from paragent.models.rate_limit.client import GateMember
+        from paragent.models.rate_limit.client import RateLimitClient
 
         loop, settings = asyncio.get_running_loop(), self.settings
 
@@ -182,7 +182,7 @@ class OpenAIChat(Model):
         def state() -> tuple[int, int]:
             return self._limiter.in_flight, self._limiter.in_flight + len(self._queue)
 
-        self._member = GateMember(gate, settings.name, settings.most_requests, state, changed)
+        self._member = RateLimitClient(gate, settings.name, settings.most_requests, state, changed)
 
     def _follow(self, share: int | None, closed: float) -> None:
         if share is None:

@@ -228,9 +228,9 @@ class Session:
         if self.prepared.engine.workers == 1 or self._config.model in MODELS.names():
             yield settings
             return
-        from paragent.models.rate_limit.server import GateServer
+        from paragent.models.rate_limit.server import RateLimitServer
 
-        with GateServer(self._config.num_rollouts, self._config.own_address) as gate:
+        with RateLimitServer(self._config.num_rollouts, self._config.own_address) as gate:
             self._pressure = gate.pressure
             model, judge = (replace(one, gate=gate.place) for one in (settings.model, settings.judge))
             yield replace(settings, model=model, judge=judge)

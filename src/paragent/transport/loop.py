@@ -1,6 +1,6 @@
-"""The one event loop of a process on which all gRPC traffic runs, in a thread of its own.
+"""The I/O loop: one event loop per process, in its own thread, that runs all gRPC traffic.
 
-User code never runs here, so nothing that a user's code does can keep a connection from answering.
+User code never runs on it, so user code cannot keep a connection from answering.
 """
 
 from __future__ import annotations
@@ -11,23 +11,27 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paragent._internal.threads import run_loop, start_thread, write_traceback
+from paragent.errors import ServerLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
 
-__all__ = ["io_loop", "on_failure", "run"]
+__all__ = ["io_loop", "on_failure", "run", "submit"]
 
 T = TypeVar("T")
 
 _lock = threading.Lock()
 """Makes the loop start once."""
 _loop: asyncio.AbstractEventLoop | None = None
-_told: list[Callable[[str, BaseException], object]] = []
-"""Who is told if the loop ends unexpectedly."""
+_callbacks: list[Callable[[str, BaseException], object]] = []
+"""Called if the loop ends unexpectedly."""
+_submitted: set[Future[Any]] = set()
+"""Futures of `submit` that are not done. Adding and discarding are single operations, so no lock is needed."""
 
 
 def io_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop; the first call starts its thread."""
+    """Return the I/O loop; the first call starts its thread."""
     global _loop
     if _loop is None:
         with _lock:
@@ -38,30 +42,47 @@ def io_loop() -> asyncio.AbstractEventLoop:
     return _loop
 
 
-def on_failure(tell: Callable[[str, BaseException], object]) -> None:
-    """Have `tell` called with the thread's name and the error if the loop ever ends; telling it twice does nothing.
+def on_failure(callback: Callable[[str, BaseException], object]) -> None:
+    """Call `callback` with the thread's name and the error if the loop ends unexpectedly. Registering twice has no effect.
 
-    A client fails what waits for an answer, a server ends its process. The next use of the loop starts another one.
+    Clients use it to fail calls that wait for an answer, servers to end their process. The next use of the loop starts a
+    new one. Work that was started with `submit` or `run` fails without a callback.
     """
-    if tell not in _told:
-        _told.append(tell)
+    if callback not in _callbacks:
+        _callbacks.append(callback)
 
 
 def _failed(name: str, error: BaseException) -> None:
     global _loop
-    write_traceback(f"the thread {name!r} ended unexpectedly; what waits for a server fails", error)
+    write_traceback(f"the thread {name!r} ended unexpectedly; calls that wait for a server fail", error)
     _loop = None
-    for tell in _told:
-        tell(name, error)
+    for callback in _callbacks:
+        callback(name, error)
+    for future in list(_submitted):
+        if not future.done():
+            reason = f"the connection broke: the thread {name!r} ended with {type(error).__name__}"
+            future.set_exception(ServerLost(reason))
+
+
+def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Run `work` on the loop; may be called from any thread.
+
+    The future raises `ServerLost` if the loop ends before the work does.
+    """
+    future = asyncio.run_coroutine_threadsafe(work, io_loop())
+    _submitted.add(future)
+    future.add_done_callback(_submitted.discard)
+    return future
 
 
 def run(work: Coroutine[Any, Any, T], timeout: float) -> T:
     """Run `work` on the loop and wait for it from another thread.
 
     Raises:
-        TimeoutError: it took longer than `timeout` seconds; it is cancelled.
+        TimeoutError: it took longer than `timeout` seconds and was cancelled.
+        ServerLost: the loop ended unexpectedly.
     """
-    future = asyncio.run_coroutine_threadsafe(work, io_loop())
+    future = submit(work)
     try:
         return future.result(timeout)
     except TimeoutError:
@@ -69,10 +90,11 @@ def run(work: Coroutine[Any, Any, T], timeout: float) -> T:
         raise
 
 
-def _forget() -> None:
+def _reset_after_fork() -> None:
     global _loop, _lock
     _loop = None
     _lock = threading.Lock()
+    _submitted.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset_after_fork)

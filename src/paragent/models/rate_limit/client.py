@@ -1,11 +1,9 @@
-"""A worker's end: tells what its requests meet, and hears how many it may have in flight."""
+"""Rate limit client: a worker reports its requests and receives its share of the run's rate limit."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from paragent._internal.threads import write_traceback
@@ -15,34 +13,34 @@ from paragent.models.rate_limit.server import SERVICE
 from paragent.transport.address import Address
 from paragent.transport.auth import Token
 from paragent.transport.client import connect
-from paragent.transport.loop import io_loop
+from paragent.transport.json_calls import JsonConnection
+from paragent.transport.loop import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
     from paragent.models.base import GatePlace
-    from paragent.transport.client import ClientStream
 
-__all__ = ["GateMember"]
+__all__ = ["RateLimitClient"]
 
-_INTERVAL = 0.1
-"""Seconds between two reports: a tenth of the time for which a cut is not followed by another."""
+_REPORT_SECONDS = 0.1
+"""Seconds between two reports: a tenth of the time after one cut in which no other cut follows."""
 _CONNECT_SECONDS = 5.0
-_PAUSE = 2.0
-"""Seconds before a connection that broke is tried again; meanwhile the worker decides by itself."""
+_RECONNECT_SECONDS = 2.0
+"""Seconds before a broken connection is tried again. Until then the worker decides by itself."""
 
 
-class GateMember:
-    """Takes part for one model of one worker; everything but the constructor and `close` may be called from any thread.
+class RateLimitClient:
+    """Shares the rate limit of one model for one worker. All methods may be called from any thread.
 
     Args:
-        place: where to take part.
-        model: whose quota it is about.
+        place: the address and the secret of the server.
+        model: the name of the model; each model has its own limit.
         most: requests at a time that this worker can use.
-        state: returns how many requests are in flight, and how many of them there are with those that wait.
-        changed: told a share and for how many seconds to keep still; a share of None: decide alone. Called on the
-            connection's own thread.
+        state: returns how many requests are in flight, and how many are in flight or waiting.
+        changed: called with the share of this worker and the seconds in which to send no request. A share of None means
+            that the worker decides by itself. Called on the I/O loop.
     """
 
     def __init__(
@@ -56,31 +54,48 @@ class GateMember:
         self._place, self._hello = place, {"model": model, "most": most}
         self._state, self._changed = state, changed
         self._lock = threading.Lock()
-        """Protects what happened since the last report."""
+        """Protects the counts since the last report, and `_closed` together with `_work`."""
         self._answered = self._refused = self._troubled = 0
         self._retry_after = self._seconds = 0.0
-        self._work: Future[None] = asyncio.run_coroutine_threadsafe(self._take_part(), io_loop())
+        self._closed = False
+        self._work: Future[None]
+        self._start()
 
     def answered(self, seconds: float) -> None:
-        """The endpoint answered after so many seconds."""
+        """Count an answer of the endpoint, which took `seconds`."""
         with self._lock:
             self._answered += 1
             self._seconds += seconds
 
     def throttled(self, retry_after: float | None) -> None:
-        """The endpoint asked for fewer requests."""
+        """Count a request that the endpoint refused because there were too many."""
         with self._lock:
             self._refused += 1
             self._retry_after = max(self._retry_after, retry_after or 0.0)
 
     def troubled(self) -> None:
-        """The endpoint failed by its own fault."""
+        """Count a server error of the endpoint."""
         with self._lock:
             self._troubled += 1
 
     def close(self) -> None:
-        """Take no part any more."""
+        """Disconnect."""
+        with self._lock:
+            self._closed = True
         self._work.cancel()
+
+    def _start(self, pause: float = 0.0) -> None:
+        """Run on the I/O loop; start again, after a pause, if that loop ends unexpectedly."""
+        with self._lock:
+            if self._closed:
+                return
+            self._work = submit(self._stay_connected(pause))
+        self._work.add_done_callback(self._work_ended)
+
+    def _work_ended(self, work: Future[None]) -> None:
+        if not work.cancelled():
+            self._changed(None, 0.0)
+            self._start(_RECONNECT_SECONDS)
 
     def _report(self) -> Report:
         in_flight, wanted = self._state()
@@ -92,46 +107,45 @@ class GateMember:
             self._retry_after = self._seconds = 0.0
         return report
 
-    async def _take_part(self) -> None:
+    async def _stay_connected(self, pause: float) -> None:
+        await asyncio.sleep(pause)
         while True:
             try:
-                await self._join()
+                await self._exchange()
             except ParagentError:
-                pass  # the server is gone, or not there yet
-            except Exception as error:  # noqa: BLE001 - a worker that hears nothing any more must not wait for its share
+                pass  # the server has ended or has not started yet
+            except Exception as error:  # noqa: BLE001 - the worker must not keep a share that nobody updates
                 write_traceback(
-                    "the shared limit of requests failed here; this worker decides alone for a moment", error
+                    "the shared rate limit failed in this worker; it decides by itself until it has reconnected", error
                 )
             finally:
                 self._changed(None, 0.0)
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RECONNECT_SECONDS)
 
-    async def _join(self) -> None:
-        """Connect and converse until the connection ends."""
+    async def _exchange(self) -> None:
+        """Connect, then report and receive shares until the connection ends."""
         host, _, port = self._place.address.rpartition(":")
         address, token = Address.of(host, port), Token(self._place.secret)
         stream, _ = await connect(address, SERVICE, token, None, self._hello, _CONNECT_SECONDS)
         try:
-            await self._converse(stream)
+            await self._send_reports(JsonConnection(stream, {"share": self._receive_share}))
         finally:
             await stream.close()
 
-    async def _converse(self, stream: ClientStream) -> None:
-        listening = asyncio.create_task(self._listen(stream))
+    async def _send_reports(self, connection: JsonConnection) -> None:
+        reading = asyncio.create_task(connection.serve())
         before = Report()
         try:
-            while not listening.done():
+            while not reading.done():
                 report = self._report()
                 if report != before or report.has_events:
                     before = report
-                    await stream.write(json.dumps(asdict(report)).encode())
-                await asyncio.wait([listening], timeout=_INTERVAL)
-            listening.result()
+                    await connection.notify("report", report)
+                await asyncio.wait([reading], timeout=_REPORT_SECONDS)
+            reading.result()
         finally:
-            listening.cancel()
-            await asyncio.wait([listening])
+            reading.cancel()
+            await asyncio.wait([reading])
 
-    async def _listen(self, stream: ClientStream) -> None:
-        while True:
-            told = json.loads(await stream.read())
-            self._changed(int(told["share"]), float(told["closed"]))
+    async def _receive_share(self, share: int, closed: float) -> None:
+        self._changed(int(share), float(closed))

@@ -1,0 +1,79 @@
+"""The I/O loop: what happens if it ends unexpectedly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+_PREPARE = """
+    import asyncio, selectors, time
+    from paragent import ServerLost
+    from paragent.transport import loop
+
+    selector = selectors.DefaultSelector()
+    loops = [asyncio.SelectorEventLoop(selector), asyncio.new_event_loop()]
+    asyncio.new_event_loop = lambda: loops.pop(0)
+
+    def break_loop():
+        loop.io_loop().call_soon_threadsafe(selector.close)
+
+    def wait_until(condition):
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+"""
+
+
+def _run(program: str) -> str:
+    script = textwrap.dedent(_PREPARE) + textwrap.dedent(program)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stderr
+
+
+def test_submitted_work_fails_and_the_next_use_starts_a_new_loop() -> None:
+    said = _run("""
+        told = []
+        for _ in range(2):
+            loop.on_failure(lambda name, error: told.append(name))
+        once = lambda name, error: told.append("once")
+        loop.on_failure(once)
+        loop.on_failure(once)
+        pending = loop.submit(asyncio.sleep(60))
+        break_loop()
+        assert isinstance(pending.exception(20), ServerLost)
+        assert told == ["paragent-io", "paragent-io", "once"]
+        assert loop.run(asyncio.sleep(0, "result"), 20) == "result"
+    """)
+    assert "'paragent-io' ended unexpectedly" in said
+
+
+def test_a_rate_limit_client_decides_by_itself_and_reconnects() -> None:
+    _run("""
+        import subprocess, sys
+        from paragent.models.base import GatePlace
+        from paragent.models.rate_limit.client import RateLimitClient
+
+        serve = '''
+import sys
+from paragent.models.rate_limit.server import RateLimitServer
+with RateLimitServer(8) as server:
+    print(server.place.address, server.place.secret, flush=True)
+    sys.stdin.read()
+'''
+        server = subprocess.Popen([sys.executable, "-c", serve], stdin=-1, stdout=-1, text=True)
+        address, secret = server.stdout.readline().split()
+        shares = []
+        client = RateLimitClient(
+            GatePlace(address=address, secret=secret), "m", 8, lambda: (0, 8), lambda share, closed: shares.append(share)
+        )
+        wait_until(lambda: shares[-1:] == [8])
+        break_loop()
+        wait_until(lambda: None in shares)
+        wait_until(lambda: shares[-1] == 8)
+        client.close()
+        wait_until(lambda: shares[-1] is None)
+        server.communicate("")
+    """)
