@@ -8,7 +8,7 @@ from paragent._internal.clock import Clock, monotonic
 from paragent.engines.base import Call
 from paragent.errors import EngineFailed
 from paragent.runners.responses import Owed, Settlement
-from paragent.runners.retry import Verdict, judge, smaller_company
+from paragent.runners.retry import Failure, RetryPolicy, smaller_company
 from paragent.tasks import Ending, Outcome
 
 if TYPE_CHECKING:
@@ -106,20 +106,21 @@ class Driver:
 
     def _next_attempt(self, owed: Owed, outcome: Outcome) -> _Repeat | None:
         """Return how an attempt that did not return is made again, or None if it is the last."""
-        verdict = judge(owed, outcome)
-        if verdict is Verdict.SETTLE:
+        ending, attempt, company = outcome.ending, owed.attempt, owed.company
+        suspected = ending is Ending.LOST and not outcome.alone
+        charged = not suspected and ending is not Ending.DISPLACED
+        if charged and not RetryPolicy.for_task(owed.max_retries).allows(_failure(outcome), attempt):
             return None
         if self._cancelled:
             outcome.ending = Ending.CANCELLED
             return None
-        attempt, company = owed.attempt, owed.company
-        if verdict is Verdict.RETRY:
-            attempt += 1
-            if outcome.ending is Ending.LOST:
-                company = 1  # it may kill the next worker too: nobody else shall be in there
-        elif verdict is Verdict.NARROW:
+        if suspected:
             suspects = sum(1 for other in self._arrived if other.ending is Ending.LOST and not other.alone)
             company = smaller_company(suspects, company, self._engine.config.workers)
+        elif charged:
+            attempt += 1
+            if ending is Ending.LOST:
+                company = 1  # it may kill the next worker too, so no other call may share that worker
         return _Repeat(owed, outcome, attempt, company)
 
     def _repeat(self) -> None:
@@ -161,3 +162,12 @@ class Driver:
                 for number, piece in numbered.items()
             ]
         )
+
+
+def _failure(outcome: Outcome) -> Failure:
+    """Return how an attempt failed, for the retry policy."""
+    if outcome.ending is Ending.LOST:
+        return Failure.INFRASTRUCTURE
+    if outcome.ending is Ending.RAISED and outcome.error and outcome.error.retryable:
+        return Failure.TASK
+    return Failure.FINAL

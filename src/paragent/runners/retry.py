@@ -1,58 +1,69 @@
-"""Whether an attempt that ended is the last one. No I/O, no clock.
+"""Retry policy of tasks and rollouts: whether a failed attempt is executed again. No I/O, no clock.
 
-A lost worker is nobody's fault, so two more attempts are made unless the user says otherwise. A failure of the task's own
-code is an answer of a kind, so it is tried again only if the user asked for retries. A time limit is a budget: spent is
-spent. An attempt that was displaced by a neighbour's end is made again and not charged.
+The rules:
+
+- A lost worker, machine or connection is not the task's fault. The attempt is retried twice, unless the user sets a number.
+- An error of the task's own code is a result. It is retried only if the user asks for retries.
+- A reached time limit, a cancellation and an error that is marked as final are never retried.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 from paragent.config import LOST_RETRIES
-from paragent.tasks import Ending, Outcome
 
-if TYPE_CHECKING:
-    from paragent.runners.responses import Owed
-
-__all__ = ["Verdict", "judge", "smaller_company"]
+__all__ = ["Failure", "RetryPolicy", "smaller_company"]
 
 
-class Verdict(Enum):
-    """What to do after an attempt."""
+class Failure(Enum):
+    """The cause of a failed attempt, as far as it matters for a retry."""
 
-    SETTLE = auto()
-    """It decides."""
-    RETRY = auto()
-    """Another attempt, charged to the task."""
-    REPEAT = auto()
-    """The same attempt again; it was not the task's doing."""
-    NARROW = auto()
-    """The same attempt again in smaller company: one of several calls killed the worker, and we do not know which."""
+    INFRASTRUCTURE = auto()
+    """A worker, a machine, an environment or a connection was lost."""
+    TASK = auto()
+    """The task's own code failed, with an error that need not repeat itself."""
+    FINAL = auto()
+    """A retry would end in the same way: a reached time limit, a cancellation, an error that is marked as final."""
 
 
-def judge(owed: Owed, outcome: Outcome) -> Verdict:
-    """Return what to do about `owed` after this outcome of its current attempt."""
-    ending = outcome.ending
-    if ending is Ending.DISPLACED:
-        return Verdict.REPEAT
-    if ending is Ending.LOST:
-        if not outcome.alone:
-            return Verdict.NARROW
-        allowed = LOST_RETRIES if owed.max_retries is None else owed.max_retries
-        return Verdict.RETRY if owed.attempt <= allowed else Verdict.SETTLE
-    if ending is Ending.RAISED and outcome.error and outcome.error.retryable:
-        return Verdict.RETRY if owed.attempt <= (owed.max_retries or 0) else Verdict.SETTLE
-    return Verdict.SETTLE
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How many retries an attempt has, and how long to wait before each."""
+
+    infrastructure_retries: int = LOST_RETRIES
+    """Retries after `Failure.INFRASTRUCTURE`."""
+    task_retries: int = 0
+    """Retries after `Failure.TASK`."""
+    pause: float = 0.0
+    """Seconds before the first retry; before the n-th retry it is n times as long."""
+
+    @classmethod
+    def for_task(cls, max_retries: int | None) -> RetryPolicy:
+        """Return the policy of a task: `max_retries` counts for both kinds of failure; None means the defaults."""
+        return _DEFAULT if max_retries is None else cls(max_retries, max_retries)
+
+    def allows(self, failure: Failure, executions: int) -> bool:
+        """Return whether an attempt that failed in this way, and was executed so many times, is executed again."""
+        if failure is Failure.INFRASTRUCTURE:
+            return executions <= self.infrastructure_retries
+        return failure is Failure.TASK and executions <= self.task_retries
+
+    def delay(self, executions: int) -> float:
+        """Return the seconds to wait before the retry that follows so many executions."""
+        return self.pause * executions
+
+
+_DEFAULT = RetryPolicy()
 
 
 def smaller_company(suspects: int, company: int, workers: int) -> int:
-    """Return the size of the groups in which calls run again after `suspects` of them were in a worker that died.
+    """Return the size of the groups in which calls run again after the worker that executed them died.
 
     Args:
-        suspects: how many were running in it.
-        company: the group size that was already asked for; 0: none.
+        suspects: how many calls the worker was executing. One of them may have killed it.
+        company: the group size that was asked for before; 0: none.
         workers: how many groups can run at the same time.
     """
     size = suspects if not company else min(suspects, company)
