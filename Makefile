@@ -1,4 +1,4 @@
-# paragent: `make demo` shows it, `make test` checks it. `make help` lists the rest.
+# `make demo` shows paragent, `make test` tests it, `make help` lists all commands.
 SHELL := bash
 PYTHON ?= python3
 VENV := .venv
@@ -13,32 +13,41 @@ SYSTEM := $(VENV)/.system
 DESKTOP := Xvfb=xvfb openbox=openbox dbus-daemon=dbus-daemon hsetroot=hsetroot tint2=tint2 thunar=thunar mousepad=mousepad \
 	lxterminal=lxterminal galculator=galculator gsettings=libglib2.0-bin xclip=xclip
 
-pip := $(BIN)/python -m pip install --quiet --disable-pip-version-check -e
+# Installs paragent with the extras $(1), in the versions of constraints.txt: with uv, which is fast, else with pip.
+export UV_NATIVE_TLS := 1
+install-extras = $(BIN)/python -m pip install --quiet --disable-pip-version-check uv && \
+	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[$(1)]' || \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(1)]'
+comma := ,
+DEMO_EXTRAS := math,rag,web,osworld,rollout,qemu
+ALL_EXTRAS := dev,bench,ray,spark,math,rag,web,osworld,rollout,parquet
+# Tests that need no QEMU, Java, browser or Ray and take a few seconds at most.
+FAST := not slow and not ray and not spark and not qemu and not browser
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench osworld-parity clean
+.PHONY: help demo test test-fast test-core test-docs coverage check format lock bench osworld-parity clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-# The demo needs no Ray and no Spark, which are most of the weight of all the others.
-$(LIGHT): pyproject.toml Makefile
+# The demo needs neither Ray nor Spark, the two largest packages.
+$(LIGHT): pyproject.toml constraints.txt Makefile
 	@echo "==> setting up $(VENV) (only the first time, or when pyproject.toml changed)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "paragent needs Python 3.11 or later; $(PYTHON) is older. Try: make PYTHON=python3.11 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(pip) '.[math,rag,web,osworld,rollout,qemu]'
+	@$(call install-extras,$(DEMO_EXTRAS))
 	@touch $@
 
 $(READY): $(LIGHT)
-	@echo "==> adding Ray, Spark and what checks, tests and benchmarks need"
-	@$(pip) '.[dev,bench,ray,spark,math,rag,web,osworld,rollout,parquet]'
+	@echo "==> adding Ray, Spark and the packages for checks, tests and benchmarks"
+	@$(call install-extras,$(ALL_EXTRAS))
 	@touch $@
 
-# What is no Python package. The demo needs the sandbox of programs, the browser and a desktop; tests and benchmarks also Java
-# for Spark, iproute2 for hosts in network namespaces, openssl for certificates and ffmpeg for films. Machines are QEMU's, and
-# their images come from apt's lists (asking for util-linux, which is there, updates them). Where there is no apt-get or no right to use it, what needs a
-# program says so itself.
+# System packages. The demo needs the sandbox for programs, the browser and a desktop. Tests and benchmarks also need Java for Spark,
+# iproute2 for hosts in network namespaces, openssl for certificates and ffmpeg for recordings. Machines need QEMU; their images are built from
+# Debian packages, which needs apt's package lists (requesting util-linux, which is always installed, updates them). Without apt-get or
+# root rights nothing is installed here, and whatever needs a missing program reports it.
 install = if test -n "$$missing"; then \
 		echo "==> installing$$missing"; \
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
@@ -73,20 +82,42 @@ $(MACHINES): Makefile | $(LIGHT)
 	apt-cache show linux-image-cloud-amd64 linux-image-amd64 busybox-static >/dev/null 2>&1 || missing="$$missing util-linux"; \
 	$(install)
 
-# A desktop to clone: its image, and its state after a boot. Nothing happens if both are there and nothing has changed.
+# The desktop image and its state after a boot, from which machines are cloned. Does nothing if both exist and are up to date.
 $(IMAGES): $(shell find src/paragent/machines src/paragent/guest -name '*.py') Makefile | $(MACHINES)
-	@echo "==> building the desktop that machines are cloned from (some minutes, the first time)"
-	@if $(BIN)/paragent vm build desktop --freeze; then touch $@; else echo "no QEMU desktop here; those of this host are used"; fi
+	@echo "==> building the desktop image for QEMU machines (some minutes, the first time)"
+	@if $(BIN)/paragent vm build desktop --freeze; then touch $@; else echo "cannot build a QEMU desktop on this host; desktops run as processes of this host instead"; fi
 
-demo: $(LIGHT) $(PROGRAMS) $(IMAGES) ## Run tasks, benchmarks and desktops in parallel and look at them
+demo: $(LIGHT) $(PROGRAMS) $(IMAGES) ## Run tasks, benchmarks and desktops in parallel and show the results
 	@$(BIN)/paragent demo
 
-# Hundreds of tests kill processes, nodes and machines of other people's systems. One that fails is tried once more, and the
-# first failure is shown at the end, so that it is mended and not forgotten.
-test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Check format, lint and types, then run every test
+# Hundreds of tests kill processes, nodes and machines. A failed test is tried once more, and its first failure is printed at the end, so
+# that a race is seen and fixed.
+test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Check format, lint and types, then run all tests
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
 	@PARAGENT_REQUIRE_ALL=1 $(BIN)/python -m pytest --reruns 1
+
+test-fast: $(READY) ## Check format, lint and types, then run the tests without QEMU, Java, browser and Ray (under 90 s)
+	@$(MAKE) --no-print-directory check
+	@echo "==> fast tests"
+	@$(BIN)/python -m pytest -q -m "$(FAST)"
+
+CORE := .venv-core
+test-core: ## Run the tests of the core in an environment without any extra
+	@test -x $(CORE)/bin/python || $(PYTHON) -m venv $(CORE)
+	@$(CORE)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable . hypothesis numpy psutil pytest pytest-rerunfailures pytest-timeout
+	@$(CORE)/bin/python -m pytest -q -m "$(FAST)" tests/agents tests/config tests/remote tests/runners tests/serialization \
+		--ignore tests/remote/test_calls.py --ignore tests/serialization/test_exceptions.py # these two use openai's exceptions
+
+test-docs: $(READY) ## Check the links of the documentation and run the examples
+	@$(BIN)/python -m pytest -q tests/docs tests/examples
+
+coverage: $(READY) ## Measure which lines and branches the fast tests reach, in all their processes
+	@rm -f .coverage .coverage.*
+	@$(BIN)/coverage run -m pytest -q -m "$(FAST)"
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --skip-covered --sort=cover
 
 check: $(READY) ## Check format, lint and types
 	@echo "==> format, lint, types"
@@ -98,12 +129,16 @@ format: $(READY) ## Format the code and sort imports
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --quiet .
 
-bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Measure against peers: one table, JSON and a plot in bench/out (takes minutes; run nothing else)
+lock: $(READY) ## Write constraints.txt anew, with the latest versions
+	@{ head -1 constraints.txt; $(BIN)/uv pip compile --quiet --universal --python-version 3.11.7 --no-header --no-annotate --no-emit-index-url \
+		$(foreach extra,$(subst $(comma), ,$(ALL_EXTRAS)),--extra $(extra)) pyproject.toml; } > constraints.new && mv constraints.new constraints.txt
+
+bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Measure against peers; writes a table, JSON and a plot to bench/out (minutes; run nothing else meanwhile)
 	@$(BIN)/python -m bench
 
-osworld-parity: $(READY) $(SYSTEM) ## Compare OSWorld's metrics with OSWorld's own package (installs it beside ours; takes minutes)
+osworld-parity: $(READY) $(SYSTEM) ## Compare our OSWorld metrics with OSWorld's own package (installs it in an environment of its own; minutes)
 	@$(BIN)/python -m bench.osworld_parity
 
-clean: ## Remove the environment and everything that was generated
-	rm -rf $(VENV) build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
+clean: ## Remove the environments and all generated files
+	rm -rf $(VENV) $(CORE) build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
