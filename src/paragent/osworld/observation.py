@@ -10,8 +10,6 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from PIL import Image, ImageDraw
-
 from paragent.errors import EnvironmentFailed
 from paragent.osworld.context import GuestRefused
 
@@ -255,6 +253,8 @@ _COLOURS = ("#d00000", "#0050d0", "#007a1c", "#9000a0", "#b05000")
 
 def draw_marks(png: bytes, seen: Sequence[Widget]) -> bytes:
     """Return the picture with a frame around each widget and its number, counted from 1, at its upper left corner."""
+    from PIL import Image, ImageDraw  # not at the top: only marked screenshots need the extra `osworld`
+
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     pen = ImageDraw.Draw(picture)
     for number, widget in enumerate(seen, 1):

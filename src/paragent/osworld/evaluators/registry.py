@@ -41,7 +41,7 @@ GETTERS = Registry(
         **_implementations(
             "getters",
             {
-                "machine": "content_from_vm_file",
+                "workbooks": "content_from_vm_file",
                 "pages": "active_tab_html_parse active_tab_info chrome_appearance_mode_ui info_from_website open_tabs_info "
                 "page_info pdf_from_url",
             },

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import posixpath
 import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paragent._internal.registry import require
 from paragent.osworld.context import GuestRefused
 from paragent.osworld.setup.download import fetch
 
@@ -21,7 +19,6 @@ __all__ = [
     "accessibility_tree",
     "cache_file",
     "cloud_file",
-    "content_from_vm_file",
     "copy_of",
     "default_video_player",
     "list_directory",
@@ -183,21 +180,3 @@ async def cache_file(place: Place, config: Mapping[str, Any]) -> str:
     if not path.is_relative_to(root) or not path.is_file():
         raise FileNotFoundError(f"no step has kept a file {config['path']}")
     return str(path)
-
-
-require("openpyxl", "pandas")
-
-
-async def content_from_vm_file(place: Place, config: Mapping[str, Any]) -> list[str] | None:
-    """Return the last row of a workbook of the guest.
-
-    Raises:
-        ValueError: something else is asked for.
-    """
-    if (config["file_type"], config["file_content"]) != ("xlsx", "last_row"):
-        raise ValueError(f"cannot give {config['file_content']!r} of a file of the type {config['file_type']!r}")
-    path = await copy_of(place, config["path"], posixpath.basename(config["path"]))
-    if path is None:
-        return None
-    row: list[str] | None = await place.parse("paragent.osworld.evaluators.metrics.tables:last_row", path)
-    return row

@@ -1,0 +1,33 @@
+"""Getter of workbook contents; needs the packages of the extra `osworld`."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, Any
+
+from paragent._internal.registry import require
+from paragent.osworld.evaluators.getters.machine import copy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from paragent.osworld.evaluators.context import Place
+
+__all__ = ["content_from_vm_file"]
+
+require("openpyxl", "pandas")
+
+
+async def content_from_vm_file(place: Place, config: Mapping[str, Any]) -> list[str] | None:
+    """Return the last row of a workbook of the guest.
+
+    Raises:
+        ValueError: something else is asked for.
+    """
+    if (config["file_type"], config["file_content"]) != ("xlsx", "last_row"):
+        raise ValueError(f"cannot give {config['file_content']!r} of a file of the type {config['file_type']!r}")
+    path = await copy_of(place, config["path"], posixpath.basename(config["path"]))
+    if path is None:
+        return None
+    row: list[str] | None = await place.parse("paragent.osworld.evaluators.metrics.tables:last_row", path)
+    return row
