@@ -12,7 +12,7 @@ from paragent._internal.ids import new_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ActionModel", "Msg", "developed", "pictures_in"]
+__all__ = ["ActionModel", "Msg", "images_in", "with_images"]
 
 
 @dataclass(slots=True)
@@ -52,15 +52,15 @@ class ActionModel:
     policy_info: Any = None
 
 
-_OWN = {"pictures", "kept"}
+_OWN = {"images", "kept"}
 
 
-def pictures_in(message: dict[str, Any]) -> list[str]:
+def images_in(message: dict[str, Any]) -> list[str]:
     """Return the names of all pictures of a message, those first that the model is shown."""
-    return [*message.get("pictures", ()), *message.get("kept", ())]
+    return [*message.get("images", ()), *message.get("kept", ())]
 
 
-def developed(
+def with_images(
     messages: Sequence[dict[str, Any]], read: Callable[[str], bytes], shown: int | None = None
 ) -> list[dict[str, Any]]:
     """Return the conversation as a model is sent it.
@@ -72,7 +72,7 @@ def developed(
         read: returns the PNG of a name.
         shown: only so many of the last pictures; None: all.
     """
-    named = sum(len(message.get("pictures", ())) for message in messages)
+    named = sum(len(message.get("images", ())) for message in messages)
     passing = 0 if shown is None else max(0, named - shown)
     sent: list[dict[str, Any]] = []
     waiting: list[dict[str, Any]] = []
@@ -81,7 +81,7 @@ def developed(
             sent.append({"role": "user", "content": waiting})
             waiting = []
         plain = {name: value for name, value in message.items() if name not in _OWN}
-        names = message.get("pictures", [])
+        names = message.get("images", [])
         parts = [_picture(read(name)) for name in names[passing:]]
         passing = max(0, passing - len(names))
         if message.get("role") == "tool":

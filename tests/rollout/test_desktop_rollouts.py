@@ -15,7 +15,7 @@ from paragent.demo.samples.desktop_tasks import desktop_tasks
 from paragent.osworld.env import OSWorldEnvironment
 from paragent.rollout.dataset import read_benchmark
 from paragent.rollout.prepare import prepare
-from paragent.store import Journal, pictures_of
+from paragent.store import Journal, images_folder
 
 MACHINES = [
     "--provider-name",
@@ -75,7 +75,7 @@ def test_rollouts_with_a_desktop_each_play_by_screenshots_and_are_filmed(tmp_pat
     flags = [flag for task in chosen for flag in ("--task-id", task)]
     assert main(command(tmp_path, *flags, "--num-rollouts", "2", "--action-space", "pyautogui", "--record")) == 0
     assert scores(tmp_path / "run") == dict.fromkeys(chosen, 1.0)
-    folder = pictures_of(tmp_path / "run", "10-delete", 1)
+    folder = images_folder(tmp_path / "run", "10-delete", 1)
     assert len(list(folder.glob("step_*.png"))) >= 4
     assert len(list(folder.glob("recording_*.mp4"))) == 1
     assert main(["export", str(tmp_path / "run"), "--format", "osworld", "--output", str(tmp_path / "out")]) == 0

@@ -17,7 +17,7 @@ from paragent.cli import main
 from paragent.demo.samples import sample_path
 from paragent.models import ModelSettings
 from paragent.rollout.resources import RolloutSettings
-from paragent.store import Journal, RolloutResult, RolloutStatus, pictures_of
+from paragent.store import Journal, RolloutResult, RolloutStatus, images_folder
 from paragent.store.records import unpack_trajectory
 from paragent.tasks import BenchmarkTask
 
@@ -316,7 +316,7 @@ def test_an_agent_of_osworlds_runner_plays_at_a_desktop(space: str, tmp_path: Pa
         [(_, play)] = journal.results()
     assert (play.error, play.score, play.ending, play.answer) == ("", 1.0, "done", "Thought 3")
     assert (play.prompt_tokens, play.completion_tokens) == (None, None)
-    assert len(list(pictures_of(tmp_path / "run", "02-list", 1).glob("step_*.png"))) >= 2
+    assert len(list(images_folder(tmp_path / "run", "02-list", 1).glob("step_*.png"))) >= 2
     assert main(["export", str(tmp_path / "run"), "--format", "osworld", "--output", str(tmp_path / "out")]) == 0
     folder = tmp_path / "out" / space / "screenshot_a11y_tree/demo/terminal/02-list"
     steps = [json.loads(line) for line in (folder / "traj.jsonl").read_text().splitlines()]

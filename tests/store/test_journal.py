@@ -24,7 +24,7 @@ from paragent.store import (
     RunDirectory,
     StoredTask,
     find_runs,
-    pictures_of,
+    images_folder,
     summarise,
 )
 from paragent.store.compare import compare
@@ -165,7 +165,7 @@ def test_a_value_that_cannot_be_stored_is_left_out_and_the_rest_of_the_result_is
     assert next(iter(values)) in found.error or "f1" in found.error
     trajectory: Any = found.trajectory
     assert trajectory["messages"][0]["content"] == "b"
-    assert (pictures_of(tmp_path / "run", "b", 1) / "a.png").read_bytes() == b"png"
+    assert (images_folder(tmp_path / "run", "b", 1) / "a.png").read_bytes() == b"png"
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("-inf"), "high", [1]], ids=str)
@@ -191,7 +191,7 @@ def test_files_and_trajectories_that_are_not_bytes_are_left_out(tmp_path: Path) 
     assert (found.status, found.score, found.trajectory) == (RolloutStatus.COMPLETED, 1.0, None)
     assert "a.png" in found.error
     assert "trajectory" in found.error
-    assert [path.name for path in pictures_of(tmp_path / "run", "b", 1).iterdir()] == ["b.png"]
+    assert [path.name for path in images_folder(tmp_path / "run", "b", 1).iterdir()] == ["b.png"]
 
 
 def test_an_error_that_is_not_text_is_replaced(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_lone_surrogates_do_not_reach_the_disk(tmp_path: Path) -> None:
     stored = directory.journal.task("a")
     assert stored is not None
     assert stored.body["question"] == good
-    assert (pictures_of(tmp_path / "run", "a", 1) / f"{good}.png").exists()
+    assert (images_folder(tmp_path / "run", "a", 1) / f"{good}.png").exists()
     for form in FORMATS:
         assert export(directory.journal, form, tmp_path / form) == 1
     directory.close()
@@ -371,7 +371,7 @@ def test_what_workers_of_an_earlier_session_were_doing_is_forgotten(tmp_path: Pa
 
 
 def test_ids_of_any_length_have_folders_of_their_own(tmp_path: Path) -> None:
-    folders = {pictures_of(tmp_path, "x" * 400 + last, 1) for last in "ab"}
+    folders = {images_folder(tmp_path, "x" * 400 + last, 1) for last in "ab"}
     assert len(folders) == 2
     for folder in folders:
         folder.mkdir(parents=True)
@@ -420,11 +420,11 @@ IDS = st.text(st.characters(codec=None) | st.sampled_from("/._\0a"), min_size=1,
 @given(st.lists(IDS, min_size=2, max_size=6, unique=True))
 def test_every_id_has_a_folder_of_its_own_inside_the_run(ids: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        folders = [pictures_of(Path(folder), one, 1) for one in ids]
+        folders = [images_folder(Path(folder), one, 1) for one in ids]
         assert len(set(folders)) == len(ids)
         for one in folders:
             one.mkdir(parents=True)
-            assert one.resolve().parents[1] == Path(folder).resolve() / "pictures"
+            assert one.resolve().parents[1] == Path(folder).resolve() / "images"
 
 
 def interval_of(scores: dict[str, list[float]], tmp_path: Path) -> tuple[float, float]:

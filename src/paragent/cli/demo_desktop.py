@@ -93,13 +93,13 @@ def _show(console: Console, provider: str, summary: Any) -> None:
         table.add_row(escape(asked[play.task]), number(play.score), str(play.tool_calls), f"{play.seconds:.1f} s")
     console.print(table)
     _show_pictures(console, [pictures[-1] for play in plays if (pictures := _pictures(run, play))])
-    console.print(f"A picture of every step: {run / 'pictures'}", highlight=False)
+    console.print(f"A picture of every step: {run / 'images'}", highlight=False)
 
 
 def _pictures(run: Path, play: Any) -> list[Path]:
-    from paragent.store import pictures_of
+    from paragent.store import images_folder
 
-    return sorted(pictures_of(run, play.task, play.attempt).glob("*.png"))
+    return sorted(images_folder(run, play.task, play.attempt).glob("*.png"))
 
 
 def _show_pictures(console: Console, files: list[Path]) -> None:

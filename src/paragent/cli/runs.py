@@ -153,8 +153,8 @@ def _row(play: RolloutResult) -> list[str]:
 def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     from rich.markup import escape
 
-    from paragent.messages import pictures_in
-    from paragent.store import pictures_of
+    from paragent.messages import images_in
+    from paragent.store import images_folder
 
     plays = list(journal.results("task = ? AND attempt = ?", [task, attempt]))
     if not plays:
@@ -166,10 +166,10 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
         )
         if play.error:
             out.print(f"[red]{escape(play.error)}[/]")
-        folder = pictures_of(journal.folder, task, attempt)
+        folder = images_folder(journal.folder, task, attempt)
         for message in (journal.trajectory(play_number) or {}).get("messages", ()):
             out.print(f"[cyan]{escape(str(message['role']))}[/] {escape(str(message.get('content') or ''))}")
-            for name in pictures_in(message):
+            for name in images_in(message):
                 out.print(f"  [magenta]picture[/] {escape(str(folder / name))}", soft_wrap=True)
             for call in message.get("tool_calls", ()):
                 out.print(

@@ -65,7 +65,7 @@ class Environment:
     """Whether its machine must reach the Internet; else a machine that can be cut off reaches nothing."""
     one_at_a_time: ClassVar[bool] = False
     """Whether the tools of one turn must wait for each other, in the order of the calls; else they run at the same time."""
-    pictures_shown: int = 3
+    images_shown: int = 3
     """How many of the last pictures the model is sent; earlier ones are only kept."""
     call_limit: ClassVar[float] = 120.0
     """Seconds after which a tool call is stopped and the agent told so. Tools have tighter limits of their own; this is

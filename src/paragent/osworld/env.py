@@ -108,7 +108,7 @@ class OSWorldEnvironment(Environment):
     def __init__(self, options: Mapping[str, Any] | None = None, **more: Any) -> None:
         super().__init__(options, **more)
         chosen = self.options
-        self.pictures_shown = chosen.screenshots
+        self.images_shown = chosen.screenshots
         self._tools = {name: one for name, one in self._tools.items() if name in _TOOLS[chosen.action_space]}
         self._screen = (chosen.screen_width, chosen.screen_height)
         self._access = Access(chosen.data_folder, chosen.allow_private)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import well_formed
 from paragent.errors import TurnsUsedUp
-from paragent.messages import developed
+from paragent.messages import with_images
 from paragent.tasks import doing, record_usage
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paragent.envs import Environment
     from paragent.models import Completion, Model
 
-__all__ = ["Album", "RolloutEpisode", "stamp"]
+__all__ = ["ImageStore", "RolloutEpisode", "stamp"]
 
 
 def stamp() -> str:
@@ -29,7 +29,7 @@ def stamp() -> str:
     return f"{datetime.now(UTC):%Y%m%d@%H%M%S%f}"
 
 
-class Album:
+class ImageStore:
     """Takes pictures in, names them after their step, and puts them into what the model is sent."""
 
     def __init__(self, shown: int) -> None:
@@ -55,9 +55,9 @@ class Album:
             stem, dot, suffix = name.rpartition(".")
             self.files[f"{stem}_{stamp()}{dot}{suffix}"] = content
 
-    def developed(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def with_images(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the conversation as the model is sent it, with the last pictures in it."""
-        return developed(messages, self.files.__getitem__, self._shown) if self.files else list(messages)
+        return with_images(messages, self.files.__getitem__, self._shown) if self.files else list(messages)
 
 
 class RolloutEpisode:
@@ -82,7 +82,7 @@ class RolloutEpisode:
         """The part of `usage` that another model than the agent's used to score the answer."""
         self.steps: list[dict[str, Any]] = []
         self.ended = ""
-        self._album = Album(environment.pictures_shown)
+        self._images = ImageStore(environment.images_shown)
         self._begun = 0
         """Turns that began; several may be under way."""
         self._calls = 0
@@ -91,9 +91,9 @@ class RolloutEpisode:
     async def complete(self) -> Completion:
         """Ask the model and append what it says."""
         await self._begin_turn()
-        self._begin_album()
+        self._attach_first_images()
         began = time.monotonic()
-        completion = await self._model.complete(self._album.developed(self.messages), self.tools)
+        completion = await self._model.complete(self._images.with_images(self.messages), self.tools)
         self.turns += 1
         self.count(self._model.settings.name, completion.usage)
         self._find_calls(completion.message)
@@ -140,18 +140,18 @@ class RolloutEpisode:
 
     def files(self) -> dict[str, bytes]:
         """Return the pictures and what the environment left, by the name of the file; complete when it is closed."""
-        self._begin_album()
-        self._album.add_files(self._environment.files)
-        return self._album.files
+        self._attach_first_images()
+        self._images.add_files(self._environment.files)
+        return self._images.files
 
-    def _begin_album(self) -> None:
+    def _attach_first_images(self) -> None:
         """Put the pictures of the beginning to the first message of the user, whoever wrote it."""
         environment = self._environment
         first = next((message for message in self.messages if message.get("role") == "user"), None)
         if first is None or not (environment.first_images or environment.first_kept):
             return
-        _attach(first, "pictures", self._album.add(environment.first_images, 0))
-        _attach(first, "kept", self._album.add(environment.first_kept, 0))
+        _attach(first, "images", self._images.add(environment.first_images, 0))
+        _attach(first, "kept", self._images.add(environment.first_kept, 0))
         environment.first_images = environment.first_kept = ()
 
     async def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
@@ -163,10 +163,10 @@ class RolloutEpisode:
         result = await self._environment.call(function["name"], function["arguments"])
         self.ended = self.ended or result.ends
         message = {"role": "tool", "tool_call_id": call["id"], "content": well_formed(result.text)}
-        _attach(message, "pictures", self._album.add(result.images, number))
-        _attach(message, "kept", self._album.add(result.kept, number))
+        _attach(message, "images", self._images.add(result.images, number))
+        _attach(message, "kept", self._images.add(result.kept, number))
         facts = {"name": function["name"], "call": call["id"], "error": result.error, "extras": result.extras}
-        self._step("tool", began, **facts, **({"moment": moment} if "pictures" in message or "kept" in message else {}))
+        self._step("tool", began, **facts, **({"moment": moment} if "images" in message or "kept" in message else {}))
         return message
 
     def _find_calls(self, message: dict[str, Any]) -> None:

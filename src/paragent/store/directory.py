@@ -7,7 +7,7 @@
         journal.sqlite    tasks, results, trajectories: the only file that counts
         results.jsonl     one line for each result, made from the journal
         summary.json      the statistics, made from the journal
-        pictures/         what agents saw: <task>/<attempt>/step_<number>_<moment>.png, and recordings
+        images/         what agents saw: <task>/<attempt>/step_<number>_<moment>.png, and recordings
         live/             what workers are doing now; means nothing once the run is over
         lock              held by the process that plays
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from paragent.store.summary import Summary
 
-__all__ = ["RunDirectory", "find_runs", "pictures_of", "plain_name", "result_line"]
+__all__ = ["RunDirectory", "find_runs", "images_folder", "plain_name", "result_line"]
 
 _JOURNAL = "journal.sqlite"
 _LONGEST_NAME = 160
@@ -124,7 +124,7 @@ class RunDirectory:
         """Write the pictures and recordings of plays, before their results are recorded, and let go of them."""
         with self._guarded():
             for play in plays:
-                folder = pictures_of(self.path, well_formed(play.task), play.attempt)
+                folder = images_folder(self.path, well_formed(play.task), play.attempt)
                 files = storable_files(play)
                 if files:
                     folder.mkdir(parents=True, exist_ok=True)
@@ -223,9 +223,9 @@ def find_runs(output_dir: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path / _JOURNAL).stat().st_mtime, reverse=True)
 
 
-def pictures_of(run: Path, task: str, attempt: int) -> Path:
+def images_folder(run: Path, task: str, attempt: int) -> Path:
     """Return the folder with the pictures of all plays of one attempt."""
-    return run / "pictures" / plain_name(task) / str(attempt)
+    return run / "images" / plain_name(task) / str(attempt)
 
 
 def plain_name(name: str) -> str:

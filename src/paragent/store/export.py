@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import import_object
 from paragent.errors import MissingExtra
-from paragent.messages import developed, pictures_in
-from paragent.store.directory import pictures_of, plain_name, result_line
+from paragent.messages import images_in, with_images
+from paragent.store.directory import images_folder, plain_name, result_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,8 +63,8 @@ def _openai_chat(journal: Journal, target: Path) -> int:
         for _, play, trajectory in _full(journal):
             if not trajectory.get("messages"):
                 continue
-            folder = pictures_of(journal.folder, play.task, play.attempt)
-            line: dict[str, Any] = {"messages": developed(trajectory["messages"], _Reader(folder))}
+            folder = images_folder(journal.folder, play.task, play.attempt)
+            line: dict[str, Any] = {"messages": with_images(trajectory["messages"], _Reader(folder))}
             if trajectory.get("tools"):
                 line["tools"] = trajectory["tools"]
             line["metadata"] = {"task": play.task, "attempt": play.attempt, "score": play.score}
@@ -159,7 +159,7 @@ def _osworld(journal: Journal, target: Path) -> int:
         told = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         (folder / "traj.jsonl").write_text(told, encoding="utf-8")
         (folder / "result.txt").write_text(f"{play.score or 0.0}\n")
-        _copy_files(pictures_of(journal.folder, play.task, play.attempt), folder, trajectory)
+        _copy_files(images_folder(journal.folder, play.task, play.attempt), folder, trajectory)
         listed.append({"domain": domain, "task_id": play.task, "score": play.score or 0.0, "status": play.status})
     (target / "summary").mkdir(parents=True, exist_ok=True)
     (target / "summary" / "results.json").write_text(json.dumps(listed, indent=2))
@@ -176,7 +176,7 @@ def _config(journal: Journal) -> dict[str, Any]:
 
 def _copy_files(source: Path, target: Path, trajectory: dict[str, Any]) -> None:
     """Copy the pictures that a trajectory names, and its recording under the name that OSWorld gives it."""
-    named = [name for message in trajectory.get("messages", ()) for name in pictures_in(message)]
+    named = [name for message in trajectory.get("messages", ()) for name in images_in(message)]
     for name in named:
         if (source / name).exists():
             shutil.copyfile(source / name, target / name)
@@ -202,7 +202,7 @@ def _osworld_steps(trajectory: dict[str, Any]) -> list[dict[str, Any]]:
             line["action"] = extras.get("action", call["function"]) if call else None
             line |= {"response": message.get("content"), "reward": 0, "done": call is None or bool(extras.get("done"))}
             line["info"] = {"result": reply.get("content")} if call else {}
-            line["screenshot_file"] = next(iter(pictures_in(reply)), None)
+            line["screenshot_file"] = next(iter(images_in(reply)), None)
             lines.append(line)
     return lines
 

@@ -12,8 +12,8 @@ import pytest
 
 from paragent import Environment, RolloutConfig, ToolResult, run_parallel_rollout, tool
 from paragent.cli import main
-from paragent.messages import developed
-from paragent.store import Journal, pictures_of
+from paragent.messages import with_images
+from paragent.store import Journal, images_folder
 from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
 
@@ -31,7 +31,7 @@ class Painter(Environment):
     name = "painter"
     metric = "strokes"
     one_at_a_time = True
-    pictures_shown = 2
+    images_shown = 2
 
     async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
         self.strokes = 0
@@ -105,7 +105,7 @@ def test_the_model_is_sent_the_last_pictures_in_the_form_it_knows(run: tuple[Pat
     ]
     for request in requests:
         for message in request["messages"]:
-            assert not {"pictures", "kept"} & set(message)
+            assert not {"images", "kept"} & set(message)
             assert message["role"] != "tool" or isinstance(message["content"], str)
     roles = [message["role"] for message in requests[-1]["messages"]]
     assert roles == ["user", "assistant", "tool", "assistant", "tool", "tool", "user"]
@@ -115,9 +115,9 @@ def test_pictures_are_files_and_the_journal_has_their_names(
     run: tuple[Path, list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, _ = run
-    files = sorted(file for file in (path / "pictures").rglob("*") if file.is_file())
-    assert {file.parent.relative_to(path / "pictures").as_posix() for file in files} == {
-        pictures_of(path, "a/../b", 1).relative_to(path / "pictures").as_posix()
+    files = sorted(file for file in (path / "images").rglob("*") if file.is_file())
+    assert {file.parent.relative_to(path / "images").as_posix() for file in files} == {
+        images_folder(path, "a/../b", 1).relative_to(path / "images").as_posix()
     }
     contents = {
         file.name.split("_")[0] + file.name.split("_")[1]: file.read_bytes() for file in files if file.suffix == ".png"
@@ -131,7 +131,7 @@ def test_pictures_are_files_and_the_journal_has_their_names(
         assert (play.ending, play.answer) == ("signed", "There it is.")
         text = json.dumps(journal.trajectory(number))
     assert "base64" not in text
-    named = {name for message in json.loads(text)["messages"] for name in message.get("pictures", [])}
+    named = {name for message in json.loads(text)["messages"] for name in message.get("images", [])}
     assert len(named) == 4
     assert named <= {file.name for file in files}
     database = sqlite3.connect(path / "journal.sqlite")
@@ -162,4 +162,4 @@ def test_exports_have_the_pictures(run: tuple[Path, list[dict[str, Any]]], tmp_p
 
 def test_conversations_without_pictures_stay_as_they_are() -> None:
     messages = [{"role": "user", "content": "a"}, {"role": "tool", "content": "b", "tool_call_id": "1"}]
-    assert developed(messages, lambda name: b"") == messages
+    assert with_images(messages, lambda name: b"") == messages
