@@ -1,6 +1,6 @@
 """How well the limit of concurrent requests is found, against the best fixed limit: a simulation in simulated time.
 
-The client's own `Limiter` and `Patience` decide. The endpoints have a limit of concurrent requests, a limit of requests a
+The client's own `Limiter` and `Backoff` decide. The endpoints have a limit of concurrent requests, a limit of requests a
 second with a burst (a token bucket), or none and refuse requests at random; some name a time to wait. The best fixed limit is
 found by trying; it knows the endpoint, which the client cannot.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from bench.measure import Contender, Measurement, Target
 from paragent._internal.clock import ManualClock
 from paragent.models.rate_limit.limiter import Limiter
-from paragent.models.retry import Patience
+from paragent.models.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,10 +143,10 @@ class Simulation:
     def _begin(self) -> None:
         if self._begun < self.tasks:
             self._begun += 1
-            self._ask(_TURNS, Patience(3, self.rng))
+            self._ask(_TURNS, Backoff(3, self.rng))
 
-    def _ask(self, turns: int, patience: Patience) -> None:
-        self._queue.append(lambda: self._send(turns, patience))
+    def _ask(self, turns: int, backoff: Backoff) -> None:
+        self._queue.append(lambda: self._send(turns, backoff))
         self._admit()
 
     def _admit(self) -> None:
@@ -157,7 +157,7 @@ class Simulation:
             self._wakes = self.clock.now + wait
             self._after(wait, self._admit)
 
-    def _send(self, turns: int, patience: Patience) -> None:
+    def _send(self, turns: int, backoff: Backoff) -> None:
         self.requests += 1
         sent = self.clock.now
         if self._accepts():
@@ -166,7 +166,7 @@ class Simulation:
             seconds = self.endpoint.latency * spread
             self._after(seconds, lambda: self._answered(turns, sent))
         else:
-            self._after(_REFUSAL_SECONDS, lambda: self._refused(turns, patience))
+            self._after(_REFUSAL_SECONDS, lambda: self._refused(turns, backoff))
 
     def _accepts(self) -> bool:
         endpoint, now = self.endpoint, self.clock.now
@@ -187,19 +187,19 @@ class Simulation:
         self.limiter.leave()
         self.limiter.answered(self.clock.now - sent)
         if turns > 1:
-            self._ask(turns - 1, Patience(3, self.rng))
+            self._ask(turns - 1, Backoff(3, self.rng))
         else:
             self._done += 1
             self._begin()
         self._admit()
 
-    def _refused(self, turns: int, patience: Patience) -> None:
+    def _refused(self, turns: int, backoff: Backoff) -> None:
         self.refusals += 1
         general = self.limiter.throttled(self.endpoint.retry_after)
         self.limiter.leave()
-        pause = patience.after_refusal(self.endpoint.retry_after, general=general)
+        pause = backoff.after_refusal(self.endpoint.retry_after, general=general)
         if pause is not None:
-            self._after(pause, lambda: self._ask(turns, patience))
+            self._after(pause, lambda: self._ask(turns, backoff))
         self._admit()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paragent.envs import ENVIRONMENTS, environment_class
-from paragent.scorers import METRICS
+from paragent.scorers import SCORERS
 from paragent.tasks import BenchmarkTask
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
@@ -33,5 +33,5 @@ def test_the_guide_names_every_environment_option_and_metric() -> None:
     for name in ENVIRONMENTS.names():
         for option in environment_class(name).option_names():
             assert re.search(rf"`{option}(=\w+)?`", GUIDE), (name, option)
-    for metric in METRICS.names():
+    for metric in SCORERS.names():
         assert f"| `{metric}` |" in GUIDE, metric

@@ -64,7 +64,7 @@ def test_an_exception_is_told_with_its_line_and_the_state_stays() -> None:
     assert failed.text.startswith("before\nTraceback")
     assert "x / 0" in failed.text
     assert "ZeroDivisionError" in failed.text
-    assert "far_side" not in failed.text
+    assert "child_main" not in failed.text
     assert after.text == "1"
 
 
@@ -288,7 +288,7 @@ def test_programs_run_on_a_machine_through_files_and_commands() -> None:
     before = set(Path(tempfile.gettempdir()).glob("paragent-*"))
     assigned, value, failed, slow, kept, gone, lost = run(play())
     assert set(Path(tempfile.gettempdir()).glob("paragent-????????????????")) <= before
-    left = [one for one in psutil.process_iter(["cmdline"]) if "far_side.py" in (one.info["cmdline"] or [])]
+    left = [one for one in psutil.process_iter(["cmdline"]) if "child_main.py" in (one.info["cmdline"] or [])]
     assert not psutil.wait_procs(left, timeout=10)[1]
     assert (assigned, value, kept) == ("(no output)", "a\n21", "20")
     assert "ZeroDivisionError" in failed

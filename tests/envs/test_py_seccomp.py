@@ -21,8 +21,7 @@ from paragent.envs import open_environment
 from paragent.envs.py import sandbox
 from paragent.envs.py.seccomp import JOIN_SESSION_KEYRING, UnsupportedMachine, filter_program, keyctl_number
 from paragent.errors import MissingProgram
-from paragent.subprocesses import Limits, Partner
-from paragent.subprocesses import child_main as far_side
+from paragent.subprocesses import Child, ProcessLimits, child_main
 
 _ADD_KEY = {"x86_64": 248, "aarch64": 217}[platform.machine()]
 _SESSION = -3
@@ -77,8 +76,8 @@ def test_the_session_keyring_is_left_even_without_the_filter() -> None:
     search = f"attempt('syscall', {keyctl_number()}, 10, -3, b'user', {secret.encode()!r}, 0)"
 
     async def ask(settings: dict[str, Any]) -> str:
-        command = [sys.executable, "-I", str(far_side.__file__), json.dumps({"limits": {}, **settings})]
-        partner = await Partner.start(command, Limits())
+        command = [sys.executable, "-I", str(child_main.__file__), json.dumps({"limits": {}, **settings})]
+        partner = await Child.start(command, ProcessLimits())
         try:
             return (await partner.request({"code": f"{_PRELUDE}\n{search}", "limit": 20}, 60)).output.strip()
         finally:
@@ -148,7 +147,7 @@ def test_no_descriptor_of_the_filter_is_left_in_the_sandbox() -> None:
 def test_a_processor_without_a_filter_is_an_error_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(MissingProgram, match="--sandbox vm"):
-        asyncio.run(sandbox.start_in_bubblewrap(Limits()))
+        asyncio.run(sandbox.start_in_bubblewrap(ProcessLimits()))
     with pytest.raises(UnsupportedMachine, match="riscv64"):
         filter_program()
 

@@ -1,4 +1,4 @@
-"""The browser: pages as text, the gate, isolation, and pages that hang, crash or open others."""
+"""The browser: pages as text, the proxy, isolation, and pages that hang, crash or open others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paragent.envs import Environment, SharedResources, open_environment
 from paragent.envs.web.browser import FLAGS, find_chromium
 from paragent.envs.web.environment import WebEnvironment
 from paragent.envs.web.search import BACKENDS
-from paragent.envs.web.ssrf_proxy import Gate, Refused
+from paragent.envs.web.ssrf_proxy import AddressRefused, SsrfProxy
 from paragent.errors import ConfigError, EnvironmentFailed, MissingProgram
 from paragent.tasks import BenchmarkTask
 
@@ -156,7 +156,7 @@ def test_a_tool_before_the_first_page_says_what_to_do() -> None:
     run(play())
 
 
-# --- the gate ----------------------------------------------------------------------------------------------------------
+# --- the proxy ----------------------------------------------------------------------------------------------------------
 
 
 def test_private_addresses_are_refused_however_they_are_written(server: str) -> None:
@@ -176,7 +176,7 @@ def test_private_addresses_are_refused_however_they_are_written(server: str) -> 
 
 
 def test_redirects_and_scripts_do_not_get_past_the_gate(server: str, tmp_path: Path) -> None:
-    """The pages are served by the gate itself, so that only their next steps go to private addresses."""
+    """The pages are served by the proxy itself, so that only their next steps go to private addresses."""
     (tmp_path / "fetch.html").write_text(PAGES["/fetch"])
     (tmp_path / "go.html").write_text(f"<p>going</p><script>location='{server}/next'</script>")
     (tmp_path / "img.html").write_text(f"<img src='{server}/next' onerror=\"document.title='no image'\"><p>x</p>")
@@ -194,12 +194,12 @@ def test_redirects_and_scripts_do_not_get_past_the_gate(server: str, tmp_path: P
 
 def test_the_gate_refuses_what_a_redirect_asks_for(server: str) -> None:
     async def play() -> tuple[str, str]:
-        async with Gate.running(allow_private=False, site=None) as gate:
-            with pytest.raises(Refused, match=r"127\.0\.0\.1"):
-                await gate.check(server)
+        async with SsrfProxy.running(allow_private=False, site=None) as proxy:
+            with pytest.raises(AddressRefused, match=r"127\.0\.0\.1"):
+                await proxy.check(server)
             answers = []
             for head in ("GET http://10.1.2.3/ HTTP/1.1", "CONNECT 10.1.2.3:443 HTTP/1.1"):
-                reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+                reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
                 writer.write(f"{head}\r\nHost: 10.1.2.3\r\n\r\n".encode())
                 answers.append((await reader.read()).decode())
                 writer.close()
@@ -259,11 +259,11 @@ async def webrtc_attack(flags: list[str], folder: Path) -> tuple[int, bool]:
         for name, port in ports.items():
             page = page.replace(name, str(port))
         (folder / "rtc.html").write_text(page)
-        async with Gate.running(allow_private=False, site=folder) as gate, async_playwright() as playwright:
+        async with SsrfProxy.running(allow_private=False, site=folder) as proxy, async_playwright() as playwright:
             chromium = await playwright.chromium.launch(
                 executable_path=find_chromium(None),
                 args=[*flags, "--no-sandbox"],
-                proxy={"server": f"http://127.0.0.1:{gate.port}", "bypass": "<-loopback>"},
+                proxy={"server": f"http://127.0.0.1:{proxy.port}", "bypass": "<-loopback>"},
             )
             tab = await chromium.new_page()
             await tab.goto("http://site.test/rtc.html")
@@ -288,13 +288,13 @@ def test_webrtc_does_not_get_past_the_gate(tmp_path: Path) -> None:
 
 def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> None:
-        gate = Gate(allow_private=False, site=None)
+        proxy = SsrfProxy(allow_private=False, site=None)
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(loop, "getaddrinfo", at("8.8.8.8", "10.0.0.1"), raising=False)
-        with pytest.raises(Refused, match=r"10\.0\.0\.1"):
-            await gate.check("http://both.example/")
+        with pytest.raises(AddressRefused, match=r"10\.0\.0\.1"):
+            await proxy.check("http://both.example/")
         monkeypatch.setattr(loop, "getaddrinfo", at("8.8.8.8"), raising=False)
-        await gate.check("http://one.example/")
+        await proxy.check("http://one.example/")
         monkeypatch.undo()
 
     run(play())
@@ -317,9 +317,9 @@ def test_the_gate_visits_the_address_it_checked_and_makes_one_request(monkeypatc
         async def another_each_time(*given: Any, **more: Any) -> Any:
             return await next(looks)(*given, **more)
 
-        async with server, Gate.running(allow_private=True, site=None) as gate:
+        async with server, SsrfProxy.running(allow_private=True, site=None) as proxy:
             monkeypatch.setattr(loop, "getaddrinfo", another_each_time, raising=False)
-            reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
             head = (
                 f"GET http://flip.example:{port}/x HTTP/1.1\r\nHost: flip.example\r\nProxy-Connection: keep-alive\r\n"
             )
@@ -341,8 +341,8 @@ def test_the_site_has_nothing_outside_its_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.html").write_text("treasure")
 
     async def play() -> str:
-        async with Gate.running(allow_private=False, site=tmp_path / "site") as gate:
-            reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+        async with SsrfProxy.running(allow_private=False, site=tmp_path / "site") as proxy:
+            reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
             writer.write(b"GET http://site.test/..%2fsecret.html HTTP/1.1\r\n\r\n")
             answer = (await reader.read()).decode()
             writer.close()

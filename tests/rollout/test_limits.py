@@ -19,7 +19,7 @@ from paragent import AgentBase, AgentResult, Environment, RolloutConfig, TurnsUs
 from paragent.cli import main
 from paragent.rollout.prepare import prepare
 from paragent.rollout.session import AlikeFailures, Session
-from paragent.scorers import Metric, Score
+from paragent.scorers import Score, Scorer
 from paragent.store import Journal, RolloutResult, RolloutStatus
 from paragent.tasks import BenchmarkTask
 from paragent.testing import Fault, OpenAIServer, Script
@@ -301,7 +301,7 @@ def test_a_run_that_only_used_up_its_turns_is_no_success_unless_it_scored(
 # --- the model that nobody chose ------------------------------------------------------------------------------------------
 
 
-class Undecided(Metric):
+class Undecided(Scorer):
     """Has nothing to say about answers that contain a question mark."""
 
     name = "undecided"

@@ -53,7 +53,7 @@ def test_submitted_work_fails_and_the_next_use_starts_a_new_loop() -> None:
 def test_a_rate_limit_client_decides_by_itself_and_reconnects() -> None:
     _run("""
         import subprocess, sys
-        from paragent.models.base import GatePlace
+        from paragent.models.base import RateLimitAddress
         from paragent.models.rate_limit.client import RateLimitClient
 
         serve = '''
@@ -67,7 +67,7 @@ with RateLimitServer(8) as server:
         address, secret = server.stdout.readline().split()
         shares = []
         client = RateLimitClient(
-            GatePlace(address=address, secret=secret), "m", 8, lambda: (0, 8), lambda share, closed: shares.append(share)
+            RateLimitAddress(address=address, secret=secret), "m", 8, lambda: (0, 8), lambda share, closed: shares.append(share)
         )
         wait_until(lambda: shares[-1:] == [8])
         break_loop()

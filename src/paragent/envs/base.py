@@ -52,7 +52,7 @@ class Environment:
     instructions: str = ""
     """The system message: what this world is and how to answer in it."""
     metric: ClassVar[str] = "exact_match"
-    """What decides by default: a key of what `score` returns, or the name of a metric (`paragent.scorers.METRICS`)."""
+    """What decides by default: a key of what `score` returns, or the name of a metric (`paragent.scorers.SCORERS`)."""
     own_scores: ClassVar[tuple[str, ...]] = ()
     """Other keys of what `score` returns that `--metric` may choose to decide by."""
     options_type: ClassVar[type[Any]] = NoOptions

@@ -12,7 +12,16 @@ from paragent._internal.registry import Implementation, Registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["MODELS", "Completion", "GatePlace", "Model", "ModelSettings", "count_reply", "open_model", "reply_counter"]
+__all__ = [
+    "MODELS",
+    "Completion",
+    "Model",
+    "ModelSettings",
+    "RateLimitAddress",
+    "count_reply",
+    "open_model",
+    "reply_counter",
+]
 
 MODELS = Registry(
     kind="model",
@@ -25,14 +34,14 @@ MODELS = Registry(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatePlace:
+class RateLimitAddress:
     """Where the workers of a run hear how many of the requests that an endpoint takes are theirs."""
 
     address: str
     secret: str
 
     def __repr__(self) -> str:
-        return f"GatePlace(address={self.address!r})"  # never the secret
+        return f"RateLimitAddress(address={self.address!r})"  # never the secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +60,7 @@ class ModelSettings:
     """Seconds for one request: as long as the slowest reasoning models take for one turn."""
     temperature: float | None = None
     max_tokens: int | None = None
-    gate: GatePlace | None = None
+    rate_limit: RateLimitAddress | None = None
     """None: this process finds out by itself how many requests the endpoint takes."""
     tool_format: str = "native"
     """`native`: tools are part of requests, calls part of replies. `text`: both are text of the conversation, for models and

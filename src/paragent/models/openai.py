@@ -16,14 +16,14 @@ from paragent.models.base import Completion, Model, ModelSettings, count_reply
 from paragent.models.credentials import DEFAULT_URL, NO_KEY
 from paragent.models.rate_limit.limiter import Limiter
 from paragent.models.replies import MalformedReply, listed_calls, read_reply, text_of
-from paragent.models.retry import Patience, cause_of, raise_if_final, retry_after, short_cause
+from paragent.models.retry import Backoff, cause_of, raise_if_final, retry_after, short_cause
 from paragent.models.tool_text import as_text, calls_in, with_calls
 from paragent.tasks import doing, waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from paragent.models.base import GatePlace
+    from paragent.models.base import RateLimitAddress
     from paragent.models.rate_limit.client import RateLimitClient
 
 __all__ = ["OpenAIChat", "assemble"]
@@ -115,8 +115,8 @@ class OpenAIChat(Model):
         Raises:
             ToolsUnsupported: the model writes its tool calls as text; see `ModelSettings.tool_format`.
         """
-        if self._member is None and self.settings.gate is not None:
-            self._join(self.settings.gate)
+        if self._member is None and self.settings.rate_limit is not None:
+            self._join(self.settings.rate_limit)
         if tools and self.settings.tool_format == "text":
             return with_calls(await self._answer(self._request(as_text(messages, tools), [])), tools)
         completion = await self._answer(self._request(messages, tools))
@@ -125,7 +125,7 @@ class OpenAIChat(Model):
 
     async def _answer(self, request: dict[str, Any]) -> Completion:
         """Return the answer to a request, which is made again as long as that may help."""
-        patience = Patience(self.settings.max_retries)
+        backoff = Backoff(self.settings.max_retries)
         while True:
             await self._enter()
             doing("generating")
@@ -138,7 +138,7 @@ class OpenAIChat(Model):
             except (openai.APIError, ValueError) as error:
                 if isinstance(error, MalformedReply):
                     count_reply(self.settings.name, error.usage)
-                pause, why = self._judge(error, patience, with_tools="tools" in request), short_cause(error)
+                pause, why = self._judge(error, backoff, with_tools="tools" in request), short_cause(error)
             else:
                 return completion
             finally:
@@ -169,7 +169,7 @@ class OpenAIChat(Model):
             self._member.close()
         await self._client.close()
 
-    def _join(self, gate: GatePlace) -> None:
+    def _join(self, rate_limit: RateLimitAddress) -> None:
         """Share the endpoint's limit with the other workers of the run; until somebody answers there, decide alone."""
         from paragent.models.rate_limit.client import RateLimitClient
 
@@ -182,7 +182,7 @@ class OpenAIChat(Model):
         def state() -> tuple[int, int]:
             return self._limiter.in_flight, self._limiter.in_flight + len(self._queue)
 
-        self._member = RateLimitClient(gate, settings.name, settings.most_requests, state, changed)
+        self._member = RateLimitClient(rate_limit, settings.name, settings.most_requests, state, changed)
 
     def _follow(self, share: int | None, closed: float) -> None:
         if share is None:
@@ -223,7 +223,7 @@ class OpenAIChat(Model):
         except RecursionError:
             raise MalformedReply("not a chat completion: nested too deeply") from None
 
-    def _judge(self, error: Exception, patience: Patience, *, with_tools: bool) -> float:
+    def _judge(self, error: Exception, backoff: Backoff, *, with_tools: bool) -> float:
         """Return the seconds after which to ask again.
 
         Raises:
@@ -235,16 +235,16 @@ class OpenAIChat(Model):
             general = self._limiter.throttled(asked)
             if self._member is not None:
                 self._member.throttled(asked)
-            pause = patience.after_refusal(asked, general=general)
+            pause = backoff.after_refusal(asked, general=general)
         else:
             self._limiter.troubled()
             if self._member is not None:
                 self._member.troubled()
-            pause = patience.after_error()
+            pause = backoff.after_error()
             pause = None if pause is None else max(pause, asked or 0.0)
         if pause is None:
             raise EndpointDown(
-                f"the endpoint {self._client.base_url} failed {patience.errors + 1} times for one turn, last with "
+                f"the endpoint {self._client.base_url} failed {backoff.errors + 1} times for one turn, last with "
                 f"{cause_of(error, self.settings.request_limit)}"
             ) from error
         return pause

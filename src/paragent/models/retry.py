@@ -22,7 +22,7 @@ from paragent.errors import ContextFull, EndpointRefused, RequestRejected
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Patience", "cause_of", "raise_if_final", "retry_after", "short_cause"]
+__all__ = ["Backoff", "cause_of", "raise_if_final", "retry_after", "short_cause"]
 
 
 _NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached"}
@@ -139,7 +139,7 @@ _QUOTA_PATIENCE = 1800.0
 
 
 @dataclass(slots=True)
-class Patience:
+class Backoff:
     """The pauses of one turn."""
 
     max_retries: int

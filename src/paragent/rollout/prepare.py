@@ -28,7 +28,7 @@ from paragent.rollout.dataset import Benchmark, read_benchmark
 from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_place
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.worker import check_agent
-from paragent.scorers import METRICS
+from paragent.scorers import SCORERS
 
 if TYPE_CHECKING:
     from paragent.machines import MachineSettings
@@ -167,9 +167,9 @@ def _world(config: RolloutConfig) -> tuple[type[Environment], dict[str, Any]]:
     options = _options(config, environment)
     own = {environment.metric, *environment.own_scores}
     if config.metric and ":" not in config.metric and config.metric not in own:
-        if config.metric not in METRICS.names():
-            raise UnknownName("metric", config.metric, own.union(METRICS.names()))
-        METRICS.load(config.metric)
+        if config.metric not in SCORERS.names():
+            raise UnknownName("metric", config.metric, own.union(SCORERS.names()))
+        SCORERS.load(config.metric)
     return environment, options
 
 

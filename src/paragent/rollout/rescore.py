@@ -6,14 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from paragent.models import Model, ModelSettings, open_model
-from paragent.scorers import open_metric
+from paragent.scorers import open_scorer
 from paragent.store import RolloutResult, RolloutStatus
 from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from paragent.scorers import Metric
+    from paragent.scorers import Scorer
     from paragent.store import Journal
 
 __all__ = ["rescore"]
@@ -34,7 +34,7 @@ def rescore(journal: Journal, metric: str, judge: ModelSettings | None = None) -
 
 async def _rescore(journal: Journal, name: str, judge: ModelSettings | None) -> int:
     model = open_model(judge) if judge else None
-    metric = open_metric(name, ask=_ask(model) if model else None)
+    metric = open_scorer(name, ask=_ask(model) if model else None)
     places = asyncio.Semaphore(_AT_A_TIME)
     count = 0
     try:
@@ -53,7 +53,7 @@ async def _rescore(journal: Journal, name: str, judge: ModelSettings | None) -> 
 
 
 async def _score(
-    journal: Journal, metric: Metric, name: str, batch: list[tuple[int, RolloutResult]], places: asyncio.Semaphore
+    journal: Journal, metric: Scorer, name: str, batch: list[tuple[int, RolloutResult]], places: asyncio.Semaphore
 ) -> int:
     async def one(number: int, play: RolloutResult) -> tuple[int, float | None]:
         task = journal.task(play.task)

@@ -21,13 +21,13 @@ from paragent.models import ModelSettings, open_model
 from paragent.models.base import count_reply
 from paragent.rollout.leases import MachineDesk, PoolPlace
 from paragent.rollout.live_status import Board
-from paragent.scorers import METRICS, open_metric
+from paragent.scorers import SCORERS, open_scorer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from paragent.rollout.live_status import UnderWay
-    from paragent.scorers import Metric
+    from paragent.scorers import Scorer
 
 __all__ = ["RolloutSettings", "Station", "station_for"]
 
@@ -72,7 +72,7 @@ class Station:
         self.shared = SharedResources()
         self.machines = MachineDesk(settings.machines) if settings.machines else None
         self.board = Board(settings.live) if settings.live else None
-        self._metrics: dict[str, Metric] = {}
+        self._metrics: dict[str, Scorer] = {}
         self.playing = 0
         self._beating: asyncio.Task[None] | None = None
         self._heart = Heartbeat(_BEAT)
@@ -86,13 +86,13 @@ class Station:
         """What decides."""
         return self.settings.metric or self.environment_class.metric
 
-    def metric(self) -> Metric | None:
+    def metric(self) -> Scorer | None:
         """Return the metric that decides; None if only the environment knows it."""
         name = self.metric_name
         if name not in self._metrics:
-            if ":" not in name and name not in METRICS.names():
+            if ":" not in name and name not in SCORERS.names():
                 return None
-            self._metrics[name] = open_metric(name, ask=self._ask)
+            self._metrics[name] = open_scorer(name, ask=self._ask)
         return self._metrics[name]
 
     def enter(self, rollout: UnderWay) -> None:

@@ -230,9 +230,9 @@ class Session:
             return
         from paragent.models.rate_limit.server import RateLimitServer
 
-        with RateLimitServer(self._config.num_rollouts, self._config.own_address) as gate:
-            self._pressure = gate.pressure
-            model, judge = (replace(one, gate=gate.place) for one in (settings.model, settings.judge))
+        with RateLimitServer(self._config.num_rollouts, self._config.own_address) as rate_limit:
+            self._pressure = rate_limit.pressure
+            model, judge = (replace(one, rate_limit=rate_limit.address) for one in (settings.model, settings.judge))
             yield replace(settings, model=model, judge=judge)
 
     def _drive(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""How final answers are scored: one contract, one file per metric."""
+"""Scorers: functions from a task and a final answer to a score from 0 to 1. `--metric` chooses one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.errors import ConfigError
-from paragent.scorers.base import Metric, Score
+from paragent.scorers.base import Score, Scorer
 
 if TYPE_CHECKING:
     from paragent.scorers.base import Ask
 
-__all__ = ["METRICS", "Metric", "Score", "open_metric"]
+__all__ = ["SCORERS", "Score", "Scorer", "open_scorer"]
 
-METRICS = Registry(
-    kind="metric",
+SCORERS = Registry(
+    kind="scorer",
     implementations={
         "contains": Implementation("paragent.scorers.text:Contains"),
         "exact_match": Implementation("paragent.scorers.text:ExactMatch"),
@@ -27,17 +27,21 @@ METRICS = Registry(
 )
 
 
-def open_metric(name: str, *, ask: Ask | None = None) -> Metric:
-    """Return the metric of this name or of this `module:Class`; the caller closes it.
+def open_scorer(name: str, *, ask: Ask | None = None) -> Scorer:
+    """Return a new scorer; the caller owns it and closes it.
+
+    Args:
+        name: a registered name, or `module:Class`.
+        ask: the judge model, for scorers with `needs_model`.
 
     Raises:
-        UnknownName: there is none of this name.
-        MissingExtra: its optional packages are not installed.
-        ConfigError: what was named is no metric, or it needs a model and `ask` is None.
+        UnknownName: no scorer has this name.
+        MissingExtra: the scorer's optional packages are not installed.
+        ConfigError: `name` is not a subclass of `Scorer`, or the scorer needs a model and `ask` is None.
     """
-    found = import_object(name) if ":" in name else METRICS.load(name)
-    if not (isinstance(found, type) and issubclass(found, Metric)):
-        raise ConfigError(f"{name!r} is no metric: it must be a subclass of paragent.scorers.Metric")
+    found = import_object(name) if ":" in name else SCORERS.load(name)
+    if not (isinstance(found, type) and issubclass(found, Scorer)):
+        raise ConfigError(f"{name!r} is not a scorer: it must be a subclass of paragent.Scorer")
     if found.needs_model and ask is None:
-        raise ConfigError(f"the metric {name!r} asks a model; say which one (--judge-model)")
+        raise ConfigError(f"the scorer {name!r} needs a judge model: set --judge-model")
     return found(ask)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["Ask", "Metric", "Score"]
+__all__ = ["Ask", "Score", "Scorer"]
 
 Ask = Callable[[Sequence[Mapping[str, Any]]], Awaitable[str]]
 """A model as a metric sees it: chat messages in, the text of the reply out. It retries and limits itself."""
@@ -26,7 +26,7 @@ class Score:
     """Why, for people; may be empty."""
 
 
-class Metric(ABC):
+class Scorer(ABC):
     """Scores final answers; one object serves a whole worker, at many answers at the same time, on one event loop.
 
     Args:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import EnvironmentFailed
-from paragent.scorers.base import Metric, Score
+from paragent.scorers.base import Score, Scorer
 
 if TYPE_CHECKING:
     from paragent.tasks import BenchmarkTask
@@ -27,7 +27,7 @@ _LONGEST = 20_000
 """Characters of an answer that the judge is shown, from its end, where the final answer stands."""
 
 
-class LlmJudge(Metric):
+class LlmJudge(Scorer):
     """Whether a model finds that the answer means the same as a reference. A judge that fails gives no score, not 0."""
 
     name = "llm_judge"
@@ -38,7 +38,7 @@ class LlmJudge(Metric):
             return Score(None, "the item has no reference answer")
         if not answer.strip():
             return Score(0.0, "there is no answer")
-        assert self.ask is not None, "open_metric refuses a judge without a model"
+        assert self.ask is not None, "open_scorer refuses a judge without a model"
         case = {"question": item.question, "references": item.references, "answer": answer[-_LONGEST:]}
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": _RULES},

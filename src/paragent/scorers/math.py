@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import math_verify
 
 from paragent._internal.registry import require
-from paragent.scorers.base import Metric, Score
+from paragent.scorers.base import Score, Scorer
 from paragent.scorers.text import final_answer
-from paragent.subprocesses import CallFailed, Helpers
+from paragent.subprocesses import CallFailed, SubprocessPool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,14 +35,14 @@ _LONGEST = 20_000
 """Characters of an answer that are looked at, from its end, where the final answer stands."""
 
 
-class Mathematics(Metric):
+class Mathematics(Scorer):
     """Whether the final answer equals a reference as mathematics: 1/2, 0.5 and \\frac{1}{2} are the same."""
 
     name = "math"
 
     def __init__(self, ask: Ask | None = None) -> None:
         super().__init__(ask)
-        self._helpers = Helpers("paragent.scorers.math")
+        self._helpers = SubprocessPool("paragent.scorers.math")
 
     @classmethod
     @asynccontextmanager

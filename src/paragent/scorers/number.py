@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from paragent.scorers.base import Metric, Score
+from paragent.scorers.base import Score, Scorer
 from paragent.scorers.text import final_answer
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def close(ours: float, theirs: float) -> bool:
     return math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-class Numeric(Metric):
+class Numeric(Scorer):
     """Whether the final number of the answer is that of a reference, within 1e-6."""
 
     name = "numeric"

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from paragent.scorers.base import Metric, Score
+from paragent.scorers.base import Score, Scorer
 
 if TYPE_CHECKING:
     from paragent.tasks import BenchmarkTask
@@ -100,7 +100,7 @@ def contains(answer: str, reference: str) -> float:
     return float(theirs in spans)
 
 
-class _Compared(Metric):
+class _Compared(Scorer):
     """The best score over all references, of what the message calls its answer."""
 
     async def score(self, item: BenchmarkTask, answer: str) -> Score:

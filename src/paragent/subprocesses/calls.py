@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import paragent
 from paragent.errors import EnvironmentFailed
-from paragent.subprocesses.child import Limits, Partner, PartnerLost
+from paragent.subprocesses.child import Child, ChildLost, ProcessLimits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["CallFailed", "Helpers"]
+__all__ = ["CallFailed", "SubprocessPool"]
 
 _HOME = str(Path(paragent.__file__).parents[1])
 _FAR_SIDE = (
@@ -35,7 +35,7 @@ class CallFailed(Exception):
         self.kind = kind
 
 
-class Helpers:
+class SubprocessPool:
     """A few processes of one worker that call functions of one module, in their main threads, one at a time each.
 
     They start when they are first needed and end with this object, or with the worker however it ends.
@@ -43,13 +43,13 @@ class Helpers:
 
     def __init__(self, module: str, *, most: int = 2, memory: int = 2 << 30) -> None:
         self._module = module
-        self._limits = Limits(memory=memory)
-        self._idle: list[Partner] = []
+        self._limits = ProcessLimits(memory=memory)
+        self._idle: list[Child] = []
         self._room = asyncio.Semaphore(most)
 
     @classmethod
     @asynccontextmanager
-    async def running(cls, module: str, *, most: int = 2) -> AsyncIterator[Helpers]:
+    async def running(cls, module: str, *, most: int = 2) -> AsyncIterator[SubprocessPool]:
         """Open helpers for the length of a `with`."""
         helpers = cls(module, most=most)
         try:
@@ -76,19 +76,19 @@ class Helpers:
                 request = {"target": f"{self._module}:{function}", "arguments": arguments}
                 more = {} if folder is None else {"more": [str(folder)]}
                 reply = await partner.request(request | more, limit)
-            except PartnerLost as lost:
+            except ChildLost as lost:
                 raise CallFailed("limit", lost.reason) from None
             self._idle.append(partner)
         if not reply.value["ok"]:
             raise CallFailed(reply.value["type"], reply.value["error"])
         return reply.value["value"]
 
-    async def _start(self) -> Partner:
+    async def _start(self) -> Child:
         settings = {"limits": self._limits.as_rlimits(), "die_with_parent": True}
-        partner = await Partner.start([sys.executable, "-c", _FAR_SIDE, json.dumps(settings), _HOME], self._limits)
+        partner = await Child.start([sys.executable, "-c", _FAR_SIDE, json.dumps(settings), _HOME], self._limits)
         try:
             reply = await partner.request({"target": f"{self._module}:", "arguments": []}, _START_LIMIT)
-        except PartnerLost as lost:
+        except ChildLost as lost:
             raise EnvironmentFailed(f"a helper process {lost.reason}: {lost.output[-2000:]}") from None
         if not reply.value["ok"]:
             await partner.close()

@@ -18,7 +18,7 @@ from paragent._internal.processes import describe_exit, kill_group, plain_enviro
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Footprint", "Limits", "Partner", "PartnerLost", "Reply", "footprint"]
+__all__ = ["Child", "ChildLost", "ChildReply", "Footprint", "ProcessLimits", "footprint"]
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -66,7 +66,7 @@ _WATCH_EVERY = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProcessLimits:
     """What a partner and all that it starts may use."""
 
     memory: int = 1 << 30
@@ -88,7 +88,7 @@ class Limits:
         return {**limits, "RLIMIT_NPROC": self.processes} if own_user else limits
 
 
-class PartnerLost(Exception):
+class ChildLost(Exception):
     """The process is gone: it ended, was killed by a limit, or broke the protocol. `reason` says how."""
 
     def __init__(self, reason: str, output: str = "") -> None:
@@ -97,7 +97,7 @@ class PartnerLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChildReply:
     """The answer to one request."""
 
     output: str
@@ -105,10 +105,10 @@ class Reply:
     value: dict[str, Any]
 
 
-class Partner:
+class Child:
     """Owns one process and its group; one request at a time. Whoever starts it closes it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], near: socket.socket, limits: Limits) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], near: socket.socket, limits: ProcessLimits) -> None:
         self._process, self._near, self._limits = process, near, limits
         self._cause: str | None = None
         """Why it was killed, if it was by us."""
@@ -117,12 +117,12 @@ class Partner:
     async def start(
         cls,
         command: Sequence[str],
-        limits: Limits,
+        limits: ProcessLimits,
         *,
         environment: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> Self:
-        """Start a process that speaks the protocol of `far_side`; it inherits the file descriptors `pass_fds`.
+        """Start a process that speaks the protocol of `child_main`; it inherits the file descriptors `pass_fds`.
 
         Raises:
             OSError: the program does not exist or cannot be started.
@@ -145,7 +145,7 @@ class Partner:
                 raise
         return cls(process, near, limits)
 
-    async def request(self, payload: Mapping[str, Any], limit: float) -> Reply:
+    async def request(self, payload: Mapping[str, Any], limit: float) -> ChildReply:
         """Send a request and wait for its reply.
 
         The process is killed when this raises or is cancelled: nobody could tell a late reply from the next one.
@@ -155,7 +155,7 @@ class Partner:
             limit: seconds.
 
         Raises:
-            PartnerLost: there is no reply, for whatever reason.
+            ChildLost: there is no reply, for whatever reason.
         """
         mark = secrets.token_hex(16)
         said = bytearray()
@@ -166,10 +166,10 @@ class Partner:
                 return await self._read(mark.encode(), said)
         except TimeoutError:
             await self.close()
-            raise PartnerLost(f"was stopped after {limit:g} s", _text(said)) from None
+            raise ChildLost(f"was stopped after {limit:g} s", _text(said)) from None
         except (OSError, ValueError) as error:
             await self.close()
-            raise PartnerLost(f"broke the connection: {error}", _text(said)) from None
+            raise ChildLost(f"broke the connection: {error}", _text(said)) from None
         except BaseException:
             await self.close()
             raise
@@ -188,15 +188,15 @@ class Partner:
         except ConnectionError:
             return b""
 
-    async def _read(self, mark: bytes, said: bytearray) -> Reply:
+    async def _read(self, mark: bytes, said: bytearray) -> ChildReply:
         while (at := said.find(mark)) < 0 or not said.endswith(b"\n"):
             chunk = await self._receive()
             if not chunk:
-                raise PartnerLost(self._cause or await self._ending(), _text(said))
+                raise ChildLost(self._cause or await self._ending(), _text(said))
             said += chunk
             if len(said) > self._limits.output:
-                raise PartnerLost(f"was stopped: it printed more than {self._limits.output >> 10} KiB", _text(said))
-        return Reply(_text(said[:at]), json.loads(said[at + len(mark) :]))
+                raise ChildLost(f"was stopped: it printed more than {self._limits.output >> 10} KiB", _text(said))
+        return ChildReply(_text(said[:at]), json.loads(said[at + len(mark) :]))
 
     async def _watch(self) -> None:
         while True:

@@ -21,7 +21,7 @@ import sys
 import tempfile
 from typing import Any
 
-from paragent.subprocesses import child_main as far_side
+from paragent.subprocesses import child_main
 
 __all__ = ["call_confined", "confine", "serve"]
 
@@ -68,18 +68,18 @@ _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 
 def serve(settings: dict[str, Any]) -> None:
-    """Answer requests as `far_side.serve`; those with a folder are confined to it."""
-    far_side.serve(settings, call_confined)
+    """Answer requests as `child_main.serve`; those with a folder are confined to it."""
+    child_main.serve(settings, call_confined)
 
 
 def call_confined(target: str, arguments: list[Any], folder: str | None = None) -> dict[str, Any]:
     """Call `module:function` in a child process that can use the files of `folder` only; without one, call it here.
 
     Returns:
-        What `far_side.call` returns; of a child that was killed, an error of the type `limit`.
+        What `child_main.call` returns; of a child that was killed, an error of the type `limit`.
     """
     if folder is None:
-        return far_side.call(target, arguments)
+        return child_main.call(target, arguments)
     reader, writer = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -88,7 +88,7 @@ def call_confined(target: str, arguments: list[Any], folder: str | None = None) 
             os.close(reader)
             _die_with(parent)
             confine(folder)
-            _send(writer, json.dumps(far_side.call(target, arguments)).encode())
+            _send(writer, json.dumps(child_main.call(target, arguments)).encode())
         except BaseException as error:  # noqa: BLE001 - told to the parent; nothing of the parent may run on here
             _send(writer, json.dumps({"ok": False, "error": str(error), "type": type(error).__name__}).encode())
         finally:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paragent.envs import Environment, SharedResources, environment_class, open_environment
 from paragent.errors import ConfigError
-from paragent.scorers import METRICS, open_metric
+from paragent.scorers import SCORERS, open_scorer
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -76,7 +76,7 @@ class EnvironmentContract:
     def test_what_decides_by_default_exists(self) -> None:
         kind = environment_class(self.environment)
         scores = _run(self._score(self.right))
-        assert kind.metric in METRICS.names() or (scores and kind.metric in scores)
+        assert kind.metric in SCORERS.names() or (scores and kind.metric in scores)
 
     # --- an attempt -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class EnvironmentContract:
         scores = await self._score(answer)
         if scores is not None and name in scores:
             return scores[name]
-        metric = open_metric(name)
+        metric = open_scorer(name)
         try:
             return (await metric.score(self.item, answer)).value
         finally:

@@ -22,7 +22,7 @@ from paragent.osworld.coverage import missing
 from paragent.osworld.evaluators import evaluate
 from paragent.osworld.evaluators.evaluator import checks_of, evaluation_helpers
 from paragent.osworld.evaluators.registry import GETTERS, LEFT_OUT, METRICS
-from paragent.subprocesses import Helpers
+from paragent.subprocesses import SubprocessPool
 
 NOBODY = cast("GuestControl", None)
 """These evaluators never ask the guest."""
@@ -70,7 +70,7 @@ def test_checks_are_joined(tmp_path: Path, conjunction: str | None, scores: Sequ
 
 @pytest.mark.parametrize(("said", "wanted"), [(math.nan, 0.0), (1.7, 1.0), (-0.2, 0.0), (True, 1.0)])
 def test_whatever_a_metric_says_a_score_is_between_0_and_1(tmp_path: Path, said: float, wanted: float) -> None:
-    class Said(Helpers):
+    class Said(SubprocessPool):
         async def call(self, function: str, *arguments: Any, limit: float, folder: Path | None = None) -> Any:
             return said
 
@@ -438,7 +438,7 @@ def test_a_metric_that_takes_all_memory_or_all_time_ends_with_its_helper(
     caplog.clear()
     monkeypatch.setattr(module, "PARSE_SECONDS", 100.0)
     greedy = {"func": "literal_match", "result": value("x"), "expected": value("x"), "options": {"type": "list"}}
-    helpers = Helpers("paragent.osworld.evaluators.child", most=1, memory=200 << 20)
+    helpers = SubprocessPool("paragent.osworld.evaluators.child", most=1, memory=200 << 20)
 
     async def both() -> tuple[float, float]:
         try:

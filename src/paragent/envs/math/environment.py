@@ -11,7 +11,7 @@ from paragent.envs.base import Environment
 from paragent.envs.py.environment import PyEnvironment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
 from paragent.scorers.math import Mathematics
-from paragent.subprocesses import CallFailed, Helpers
+from paragent.subprocesses import CallFailed, SubprocessPool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ class MathEnvironment(Environment):
         """Compute an expression exactly: arithmetic, functions, equations, calculus, number theory."""
         if len(expression) > _LONGEST:
             raise ToolFailed(f"the expression is longer than {_LONGEST} characters")
-        helpers = await self.shared.get(_CALCULATOR, lambda: Helpers.running(_CALCULATOR))
+        helpers = await self.shared.get(_CALCULATOR, lambda: SubprocessPool.running(_CALCULATOR))
         try:
             value = str(await helpers.call("compute", expression, limit=_LIMIT))
         except CallFailed as error:

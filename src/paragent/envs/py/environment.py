@@ -15,7 +15,7 @@ from paragent.envs.tools import ToolResult, tool
 from paragent.errors import EnvironmentFailed
 from paragent.scorers.number import same_number
 from paragent.scorers.text import exact_match, final_answer
-from paragent.subprocesses import Limits
+from paragent.subprocesses import ProcessLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,7 +182,7 @@ class PyEnvironment(Environment):
 
     def _new_interpreter(self) -> Interpreter:
         options = self.options
-        limits = Limits(memory=options.memory << 20, processes=options.processes)
+        limits = ProcessLimits(memory=options.memory << 20, processes=options.processes)
         if not self.needs_machine:
             return LocalInterpreter(SANDBOXES[options.sandbox], limits)
         if self.machine is None:

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paragent.errors import EnvironmentFailed
-from paragent.subprocesses import PartnerLost
-from paragent.subprocesses import child_main as far_side
+from paragent.subprocesses import ChildLost, child_main
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from paragent.subprocesses import Limits, Partner
+    from paragent.subprocesses import Child, ProcessLimits
 
-__all__ = ["GRACE", "Execution", "Guest", "Interpreter", "LocalInterpreter", "MachineInterpreter"]
+__all__ = ["GRACE", "Execution", "Interpreter", "LocalInterpreter", "MachineInterpreter", "MachineShell"]
 
 
 GRACE = 2.0
@@ -53,9 +52,9 @@ class Interpreter(Protocol):
 class LocalInterpreter:
     """An interpreter on this computer, in a process of its own that starts with the first cell."""
 
-    def __init__(self, start: Callable[[Limits], Awaitable[Partner]], limits: Limits) -> None:
+    def __init__(self, start: Callable[[ProcessLimits], Awaitable[Child]], limits: ProcessLimits) -> None:
         self._start, self._limits = start, limits
-        self._partner: Partner | None = None
+        self._partner: Child | None = None
 
     async def run(self, code: str, limit: float) -> Execution:
         partner, self._partner = self._partner, None
@@ -64,7 +63,7 @@ class LocalInterpreter:
         try:
             reply = await partner.request({"code": code, "limit": limit}, limit + GRACE)
             ended = Execution(reply.output, "" if reply.value["ok"] else str(reply.value["error"]))
-        except PartnerLost as lost:
+        except ChildLost as lost:
             return Execution(lost.output, f"the interpreter {lost.reason}", lost=True)
         except (KeyError, TypeError):
             await partner.close()
@@ -85,7 +84,7 @@ _STEP = 0.1
 """Seconds between two looks for the reply."""
 
 
-class Guest(Protocol):
+class MachineShell(Protocol):
     """What is asked of a machine; `paragent.machines.Machine` has it."""
 
     async def aput_file(self, path: str, data: bytes) -> None:
@@ -98,7 +97,7 @@ class Guest(Protocol):
 class MachineInterpreter:
     """Keeps one interpreter on a machine, which is borrowed."""
 
-    def __init__(self, machine: Guest, limits: Limits) -> None:
+    def __init__(self, machine: MachineShell, limits: ProcessLimits) -> None:
         self._machine, self._limits = machine, limits
         self._folder = f"/tmp/paragent-{secrets.token_hex(8)}"  # noqa: S108 - the machine's own, with a name nobody guesses
         self._running = False
@@ -126,11 +125,11 @@ class MachineInterpreter:
             return Execution(output, f"the interpreter {reason}", lost=True)
 
     async def _start(self) -> None:
-        await self._machine.aput_file(f"{self._folder}/far_side.py", Path(far_side.__file__).read_bytes())
+        await self._machine.aput_file(f"{self._folder}/child_main.py", Path(child_main.__file__).read_bytes())
         settings = shlex.quote(json.dumps({"limits": self._limits.as_rlimits()}))
         started = await self._shell(
             f"command -v python3 >/dev/null && rm -f in && mkfifo in && : > out && "
-            f"{{ setsid python3 -I far_side.py {settings} <> in >> out 2>&1 & echo $! > pid; }}",
+            f"{{ setsid python3 -I child_main.py {settings} <> in >> out 2>&1 & echo $! > pid; }}",
             10.0,
         )
         if started.returncode != 0:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from paragent.envs.py.seccomp import JOIN_SESSION_KEYRING, UnsupportedMachine, filter_file, keyctl_number
 from paragent.errors import EnvironmentFailed, MissingProgram
-from paragent.subprocesses import Limits, Partner, PartnerLost
-from paragent.subprocesses import child_main as far_side
+from paragent.subprocesses import Child, ChildLost, ProcessLimits, child_main
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -24,8 +23,8 @@ _TMP_BYTES = 256 << 20
 """Of a program's own files, which live in memory."""
 _START_LIMIT = 60.0
 """Seconds for an interpreter to start; it takes 0.1 on a quiet machine."""
-_FAR_SIDE = Path(far_side.__file__)
-_INSIDE = "/run/far_side.py"
+_FAR_SIDE = Path(child_main.__file__)
+_INSIDE = "/run/child_main.py"
 _TMP = "/tmp"  # noqa: S108 - the sandbox's own
 _VARIABLES = {
     "PATH": "/usr/bin:/bin",
@@ -40,7 +39,7 @@ _CURE = (
 )
 
 
-async def start_in_bubblewrap(limits: Limits) -> Partner:
+async def start_in_bubblewrap(limits: ProcessLimits) -> Child:
     """Start an interpreter that has no network, sees a read-only system and an empty /tmp of its own, and no other process.
 
     It leaves the session keyring before it runs code, and a seccomp filter denies the system calls listed in `seccomp`.
@@ -58,12 +57,12 @@ async def start_in_bubblewrap(limits: Limits) -> Partner:
         raise MissingProgram("the sandbox of the environment 'py'", str(error), "choose --sandbox vm") from None
     try:
         command = [program, "--seccomp", str(blocked), *_command(limits)]
-        partner = await Partner.start(command, limits, environment={}, pass_fds=(blocked,))
+        partner = await Child.start(command, limits, environment={}, pass_fds=(blocked,))
     finally:
         os.close(blocked)
     try:
         await partner.request({"code": "", "limit": _START_LIMIT}, _START_LIMIT)
-    except PartnerLost as lost:
+    except ChildLost as lost:
         if "bwrap:" in lost.output:
             problem = f"bubblewrap does not work here ({lost.output.strip()[-500:]})"
             raise MissingProgram("the sandbox of the environment 'py'", problem, _CURE) from None
@@ -71,7 +70,7 @@ async def start_in_bubblewrap(limits: Limits) -> Partner:
     return partner
 
 
-def _command(limits: Limits) -> list[str]:
+def _command(limits: ProcessLimits) -> list[str]:
     """Return bubblewrap's options and the interpreter's command."""
     root = os.geteuid() == 0
     settings = {
@@ -125,22 +124,22 @@ def _file_system() -> list[str]:
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _TMP]
 
 
-async def start_unprotected(limits: Limits) -> Partner:
+async def start_unprotected(limits: ProcessLimits) -> Child:
     """Start an interpreter that may do whatever this process may; only for programs that one trusts.
 
     Raises:
         EnvironmentFailed: it does not start.
     """
     settings = {"limits": limits.as_rlimits(), "die_with_parent": True}
-    partner = await Partner.start([sys.executable, "-I", str(_FAR_SIDE), json.dumps(settings)], limits)
+    partner = await Child.start([sys.executable, "-I", str(_FAR_SIDE), json.dumps(settings)], limits)
     try:
         await partner.request({"code": "", "limit": _START_LIMIT}, _START_LIMIT)
-    except PartnerLost as lost:
+    except ChildLost as lost:
         raise EnvironmentFailed(f"the interpreter {lost.reason}: {lost.output[-500:]}") from None
     return partner
 
 
-SANDBOXES: Mapping[str, Callable[[Limits], Awaitable[Partner]]] = {
+SANDBOXES: Mapping[str, Callable[[ProcessLimits], Awaitable[Child]]] = {
     "bubblewrap": start_in_bubblewrap,
     "none": start_unprotected,
 }

@@ -1,1 +1,1 @@
-"""The web: a real browser behind a gate, pages as text with numbered elements, and search."""
+"""The web: a real browser behind a proxy, pages as text with numbered elements, and search."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from paragent._internal.processes import plain_environment
-from paragent.envs.web.ssrf_proxy import Gate
+from paragent.envs.web.ssrf_proxy import SsrfProxy
 from paragent.errors import EnvironmentFailed, MissingProgram
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ FLAGS = [
 
 
 class Browser:
-    """A running Chromium whose every connection goes through the gate."""
+    """A running Chromium whose every connection goes through the proxy."""
 
-    def __init__(self, chromium: PlaywrightBrowser, gate: Gate) -> None:
+    def __init__(self, chromium: PlaywrightBrowser, proxy: SsrfProxy) -> None:
         self._chromium = chromium
-        self.gate = gate
+        self.proxy = proxy
 
     @classmethod
     @asynccontextmanager
@@ -59,14 +59,14 @@ class Browser:
         from playwright.async_api import Error, async_playwright  # not at the top: it takes 0.3 s to import
 
         executable = find_chromium(program)
-        async with Gate.running(allow_private=allow_private, site=site) as gate, async_playwright() as playwright:
+        async with SsrfProxy.running(allow_private=allow_private, site=site) as proxy, async_playwright() as playwright:
             try:
                 chromium = await playwright.chromium.launch(
                     executable_path=executable,
                     headless=headless,
                     # Chromium's own sandbox refuses to run as root, where containers usually run it.
                     args=[*FLAGS, *(["--no-sandbox"] if os.geteuid() == 0 else [])],
-                    proxy={"server": f"http://127.0.0.1:{gate.port}", "bypass": "<-loopback>"},
+                    proxy={"server": f"http://127.0.0.1:{proxy.port}", "bypass": "<-loopback>"},
                     env={**plain_environment(), **{name: os.environ[name] for name in _DISPLAY if name in os.environ}},
                     timeout=_START_LIMIT * 1000,
                     handle_sigint=False,
@@ -76,7 +76,7 @@ class Browser:
             except Error as error:
                 raise EnvironmentFailed(f"{executable} does not start: {error}") from None
             try:
-                yield cls(chromium, gate)
+                yield cls(chromium, proxy)
             finally:
                 await chromium.close()
 

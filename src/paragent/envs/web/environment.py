@@ -14,7 +14,7 @@ from paragent.envs.base import Environment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
 from paragent.envs.web.browser import Browser, find_chromium
 from paragent.envs.web.search import LocalSearch, remote_search
-from paragent.envs.web.ssrf_proxy import Refused
+from paragent.envs.web.ssrf_proxy import AddressRefused
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ class WebEnvironment(Environment):
         browser = await self._browser()
         url = url.strip()
         try:
-            await browser.gate.check(url)
-        except Refused as refused:
+            await browser.proxy.check(url)
+        except AddressRefused as refused:
             raise ToolFailed(str(refused)) from None
         return await (await self._tab_of(browser)).open(url)
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-__all__ = ["SITE", "Gate", "Refused"]
+__all__ = ["SITE", "AddressRefused", "SsrfProxy"]
 
 SITE = "site.test"
-"""The name under which pages see the folder that the gate serves itself; `.test` is reserved and never on the net."""
+"""The name under which pages see the folder that the proxy serves itself; `.test` is reserved and never on the net."""
 _HEAD_LIMIT = 1 << 16
 """Bytes of a request's head; browsers send a few kilobytes."""
 _CONNECT_LIMIT = 15.0
@@ -32,11 +32,11 @@ _IDLE_LIMIT = 120.0
 """Seconds without a byte in either direction after which a connection is given up."""
 
 
-class Refused(Exception):
+class AddressRefused(Exception):
     """An address may not be visited; the message says why."""
 
 
-class Gate:
+class SsrfProxy:
     """A forward proxy on a port of the loopback interface; belongs to one event loop."""
 
     def __init__(self, *, allow_private: bool, site: Path | None) -> None:
@@ -46,46 +46,46 @@ class Gate:
 
     @classmethod
     @asynccontextmanager
-    async def running(cls, *, allow_private: bool, site: Path | None) -> AsyncIterator[Gate]:
+    async def running(cls, *, allow_private: bool, site: Path | None) -> AsyncIterator[SsrfProxy]:
         """Serve for the length of a `with`."""
-        gate = cls(allow_private=allow_private, site=site)
-        server = await asyncio.start_server(gate._accept, "127.0.0.1", 0, limit=_HEAD_LIMIT)
-        gate.port = server.sockets[0].getsockname()[1]
+        proxy = cls(allow_private=allow_private, site=site)
+        server = await asyncio.start_server(proxy._accept, "127.0.0.1", 0, limit=_HEAD_LIMIT)
+        proxy.port = server.sockets[0].getsockname()[1]
         try:
-            yield gate
+            yield proxy
         finally:
             server.close()
-            for task in list(gate._connections):
+            for task in list(proxy._connections):
                 task.cancel()
-            await asyncio.gather(*gate._connections, return_exceptions=True)
+            await asyncio.gather(*proxy._connections, return_exceptions=True)
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """Return the addresses of a host that may be visited.
 
         Raises:
-            Refused: it has none, or one of them is private.
+            AddressRefused: it has none, or one of them is private.
         """
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
-            raise Refused(f"there is no host {host!r}") from None
+            raise AddressRefused(f"there is no host {host!r}") from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         if not self._allow_private:
             try:
                 check_public(host, addresses)
             except PrivateAddress as error:
-                raise Refused(f"{error}; private ones must be allowed explicitly") from None
+                raise AddressRefused(f"{error}; private ones must be allowed explicitly") from None
         return addresses
 
     async def check(self, url: str) -> None:
         """Say whether a page may be opened.
 
         Raises:
-            Refused: it may not.
+            AddressRefused: it may not.
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Refused("only http:// and https:// addresses can be opened")
+            raise AddressRefused("only http:// and https:// addresses can be opened")
         if parts.hostname != SITE or self._site is None:
             await self.addresses(parts.hostname, _port(parts.netloc, 443 if parts.scheme == "https" else 80))
 
@@ -114,8 +114,8 @@ class Gate:
             return await writer.drain()
         try:
             far_reader, far_writer = await self._connect(host, _port(parts.netloc, 443 if tunnel else 80))
-        except (Refused, OSError, TimeoutError) as error:
-            writer.write(_response(403 if isinstance(error, Refused) else 502, str(error).encode()))
+        except (AddressRefused, OSError, TimeoutError) as error:
+            writer.write(_response(403 if isinstance(error, AddressRefused) else 502, str(error).encode()))
             return await writer.drain()
         try:
             if tunnel:

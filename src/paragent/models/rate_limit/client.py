@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.threads import write_traceback
 from paragent.errors import ParagentError
-from paragent.models.rate_limit.limiter import Report
+from paragent.models.rate_limit.limiter import RequestReport
 from paragent.models.rate_limit.server import SERVICE
 from paragent.transport.address import Address
 from paragent.transport.auth import Token
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from paragent.models.base import GatePlace
+    from paragent.models.base import RateLimitAddress
 
 __all__ = ["RateLimitClient"]
 
@@ -45,7 +45,7 @@ class RateLimitClient:
 
     def __init__(
         self,
-        place: GatePlace,
+        place: RateLimitAddress,
         model: str,
         most: int,
         state: Callable[[], tuple[int, int]],
@@ -97,10 +97,10 @@ class RateLimitClient:
             self._changed(None, 0.0)
             self._start(_RECONNECT_SECONDS)
 
-    def _report(self) -> Report:
+    def _report(self) -> RequestReport:
         in_flight, wanted = self._state()
         with self._lock:
-            report = Report(
+            report = RequestReport(
                 in_flight, wanted, self._answered, self._refused, self._retry_after, self._troubled, self._seconds
             )
             self._answered = self._refused = self._troubled = 0
@@ -134,7 +134,7 @@ class RateLimitClient:
 
     async def _send_reports(self, connection: JsonConnection) -> None:
         reading = asyncio.create_task(connection.serve())
-        before = Report()
+        before = RequestReport()
         try:
             while not reading.done():
                 report = self._report()

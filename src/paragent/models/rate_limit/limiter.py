@@ -26,7 +26,7 @@ from paragent._internal.clock import Clock, monotonic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Limiter", "Report", "SharedLimit", "divide", "withheld"]
+__all__ = ["Limiter", "RequestReport", "SharedLimit", "divide", "withheld"]
 
 
 _TOLERATED = 0.1
@@ -256,7 +256,7 @@ class _Recent:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RequestReport:
     """What a worker tells: its state, and what happened since its last report."""
 
     in_flight: int = 0
@@ -283,7 +283,7 @@ class SharedLimit:
 
     def __init__(self, most: int, clock: Clock = monotonic) -> None:
         self._limiter = Limiter(most, clock)
-        self._reports: dict[str, Report] = {}
+        self._reports: dict[str, RequestReport] = {}
         self._most: dict[str, int] = {}
         self._turn = 0
 
@@ -295,14 +295,14 @@ class SharedLimit:
     def join(self, worker: str, most: int) -> None:
         """A worker takes part that can use `most` requests at a time."""
         self._most[worker] = most
-        self._reports[worker] = Report()
+        self._reports[worker] = RequestReport()
 
     def leave(self, worker: str) -> None:
         """A worker is gone; others may have its share."""
         self._most.pop(worker, None)
         self._reports.pop(worker, None)
 
-    def report(self, worker: str, report: Report) -> None:
+    def report(self, worker: str, report: RequestReport) -> None:
         """Take in what a worker tells."""
         self._reports[worker] = report
         limiter = self._limiter

@@ -10,8 +10,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent.errors import ParagentError, ProtocolError
-from paragent.models.base import GatePlace
-from paragent.models.rate_limit.limiter import Report, SharedLimit
+from paragent.models.base import RateLimitAddress
+from paragent.models.rate_limit.limiter import RequestReport, SharedLimit
 from paragent.transport.address import Address
 from paragent.transport.auth import Token
 from paragent.transport.json_calls import JsonConnection
@@ -46,12 +46,12 @@ class RateLimitServer:
     def __init__(self, most: int, host: str = "127.0.0.1") -> None:
         self._secret = secrets.token_urlsafe(32)
         self._service = _RateLimitService(most)
-        self._address = Address.of(host, 0)
-        self._server = RpcServer(self._address, {SERVICE: self._service}, Token(self._secret))
+        self._listen = Address.of(host, 0)
+        self._server = RpcServer(self._listen, {SERVICE: self._service}, Token(self._secret))
 
     def __enter__(self) -> Self:
         port = run_on_io_loop(self._server.start(), _START_SECONDS)
-        self.place = GatePlace(address=f"{self._address.host}:{port}", secret=self._secret)
+        self.address = RateLimitAddress(address=f"{self._listen.host}:{port}", secret=self._secret)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,7 +97,7 @@ class _RateLimitService:
 
         async def report(fields: dict[str, Any]) -> None:
             with self._lock:
-                limit.report(worker, Report(**fields))
+                limit.report(worker, RequestReport(**fields))
             self._update_shares(limit)
 
         connection = JsonConnection(stream, {"report": report})

@@ -11,7 +11,7 @@ from paragent.subprocesses import CallFailed
 
 if TYPE_CHECKING:
     from paragent.osworld.context import Ground
-    from paragent.subprocesses import Helpers
+    from paragent.subprocesses import SubprocessPool
 
 __all__ = ["PARSE_SECONDS", "Place"]
 
@@ -29,7 +29,7 @@ class Place:
 
     ground: Ground
     folder: Path
-    helpers: Helpers
+    helpers: SubprocessPool
     found: Path | None = None
     """Of an expectation: the folder of the result. OSWorld has one folder for both and downloads no file that it has already."""
 

@@ -13,7 +13,7 @@ from paragent.osworld.context import GuestRefused
 from paragent.osworld.evaluators.context import PARSE_SECONDS, Place, far_side
 from paragent.osworld.evaluators.metrics.rules import NotUnderstood
 from paragent.osworld.evaluators.registry import GETTERS, INFEASIBLE, METRICS
-from paragent.subprocesses import CallFailed, Helpers
+from paragent.subprocesses import CallFailed, SubprocessPool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -55,7 +55,7 @@ def _listed(evaluator: Mapping[str, Any], name: str, length: int) -> list[Any]:
 
 
 async def evaluate(
-    evaluator: Mapping[str, Any], ground: Ground, *, helpers: Helpers | None = None, strict: bool = False
+    evaluator: Mapping[str, Any], ground: Ground, *, helpers: SubprocessPool | None = None, strict: bool = False
 ) -> float:
     """Score an attempt, from 0 to 1, as OSWorld does.
 
@@ -103,9 +103,9 @@ async def _prepared(ground: Ground, steps: Sequence[Mapping[str, Any]]) -> bool:
 
 
 @asynccontextmanager
-async def evaluation_helpers(most: int = 1) -> AsyncIterator[Helpers]:
+async def evaluation_helpers(most: int = 1) -> AsyncIterator[SubprocessPool]:
     """Open processes for `evaluate`, which several attempts of a worker may share."""
-    async with Helpers.running(far_side(), most=most) as helpers:
+    async with SubprocessPool.running(far_side(), most=most) as helpers:
         yield helpers
 
 
@@ -118,7 +118,9 @@ def _load(checks: list[Check]) -> None:
                 GETTERS.load(side["type"])
 
 
-async def _joined(checks: list[Check], conjunction: str, ground: Ground, helpers: Helpers, strict: bool) -> float:
+async def _joined(
+    checks: list[Check], conjunction: str, ground: Ground, helpers: SubprocessPool, strict: bool
+) -> float:
     scores = []
     for check in checks:
         score = await _one(check, ground, helpers, strict)
@@ -130,7 +132,7 @@ async def _joined(checks: list[Check], conjunction: str, ground: Ground, helpers
     return sum(scores) / len(scores) if conjunction == "and" else max(scores)
 
 
-async def _one(check: Check, ground: Ground, helpers: Helpers, strict: bool) -> float:
+async def _one(check: Check, ground: Ground, helpers: SubprocessPool, strict: bool) -> float:
     try:
         found = ground.folder / "result"
         result = await _get(check.result, Place(ground, found, helpers))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paragent.errors import ConfigError, EnvironmentFailed, UnknownName
-from paragent.scorers import METRICS, Score, open_metric
+from paragent.scorers import SCORERS, Score, open_scorer
 from paragent.scorers.number import final_number, same_number
 from paragent.scorers.text import contains, exact_match, f1, final_answer, normalised
 from paragent.tasks import BenchmarkTask
@@ -31,7 +31,7 @@ def score(metric: str, reference: Any, answer: str) -> float | None:
 
 
 async def _score(metric: str, reference: Any, answer: str) -> Score:
-    opened = open_metric(metric)
+    opened = open_scorer(metric)
     try:
         return await opened.score(BenchmarkTask("a", "?", reference), answer)
     finally:
@@ -206,7 +206,7 @@ class Replies:
 def judge(*replies: str, answer: str = "It is Paris") -> tuple[Score, Replies]:
     model = Replies(*replies)
     item = BenchmarkTask("a", "What is the capital of France?", "Paris")
-    return asyncio.run(open_metric("llm_judge", ask=model).score(item, answer)), model
+    return asyncio.run(open_scorer("llm_judge", ask=model).score(item, answer)), model
 
 
 def test_the_judge_is_shown_the_question_the_reference_and_the_answer() -> None:
@@ -245,15 +245,15 @@ def test_an_empty_answer_needs_no_judge() -> None:
 
 
 def test_every_metric_of_the_table_loads_and_has_its_name() -> None:
-    for name in METRICS.names():
-        assert METRICS.load(name).name == name
-    assert set(METRICS.names()) >= {"exact_match", "f1", "contains", "numeric", "math", "llm_judge"}
+    for name in SCORERS.names():
+        assert SCORERS.load(name).name == name
+    assert set(SCORERS.names()) >= {"exact_match", "f1", "contains", "numeric", "math", "llm_judge"}
 
 
 def test_mistakes_in_naming_are_told() -> None:
     with pytest.raises(UnknownName, match="exact_match"):
-        open_metric("exactmatch")
-    with pytest.raises(ConfigError, match="asks a model"):
-        open_metric("llm_judge")
+        open_scorer("exactmatch")
+    with pytest.raises(ConfigError, match="--judge-model"):
+        open_scorer("llm_judge")
     with pytest.raises(ConfigError, match="no metric"):
-        open_metric("paragent.tasks:BenchmarkTask")
+        open_scorer("paragent.tasks:BenchmarkTask")

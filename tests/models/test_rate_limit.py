@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from paragent import RolloutConfig, run_parallel_rollout
 from paragent._internal.clock import ManualClock
 from paragent.models import ModelSettings, open_model
-from paragent.models.base import GatePlace
+from paragent.models.base import RateLimitAddress
 from paragent.models.rate_limit.client import RateLimitClient
-from paragent.models.rate_limit.limiter import Limiter, Report, SharedLimit, divide, withheld
+from paragent.models.rate_limit.limiter import Limiter, RequestReport, SharedLimit, divide, withheld
 from paragent.models.rate_limit.server import RateLimitServer
 from paragent.rollout.live_status import Tally
 from paragent.testing import Fault, OpenAIServer, Script
@@ -55,10 +55,10 @@ def test_a_fall_that_old_reports_caused_is_taken_back() -> None:
     shared = SharedLimit(100, ManualClock())
     for worker in "ab":
         shared.join(worker, 50)
-    shared.report("b", Report(in_flight=9, wanted=9))
-    shared.report("a", Report(in_flight=0, wanted=50, refused=50))
+    shared.report("b", RequestReport(in_flight=9, wanted=9))
+    shared.report("a", RequestReport(in_flight=0, wanted=50, refused=50))
     assert shared.pressure[1] == 9, "as far as is known, the endpoint has accepted nine"
-    shared.report("b", Report(in_flight=30, wanted=50, refused=20))
+    shared.report("b", RequestReport(in_flight=30, wanted=50, refused=20))
     assert shared.pressure[1] == 30
 
 
@@ -68,17 +68,17 @@ def test_what_one_worker_hears_holds_for_all() -> None:
     shared.join("a", 8)
     shared.join("b", 8)
     assert shared.shares() == {"a": 8, "b": 8}
-    shared.report("b", Report(in_flight=8, wanted=8))
-    shared.report("a", Report(in_flight=0, wanted=8, refused=8, retry_after=5.0))
+    shared.report("b", RequestReport(in_flight=8, wanted=8))
+    shared.report("a", RequestReport(in_flight=0, wanted=8, refused=8, retry_after=5.0))
     assert (shared.pressure, shared.opens_in()) == ((8, 8), 5.0)
     assert shared.shares() == {"a": 0, "b": 4}, "b occupies the places that a will have"
-    shared.report("b", Report(in_flight=6, wanted=8))
+    shared.report("b", RequestReport(in_flight=6, wanted=8))
     assert shared.shares() == {"a": 2, "b": 4}
-    shared.report("b", Report(in_flight=1, wanted=1))
+    shared.report("b", RequestReport(in_flight=1, wanted=1))
     assert shared.shares() == {"a": 7, "b": 1}
     for _ in range(4):
         clock.advance(60)
-        shared.report("a", Report(in_flight=7, wanted=8, answered=16, seconds=16.0))
+        shared.report("a", RequestReport(in_flight=7, wanted=8, answered=16, seconds=16.0))
     assert shared.pressure[1] > 8
     shared.leave("a")
     assert shared.shares() == {"b": 8}
@@ -89,9 +89,9 @@ def test_a_share_of_less_than_one_each_goes_round() -> None:
     shared = SharedLimit(2, clock)
     for worker in "ab":
         shared.join(worker, 1)
-        shared.report(worker, Report(in_flight=1, wanted=2))
-    shared.report("a", Report(in_flight=0, wanted=2, refused=3))
-    shared.report("b", Report(in_flight=0, wanted=2, answered=1, seconds=1.0))
+        shared.report(worker, RequestReport(in_flight=1, wanted=2))
+    shared.report("a", RequestReport(in_flight=0, wanted=2, refused=3))
+    shared.report("b", RequestReport(in_flight=0, wanted=2, answered=1, seconds=1.0))
     seen = []
     for _ in range(4):
         seen.append({worker for worker, share in shared.shares().items() if share})
@@ -120,47 +120,47 @@ def test_a_limiter_follows_and_can_go_on_alone() -> None:
 def test_two_workers_share_one_limit() -> None:
     """Two clients with eight places each and an endpoint that takes four: together they find out, and both get answers."""
 
-    async def ask(place: GatePlace, url: str) -> None:
-        settings = ModelSettings(name="m", base_url=url, api_key="k", most_requests=8, gate=place)
+    async def ask(place: RateLimitAddress, url: str) -> None:
+        settings = ModelSettings(name="m", base_url=url, api_key="k", most_requests=8, rate_limit=place)
         model = open_model(settings)
         try:
             await asyncio.gather(*(model.complete(ASK, []) for _ in range(30)))
         finally:
             await model.close()
 
-    async def both(place: GatePlace, url: str) -> None:
+    async def both(place: RateLimitAddress, url: str) -> None:
         await asyncio.gather(ask(place, url), ask(place, url))
 
-    with OpenAIServer(Script(latency=0.05, most_at_once=4)) as server, RateLimitServer(16) as gate:
-        assert gate.pressure() == (0, 0)
-        assert "secret" not in repr(gate.place)
-        asyncio.run(both(gate.place, server.url))
+    with OpenAIServer(Script(latency=0.05, most_at_once=4)) as server, RateLimitServer(16) as rate_limit:
+        assert rate_limit.pressure() == (0, 0)
+        assert "secret" not in repr(rate_limit.address)
+        asyncio.run(both(rate_limit.address, server.url))
         assert server.seen.answered == 60
-        wait_until(lambda: gate.pressure()[0] == 0)
-        assert 1 <= gate.pressure()[1] < 16
+        wait_until(lambda: rate_limit.pressure()[0] == 0)
+        assert 1 <= rate_limit.pressure()[1] < 16
 
 
 def test_each_model_has_a_limit_of_its_own() -> None:
     shares: dict[str, int | None] = {}
 
-    def member(place: GatePlace, model: str) -> RateLimitClient:
+    def member(place: RateLimitAddress, model: str) -> RateLimitClient:
         return RateLimitClient(place, model, 8, lambda: (8, 8), lambda share, _: shares.update({model: share}))
 
-    with RateLimitServer(8) as gate:
-        members = [member(gate.place, model) for model in "ab"]
-        wait_until(lambda: shares == {"a": 8, "b": 8} and gate.pressure() == (16, 16))
+    with RateLimitServer(8) as rate_limit:
+        members = [member(rate_limit.address, model) for model in "ab"]
+        wait_until(lambda: shares == {"a": 8, "b": 8} and rate_limit.pressure() == (16, 16))
         for one in members:
             one.close()
 
 
 def test_a_gate_that_is_gone_leaves_workers_to_themselves() -> None:
-    async def ask(place: GatePlace, url: str) -> None:
-        model = open_model(ModelSettings(name="m", base_url=url, api_key="k", gate=place))
+    async def ask(place: RateLimitAddress, url: str) -> None:
+        model = open_model(ModelSettings(name="m", base_url=url, api_key="k", rate_limit=place))
         await asyncio.gather(*(model.complete(ASK, []) for _ in range(9)))
         await model.close()
 
     with OpenAIServer(Script()) as server:
-        asyncio.run(ask(GatePlace(address="127.0.0.1:1", secret="x" * 20), server.url))
+        asyncio.run(ask(RateLimitAddress(address="127.0.0.1:1", secret="x" * 20), server.url))
         assert server.seen.answered == 9
 
 
@@ -207,7 +207,7 @@ def test_a_scattering_of_refusals_leaves_the_limit_of_a_run_alone(
 class Participant:
     """A limiter that takes part in a shared limit, as a worker's client has it."""
 
-    def __init__(self, place: GatePlace, most: int) -> None:
+    def __init__(self, place: RateLimitAddress, most: int) -> None:
         self.limiter = Limiter(most, ManualClock())
         self.heard: list[int | None] = []
         self.member = RateLimitClient(place, "m", most, lambda: (self.limiter.in_flight, most), self._changed)
@@ -221,8 +221,8 @@ class Participant:
 
 
 def test_a_burst_of_refusals_at_one_worker_lowers_its_share_for_a_moment_only() -> None:
-    with RateLimitServer(100) as gate:
-        workers = [Participant(gate.place, 25) for _ in range(4)]
+    with RateLimitServer(100) as rate_limit:
+        workers = [Participant(rate_limit.address, 25) for _ in range(4)]
         wait_until(lambda: all(worker.heard and worker.limiter.limit == 25 for worker in workers))
         for worker in workers:
             for _ in range(25):
@@ -239,16 +239,16 @@ def test_a_burst_of_refusals_at_one_worker_lowers_its_share_for_a_moment_only() 
 
 def test_each_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two refusals in a row make two reports that are equal, and both count."""
-    reports: list[Report] = []
+    reports: list[RequestReport] = []
     take_in = SharedLimit.report
 
-    def noted(self: SharedLimit, worker: str, report: Report) -> None:
+    def noted(self: SharedLimit, worker: str, report: RequestReport) -> None:
         reports.append(report)
         take_in(self, worker, report)
 
     monkeypatch.setattr(SharedLimit, "report", noted)
-    with RateLimitServer(8) as gate:
-        worker = Participant(gate.place, 8)
+    with RateLimitServer(8) as rate_limit:
+        worker = Participant(rate_limit.address, 8)
         wait_until(lambda: bool(worker.heard) and bool(reports))
         member = worker.member
         events: list[Callable[[], None]] = [
@@ -268,12 +268,12 @@ def test_a_member_whose_own_code_fails_leaves_its_worker_to_decide_and_comes_bac
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("paragent.models.rate_limit.client._RECONNECT_SECONDS", 0.1)
-    with RateLimitServer(8) as gate:
-        worker = Participant(gate.place, 8)
+    with RateLimitServer(8) as rate_limit:
+        worker = Participant(rate_limit.address, 8)
         wait_until(lambda: worker.heard == [8])
         original = RateLimitClient._report
 
-        def failing(self: RateLimitClient) -> Report:
+        def failing(self: RateLimitClient) -> RequestReport:
             monkeypatch.setattr(RateLimitClient, "_report", original)
             raise MemoryError
 

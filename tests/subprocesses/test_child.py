@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from paragent.errors import EnvironmentFailed
-from paragent.subprocesses import CallFailed, Helpers, Limits, Partner, PartnerLost
+from paragent.subprocesses import CallFailed, Child, ChildLost, ProcessLimits, SubprocessPool
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -22,7 +22,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 def test_calls_are_answered_at_the_same_time_as_failures_are_told() -> None:
     async def play() -> list[Any]:
-        async with Helpers.running("math") as helpers:
+        async with SubprocessPool.running("math") as helpers:
             calls = [helpers.call("factorial", n, limit=10) for n in (3, -1, 5)]
             return list(await asyncio.gather(*calls, return_exceptions=True))
 
@@ -34,7 +34,7 @@ def test_calls_are_answered_at_the_same_time_as_failures_are_told() -> None:
 
 def test_a_call_that_takes_too_long_is_killed_and_the_next_works() -> None:
     async def play() -> Any:
-        async with Helpers.running("time", most=1) as helpers:
+        async with SubprocessPool.running("time", most=1) as helpers:
             with pytest.raises(CallFailed, match=r"stopped after 0\.3 s"):
                 await helpers.call("sleep", 60, limit=0.3)
             return await helpers.call("sleep", 0, limit=10)
@@ -44,7 +44,7 @@ def test_a_call_that_takes_too_long_is_killed_and_the_next_works() -> None:
 
 def test_a_helper_that_cannot_import_is_a_failure_with_the_reason() -> None:
     async def play() -> None:
-        async with Helpers.running("no_such_module") as helpers:
+        async with SubprocessPool.running("no_such_module") as helpers:
             await helpers.call("f", limit=1)
 
     with pytest.raises(EnvironmentFailed, match="no_such_module"):
@@ -53,9 +53,9 @@ def test_a_helper_that_cannot_import_is_a_failure_with_the_reason() -> None:
 
 def test_the_last_words_of_a_process_that_ends_before_it_is_asked_are_told() -> None:
     async def play() -> None:
-        partner = await Partner.start(["sh", "-c", "echo last words; exit 3"], Limits())
+        partner = await Child.start(["sh", "-c", "echo last words; exit 3"], ProcessLimits())
         await asyncio.to_thread(partner._process.wait, 10)
-        with pytest.raises(PartnerLost, match="3") as lost:
+        with pytest.raises(ChildLost, match="3") as lost:
             await partner.request({"code": ""}, 10)
         assert lost.value.output == "last words\n"
         await partner.close()
@@ -67,9 +67,9 @@ def test_a_partner_does_not_see_the_users_keys(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
 
     async def play() -> str:
-        partner = await Partner.start(["sh", "-c", "env; exit 3"], Limits())
+        partner = await Child.start(["sh", "-c", "env; exit 3"], ProcessLimits())
         await asyncio.to_thread(partner._process.wait, 10)
-        with pytest.raises(PartnerLost) as lost:
+        with pytest.raises(ChildLost) as lost:
             await partner.request({"code": ""}, 10)
         await partner.close()
         return lost.value.output
@@ -82,7 +82,7 @@ def test_a_partner_does_not_see_the_users_keys(monkeypatch: pytest.MonkeyPatch) 
 def test_a_cancelled_call_ends_its_process() -> None:
     async def play() -> None:
         others = set(psutil.Process().children())
-        async with Helpers.running("time") as helpers:
+        async with SubprocessPool.running("time") as helpers:
             await helpers.call("sleep", 0, limit=10)
             assert set(psutil.Process().children()) > others
             task = asyncio.create_task(helpers.call("sleep", 60, limit=60))
@@ -96,9 +96,9 @@ def test_a_cancelled_call_ends_its_process() -> None:
 
 WORKER = """
 import asyncio
-from paragent.subprocesses import Helpers
+from paragent.subprocesses import SubprocessPool
 async def play():
-    async with Helpers.running("time") as helpers:
+    async with SubprocessPool.running("time") as helpers:
         await helpers.call("sleep", 0, limit=10)
         print("ready", flush=True)
         await helpers.call("sleep", 100, limit=100)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paragent.subprocesses import CallFailed, Helpers
+from paragent.subprocesses import CallFailed, SubprocessPool
 from paragent.subprocesses import confinement as confining
 from paragent.subprocesses.confinement import call_confined
 
@@ -124,7 +124,7 @@ def test_helpers_confine_calls_one_by_one(tmp_path: Path) -> None:
         (tmp_path / name / "file").write_text(name)
 
     async def ask() -> list[str]:
-        async with Helpers.running(__name__, most=1) as helpers:
+        async with SubprocessPool.running(__name__, most=1) as helpers:
             found = []
             for name in ("one", "other"):
                 path = tmp_path / name

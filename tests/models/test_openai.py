@@ -18,7 +18,7 @@ from paragent.errors import ConfigError, ContextFull, EndpointDown, EndpointRefu
 from paragent.models import Completion, ModelSettings, open_model
 from paragent.models.credentials import DEFAULT_URL, endpoint_from_environment, read_env_file
 from paragent.models.rate_limit.limiter import Limiter
-from paragent.models.retry import Patience
+from paragent.models.retry import Backoff
 from paragent.testing import Fault, OpenAIServer, Script
 
 ASK = [{"role": "user", "content": "what is it?"}]
@@ -208,18 +208,18 @@ def test_nobody_asks_while_the_endpoint_is_closed() -> None:
 
 
 def test_pauses_grow_beyond_a_quota_window() -> None:
-    patience = Patience(3, random.Random(1))
-    pauses = [patience.after_refusal(None) for _ in range(12)]
+    backoff = Backoff(3, random.Random(1))
+    pauses = [backoff.after_refusal(None) for _ in range(12)]
     assert max(pause for pause in pauses if pause is not None) > 60
-    assert patience.after_refusal(5.0) is None or patience.waited < 2000
-    lucky = [Patience(3, random.Random(1)).after_refusal(None, general=False) for _ in range(12)]
+    assert backoff.after_refusal(5.0) is None or backoff.waited < 2000
+    lucky = [Backoff(3, random.Random(1)).after_refusal(None, general=False) for _ in range(12)]
     assert max(pause for pause in lucky if pause is not None) <= 1.5, "one refusal among many answers"
-    assert [patience.after_error() is None for _ in range(4)] == [False, False, False, True]
+    assert [backoff.after_error() is None for _ in range(4)] == [False, False, False, True]
 
 
 def test_an_endpoint_that_refuses_for_ever_is_given_up() -> None:
-    patience = Patience(3, random.Random(1))
-    pauses = [patience.after_refusal(45.0) for _ in range(60)]
+    backoff = Backoff(3, random.Random(1))
+    pauses = [backoff.after_refusal(45.0) for _ in range(60)]
     waited = [pause for pause in pauses if pause is not None]
     assert all(45.0 <= pause <= 46.0 for pause in waited), "never less than it asked for"
     assert pauses[-1] is None
