@@ -139,14 +139,14 @@ def index(tmp_path: Path) -> Path:
 def test_an_index_is_read_with_its_examples(index: Path) -> None:
     for spaces in (2, None):
         index.write_text(json.dumps(json.loads(index.read_text()), indent=spaces))
-        items = list(read_benchmark(index))
+        items = list(read_benchmark(index, load_tasks=OSWorldEnvironment.load_tasks))
         assert [(item.id, item.metadata["domain"]) for item in items] == [("b", "os"), ("a", "os"), ("c", "chrome")]
         assert items[0].question == "Do b."
     index.write_text('{"os": ["a",\n "b"]}')
-    assert read_benchmark(index, task_ids=["a"]).size == 1
+    assert read_benchmark(index, task_ids=["a"], load_tasks=OSWorldEnvironment.load_tasks).size == 1
     index.write_text(json.dumps({"os": ["a", "gone", "../os/b"]}))
     with pytest.raises(BadData, match="gone") as caught:
-        read_benchmark(index)
+        read_benchmark(index, load_tasks=OSWorldEnvironment.load_tasks)
     assert len(caught.value.problems) == 2
 
 
@@ -200,7 +200,9 @@ def test_flags_reach_the_environment(index: Path) -> None:
     for wrong in mistakes:
         with pytest.raises(UsageError, match="must be one of"):
             prepare(RolloutConfig(mode="osworld", data=index, model="demo", task_id=["a"], **wrong))
-    web = RolloutConfig(mode="web", data=index, model="demo", task_id=["a"], env_option=_texts(sample_options("web")))
+    web = RolloutConfig(
+        mode="web", data=index.parent / "examples/os/a.json", model="demo", env_option=_texts(sample_options("web"))
+    )
     assert not {"screen_width", "pause"} & set(prepare(web).play.options)
 
 

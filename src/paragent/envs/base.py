@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
@@ -12,16 +13,27 @@ from paragent.envs.tools import Tool, ToolFailed, ToolResult, tools_of
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from paragent.models import ModelSettings
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["Environment", "NoOptions"]
+__all__ = ["AgentFactory", "Environment", "LoadedTask", "NoOptions"]
 
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:
     """The options of an environment that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTask:
+    """One task of a dataset in an environment's own format, or the reason why it cannot be read."""
+
+    task: Any = None
+    """The task as parsed JSON; None if there is a problem."""
+    problem: str = ""
 
 
 class Environment:
@@ -119,6 +131,32 @@ class Environment:
             except ValueError as error:
                 raise ConfigError(f"the option {name!r} of the environment {cls.name!r} {error}") from None
         return cls.options_type(**values)
+
+    @classmethod
+    def load_tasks(cls, path: Path, document: Any) -> Iterator[LoadedTask] | None:  # noqa: ARG003 - for subclasses
+        """Return the tasks of a dataset in a format of this environment's own, read as they are iterated over.
+
+        Every environment reads JSON lists, `{"items": [...]}`, single tasks and JSON lines. Override this method for
+        another format, such as an index that names the files of the tasks.
+
+        Args:
+            path: the dataset's file.
+            document: the parsed JSON of the whole file, or of its first line. Return None unless it has that format;
+                deciding reads no other file.
+        """
+        return None
+
+    @classmethod
+    def agent_factory(cls, agent: Any) -> AgentFactory | None:  # noqa: ARG003 - for subclasses
+        """Return a factory that wraps agents written for another interface; None if `agent` does not have that interface.
+
+        Rollouts call it with what `--agent` names: first to check it before the run, then once for each rollout. Agents
+        with `run_episode(episode)`, subclasses of `AgentBase` and callables need no factory.
+
+        Raises:
+            UsageError: the agent has the interface, but cannot be used.
+        """
+        return None
 
     @property
     def needs_machine(self) -> bool:
@@ -223,3 +261,7 @@ class Environment:
         """Give back everything this attempt took; may be called twice, and after an `open` that failed."""
         if self._own_shared is not None:
             await self._own_shared.close()
+
+
+AgentFactory = Callable[[Environment, "ModelSettings", int], Any]
+"""Returns a new agent with `run_episode(episode)`, given an open environment, the model's settings and the maximum of turns."""

@@ -1,7 +1,7 @@
-"""Agents that were written for OSWorld's own runner, played as they are.
+"""Adapter for agents written for OSWorld's own runner: rollouts use them unchanged.
 
-Such an agent has a method `predict(instruction, observation)` that returns what it thinks and a list of actions, and mostly a
-method `reset`. It asks models by itself, and it usually blocks.
+Such an agent has a method `predict(instruction, observation)` that returns a response and a list of actions, and usually a
+method `reset`. It calls models itself, and it usually blocks.
 """
 
 from __future__ import annotations
@@ -21,117 +21,160 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from paragent.agents.session import Episode
+    from paragent.envs.base import AgentFactory, Environment
+    from paragent.models import ModelSettings
 
-__all__ = ["PredictingAgent"]
+__all__ = ["PredictAdapter", "predict_agent_factory"]
 
 _log = logging.getLogger(__name__)
-_NOTHING: dict[str, Any] = {"screenshot": None, "accessibility_tree": None, "terminal": None}
-"""The keys that an observation always has."""
+_EMPTY: dict[str, Any] = {"screenshot": None, "accessibility_tree": None, "terminal": None}
+"""The keys that every observation has."""
+_OPTIONS = ("action_space", "observation_type", "client_password", "screen_width", "screen_height")
+"""Options of the environment that constructors of agents may take."""
 
 
-class PredictingAgent:
-    """Plays with a new object of a class that predicts: shows it what there is to see, and performs what it says.
+def predict_agent_factory(agent: Any) -> AgentFactory | None:
+    """Return a factory of adapters for a class with `predict` and without `run_episode`; None for anything else.
+
+    Raises:
+        UsageError: `agent` is an object with `predict`, not a class.
+    """
+    if not hasattr(agent, "predict") or hasattr(agent, "run_episode"):
+        return None
+    if not isinstance(agent, type):
+        raise UsageError(f"--agent: name the class of {agent!r:.200}; each rollout needs its own agent")
+
+    def create(environment: Environment, model: ModelSettings, max_turns: int) -> PredictAdapter:
+        arguments = constructor_arguments(environment, model, max_turns)
+        return PredictAdapter(agent, arguments, getattr(environment.machine, "host", None))
+
+    return create
+
+
+def constructor_arguments(environment: Environment, model: ModelSettings, max_turns: int) -> dict[str, Any]:
+    """Return the arguments known for the constructors of agents, by the names that OSWorld's agents use.
+
+    What is not set is absent, so that the agent's own default applies.
+    """
+    options = environment.options
+    arguments = {name: getattr(options, name, None) for name in _OPTIONS}
+    width, height = arguments["screen_width"], arguments["screen_height"]
+    arguments |= {
+        "platform": "ubuntu",
+        "model": model.name,
+        "max_tokens": model.max_tokens,
+        "temperature": model.temperature,
+        "max_steps": max_turns,
+        "max_trajectory_length": getattr(options, "screenshots", None),
+        "screen_size": (width, height) if width and height else None,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+class PredictAdapter:
+    """Plays a rollout with a new object of an agent class: sends it observations and performs the actions it returns.
 
     Args:
-        kind: the class.
-        known: what its constructor may be given, by the names of the parameters.
-        vm_ip: where the machine is, for its `reset`; None without one.
+        agent_class: has `predict`, and may have `reset`.
+        arguments: what its constructor may be given, by the names of the parameters.
+        vm_ip: the machine's address, for `reset`; None without a machine.
     """
 
-    def __init__(self, kind: type[Any], known: Mapping[str, Any], vm_ip: str | None = None) -> None:
-        self._kind, self._known, self._vm_ip = kind, known, vm_ip
+    def __init__(self, agent_class: type[Any], arguments: Mapping[str, Any], vm_ip: str | None = None) -> None:
+        self._agent_class, self._arguments, self._vm_ip = agent_class, arguments, vm_ip
 
     async def run_episode(self, episode: Episode) -> AgentResult:
-        """Play one rollout until an action ends it, the turns are used up, or the agent has had no action for too often.
+        """RolloutResult one rollout until an action ends it, no turns are left, or too many predictions in a row have no action.
 
         Raises:
-            UsageError: the class needs arguments that nobody knows, or the environment has no tool for actions.
-            TypeError: `predict` returned something else than a response and actions.
+            UsageError: the constructor needs unknown arguments, or the environment has no tool for actions.
+            TypeError: `predict` did not return a response and actions.
         """
-        tool = _acting_tool(episode.tools)
-        agent = await asyncio.to_thread(self._kind, **_arguments(self._kind, self._known))
+        tool = _action_tool(episode.tools)
+        arguments = _accepted(self._agent_class, self._arguments)
+        agent = await asyncio.to_thread(self._agent_class, **arguments)
         if hasattr(agent, "reset"):
-            given, named = _for_reset(agent.reset, self._vm_ip)
-            await _called(agent.reset, *given, **named)
+            positional, named = _reset_arguments(agent.reset, self._vm_ip)
+            await _call(agent.reset, *positional, **named)
         episode.messages.append({"role": "user", "content": episode.question})
-        said, idle = "", 0
+        answer, idle = "", 0
         for _ in range(episode.max_turns):
-            message = await episode.take(_predicted(agent, episode, tool))
-            said = message["content"] or said
+            message = await episode.take(_predict(agent, episode, tool))
+            answer = message["content"] or answer
             if calls := message.get("tool_calls"):
                 idle = 0
                 await episode.answer_calls(calls)
                 if episode.ended:
-                    return AgentResult(said, episode.ended)
+                    return AgentResult(answer, episode.ended)
             elif idle < episode.max_retries:
                 idle += 1
             else:
-                return AgentResult(said, "no actions")
-        return AgentResult(said, TURNS_USED_UP)
+                return AgentResult(answer, "no actions")
+        return AgentResult(answer, TURNS_USED_UP)
 
 
-async def _predicted(agent: Any, episode: Episode, tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Have the agent look and think; return what comes of it as a message of the assistant."""
-    seen = {**_NOTHING, "instruction": episode.question, **await episode.observation()}
+async def _predict(agent: Any, episode: Episode, tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Send the agent an observation and return its prediction as a message of the assistant."""
+    observation = {**_EMPTY, "instruction": episode.question, **await episode.observation()}
     doing("predicting")
-    returned = await _called(agent.predict, seen["instruction"], seen)
+    returned = await _call(agent.predict, observation["instruction"], observation)
     if not isinstance(returned, tuple | list) or len(returned) < 2:
         raise TypeError(f"predict must return a response and a list of actions, not {returned!r:.200}")
     message: dict[str, Any] = {"role": "assistant", "content": _text_of(returned[0])}
-    if actions := _listed(returned[1]):
+    if actions := _as_list(returned[1]):
         message["tool_calls"] = [{"function": _as_call(action, tool)} for action in actions]
     return message
 
 
-async def _called(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Call a method of the agent without holding the event loop."""
+async def _call(method: Callable[..., Any], *positional: Any, **named: Any) -> Any:
+    """Call a method of the agent without blocking the event loop."""
     if inspect.iscoroutinefunction(method):
-        return await method(*given, **named)
-    returned = await asyncio.to_thread(method, *given, **named)
+        return await method(*positional, **named)
+    returned = await asyncio.to_thread(method, *positional, **named)
     return await returned if inspect.isawaitable(returned) else returned
 
 
-# --- what the agent is given ----------------------------------------------------------------------------------------------
+# --- arguments of the agent -----------------------------------------------------------------------------------------------
 
 
-def _arguments(kind: type[Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the known arguments that the constructor has parameters for.
+def _accepted(agent_class: type[Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the known arguments that the constructor has parameters for.
 
     Raises:
-        UsageError: it needs others, too.
+        UsageError: it needs other arguments, too.
     """
-    signature = inspect.signature(kind)
-    given = {name: value for name, value in known.items() if name in signature.parameters}
+    signature = inspect.signature(agent_class)
+    accepted = {name: value for name, value in known.items() if name in signature.parameters}
     try:
-        signature.bind(**given)
+        signature.bind(**accepted)
     except TypeError as error:
         raise UsageError(
-            f"--agent: {kind.__name__} cannot be constructed: {error}. Known are: {', '.join(known)}; "
-            "for others write a subclass that gives them"
+            f"--agent: {agent_class.__name__} cannot be constructed: {error}. Available arguments: {', '.join(known)}; "
+            "for others write a subclass that passes them"
         ) from None
-    return given
+    return accepted
 
 
-def _for_reset(reset: Callable[..., Any], vm_ip: str | None) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of `reset` as OSWorld's runner gives them, a logger first and `vm_ip` by name, if it takes them."""
-    given: list[Any] = []
+def _reset_arguments(reset: Callable[..., Any], vm_ip: str | None) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of `reset` as OSWorld's runner passes them: a logger first and `vm_ip` by name, if it takes them."""
+    positional: list[Any] = []
     named: dict[str, Any] = {}
-    for place, parameter in enumerate(inspect.signature(reset).parameters.values()):
-        free = parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}
+    for index, parameter in enumerate(inspect.signature(reset).parameters.values()):
+        variadic = parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}
         if parameter.name == "vm_ip" or parameter.kind is parameter.VAR_KEYWORD:
             named["vm_ip"] = vm_ip
-        elif place == 0 and (parameter.kind is parameter.VAR_POSITIONAL or parameter.default is parameter.empty):
-            given.append(_log)
-        elif "logger" in parameter.name and not free:
+        elif index == 0 and (parameter.kind is parameter.VAR_POSITIONAL or parameter.default is parameter.empty):
+            positional.append(_log)
+        elif "logger" in parameter.name and not variadic:
             named[parameter.name] = _log
-    return given, named
+    return positional, named
 
 
-# --- what the agent says --------------------------------------------------------------------------------------------------
+# --- predictions ----------------------------------------------------------------------------------------------------------
 
 
-def _acting_tool(tools: Sequence[dict[str, Any]]) -> Mapping[str, Any]:
-    """Return the tool that takes actions.
+def _action_tool(tools: Sequence[dict[str, Any]]) -> Mapping[str, Any]:
+    """Return the tool that performs actions.
 
     Raises:
         UsageError: there is none.
@@ -140,13 +183,11 @@ def _acting_tool(tools: Sequence[dict[str, Any]]) -> Mapping[str, Any]:
         function: Mapping[str, Any] = tool["function"]
         if "action_type" in function["parameters"]["properties"]:
             return function
-    raise UsageError(
-        "--agent: an agent that predicts acts at desktops (--mode osworld); this environment has no such tool"
-    )
+    raise UsageError("--agent: an agent with `predict` needs a tool with the parameter `action_type`; there is none")
 
 
 def _as_call(action: Any, tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an action as a call of the tool; whether it is a valid one, the tool says."""
+    """Return an action as a call of the tool. The tool decides whether the action is valid."""
     main = "command" if "command" in tool["parameters"]["properties"] else "action_type"
     if not isinstance(action, Mapping):
         arguments: dict[str, Any] = {main: action}
@@ -160,19 +201,19 @@ def _as_call(action: Any, tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return the number in a scalar of numpy, which coordinates often are; a text for anything else."""
+    """Return the number of a numpy scalar, which coordinates often are; a string for any other object."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def _listed(actions: Any) -> list[Any]:
-    """Return the actions of a prediction; one that is not in a list is one."""
+def _as_list(actions: Any) -> list[Any]:
+    """Return the actions of a prediction as a list; a single action may come without one."""
     if actions is None:
         return []
     return [actions] if isinstance(actions, str | Mapping) else list(actions)
 
 
 def _text_of(response: Any) -> str:
-    """Return the words of a response, which some agents have in a dictionary or in pieces."""
+    """Return the text of a response, which some agents return as a dictionary or in parts."""
     if isinstance(response, Mapping) and "response" in response:
         return _text_of(response["response"])
     if isinstance(response, list | tuple):

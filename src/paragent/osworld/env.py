@@ -18,6 +18,7 @@ from paragent.envs.tools import ToolFailed, ToolResult, tool
 from paragent.errors import EnvironmentFailed, InfrastructureError
 from paragent.osworld.access import Access
 from paragent.osworld.actions import Action, BadAction, actions_in, command_of, read_action, special_in
+from paragent.osworld.agent_adapter import predict_agent_factory
 from paragent.osworld.context import Ground
 from paragent.osworld.controller import Controller
 from paragent.osworld.coverage import lacks
@@ -26,11 +27,13 @@ from paragent.osworld.evaluators.evaluator import evaluation_helpers
 from paragent.osworld.observation import Observation, Observer
 from paragent.osworld.recording import Recording
 from paragent.osworld.setup import set_up
+from paragent.osworld.task_files import is_index, read_index
 from paragent.tasks import doing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from paragent.envs.base import AgentFactory, LoadedTask
     from paragent.tasks import BenchmarkTask
 
 __all__ = ["OSWorldEnvironment", "OSWorldOptions"]
@@ -122,6 +125,14 @@ class OSWorldEnvironment(Environment):
         self._controller: Controller | None = None
         self._observer: Observer | None = None
         self.instructions = self._instructions()
+
+    @classmethod
+    def load_tasks(cls, path: Path, document: Any) -> Iterator[LoadedTask] | None:
+        return read_index(path, document) if is_index(document) else None
+
+    @classmethod
+    def agent_factory(cls, agent: Any) -> AgentFactory | None:
+        return predict_agent_factory(agent)
 
     @property
     def needs_machine(self) -> bool:

@@ -1,4 +1,4 @@
-"""Benchmark files: a JSON list, `{"items": [...]}`, one task, OSWorld's index, or JSON lines; gzipped or not."""
+"""Benchmark files: a JSON list, `{"items": [...]}`, one task, JSON lines or a format of the environment; gzipped or not."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
 from paragent._internal.text import counted, read_json, well_formed_data
+from paragent.envs import Environment
 from paragent.errors import BadData, ConfigError, UsageError
-from paragent.osworld.task_files import indexed_tasks, is_index
 from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from paragent.envs.base import LoadedTask
+
+    LoadTasks = Callable[[Path, Any], Iterator[LoadedTask] | None]
 
 __all__ = ["Benchmark", "read_benchmark"]
 
@@ -42,9 +46,11 @@ class Benchmark:
     chosen: frozenset[str]
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The ids of tasks that the environment cannot play, and what each lacks."""
+    load_tasks: LoadTasks = Environment.load_tasks
+    """Reads the environment's own dataset format."""
 
     def __iter__(self) -> Iterator[BenchmarkTask]:
-        items = (item for _, item in _items(self.path, []))
+        items = (item for _, item in _items(self.path, [], self.load_tasks))
         chosen = (item for item in items if not self.chosen or item.id in self.chosen)
         return itertools.islice((item for item in chosen if item.id not in self.left_out), self.limit)
 
@@ -56,6 +62,7 @@ def read_benchmark(
     task_ids: Sequence[str] = (),
     lacking: Callable[[BenchmarkTask], Sequence[str]] = lambda _: (),
     skip: bool = False,
+    load_tasks: LoadTasks = Environment.load_tasks,
 ) -> Benchmark:
     """Check a whole file and return its tasks.
 
@@ -65,6 +72,7 @@ def read_benchmark(
         task_ids: only these.
         lacking: says what a task needs that is not there.
         skip: leave such tasks out, instead of refusing them.
+        load_tasks: reads the environment's own dataset format, see `Environment.load_tasks`.
 
     Raises:
         ConfigError: there is no such file, or it cannot be read.
@@ -79,7 +87,7 @@ def read_benchmark(
     chosen = frozenset(task_ids)
     digest = hashlib.sha256()
     size = 0
-    for line, item in _items(path, problems):
+    for line, item in _items(path, problems, load_tasks):
         if item.id in seen:
             problems.append((line, f"the id {item.id!r} was used before, in line {seen[item.id]}"))
             continue
@@ -98,7 +106,7 @@ def read_benchmark(
         raise UsageError(_refusal(path, left_out))
     if not size:
         raise UsageError(f"{path} has no tasks" + (" that can be played here" if left_out else ""))
-    return Benchmark(path, size, digest.hexdigest(), limit, chosen, left_out)
+    return Benchmark(path, size, digest.hexdigest(), limit, chosen, left_out, load_tasks)
 
 
 def _refusal(path: Path, left_out: Mapping[str, Sequence[str]]) -> str:
@@ -116,34 +124,34 @@ def digest_of(item: BenchmarkTask) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _items(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int, BenchmarkTask]]:
+def _items(path: Path, problems: list[tuple[int, str]], load_tasks: LoadTasks) -> Iterator[tuple[int, BenchmarkTask]]:
     """Yield the lines that can be tasks, and note why others cannot."""
-    for line, entry in _entries(path, problems):
+    for line, entry in _entries(path, problems, load_tasks):
         try:
             yield line, _item(entry, line)
         except ValueError as error:
             problems.append((line, str(error)))
 
 
-def _entries(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
+def _entries(path: Path, problems: list[tuple[int, str]], load_tasks: LoadTasks) -> Iterator[tuple[int, Any]]:
     """Yield what stands in a file, with its number.
 
     Raises:
         ConfigError: the file cannot be read, or has no text.
     """
     try:
-        yield from _read(path, problems)
+        yield from _read(path, problems, load_tasks)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise ConfigError(f"--data: {path} cannot be read as JSON, in UTF-8, gzipped or not: {error}") from error
 
 
-def _read(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
+def _read(path: Path, problems: list[tuple[int, str]], load_tasks: LoadTasks) -> Iterator[tuple[int, Any]]:
     with _open(path) as file:
         first = next((line for line in file if line.strip()), "")
-        whole = _is_one_document(first)
+        whole = _is_one_document(path, first, load_tasks)
     with _open(path) as file:
         if whole:
-            yield from _document(path, file.read(), problems)
+            yield from _document(path, file.read(), problems, load_tasks)
             return
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -154,49 +162,54 @@ def _read(path: Path, problems: list[tuple[int, str]]) -> Iterator[tuple[int, An
                 problems.append((number, f"no JSON: {error}"))
 
 
-_INDEX_LINE = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*\[')
-"""How an index begins that has a line break within."""
+_LIST_IN_OBJECT = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*\[')
+"""The first line of an object that begins with a list and has line breaks, as an index of tasks has."""
 
 
-def _is_one_document(first: str) -> bool:
+def _is_one_document(path: Path, first: str, load_tasks: LoadTasks) -> bool:
     """Return whether a file that begins with this line is one JSON document, and not a line of JSON for each task."""
     if first.lstrip().startswith("["):
         return True
     try:
         entry = json.loads(first)
     except ValueError:
-        return first.strip() == "{" or '"items"' in first or _INDEX_LINE.match(first) is not None
-    return isinstance(entry, dict) and (isinstance(entry.get("items"), list) or is_index(entry))
+        return first.strip() == "{" or '"items"' in first or _LIST_IN_OBJECT.match(first) is not None
+    if isinstance(entry, dict) and isinstance(entry.get("items"), list):
+        return True
+    return load_tasks(path, entry) is not None
 
 
-def _document(path: Path, text: str, problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
+def _document(
+    path: Path, text: str, problems: list[tuple[int, str]], load_tasks: LoadTasks
+) -> Iterator[tuple[int, Any]]:
     """Yield the entries of a JSON document; they are numbered, for a document has no lines of its own."""
     try:
         document = read_json(text)
     except json.JSONDecodeError as error:
         problems.append((error.lineno, f"no JSON: {error.msg}"))
         return
-    if is_index(document):
-        yield from _indexed(path, document, problems)
+    loaded = load_tasks(path, document)
+    if loaded is not None:
+        yield from _loaded(loaded, problems)
         return
     if isinstance(document, dict) and _first(document, _QUESTIONS, None) is not None:
         document = [document]
     entries = document.get("items") if isinstance(document, dict) else document
     if not isinstance(entries, list):
         problems.append(
-            (1, 'neither a list of tasks, nor a task, nor an object {"items": [...]}, nor an index {domain: [ids]}')
+            (1, 'neither a list of tasks, nor a task, nor {"items": [...]}, nor a format of this environment')
         )
         return
     yield from enumerate(entries, 1)
 
 
-def _indexed(path: Path, index: dict[str, Any], problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
-    """Yield the tasks of OSWorld's index, each from its own file."""
-    for number, (task, problem) in enumerate(indexed_tasks(path, index), 1):
-        if problem:
-            problems.append((number, problem))
+def _loaded(tasks: Iterator[LoadedTask], problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
+    """Yield the tasks that the environment has read, numbered."""
+    for number, one in enumerate(tasks, 1):
+        if one.problem:
+            problems.append((number, one.problem))
         else:
-            yield number, well_formed_data(task)
+            yield number, well_formed_data(one.task)
 
 
 def _open(path: Path) -> TextIO:

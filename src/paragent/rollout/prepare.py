@@ -125,6 +125,7 @@ def prepare(config: RolloutConfig) -> Prepared:
         task_ids=config.task_id,
         lacking=environment(located).lacking,
         skip=config.skip_unsupported,
+        load_tasks=environment.load_tasks,
     )
     machines = _machines(config, environment) if environment(options).needs_machine else None
     if machines is None and (config.use_vm_pool or config.pool_address):
@@ -164,6 +165,8 @@ def _world(config: RolloutConfig) -> tuple[type[Environment], dict[str, Any]]:
     """
     _check_own(config)
     environment = _environment(config)
+    if config.agent:
+        check_agent(import_object(config.agent), environment)
     options = _options(config, environment)
     own = {environment.metric, *environment.own_scores}
     if config.metric and ":" not in config.metric and config.metric not in own:
@@ -214,13 +217,11 @@ def _check_own(config: RolloutConfig) -> None:
         location = getattr(config, name)
         if location and (":" in location or name == "agent"):  # the others may be names of what is here
             try:
-                found = import_object(location)
+                import_object(location)
             except ModuleNotFoundError as error:
                 raise ConfigError(
                     f"--{name} {location}: {error}. Modules are looked for in this folder and in PYTHONPATH"
                 ) from error
-            if name == "agent":
-                check_agent(found)
 
 
 def _environment(config: RolloutConfig) -> type[Environment]:

@@ -33,7 +33,6 @@ from paragent.errors import (
     UsageError,
 )
 from paragent.models.base import reply_counter
-from paragent.osworld.agent_adapter import PredictingAgent
 from paragent.rollout.clock import WorkClock
 from paragent.rollout.config import RolloutConfig
 from paragent.rollout.episode import RolloutEpisode
@@ -187,18 +186,18 @@ def clock_ran_out(clock: WorkClock, limit: float | None) -> bool:
     return limit is not None and clock.worked >= limit
 
 
-def check_agent(found: Any) -> None:
+def check_agent(found: Any, environment: type[Environment]) -> None:
     """Refuse what `--agent` names if no rollout can use it, before anything is started.
 
     Raises:
         ConfigError: it cannot be constructed without arguments, or has no way to answer.
     """
+    if environment.agent_factory(found) is not None:
+        return
     if not isinstance(found, type):
         if not hasattr(found, "run_episode") and not callable(found):
             raise ConfigError(f"--agent names {found!r}, which is neither an agent nor a class of agents")
         return
-    if hasattr(found, "predict") and not hasattr(found, "run_episode"):
-        return  # which arguments it is given depends on the environment
     try:
         _constructor(found).bind(None, **_constructor_arguments(found))
     except TypeError as error:
@@ -236,32 +235,13 @@ def _agent(settings: RolloutSettings, environment: Environment) -> Any:
         found = import_object(settings.agent)
     except ModuleNotFoundError as error:
         raise UsageError(f"--agent: {error}") from error
-    if hasattr(found, "predict") and not hasattr(found, "run_episode"):
-        if not isinstance(found, type):
-            raise UsageError(f"--agent {settings.agent}: name the class; every rollout needs an agent of its own")
-        return PredictingAgent(found, _known(settings, environment), getattr(environment.machine, "host", None))
+    if (factory := environment.agent_factory(found)) is not None:
+        return factory(environment, settings.model, settings.max_turns)
     if isinstance(found, type):
         found = found(**_constructor_arguments(found))
     if not hasattr(found, "run_episode"):
         require_agent(found, "--agent")
     return found
-
-
-def _known(settings: RolloutSettings, environment: Environment) -> dict[str, Any]:
-    """Return what the constructors of agents for OSWorld's runner are given; what is not set is left to their defaults."""
-    options, model = environment.options, settings.model
-    names = ("action_space", "observation_type", "client_password", "screen_width", "screen_height")
-    known = {name: getattr(options, name, None) for name in names}
-    width, height = known["screen_width"], known["screen_height"]
-    known |= {
-        "platform": "ubuntu",
-        "model": model.name,
-        "max_tokens": model.max_tokens,
-        "temperature": model.temperature,
-    }
-    known |= {"max_steps": settings.max_turns, "max_trajectory_length": getattr(options, "screenshots", None)}
-    known |= {"screen_size": (width, height) if width and height else None}
-    return {name: value for name, value in known.items() if value is not None}
 
 
 async def _let_play(agent: Any, episode: RolloutEpisode) -> AgentResult:

@@ -16,12 +16,13 @@ from paragent import Environment, RolloutWorker, ToolResult, tool
 from paragent.cli import main
 from paragent.demo.samples import sample_path
 from paragent.models import ModelSettings
+from paragent.osworld.agent_adapter import predict_agent_factory
 from paragent.rollout.resources import RolloutSettings
 from paragent.store import Journal, RolloutResult, RolloutStatus, images_folder
 from paragent.store.records import unpack_trajectory
 from paragent.tasks import BenchmarkTask
 
-HERE = "tests.rollout.test_predicting"
+HERE = "tests.osworld.test_agent_adapter"
 CODE = "pyautogui.press('a')"
 
 
@@ -31,6 +32,7 @@ class Desk(Environment):
     name = "desk"
     metric = "presses"
     one_at_a_time = True
+    agent_factory = staticmethod(predict_agent_factory)
     presses = 0
 
     async def observation(self) -> dict[str, Any]:
@@ -51,7 +53,13 @@ class Desk(Environment):
 
 
 class Mute(Environment):
-    """Has no tool at all."""
+    """Does not know agents of OSWorld's runner."""
+
+
+class Toolless(Environment):
+    """Knows agents of OSWorld's runner, and has no tool."""
+
+    agent_factory = staticmethod(predict_agent_factory)
 
 
 def played(agent: str, environment: str = "Desk", **settings: Any) -> tuple[RolloutResult, dict[str, Any]]:
@@ -238,7 +246,8 @@ def test_constructors_are_given_what_is_known_by_name() -> None:
     [
         ("Needy", "Desk", "missing a required argument: 'env'"),
         ("an_agent", "Desk", "name the class"),
-        ("Bare", "Mute", "--mode osworld"),
+        ("Bare", "Mute", "must be an AgentBase or a function"),
+        ("Bare", "Toolless", "`action_type`"),
     ],
 )
 def test_agents_that_can_never_play_are_a_mistake_of_the_call(agent: str, environment: str, told: str) -> None:
