@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging as _logging
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from paragent._internal.validation import seconds, whole
+from paragent._internal.validation import at_least, check_fields, flag, mapping, optional, reject_unknown, seconds, text
 from paragent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 __all__ = ["ASYNC_CONCURRENCY", "LOST_RETRIES", "SYNC_CONCURRENCY", "EngineName", "RunConfig", "init"]
 
@@ -72,36 +74,17 @@ class RunConfig:
     """How the run is called where names are shown: in the display of progress, on Ray's and Spark's dashboards."""
 
     def __init__(self, **settings: Any) -> None:
-        known = {f.name: f for f in fields(self)}
-        if unknown := [name for name in settings if name not in known]:
-            raise ConfigError(_unknown_field(unknown[0], list(known)))
-        for name, spec in known.items():
-            if name in settings:
-                value = settings[name]
+        specs = fields(self)
+        reject_unknown("RunConfig", "field", settings, [spec.name for spec in specs])
+        for spec in specs:
+            if spec.name in settings:
+                value = settings[spec.name]
             elif callable(spec.default_factory):
                 value = spec.default_factory()
             else:
                 value = spec.default
-            setattr(self, name, value)
-        self._validate()
-
-    def _validate(self) -> None:
-        if not isinstance(self.engine_name, str) or not self.engine_name:
-            raise ConfigError(f"engine_name must be an EngineName or a string, not {self.engine_name!r}")
-        for name, least in (("worker_num", 1), ("concurrency", 1), ("max_retries", 0)):
-            if (number := getattr(self, name)) is not None:
-                whole(number, name, least=least, none=True)
-        if self.timeout is not None:
-            self.timeout = seconds(self.timeout, "timeout", none=True)
-        for name in ("sequence_dependent", "in_local", "reuse_process"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be True or False, not {getattr(self, name)!r}")
-        if not isinstance(self.progress, bool) and not callable(self.progress):
-            raise ConfigError(f"progress must be True, False or a function, not {self.progress!r}")
-        if not isinstance(self.engine_options, Mapping):
-            raise ConfigError(f"engine_options must be a mapping, not {self.engine_options!r}")
-        if not isinstance(self.job_name, str) or not self.job_name:
-            raise ConfigError(f"job_name must be a non-empty string, not {self.job_name!r}")
+            setattr(self, spec.name, value)
+        check_fields(self, _CHECKS)
 
     def with_settings(self, **settings: Any) -> RunConfig:
         """Return a copy with some settings changed, validated like a new one."""
@@ -123,17 +106,30 @@ class RunConfig:
         return self.concurrency if self.concurrency is not None else ASYNC_CONCURRENCY
 
 
+def _progress(value: Any, name: str) -> Any:
+    if not isinstance(value, bool) and not callable(value):
+        raise ConfigError(f"{name} must be True, False or a function, not {value!r}")
+    return value
+
+
+_CHECKS = {
+    "engine_name": text,
+    "worker_num": optional(at_least(1)),
+    "concurrency": optional(at_least(1)),
+    "sequence_dependent": flag,
+    "in_local": flag,
+    "timeout": optional(seconds),
+    "max_retries": optional(at_least(0)),
+    "progress": _progress,
+    "reuse_process": flag,
+    "engine_options": mapping,
+    "job_name": text,
+}
+
+
 def usable_cores() -> int:
     """Return how many cores this process may use, which a container or `taskset` makes fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _unknown_field(name: str, known: list[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f", did you mean {close[0]!r}?" if close else "."
-    return f"RunConfig has no field {name!r}{hint} The fields are: {', '.join(sorted(known))}"
 
 
 def init(

@@ -9,7 +9,7 @@ from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paragent._internal.ids import new_id
-from paragent._internal.validation import seconds, whole
+from paragent._internal.validation import integer, seconds
 from paragent.errors import ConfigError, TaskFailed
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Task:
         if self.timeout is not None:
             seconds(self.timeout, f"task {self.id!r}: timeout", none=True)
         if self.max_retries is not None:
-            whole(self.max_retries, f"task {self.id!r}: max_retries", least=0, none=True)
+            integer(self.max_retries, f"task {self.id!r}: max_retries", least=0, none=True)
 
 
 @dataclass(frozen=True, slots=True)

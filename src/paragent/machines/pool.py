@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent._internal.threads import run_loop, start_thread, write_traceback
-from paragent._internal.validation import seconds, whole
+from paragent._internal.validation import integer, seconds
 from paragent.errors import ConfigError, LeaseTimeout, PoolFailed, PoolStopped, UsageError
 from paragent.machines.cleanup import Run, end_marked
 from paragent.machines.controller import Keeper
@@ -71,7 +71,7 @@ class VMPoolManager(PoolFace):
         patience = size + spares + 2 if patience is None else patience
         # Tokens of a later pool are larger, so that a holder of this one is refused by its machines, too.
         self._ledger = Ledger(size, spares, patience=patience, first_token=time.time_ns())
-        self._resets = size + spares if resets_at_once is None else whole(resets_at_once, "resets_at_once", least=1)
+        self._resets = size + spares if resets_at_once is None else integer(resets_at_once, "resets_at_once", least=1)
         self._name = name
         self._thread: threading.Thread | None = None
         self._running: asyncio.AbstractEventLoop | None = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.clock import monotonic
 from paragent._internal.text import counted
-from paragent._internal.validation import seconds, whole
+from paragent._internal.validation import integer, seconds
 from paragent.errors import LeaseLost, PoolFailed, PoolStopped, UsageError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Ledger:
         self, size: int, spares: int = 0, *, clock: Clock = monotonic, patience: int = 3, first_token: int = 1
     ) -> None:
         for name, number, least in (("size", size, 1), ("spares", spares, 0), ("patience", patience, 1)):
-            whole(number, f"the {name} of a pool", least=least)
+            integer(number, f"the {name} of a pool", least=least)
         self.size, self.spares, self.patience = size, spares, patience
         self.machines: dict[str, MachineRecord] = {}
         self.leases: dict[int, LeaseRecord] = {}

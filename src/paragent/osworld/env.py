@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from paragent._internal.registry import require_extra
-from paragent._internal.validation import seconds, whole
+from paragent._internal.validation import integer, seconds
 from paragent.envs.base import Environment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
 from paragent.errors import EnvironmentFailed, InfrastructureError
@@ -86,7 +86,7 @@ class OSWorldOptions:
         for name in ("pause", "settle"):
             seconds(getattr(self, name), name, zero=True)
         for name, least in (("screen_width", 1), ("screen_height", 1), ("screenshots", 0)):
-            whole(getattr(self, name), name, least=least)
+            integer(getattr(self, name), name, least=least)
 
 
 class OSWorldEnvironment(Environment):

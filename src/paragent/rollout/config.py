@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from paragent._internal.validation import finite, seconds
+from paragent._internal.validation import number, seconds
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class RolloutConfig:
             seconds(self.timeout, "--timeout")
         seconds(self.pause, "--pause", zero=True)
         if self.temperature is not None:
-            finite(self.temperature, "--temperature")
+            number(self.temperature, "--temperature")
         if self.tool_format not in _TOOL_FORMATS:
             raise ConfigError(f"--tool-format must be {' or '.join(_TOOL_FORMATS)}, not {self.tool_format!r}")
         if self.engine_address is not None and self.engine not in _ADDRESSES:

@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from paragent._internal.validation import seconds, whole
+from paragent._internal.validation import integer, seconds
 from paragent.envs.base import Environment
 from paragent.envs.py.interpreter import Interpreter, LocalInterpreter, MachineInterpreter
 from paragent.envs.py.sandbox import SANDBOXES
@@ -91,8 +91,8 @@ class PyOptions:
 
     def __post_init__(self) -> None:
         seconds(self.cell_limit, "cell_limit")
-        whole(self.memory, "memory", least=1)
-        whole(self.processes, "processes", least=1)
+        integer(self.memory, "memory", least=1)
+        integer(self.processes, "processes", least=1)
 
 
 class PyEnvironment(Environment):

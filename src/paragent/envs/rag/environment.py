@@ -11,7 +11,7 @@ from pathlib import Path  # noqa: TC003 - options are read from annotations at r
 from typing import TYPE_CHECKING, Annotated, Any
 
 from paragent._internal.registry import require
-from paragent._internal.validation import whole
+from paragent._internal.validation import integer
 from paragent.envs.base import Environment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
 from paragent.errors import ConfigError, MissingExtra
@@ -88,7 +88,7 @@ class RagOptions:
     embeddings: Annotated[str | None, "a model of the endpoint that finds passages by meaning, besides words"] = None
 
     def __post_init__(self) -> None:
-        whole(self.top_k, "top_k", least=1)
+        integer(self.top_k, "top_k", least=1)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from pathlib import Path  # noqa: TC003 - the options are read by their annotati
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from paragent._internal.registry import require
-from paragent._internal.validation import seconds, whole
+from paragent._internal.validation import integer, seconds
 from paragent.envs.base import Environment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
 from paragent.envs.web.browser import Browser, find_chromium
@@ -50,7 +50,7 @@ class WebOptions:
     def __post_init__(self) -> None:
         seconds(self.page_limit, "page_limit")
         for name in ("screen_width", "screen_height"):
-            whole(getattr(self, name), name, least=1)
+            integer(getattr(self, name), name, least=1)
 
 
 class WebEnvironment(Environment):

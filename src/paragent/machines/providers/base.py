@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paragent._internal.clock import monotonic
 from paragent._internal.processes import bound_to_parent
-from paragent._internal.validation import seconds, whole
+from paragent._internal.validation import integer, seconds
 from paragent.errors import ConfigError, MachineFailed
 from paragent.machines.cleanup import find_program
 from paragent.machines.guest_client import ask_async
@@ -68,7 +68,7 @@ class MachineSettings:
     def __post_init__(self) -> None:
         for name in ("memory_mib", "cores"):
             if (value := getattr(self, name)) is not None:
-                whole(value, name, least=1, none=True)
+                integer(value, name, least=1, none=True)
         seconds(self.boot_seconds, "boot_seconds")
         if any(not 0 < port < 65536 for port in self.forwards):
             raise ConfigError(f"forwards must be ports, not {self.forwards!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paragent import MachineSettings, RunConfig, Task, VMPoolManager
-from paragent._internal.validation import MOST_SECONDS, finite, seconds, whole
+from paragent._internal.validation import (
+    MOST_SECONDS,
+    at_least,
+    check_fields,
+    integer,
+    number,
+    one_of,
+    optional,
+    port,
+    reject_unknown,
+    seconds,
+)
 from paragent.envs import open_environment
 from paragent.errors import ConfigError
 from paragent.machines.state_machine import Ledger
@@ -85,14 +97,47 @@ def test_only_numbers_of_seconds_pass(value: float) -> None:
 
 def test_counts_and_other_numbers() -> None:
     assert seconds(0, "x", zero=True) == 0
-    assert whole(3, "x", least=3) == 3
-    assert finite(-1.5, "x") == -1.5
+    assert integer(3, "x", least=3) == 3
+    assert number(-1.5, "x") == -1.5
     for value in (2, 3.0, True, "3", None, math.nan):
-        with pytest.raises(ConfigError, match="whole number of at least 3"):
-            whole(value, "x", least=3)
+        with pytest.raises(ConfigError, match="an integer of at least 3"):
+            integer(value, "x", least=3)
     for value in (math.nan, math.inf, "1", True):
         with pytest.raises(ConfigError, match="finite"):
-            finite(value, "x")
+            number(value, "x")
     for size in (math.nan, 1.5, "2", True, 0):
         with pytest.raises(ConfigError, match="size"):
             Ledger(size)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Sample:
+    size: Any = 1
+    limit: Any = None
+    mode: Any = "fast"
+    port: Any = 80
+
+    def __post_init__(self) -> None:
+        checks = {"size": at_least(1), "limit": optional(seconds), "mode": one_of("fast", "slow"), "port": port}
+        check_fields(self, checks, lambda name: f"--{name}")
+
+
+def test_fields_are_checked_and_converted() -> None:
+    sample = Sample(limit=3)
+    assert type(sample.limit) is float
+    for settings in ({"size": 0}, {"limit": -1}, {"mode": "slowly"}, {"port": 70_000}, {"port": True}):
+        [name] = settings
+        with pytest.raises(ConfigError, match=f"--{name} must be .*, not {settings[name]!r}"):
+            Sample(**settings)
+    with pytest.raises(ConfigError, match="or None"):
+        Sample(limit="3")
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    reject_unknown("docker", "option", ["image"], ["image", "platform"])
+    with pytest.raises(
+        ConfigError, match=r"docker has no option 'imag', did you mean 'image'\? The options are: image, p"
+    ):
+        reject_unknown("docker", "option", ["imag"], ["platform", "image"])
+    with pytest.raises(ConfigError, match=r"process has no option 'x'\. There are no options"):
+        reject_unknown("process", "option", ["x"], [])
