@@ -17,7 +17,7 @@ from paragent.store import Journal, images_folder
 from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
 
-HERE = "tests.rollout.test_pictures"
+HERE = "tests.rollout.test_images"
 
 
 def png(name: str) -> bytes:

@@ -229,7 +229,7 @@ def test_lone_surrogates_do_not_reach_the_disk(tmp_path: Path) -> None:
     assert stored is not None
     assert stored.body["question"] == good
     assert (images_folder(tmp_path / "run", "a", 1) / f"{good}.png").exists()
-    for form in FORMATS:
+    for form in FORMATS.names():
         assert export(directory.journal, form, tmp_path / form) == 1
     directory.close()
 
@@ -389,7 +389,7 @@ def test_a_torn_results_file_is_made_whole(tmp_path: Path) -> None:
     assert [json.loads(line)["task"] for line in path.read_text().splitlines()] == ["a", "b"]
 
 
-@pytest.mark.parametrize("form", sorted(FORMATS))
+@pytest.mark.parametrize("form", FORMATS.names())
 def test_every_result_is_exported(form: str, tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
         journal.add_tasks(tasks())

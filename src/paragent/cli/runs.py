@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
-_FORMATS = ("jsonl", "openai-chat", "osworld", "parquet")
 _SHOWN = 20
 """Results that `show` lists, and changed tasks that `compare` does, unless told otherwise."""
 _CUT = 80
@@ -40,7 +39,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
     export = subparsers.add_parser("export", help="write the results of a run for other tools")
     _run_argument(export)
-    export.add_argument("--format", choices=_FORMATS, default="jsonl", help="(default: jsonl)")
+    export.add_argument("--format", default="jsonl", help="jsonl (the default), openai-chat, osworld, parquet")
     export.add_argument("--output", type=Path, required=True, help="the file to write; for osworld a folder")
     export.set_defaults(run=_export)
 

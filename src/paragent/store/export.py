@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.registry import import_object
+from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.errors import MissingExtra
-from paragent.messages import images_in, with_images
-from paragent.store.directory import images_folder, plain_name, result_line
+from paragent.messages import with_images
+from paragent.store.directory import images_folder, result_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,8 +17,19 @@ if TYPE_CHECKING:
     from paragent.store.journal import Journal
     from paragent.store.records import RolloutResult
 
-__all__ = ["FORMATS", "export"]
+__all__ = ["FORMATS", "export", "results_of"]
 
+FORMATS = Registry(
+    kind="export format",
+    implementations={
+        "jsonl": Implementation("paragent.store.export:export_jsonl"),
+        "openai-chat": Implementation("paragent.store.export:export_openai_chat"),
+        "osworld": Implementation("paragent.osworld.export:export_osworld"),
+        "parquet": Implementation("paragent.store.export:export_parquet"),
+    },
+    entry_points="paragent.export_formats",
+)
+"""Functions `(journal, target) -> int` that write every result of a run and return their number."""
 _BATCH = 1000
 """Rows of a Parquet file that are held in memory at a time."""
 
@@ -29,38 +39,41 @@ def export(journal: Journal, form: str, target: Path) -> int:
 
     Args:
         journal: of the run.
-        form: a key of `FORMATS`.
-        target: a file; for `osworld` a folder.
+        form: a name in `FORMATS`.
+        target: the file to write, or the folder of a format with many files.
 
     Raises:
+        UnknownName: there is no such format.
         MissingExtra: Parquet was asked for, and pyarrow is not installed.
     """
+    write: Callable[[Journal, Path], int] = FORMATS.load(form)
     target.parent.mkdir(parents=True, exist_ok=True)
-    return FORMATS[form](journal, target)
+    return write(journal, target)
 
 
-def _full(journal: Journal) -> Iterator[tuple[dict[str, Any], RolloutResult, dict[str, Any]]]:
+def results_of(journal: Journal) -> Iterator[tuple[dict[str, Any], RolloutResult, dict[str, Any]]]:
     """Yield the task, the result and the trajectory of each result."""
     for number, play in journal.results():
         task = journal.task(play.task)
         yield task.body if task else {}, play, journal.trajectory(number) or {}
 
 
-def _jsonl(journal: Journal, target: Path) -> int:
+def export_jsonl(journal: Journal, target: Path) -> int:
+    """Write one JSON object a line: the result with its task and trajectory."""
     count = 0
     with target.open("w", encoding="utf-8") as file:
-        for task, play, trajectory in _full(journal):
+        for task, play, trajectory in results_of(journal):
             line = json.loads(result_line(play)) | {"item": task, "trajectory": trajectory}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             count += 1
     return count
 
 
-def _openai_chat(journal: Journal, target: Path) -> int:
-    """One conversation a line, as fine-tuning takes it, with its score beside it."""
+def export_openai_chat(journal: Journal, target: Path) -> int:
+    """Write one conversation a line, as fine-tuning takes it, with its score beside it."""
     count = 0
     with target.open("w", encoding="utf-8") as file:
-        for _, play, trajectory in _full(journal):
+        for _, play, trajectory in results_of(journal):
             if not trajectory.get("messages"):
                 continue
             folder = images_folder(journal.folder, play.task, play.attempt)
@@ -84,7 +97,8 @@ class _Reader:
         return path.read_bytes() if path.exists() else b""
 
 
-def _parquet(journal: Journal, target: Path) -> int:
+def export_parquet(journal: Journal, target: Path) -> int:
+    """Write a Parquet file with one row for each result."""
     try:
         arrow = import_object("pyarrow:Table")
         writer_class = import_object("pyarrow.parquet:ParquetWriter")
@@ -122,7 +136,7 @@ def _schema() -> Any:
 
 def _batches(journal: Journal) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
-    for task, play, trajectory in _full(journal):
+    for task, play, trajectory in results_of(journal):
         row = json.loads(result_line(play))
         row["scores"] = json.dumps(row["scores"])
         row |= {"question": task.get("question"), "expected": json.dumps(task.get("answer"), ensure_ascii=False)}
@@ -133,83 +147,3 @@ def _batches(journal: Journal) -> Iterator[list[dict[str, Any]]]:
             rows = []
     if rows:
         yield rows
-
-
-def _osworld(journal: Journal, target: Path) -> int:
-    """OSWorld's layout: `<action space>/<observation type>/<model>/<domain>/<id>/` with `traj.jsonl`, `result.txt`, pictures.
-
-    Runs that were no desktop's have no action space, and begin with the domain.
-    """
-    config = _config(journal)
-    listed = []
-    home = target
-    if config.get("mode") == "osworld":
-        names = (str(config.get(name) or "default") for name in ("action_space", "observation_type", "model"))
-        home = target.joinpath(*(plain_name(name) for name in names))
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "args.json").write_text(json.dumps(config, indent=4), encoding="utf-8")
-    for task, play, trajectory in _full(journal):
-        domain = str((task.get("metadata") or {}).get("domain") or "default")
-        name = play.task if play.attempt == 1 else f"{play.task}#{play.attempt}"
-        folder = home / plain_name(domain) / plain_name(name)
-        folder.mkdir(parents=True, exist_ok=True)
-        lines = _osworld_steps(trajectory)
-        if play.error:
-            lines.append({"Error": play.error})
-        told = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        (folder / "traj.jsonl").write_text(told, encoding="utf-8")
-        (folder / "result.txt").write_text(f"{play.score or 0.0}\n")
-        _copy_files(images_folder(journal.folder, play.task, play.attempt), folder, trajectory)
-        listed.append({"domain": domain, "task_id": play.task, "score": play.score or 0.0, "status": play.status})
-    (target / "summary").mkdir(parents=True, exist_ok=True)
-    (target / "summary" / "results.json").write_text(json.dumps(listed, indent=2))
-    return len(listed)
-
-
-def _config(journal: Journal) -> dict[str, Any]:
-    try:
-        config: dict[str, Any] = json.loads((journal.folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return config
-
-
-def _copy_files(source: Path, target: Path, trajectory: dict[str, Any]) -> None:
-    """Copy the pictures that a trajectory names, and its recording under the name that OSWorld gives it."""
-    named = [name for message in trajectory.get("messages", ()) for name in images_in(message)]
-    for name in named:
-        if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
-    if recordings := sorted(source.glob("recording_*.mp4")):
-        shutil.copyfile(recordings[-1], target / "recording.mp4")
-
-
-def _osworld_steps(trajectory: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a line for each action; calls and their results belong together by their turn, for some endpoints repeat ids."""
-    lines: list[dict[str, Any]] = []
-    steps = {(step.get("turn"), step.get("call")): step for step in trajectory.get("steps", ())}
-    turn = 0
-    messages = trajectory.get("messages", ())
-    for number, message in enumerate(messages):
-        if message.get("role") != "assistant":
-            continue
-        turn += 1
-        for place, call in enumerate(message.get("tool_calls") or [None], 1):
-            reply = messages[number + place] if call and number + place < len(messages) else {}
-            step = steps.get((turn, call["id"]), {}) if call else {}
-            extras = step.get("extras") or {}
-            line = {"step_num": len(lines) + 1, "action_timestamp": step.get("moment")}
-            line["action"] = extras.get("action", call["function"]) if call else None
-            line |= {"response": message.get("content"), "reward": 0, "done": call is None or bool(extras.get("done"))}
-            line["info"] = {"result": reply.get("content")} if call else {}
-            line["screenshot_file"] = next(iter(images_in(reply)), None)
-            lines.append(line)
-    return lines
-
-
-FORMATS: dict[str, Callable[[Journal, Path], int]] = {
-    "jsonl": _jsonl,
-    "openai-chat": _openai_chat,
-    "osworld": _osworld,
-    "parquet": _parquet,
-}
