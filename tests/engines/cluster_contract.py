@@ -1,4 +1,4 @@
-"""What holds on every cluster engine beyond the contract of all engines."""
+"""The contract of cluster engines, in addition to the contract of all engines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from paragent.testing import agents as behaviours
 from paragent.testing.engine_contract import comparable
 
 
-def kill_the_parent(path: str) -> str:
-    """Kill the station itself, once: the process of the cluster's system that holds the worker."""
+def kill_node_agent(path: str) -> str:
+    """Kill the node agent once: the process of the cluster that is the worker's parent."""
     if not Path(path).exists():
         Path(path).write_text("killed")
         os.kill(os.getppid(), signal.SIGKILL)
@@ -23,20 +23,20 @@ def kill_the_parent(path: str) -> str:
 
 
 class ClusterContract(IsolationContract):
-    """The whole contract, how many workers there are, and what becomes of a station that is killed."""
+    """The number of workers, and the loss of a node agent."""
 
     def test_worker_num_is_the_number_of_workers_even_beyond_the_cores(self) -> None:
         tasks = [Task(0.5, behaviours.stay, id=str(i)) for i in range(15)]
         responses = self.run(*tasks, worker_num=5, concurrency=1)
         assert len({response.unwrap().pid for response in responses.values()}) == 5
 
-    def test_a_killed_station_costs_an_attempt_and_gets_a_successor(self, tmp_path: Path) -> None:
-        response = self.run(Task(str(tmp_path / "marker"), kill_the_parent, id="killer"))["killer"]
+    def test_a_killed_node_agent_costs_an_attempt_and_is_replaced(self, tmp_path: Path) -> None:
+        response = self.run(Task(str(tmp_path / "marker"), kill_node_agent, id="killer"))["killer"]
         assert response.success, response
         assert (response.answer, response.attempts) == ("survived", 2)
 
-    def test_a_killed_station_is_a_lost_worker_where_no_attempt_is_left(self, tmp_path: Path) -> None:
-        task = Task(str(tmp_path / "marker"), kill_the_parent, id="killer", max_retries=0)
+    def test_a_killed_node_agent_is_a_lost_worker_if_no_attempt_is_left(self, tmp_path: Path) -> None:
+        task = Task(str(tmp_path / "marker"), kill_node_agent, id="killer", max_retries=0)
         fields = comparable(self.run(task)["killer"])
         local = comparable(
             Runners.sync_run(3, behaviours.exit_at_once, RunConfig(worker_num=1), id="killer", max_retries=0)
@@ -45,8 +45,8 @@ class ClusterContract(IsolationContract):
             del holder["msg"], holder["error"]["message"], holder["time_cost"]
         assert fields == local
 
-    def test_a_station_that_is_killed_among_others_loses_nothing(self, tmp_path: Path) -> None:
-        killer = Task(str(tmp_path / "marker"), kill_the_parent, id="killer")
+    def test_a_killed_node_agent_loses_no_task(self, tmp_path: Path) -> None:
+        killer = Task(str(tmp_path / "marker"), kill_node_agent, id="killer")
         responses = self.run(killer, *(Task(i, behaviours.echo) for i in range(20)))
         assert all(response.success for response in responses.values()), responses
         assert responses["killer"].answer == "survived"

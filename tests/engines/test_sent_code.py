@@ -1,4 +1,4 @@
-"""What workers were sent: once, for as long as it is used, and not for ever."""
+"""Code and targets are sent to a worker once, and evicted when they are not used."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from paragent import RunConfig, Runners, Task
-from paragent.engines._worker_handle import WorkWriter
+from paragent.engines._worker_handle import BatchWriter
 from paragent.engines.base import Call
 from paragent.serialization import Parcel
 from paragent.serialization.code_cache import MODULES, known_code
-from tests.engines.threads import ThreadRuntime
+from tests.engines.thread_cluster import ThreadRuntime
 
 
 def call(number: int, target: Parcel, argument: Any = None) -> Call:
@@ -23,36 +23,36 @@ def parcel(name: str) -> Parcel:
     return Parcel(name.encode(), {name: b"code of " + name.encode()})
 
 
-def test_code_and_targets_travel_once() -> None:
-    writer, target = WorkWriter(), parcel("f")
-    first = writer.work([(0, call(0, target))])
-    second = writer.work([(1, call(1, target))])
+def test_code_and_targets_are_sent_once() -> None:
+    writer, target = BatchWriter(), parcel("f")
+    first = writer.batch([0], [call(0, target)])
+    second = writer.batch([1], [call(1, target)])
     assert (first.code, first.targets) == (target.code, {0: b"f"})
-    assert (second.code, second.targets, second.forget_code) == ({}, {}, [])
+    assert (second.code, second.targets, second.dropped_code) == ({}, {}, [])
 
 
-def test_of_much_code_what_nobody_needs_is_forgotten_and_sent_again_when_needed() -> None:
-    writer = WorkWriter()
+def test_unused_code_is_evicted_and_sent_again_when_needed() -> None:
+    writer = BatchWriter()
     running = call(0, parcel("needed by a call"), parcel("needed by its input"))
     modules = Parcel(b"", {MODULES + "1": b"modules"})
-    writer.work([(0, running), (1, call(1, modules))])
+    writer.batch([0, 1], [running, call(1, modules)])
     old = parcel("old")
-    writer.work([(2, call(2, old))])
+    writer.batch([2], [call(2, old)])
     for number in range(3, 1000):
-        writer.work([(number, call(number, parcel(f"f{number}")))])
+        writer.batch([number], [call(number, parcel(f"f{number}"))])
     writer.evict([running])
-    frame = writer.work([(1000, call(1000, old))])
-    assert frame.code == old.code
-    assert 250 < len(frame.forget_code) < 1000
-    assert "f3" in frame.forget_code
-    assert not {"needed by a call", "needed by its input", MODULES + "1", "f999"} & set(frame.forget_code)
+    batch = writer.batch([1000], [call(1000, old)])
+    assert batch.code == old.code
+    assert 250 < len(batch.dropped_code) < 1000
+    assert "f3" in batch.dropped_code
+    assert not {"needed by a call", "needed by its input", MODULES + "1", "f999"} & set(batch.dropped_code)
 
 
-def test_little_code_is_kept() -> None:
-    writer = WorkWriter()
-    writer.work([(number, call(number, parcel(f"f{number}"))) for number in range(300)])
+def test_little_code_is_not_evicted() -> None:
+    writer = BatchWriter()
+    writer.batch(range(300), [call(number, parcel(f"f{number}")) for number in range(300)])
     writer.evict([])
-    assert writer.work([]).forget_code == []
+    assert writer.batch([], []).dropped_code == []
 
 
 def count_code(_: Any) -> int:
@@ -64,11 +64,11 @@ def adder(number: int) -> Callable[[int], int]:
 
 
 MADE = 6000
-"""Functions that the test makes, several times what a worker keeps with all that can be under way."""
+"""Functions that the test creates: several times as many as a worker keeps, including calls in flight."""
 
 
-@pytest.mark.parametrize("settings", [{"engine_name": "local"}, {"cls": ThreadRuntime}], ids=["local", "stations"])
-def test_workers_forget_functions_that_are_made_for_one_task_each(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [{"engine_name": "local"}, {"cls": ThreadRuntime}], ids=["local", "node agents"])
+def test_workers_forget_functions_that_are_created_for_one_task_each(settings: dict[str, Any]) -> None:
     def tasks() -> Iterator[Task]:
         for number in range(MADE):
             yield Task(1, adder(number), id=str(number))

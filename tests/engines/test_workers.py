@@ -16,13 +16,13 @@ import pytest
 from paragent import EngineFailed, RunConfig, Runners, Task, TaskStatus
 from paragent._internal.threads import raise_in_thread
 from paragent.engines import Call, open_engine
-from paragent.engines._process_pool import PooledRuntime
+from paragent.engines._process_pool import ProcessPoolRuntime
 from paragent.serialization.packing import Packer
 from paragent.tasks import Ending, Outcome, current_recording, record_usage
 from paragent.testing import agents as behaviours
 from paragent.testing import programs as scripts
-from paragent.worker.executor import Hands
-from paragent.worker.output import LONGEST_LINE, Line, MarkedStream
+from paragent.worker.executor import CallExecutor
+from paragent.worker.output import MAX_LINE_LENGTH, LabelledStream, Line
 
 ONE = RunConfig(worker_num=1, concurrency=4)
 
@@ -115,10 +115,10 @@ def test_a_driver_that_cannot_start_threads_says_so(engine: str, monkeypatch: py
 
 
 def test_an_engine_whose_own_thread_ends_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(_: PooledRuntime) -> None:
+    def leave(_: ProcessPoolRuntime) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(PooledRuntime, "_turn", leave)
+    monkeypatch.setattr(ProcessPoolRuntime, "step", leave)
     with pytest.raises(EngineFailed, match=r"paragent-engine.*SystemExit"):
         Runners.sync_run(1, behaviours.echo, ONE)
 
@@ -191,14 +191,14 @@ def test_the_number_of_a_call_may_be_used_again_as_soon_as_it_has_its_outcome() 
     def emit(outcome: Outcome) -> None:
         outcomes.append(outcome)
         if len(outcomes) < 20:
-            hands.take([Call(0, target, 0.01, "next", is_async=True)])
+            executor.submit([Call(0, target, 0.01, "next", is_async=True)])
         else:
             done.set()
 
-    hands = Hands(emit, sync_limit=1, async_limit=1, shared=True, starts={}, finished=lambda _: None)
-    hands.take([Call(0, target, 0.01, "first", is_async=True)])
+    executor = CallExecutor(emit, sync_limit=1, async_limit=1, shared=True, starts={}, finished=lambda _: None)
+    executor.submit([Call(0, target, 0.01, "first", is_async=True)])
     assert done.wait(60)
-    hands.close()
+    executor.close()
     assert [(outcome.ending, outcome.value) for outcome in outcomes] == [(Ending.RETURNED, 0.01)] * 20
 
 
@@ -242,7 +242,7 @@ else:
 
 import subprocess
 from paragent import RunConfig, Runners, Task
-from paragent.testing import behaviours
+from paragent.testing import agents as behaviours
 
 def fail(_):
     return subprocess.run(["false"]).returncode
@@ -270,7 +270,7 @@ import importlib.machinery, sys
 from paragent import RunConfig
 from paragent.engines.local import LocalRuntime
 from paragent.engines.base import Call
-from paragent.serialization.payload import Packer
+from paragent.serialization.packing import Packer
 
 for name in [name for name in sys.modules if name.partition(".")[0] == "logging"]:
     del sys.modules[name]
@@ -303,30 +303,30 @@ def test_workers_start_while_the_program_is_still_loading_logging(tmp_path: Path
 # --- what workers print -----------------------------------------------------------------------------------------------
 
 
-def marked(lines: list[Line]) -> MarkedStream:
-    return MarkedStream("stdout", lines.append, None, keep_unmarked=False)  # type: ignore[arg-type]
+def labelled(lines: list[Line]) -> LabelledStream:
+    return LabelledStream("stdout", lines.append, None, keep_unlabelled=False)  # type: ignore[arg-type]
 
 
 def test_text_without_newlines_is_taken_in_linear_time_and_bounded_space() -> None:
     lines: list[Line] = []
-    stream = marked(lines)
-    pieces = 2 * LONGEST_LINE + 7
+    stream = labelled(lines)
+    pieces = 2 * MAX_LINE_LENGTH + 7
     for _ in range(pieces):
         stream.write("x")
-    assert [len(line.text) for line in lines] == [LONGEST_LINE] * 2
+    assert [len(line.text) for line in lines] == [MAX_LINE_LENGTH] * 2
     stream.write("y\nz")
     assert (len(lines[2].text), lines[2].text[-2:], len(lines)) == (8, "xy", 3)
 
 
 def test_a_line_longer_than_the_limit_is_shown_as_several() -> None:
     lines: list[Line] = []
-    stream = marked(lines)
-    stream.write("a" * (LONGEST_LINE + 3) + "\n\nb")
-    stream.write("c" * (2 * LONGEST_LINE))
-    assert [len(line.text) for line in lines] == [LONGEST_LINE, 3, 0, LONGEST_LINE, LONGEST_LINE]
+    stream = labelled(lines)
+    stream.write("a" * (MAX_LINE_LENGTH + 3) + "\n\nb")
+    stream.write("c" * (2 * MAX_LINE_LENGTH))
+    assert [len(line.text) for line in lines] == [MAX_LINE_LENGTH, 3, 0, MAX_LINE_LENGTH, MAX_LINE_LENGTH]
     stream.write("\n")
     assert lines[-1].text == "c"
-    assert "".join(line.text for line in lines) == "a" * (LONGEST_LINE + 3) + "b" + "c" * (2 * LONGEST_LINE)
+    assert "".join(line.text for line in lines) == "a" * (MAX_LINE_LENGTH + 3) + "b" + "c" * (2 * MAX_LINE_LENGTH)
 
 
 def print_much(_: Any) -> int:

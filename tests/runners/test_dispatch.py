@@ -88,7 +88,7 @@ def test_a_lost_worker_costs_two_more_attempts_unless_said_otherwise() -> None:
 
 def test_an_attempt_after_a_lost_one_is_alone_in_its_worker() -> None:
     _, _, engine = settle_one([outcome(Ending.LOST)])
-    assert [call.company for call in engine.calls] == [0, 1]
+    assert [call.max_group for call in engine.calls] == [0, 1]
 
 
 def test_of_several_suspects_none_is_charged_until_one_is_found_alone() -> None:
@@ -98,7 +98,7 @@ def test_of_several_suspects_none_is_charged_until_one_is_found_alone() -> None:
     driver.accept(owed)
     assert take(driver) == []
     assert [piece.attempt for piece in owed] == [1] * 4
-    assert all(1 <= call.company < 4 for call in engine.waiting)
+    assert all(1 <= call.max_group < 4 for call in engine.waiting)
     assert {settlement.outcome.ending for settlement in take(driver)} == {Ending.RETURNED}
 
 

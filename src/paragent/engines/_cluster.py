@@ -1,4 +1,4 @@
-"""An engine whose workers are at stations that a cluster starts."""
+"""Base of the cluster engines: their workers belong to node agents, which another system starts on its nodes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from paragent._internal.registry import require_extra
 from paragent._internal.threads import start_thread
 from paragent._internal.tracebacks import message_of
 from paragent._internal.validation import seconds
-from paragent.engines._listener import Reception
-from paragent.engines._node_handle import StationMember
-from paragent.engines._node_protocol import Posting, Surroundings
-from paragent.engines._process_pool import PooledRuntime
-from paragent.engines._scheduler import Pace
+from paragent.engines._node_agent import NodeAgentSpec, ParentProcess
+from paragent.engines._node_handle import NodeHandle, NodeListener
+from paragent.engines._process_pool import ProcessPoolRuntime
+from paragent.engines._scheduler import max_held
 from paragent.errors import ConfigError, EngineFailed
 from paragent.transport.auth import Token
 
@@ -32,16 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from paragent.config import RunConfig
-    from paragent.engines._process_pool import Member
+    from paragent.engines._worker_handle import WorkerHandle
 
 __all__ = ["Cluster", "ClusterRuntime", "check_options", "local_address_towards", "require_reachable"]
 
 
 def check_options(engine: str, given: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:
-    """Refuse options that the engine does not have, or of the wrong type.
+    """Check the names and types of engine options.
 
     Raises:
-        ConfigError: an option is unknown (the message lists the known ones) or has a value of the wrong type.
+        ConfigError: an option is unknown (the message lists the known options) or has a value of the wrong type.
     """
     for name, value in given.items():
         if name not in known:
@@ -56,30 +55,30 @@ def check_options(engine: str, given: Mapping[str, Any], known: Mapping[str, tup
 
 _logger = logging.getLogger("paragent")
 START_TIMEOUT = 120.0
-"""Seconds to wait for the first worker where `start_timeout` is not given: twenty times what a local Ray or Spark takes."""
-_SHORTAGE_AFTER = 20.0
-"""Seconds after which workers that have no place yet are worth a warning: longer than a busy machine takes to start them."""
-_LOOK = 0.25
-"""Seconds between two looks at which stations are over; joined ones are noticed at once, by their connection."""
-_FAILED_STARTS = 3
-"""Stations in a row that end before they have reported: then there is no point in starting more."""
+"""Seconds to wait for the first worker if `start_timeout` is not given: twenty times what a local Ray or Spark takes."""
+_WARN_AFTER = 20.0
+"""Seconds after which the engine warns about workers that have not started: longer than a busy machine takes."""
+_POLL_INTERVAL = 0.25
+"""Seconds between two checks for node agents that have not connected; those that have are noticed by their connection."""
+_MAX_FAILED_STARTS = 3
+"""Node agents in a row that end before they have connected; then the engine fails."""
 
 
-class ClusterRuntime(PooledRuntime):
-    """Everything of a cluster engine but the cluster: a subclass names it in `open_cluster`.
+class ClusterRuntime(ProcessPoolRuntime):
+    """An engine whose workers run on a cluster; a subclass returns the cluster in `open_cluster`.
 
-    Two threads besides the pool's: one talks to the cluster, one receives the stations that report.
+    Besides the engine's thread there are two: one calls the `Cluster`, one accepts the connections of node agents.
 
     Raises:
         MissingExtra: the package of the cluster's system is not installed.
         ConfigError: an engine option is unknown or of the wrong type.
     """
 
-    where_errors_are = "Look into the cluster's own logs"
+    error_hint = "See the cluster's own logs"
     extra: ClassVar[str] = ""
-    """The extra that brings the system, which is also the engine's name; empty: it needs none, and any option is passed on."""
+    """The extra that installs the cluster's client, which is also the engine's name; empty: none, and options are not checked."""
     package: ClassVar[str] = ""
-    """The package of that extra without which the engine cannot work."""
+    """The package of that extra that the engine needs."""
     options: ClassVar[Mapping[str, tuple[type, ...]]] = {}
     """The engine options and their types."""
 
@@ -90,46 +89,46 @@ class ClusterRuntime(PooledRuntime):
         super().__init__(config)
         self.carries_modules = not config.in_local
         self._token = Token(secrets.token_urlsafe(32))
-        self._orders: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
         self._manager: threading.Thread | None = None
-        self._reception: Reception | None = None
+        self._listener: NodeListener | None = None
         self._expected: set[str] = set()
-        self._roster = threading.Lock()
-        """Protects `_expected`, the stations that were ordered and have not reported."""
-        self._failed_stations = 0
+        self._expected_lock = threading.Lock()
+        """Protects `_expected`, the names of node agents that were requested and have not connected."""
+        self._failed_agents = 0
         self._progress_at = time.monotonic()
         self._warned = False
 
     @abc.abstractmethod
     def open_cluster(self) -> Cluster:
-        """Return the cluster to use, not started."""
+        """Return the cluster, not started."""
 
     def expect(self, calls: int) -> None:
-        """Nothing: a cluster is started, or asked for places, for calls that were checked and are there."""
+        """Do nothing: a cluster is started, or asked for resources, only for calls that were submitted."""
 
-    def recruit(self, missing: int) -> list[Member]:
-        """Order stations; they come by themselves."""
-        with self._roster:
-            missing -= len(self._expected)
-            missing -= len(self._arrivals)
-            if missing <= 0:
+    def start_workers(self, count: int) -> list[WorkerHandle]:
+        """Request node agents, which connect by themselves."""
+        with self._expected_lock:
+            count -= len(self._expected)
+            count -= len(self._new_workers)
+            if count <= 0:
                 return []
-            names = [new_id("station") for _ in range(missing)]
+            names = [new_id("node") for _ in range(count)]
             self._expected.update(names)
         self._progress_at = time.monotonic()
         if self._manager is None:
             self._manager = start_thread(self._manage, name="paragent-cluster", failed=self._thread_failed)
-        self._orders.put(names)
+        self._requests.put(names)
         return []
 
     def close(self) -> None:
-        """End the stations, then what the cluster's side of the engine started."""
+        """End the node agents, then the cluster if the engine started it."""
         super().close()
-        self._orders.put(None)
+        self._requests.put(None)
         if self._manager is not None:
             self._manager.join()
-        while self._arrivals:
-            self._arrivals.popleft().release(0.0)
+        while self._new_workers:
+            self._new_workers.popleft().close(0.0)
 
     # --- the cluster's thread -----------------------------------------------------------------------------------------
 
@@ -138,39 +137,39 @@ class ClusterRuntime(PooledRuntime):
         try:
             host = cluster.start()
             self._progress_at = time.monotonic()
-            self._reception = Reception(host, self._token, self._welcome, self._thread_failed)
+            self._listener = NodeListener(host, self._token, self.accept_node_agent, self._thread_failed)
             while not self._closing:
-                self._look_after(cluster, host, self._reception.port)
+                self._manage_once(cluster, host, self._listener.port)
         except EngineFailed as failure:
             self._fail(failure)
-        except BaseException as error:  # noqa: BLE001 - without this thread no worker would ever come
+        except BaseException as error:  # noqa: BLE001 - without this thread no worker would ever start
             name = type(self).__name__
             self._fail(EngineFailed(f"{name} cannot start workers ({type(error).__name__}: {message_of(error)})"))
         finally:
             while not self._closing:
-                self._orders.get()
-            if self._reception:
-                self._reception.close()
+                self._requests.get()
+            if self._listener:
+                self._listener.close()
             cluster.stop()
 
-    def _look_after(self, cluster: Cluster, host: str, port: int) -> None:
+    def _manage_once(self, cluster: Cluster, host: str, port: int) -> None:
         try:
-            names = self._orders.get(timeout=_LOOK)
+            names = self._requests.get(timeout=_POLL_INTERVAL)
         except queue.Empty:
             names = None
         if names:
-            cluster.launch([self._posting(name, host, port) for name in names])
+            cluster.launch([self.node_agent_spec(name, host, port) for name in names])
         for name, reason in cluster.ended():
-            self._station_ended(name, reason)
+            self._agent_ended(name, reason)
         waiting = len(self._expected)
         if not waiting:
             return
         waited = time.monotonic() - self._progress_at
-        if not self._crew and waited > self._start_timeout:
+        if not self._workers and waited > self._start_timeout:
             raise EngineFailed(f"no worker has started within {waited:.0f} s: {cluster.shortage()}")
-        if waited > _SHORTAGE_AFTER and not self._warned:
+        if waited > _WARN_AFTER and not self._warned:
             self._warned = True
-            _logger.warning("%d of %d workers have no place yet: %s", waiting, self.config.workers, cluster.shortage())
+            _logger.warning("%d of %d workers have not started: %s", waiting, self.config.workers, cluster.shortage())
 
     @property
     def _start_timeout(self) -> float:
@@ -178,20 +177,21 @@ class ClusterRuntime(PooledRuntime):
             self.config.engine_options.get("start_timeout", START_TIMEOUT), "engine_options['start_timeout']"
         )
 
-    def _station_ended(self, name: str, reason: str) -> None:
-        with self._roster:
+    def _agent_ended(self, name: str, reason: str) -> None:
+        with self._expected_lock:
             if name not in self._expected:
-                return  # it had reported; its connection tells the rest
+                return  # it had connected; its handle reports the rest
             self._expected.discard(name)
-        self._failed_stations += 1
-        if self._failed_stations >= _FAILED_STARTS and not self._crew:
-            raise EngineFailed(f"workers end before they are ready, the last one: {reason}. {self.where_errors_are}")
+        self._failed_agents += 1
+        if self._failed_agents >= _MAX_FAILED_STARTS and not self._workers:
+            raise EngineFailed(f"workers end before they are ready, the last one: {reason}. {self.error_hint}")
         self._wake()
 
-    def _posting(self, name: str, host: str, port: int) -> Posting:
+    def node_agent_spec(self, name: str, host: str, port: int) -> NodeAgentSpec:
+        """Return the settings of a node agent that connects to this engine at `host` and `port`."""
         limits = self.limits
-        near = self.config.in_local
-        return Posting(
+        parent = ParentProcess(tuple(sys.path), str(Path.cwd()), dict(os.environ)) if self.config.in_local else None
+        return NodeAgentSpec(
             name=name,
             host=host,
             port=port,
@@ -199,72 +199,72 @@ class ClusterRuntime(PooledRuntime):
             sync_limit=limits.sync,
             async_limit=limits.asynchronous,
             shared_limit=limits.shared,
-            slots=Pace.most(limits.sync) + Pace.most(limits.asynchronous),
+            slots=max_held(limits.sync) + max_held(limits.asynchronous),
             log_level=logging.getLogger().getEffectiveLevel(),
             python=sys.version_info[:2],
-            surroundings=Surroundings(tuple(sys.path), str(Path.cwd()), dict(os.environ)) if near else None,
+            parent=parent,
         )
 
-    # --- the reception's threads --------------------------------------------------------------------------------------
+    # --- the listener's threads ---------------------------------------------------------------------------------------
 
-    def _welcome(self, name: str, connection: socket.socket) -> bool:
-        """Take in a station that was ordered; any other is one that the cluster started a second time."""
-        with self._roster:
+    def accept_node_agent(self, name: str, connection: socket.socket) -> bool:
+        """Add the worker of a node agent that was requested; reject any other: the cluster started it a second time."""
+        with self._expected_lock:
             if name not in self._expected or self._closing:
                 return False
-            self.enlist(StationMember(name, connection))
+            self.add_worker(NodeHandle(name, connection))
             self._expected.discard(name)
-        self._failed_stations = 0
+        self._failed_agents = 0
         self._progress_at = time.monotonic()
         return True
 
 
 class Cluster(abc.ABC):
-    """Another system's machines. Constructing one does nothing; all methods are called by one thread, which outlives it."""
+    """A system that starts node agents on its nodes. The constructor does nothing; one thread calls all methods."""
 
     @abc.abstractmethod
     def start(self) -> str:
-        """Connect to the system, or start it on this machine; return the address of this machine that it can reach.
+        """Connect to the system, or start it on this machine; return the address by which its nodes reach this machine.
 
         Raises:
-            EngineFailed: it is not there, and what to do about it.
+            EngineFailed: the system is not available; the message says what to do.
         """
 
     @abc.abstractmethod
-    def launch(self, postings: Sequence[Posting]) -> None:
-        """Have a station started for each posting; returns at once."""
+    def launch(self, specs: Sequence[NodeAgentSpec]) -> None:
+        """Start a node agent for each spec; returns at once."""
 
     @abc.abstractmethod
     def ended(self) -> list[tuple[str, str]]:
-        """Return the names of stations that are over since the last call, each with the reason; does not wait."""
+        """Return the names of the node agents that ended since the last call, each with the reason; does not wait."""
 
     @abc.abstractmethod
     def shortage(self) -> str:
-        """Say why stations may be waiting for a place, and what to do about it."""
+        """Return why node agents may be waiting for resources, and what to do."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """End every station, disconnect, and stop what `start` started; also after a `start` that failed."""
+        """End every node agent, disconnect, and stop what `start` started; also after a `start` that failed."""
 
 
-_REACH = 3.0
-"""Seconds that a connection may take; a port that answers at all does so within one round trip."""
+_CONNECT_TIMEOUT = 3.0
+"""Seconds that a connection may take; it takes one round trip if the port is open."""
 
 
 def require_reachable(address: str, default_port: int, what: str) -> tuple[str, int]:
     """Connect to `host[:port]` once; return the host and the port.
 
     Raises:
-        EngineFailed: nobody answers there.
+        EngineFailed: the connection fails.
     """
     host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
     target = (host.strip("[]") or "127.0.0.1", int(port) if port.isdigit() else default_port)
     try:
-        socket.create_connection(target, timeout=_REACH).close()
+        socket.create_connection(target, timeout=_CONNECT_TIMEOUT).close()
     except OSError as error:
         raise EngineFailed(
-            f"{what} at {target[0]}:{target[1]} does not answer: {error}. Check the address, that the cluster runs, and the "
-            "firewall between; or use in_local=True to start one on this machine"
+            f"{what} at {target[0]}:{target[1]} does not answer: {error}. Check the address, that the cluster runs, and "
+            "firewalls; or use in_local=True to start one on this machine"
         ) from error
     return target
 
@@ -273,5 +273,5 @@ def local_address_towards(target: tuple[str, int]) -> str:
     """Return the address of this machine from which `target` is reached."""
     family, kind, _, _, address = socket.getaddrinfo(*target, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
-        probe.connect(address)  # of a datagram socket: sends nothing
+        probe.connect(address)  # on a datagram socket this sends nothing
         return str(probe.getsockname()[0])

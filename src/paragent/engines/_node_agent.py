@@ -1,7 +1,7 @@
-"""A station: on whatever node a cluster put it, it keeps one supervised worker and carries out the driver's orders.
+"""Node agent: our process on a cluster node. It owns one worker and executes the commands of the engine.
 
-Time limits are enforced and dead workers replaced here, next to the worker, exactly as on the local engine: by the same
-`Supervisor`. What is lost when a whole node goes is the driver's to judge.
+Time limits are enforced and dead workers replaced here, next to the worker, by the same `ProcessHandle` as on the local
+engine. The engine decides only what happens to the calls of a node that is lost.
 """
 
 from __future__ import annotations
@@ -9,253 +9,342 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paragent._internal.tracebacks import message_of
-from paragent.engines._node_protocol import HEARTBEAT, KILL, RENEW, SILENCE, Posting, Report, to_wire
-from paragent.engines._worker_handle import Supervisor, Tidings, WorkerSettings
+from paragent.engines._worker_handle import ProcessHandle, WorkerReport, WorkerSettings
 from paragent.errors import AccessDenied, ProtocolError
-from paragent.transport.auth import connect_with_proof
+from paragent.transport.auth import Token, connect_with_proof
 from paragent.transport.framing import FramedSocket
-from paragent.worker.protocol import CANCEL, RECALL, STOP, Work
+from paragent.worker.protocol import CallBatch, Command, OutcomeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paragent.serialization import Parcel
+    from paragent.worker.output import Line
 
-__all__ = ["host", "keep_alive", "serve"]
+__all__ = [
+    "HEARTBEAT",
+    "SILENCE_LIMIT",
+    "NodeAgent",
+    "NodeAgentSpec",
+    "NodeReport",
+    "ParentProcess",
+    "keep_alive",
+    "run_node_agent",
+    "run_node_agents",
+]
+
+HEARTBEAT = 2.0
+"""Seconds after which a node agent that has nothing to report sends an empty report."""
+SILENCE_LIMIT = 15 * HEARTBEAT
+"""Seconds without a report after which a node agent counts as lost; long, for nodes that swap or pause."""
+_CONNECT_TIMEOUT = 10.0
+"""Seconds to reach the engine and to pass the handshake."""
+_STOP_TIMEOUT = 1.0
+_MAX_BACKLOG = 16 << 20
+"""Bytes that may wait for the engine before the agent stops reading from the worker, which slows the worker down."""
 
 
-_CONNECT = 10.0
-"""Seconds to reach the driver and be let in."""
-_STOP_PATIENCE = 1.0
-_BACKLOG = 16 << 20
-"""Bytes that may wait for the driver before the worker is no longer listened to, and so is slowed down."""
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def serve(posting: Posting) -> str:
-    """Keep a worker for the driver that `posting` names until either is gone; return how it ended.
+class ParentProcess(NamedTuple):
+    """What a worker on the engine's own machine takes over from the engine's process, like a child process would."""
 
-    Never raises for what the driver does or the network: engines must not take a station that was turned away for a
-    failed task and start it again.
+    sys_path: tuple[str, ...]
+    directory: str
+    environment: dict[str, str]
+
+
+class NodeAgentSpec(NamedTuple):
+    """Everything that a node agent needs to know; it is the argument of a Ray actor or a Spark task."""
+
+    name: str
+    host: str
+    port: int
+    token: Token
+    sync_limit: int
+    async_limit: int
+    shared_limit: bool
+    slots: int
+    log_level: int
+    python: tuple[int, int]
+    """The engine's Python version: pickled code cannot be exchanged between different versions."""
+    parent: ParentProcess | None
+    """None: the node agent is on another machine and uses its own settings."""
+
+    def __repr__(self) -> str:
+        return f"NodeAgentSpec({self.name!r}, {self.host}:{self.port})"
+
+    @property
+    def version_problem(self) -> str | None:
+        """Why a worker of this process could not work for the engine, or None."""
+        ours = sys.version_info[:2]
+        if ours == self.python:
+            return None
+        return (
+            f"the workers have Python {ours[0]}.{ours[1]} and the engine's process has {self.python[0]}.{self.python[1]}; "
+            "use the same minor version on both"
+        )
+
+
+class NodeReport(NamedTuple):
+    """What happened at a node agent since its last report; an empty report is a heartbeat."""
+
+    outcomes: OutcomeBatch
+    ran_in: str
+    """Where the calls of `outcomes` ran, as `host:pid`."""
+    alone: bool
+    """Whether calls of `outcomes` that were lost had been the only running call."""
+    lines: list[Line]
+    location: str
+    """Where the current worker runs, as `host:pid`."""
+    answered: bool
+    """Whether a worker has sent anything."""
+    recalled: bool = False
+    """The reply to RECALL: calls that had not started are among the outcomes."""
+    ended: str | None = None
+    """The node agent ends, and why."""
+
+
+# --- running node agents ----------------------------------------------------------------------------------------------
+
+
+def run_node_agents(specs: Sequence[NodeAgentSpec]) -> dict[str, str]:
+    """Run node agents until all have ended; return how each ended, by name."""
+    endings: dict[str, str] = {}
+
+    def run(spec: NodeAgentSpec) -> None:
+        try:
+            endings[spec.name] = run_node_agent(spec)
+        except BaseException as error:  # noqa: BLE001 - the failure of one must not hide the endings of the others
+            endings[spec.name] = f"{type(error).__name__}: {message_of(error)}"
+
+    threads = []
+    for spec in specs[1:]:
+        thread = threading.Thread(target=run, args=(spec,), name=spec.name)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system cannot start another thread
+            endings[spec.name] = f"no thread for this worker: {error}"
+        else:
+            threads.append(thread)
+    for spec in specs[:1]:
+        run(spec)
+    for thread in threads:
+        thread.join()
+    return endings
+
+
+def run_node_agent(spec: NodeAgentSpec) -> str:
+    """Run a worker for the engine that `spec` names until either is gone; return how it ended.
+
+    It does not raise for errors of the engine or the network: the cluster must not treat a rejected node agent as a failed
+    task and start it again.
     """
-    if posting.version_problem:
-        return posting.version_problem
+    if spec.version_problem:
+        return spec.version_problem
     try:
-        connection = socket.create_connection((posting.host, posting.port), timeout=_CONNECT)
+        connection = socket.create_connection((spec.host, spec.port), timeout=_CONNECT_TIMEOUT)
     except OSError as error:
-        return f"cannot reach the driver at {posting.host}:{posting.port} from {socket.gethostname()}: {error}"
+        return f"cannot connect to the engine at {spec.host}:{spec.port} from {socket.gethostname()}: {error}"
     with connection:
         try:
-            connect_with_proof(connection, posting.token, posting.name)
+            connect_with_proof(connection, spec.token, spec.name)
         except (AccessDenied, ProtocolError, OSError) as error:
-            return f"the driver did not let station {posting.name} in: {error}"
+            return f"the handshake of node agent {spec.name} with the engine failed: {error}"
         keep_alive(connection)
-        return _Station(connection, posting).run()
+        return NodeAgent(connection, spec).run()
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Send small frames at once, and have the kernel notice when the machine at the other end is gone."""
+    """Send small frames at once, and let the kernel detect that the machine of the peer is gone."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in (("TCP_KEEPIDLE", HEARTBEAT), ("TCP_KEEPINTVL", HEARTBEAT), ("TCP_KEEPCNT", 15)):
         if hasattr(socket, option):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), int(seconds))
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * SILENCE))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * SILENCE_LIMIT))
 
 
-class _Station:
-    """One link to the driver, one worker; both in the hands of one thread."""
+class NodeAgent:
+    """Serves one connection to the engine with one worker at a time, in one thread."""
 
-    def __init__(self, connection: socket.socket, posting: Posting) -> None:
-        self._link = FramedSocket(connection)
-        self._settings = _settings(posting)
+    worker: ProcessHandle
+
+    def __init__(self, connection: socket.socket, spec: NodeAgentSpec) -> None:
+        self._connection = FramedSocket(connection)
+        self._settings = _worker_settings(spec)
         self._code: dict[str, bytes] = {}
-        """Everything that the driver sent once, for workers that are started later."""
+        """All code that the engine sent, for workers that start later."""
         self._targets: dict[int, Parcel] = {}
         self._selector = selectors.DefaultSelector()
-        self._listening = True
+        self._reads_worker = False
         self._answered = False
-        self._spoke = 0.0
+        self._last_report = 0.0
         self._ended: str | None = None
 
     def run(self) -> str:
-        """Work until told to stop, until the driver is gone, or until no worker can be started."""
-        self._selector.register(self._link, selectors.EVENT_READ, self._link)
+        """Work until the engine says stop or is gone, or until no worker can be started; return the reason."""
+        self._selector.register(self._connection, selectors.EVENT_READ, self._connection)
         try:
-            self._hire()
+            self._start_worker()
             self._serve()
         finally:
             self._selector.close()
-        self._link.finish(_STOP_PATIENCE)
+        self._connection.finish(_STOP_TIMEOUT)
         assert self._ended is not None
         return self._ended
 
     def _serve(self) -> None:
         try:
             while self._ended is None:
-                self._turn()
+                self.step()
         except BaseException:
-            self._worker.release(0.0)  # the driver sees the connection end, and accounts for what the worker held
+            self.worker.close(0.0)  # the engine sees the connection end and reports the calls of the worker as lost
             raise
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         """Start a worker, or end with the reason why that is impossible."""
         try:
-            self._worker = Supervisor(self._settings)
+            self.worker = ProcessHandle(self._settings)
         except OSError as error:
             self._give_up(f"cannot start a worker on {socket.gethostname()}: {error}")
             return
-        self._worker.teach(self._code)
-        self._listening = False
-        self._listen(True)
+        self.worker.add_code(self._code)
+        self._reads_worker = False
+        self._read_worker(True)
 
-    def _listen(self, wanted: bool) -> None:
-        """Select on the worker, or stop doing so."""
-        if wanted == self._listening:
+    def _read_worker(self, wanted: bool) -> None:
+        """Start or stop to select on the worker."""
+        if wanted == self._reads_worker:
             return
-        self._listening = wanted
-        for source in self._worker.sources():
+        self._reads_worker = wanted
+        for fileno in self.worker.filenos():
             if wanted:
-                self._selector.register(source, selectors.EVENT_READ, self._worker)
+                self._selector.register(fileno, selectors.EVENT_READ, self.worker)
             else:
-                self._selector.unregister(source)
+                self._selector.unregister(fileno)
 
-    def _turn(self) -> None:
-        self._listen(self._link.backlog < _BACKLOG)
-        self._mind_writing(self._link.fileno(), self._link.wants_to_write)
-        if self._listening:
-            self._mind_writing(self._worker.sources()[0], self._worker.wants_to_write)
+    def step(self) -> None:
+        """Wait for events of the engine and of the worker, and handle them."""
+        self._read_worker(self._connection.backlog < _MAX_BACKLOG)
+        self._select_writing(self._connection.fileno(), self._connection.wants_to_write)
+        if self._reads_worker:
+            self._select_writing(self.worker.filenos()[0], self.worker.wants_to_write)
         now = time.monotonic()
-        until = self._spoke + HEARTBEAT
-        if self._worker.alarm is not None:
-            until = min(until, self._worker.alarm)
+        until = self._last_report + HEARTBEAT
+        if self.worker.deadline is not None:
+            until = min(until, self.worker.deadline)
         ready = {key.data for key, _ in self._selector.select(max(0.0, until - now))}
-        if self._link in ready:
-            self._link.flush()
-            for message in self._link.messages():
-                self._obey(message)
+        if self._connection in ready:
+            self._connection.flush()
+            for message in self._connection.messages():
+                self._execute(message)
                 if self._ended is not None:
                     return
-            if self._link.closed:
-                self._end("the driver is gone", 0.0)
+            if self._connection.closed:
+                self._end("the connection to the engine was closed", 0.0)
                 return
-        alarm = self._worker.alarm
-        if self._worker in ready or (alarm is not None and alarm <= time.monotonic()):
-            self._relay()
-        elif time.monotonic() - self._spoke >= HEARTBEAT:
-            self._report(Tidings())
+        deadline = self.worker.deadline
+        if self.worker in ready or (deadline is not None and deadline <= time.monotonic()):
+            self._poll_worker()
+        elif time.monotonic() - self._last_report >= HEARTBEAT:
+            self._send_report(WorkerReport())
 
-    def _mind_writing(self, source: int, wanted: bool) -> None:
-        key = self._selector.get_key(source)
+    def _select_writing(self, fileno: int, wanted: bool) -> None:
+        key = self._selector.get_key(fileno)
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
         if key.events != events:
-            self._selector.modify(source, events, key.data)
+            self._selector.modify(fileno, events, key.data)
 
-    def _obey(self, message: Any) -> None:
-        if isinstance(message, Work):
-            for digest in message.forget_code:
+    def _execute(self, message: Any) -> None:
+        if isinstance(message, CallBatch):
+            for digest in message.dropped_code:
                 self._code.pop(digest, None)
-            self._worker.unteach(message.forget_code)
+            self.worker.forget_code(message.dropped_code)
             self._code |= message.code
-            self._worker.teach(message.code)
-            self._worker.give(message.unwrap(self._targets))
-        elif message == RECALL:
-            self._worker.recall()
-        elif message == CANCEL:
-            self._worker.cancel()
-        elif message == KILL:
-            self._listen(False)
-            self._report(self._worker.kill("the driver asked for it", cancelled=True))
-            self._hire()
-        elif message == RENEW:
-            self._listen(False)
-            self._worker.release(0.0)
-            self._hire()
-        elif message == STOP:
-            self._end("the driver asked for it", 0.0 if self._worker.in_flight else _STOP_PATIENCE)
+            self.worker.add_code(message.code)
+            self.worker.send(message.calls(self._targets))
+        elif message is Command.RECALL:
+            self.worker.recall()
+        elif message is Command.CANCEL:
+            self.worker.cancel()
+        elif message is Command.KILL:
+            self._read_worker(False)
+            location = self.worker.location
+            report = self.worker.kill("the engine asked for it", cancelled=True)
+            self._send_report(report, ran_in=location)
+            self._start_worker()
+        elif message is Command.RESTART:
+            self._read_worker(False)
+            self.worker.close(0.0)
+            self._start_worker()
+        elif message is Command.STOP:
+            self._end("the engine asked for it", 0.0 if self.worker.in_flight else _STOP_TIMEOUT)
 
-    def _relay(self) -> None:
-        """Tell the driver what the worker has to tell, and replace it if it is gone."""
-        sources = self._worker.sources() if self._listening else []
-        recalling = self._worker.recalling
-        tidings = self._worker.news()
-        self._answered = self._answered or self._worker.answered
-        died = tidings.died
-        if died is not None:
-            for source in sources:
-                self._selector.unregister(source)
-            self._listening = False
-        recalled = recalling and (died is not None or not self._worker.recalling)
-        if died is not None and not self._worker.answered:
-            self._report(tidings, recalled=recalled, ended=died)
-            self._give_up(died)
-        else:
-            if died is not None:
-                self._hire()
-            if died is not None or recalled or tidings.outcomes or tidings.lines or not self._spoke:
-                self._report(tidings, recalled=recalled)
+    def _poll_worker(self) -> None:
+        """Report what happened in the worker to the engine, and replace the worker if it is gone."""
+        filenos = self.worker.filenos() if self._reads_worker else []
+        recalling = self.worker.recalling
+        location = self.worker.location
+        report = self.worker.poll()
+        self._answered = self._answered or self.worker.answered
+        if report.ended is not None:
+            for fileno in filenos:
+                self._selector.unregister(fileno)
+            self._reads_worker = False
+        recalled = recalling and (report.ended is not None or not self.worker.recalling)
+        if report.ended is not None and not self.worker.answered:
+            self._send_report(report, ran_in=location, recalled=recalled, ended=report.ended)
+            self._give_up(report.ended)
+            return
+        if report.ended is not None:
+            self._start_worker()
+        if report.ended is not None or recalled or report.outcomes or report.lines or not self._last_report:
+            self._send_report(report, ran_in=location, recalled=recalled)
 
-    def _report(self, tidings: Tidings, *, recalled: bool = False, ended: str | None = None) -> None:
-        self._spoke = time.monotonic()
-        outcomes = [to_wire(outcome) for outcome in tidings.outcomes]
-        self._link.post(Report(outcomes, tidings.lines, self._worker.place, self._answered, recalled, ended))
+    def _send_report(
+        self, report: WorkerReport, *, ran_in: str = "", recalled: bool = False, ended: str | None = None
+    ) -> None:
+        self._last_report = time.monotonic()
+        alone = all(outcome.alone for outcome in report.outcomes)
+        batch = OutcomeBatch.of(report.outcomes)
+        self._connection.post(
+            NodeReport(batch, ran_in, alone, report.lines, self.worker.location, self._answered, recalled, ended)
+        )
 
     def _give_up(self, reason: str) -> None:
-        """End without a worker; the driver is told, if it listens."""
+        """End without a worker, and tell the engine if it still reads."""
         if self._ended is None:
             self._ended = reason
-            self._link.post(Report([], [], "", answered=False, ended=reason))
+            self._connection.post(NodeReport(OutcomeBatch.of([]), "", True, [], "", answered=False, ended=reason))
 
-    def _end(self, reason: str, patience: float) -> None:
+    def _end(self, reason: str, timeout: float) -> None:
         self._ended = reason
-        if patience:
-            self._worker.stop()
-        self._worker.release(patience)
+        if timeout:
+            self.worker.stop()
+        self.worker.close(timeout)
 
 
-def _settings(posting: Posting) -> WorkerSettings:
-    around = posting.surroundings
-    directory = around.directory if around and Path(around.directory).is_dir() else None
+def _worker_settings(spec: NodeAgentSpec) -> WorkerSettings:
+    parent = spec.parent
+    directory = parent.directory if parent and Path(parent.directory).is_dir() else None
     return WorkerSettings(
-        sync_limit=posting.sync_limit,
-        async_limit=posting.async_limit,
-        shared_limit=posting.shared_limit,
-        slots=posting.slots,
-        sys_path=around.sys_path if around else None,
-        log_level=posting.log_level,
+        sync_limit=spec.sync_limit,
+        async_limit=spec.async_limit,
+        shared_limit=spec.shared_limit,
+        slots=spec.slots,
+        sys_path=parent.sys_path if parent else None,
+        log_level=spec.log_level,
         directory=directory,
-        environment={**around.environment, **os.environ} if around else None,
-        tidies=False,
+        environment={**parent.environment, **os.environ} if parent else None,
+        evicts_code=False,
     )
-
-
-def host(postings: Sequence[Posting]) -> dict[str, str]:
-    """Serve every posting until all have ended; return how each did, by name."""
-    endings: dict[str, str] = {}
-
-    def keep(posting: Posting) -> None:
-        try:
-            endings[posting.name] = serve(posting)
-        except BaseException as error:  # noqa: BLE001 - one station's failure must not keep the others from being reported
-            endings[posting.name] = f"{type(error).__name__}: {message_of(error)}"
-
-    threads = []
-    for posting in postings[1:]:
-        thread = threading.Thread(target=keep, args=(posting,), name=posting.name)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system has no room for another thread
-            endings[posting.name] = f"no thread for this worker: {error}"
-        else:
-            threads.append(thread)
-    for posting in postings[:1]:
-        keep(posting)
-    for thread in threads:
-        thread.join()
-    return endings

@@ -1,160 +1,238 @@
-"""A station seen from the driver: the member of a pool whose worker is on some node of a cluster."""
+"""The engine's side of node agents: a listener that accepts their connections, and a worker handle for each."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
+import socket
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from paragent._internal.clock import Clock, Heartbeat, monotonic
-from paragent.engines._node_protocol import HEARTBEAT, KILL, RENEW, SILENCE, Report, from_wire
-from paragent.engines._worker_handle import Tidings, WorkWriter
+from paragent._internal.threads import start_thread, write_traceback
+from paragent.engines._node_agent import HEARTBEAT, SILENCE_LIMIT, NodeReport, keep_alive
+from paragent.engines._worker_handle import BatchWriter, WorkerReport
+from paragent.errors import AccessDenied, ProtocolError
 from paragent.tasks import Ending, ErrorInfo, Outcome
+from paragent.transport.auth import Token, accept_with_proof
 from paragent.transport.framing import READ_BUDGET, FramedSocket
-from paragent.worker.protocol import CANCEL, RECALL, STOP
+from paragent.worker.protocol import Command
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from paragent.engines.base import Call
 
-__all__ = ["StationMember"]
+__all__ = ["NodeHandle", "NodeListener"]
 
-_FAREWELL = 2.0
-"""Seconds to wait for a station that was told to end: it kills its worker within milliseconds."""
+_logger = logging.getLogger("paragent")
+_HANDSHAKE_TIMEOUT = 10.0
+"""Seconds that a new connection has for each step of the handshake."""
+_ACCEPT_PAUSE = 0.01
+"""Seconds to wait after a connection could not be accepted, so that a lack of file descriptors does not occupy a core."""
+_MAX_HANDSHAKES = 64
+"""Handshakes at a time; further connections wait in the kernel's queue."""
+_STOP_TIMEOUT = 2.0
+"""Seconds to wait for a node agent that was told to end or to kill its worker, which takes it milliseconds."""
 
 
-class StationMember:
-    """Gives calls to a station and answers for each of them, until the station is gone.
+class NodeListener:
+    """Listens on one address and passes on the connections of node agents that know the token.
 
-    A worker that dies is the station's to report and to replace. When the station itself goes, with its node or its
-    connection, nothing is known about the calls it held but that each may have started: all are lost, and the driver
-    finds out in smaller company whether one of them was the cause.
+    Args:
+        host: the only address to listen on.
+        token: the secret that a node agent must know.
+        accept: called, from a thread of the listener, with the name and the connection of each authenticated node agent;
+            returns False to reject it.
+        failed: called with the name of the listening thread and its error if the thread ends unexpectedly.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        token: Token,
+        accept: Callable[[str, socket.socket], bool],
+        failed: Callable[[str, BaseException], object],
+    ) -> None:
+        self._token = token
+        self._accept = accept
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=512)
+        self.port: int = self._listener.getsockname()[1]
+        self._handshakes = threading.Semaphore(_MAX_HANDSHAKES)
+        self._closed = False
+        self._thread = start_thread(self._listen, name="paragent-listener", failed=failed)
+
+    def close(self) -> None:
+        """Stop listening; accepted connections stay open."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+        self._listener.close()
+        self._thread.join(_HANDSHAKE_TIMEOUT)
+
+    def _listen(self) -> None:
+        while not self._closed:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # the peer is already gone, no file descriptor is free, or the listener was closed
+                time.sleep(_ACCEPT_PAUSE)
+                continue
+            self._handshakes.acquire()
+            try:
+                start_thread(self._authenticate, connection, name="paragent-handshake", failed=write_traceback)
+            except RuntimeError as problem:  # no thread can be started; the node agent ends and is replaced
+                _logger.warning("a node agent was rejected because no thread can be started: %s", problem)
+                self._handshakes.release()
+                connection.close()
+
+    def _authenticate(self, connection: socket.socket) -> None:
+        connection.settimeout(_HANDSHAKE_TIMEOUT)
+        try:
+            name = accept_with_proof(connection, self._token)
+            keep_alive(connection)
+            if self._accept(name, connection):
+                return
+        except (AccessDenied, ProtocolError, OSError) as problem:
+            _logger.debug("a connection to the engine's port was rejected: %s", problem)
+        finally:
+            self._handshakes.release()
+        connection.close()
+
+
+class NodeHandle:
+    """The handle of a worker on a cluster node, which is reached through its node agent.
+
+    The node agent reports and replaces a worker that dies. If the node agent itself is lost, with its node or its connection,
+    every call that it held may have started: all of them are lost, and the runner finds out in smaller groups whether one of
+    them was the cause.
     """
 
     def __init__(self, name: str, connection: socket.socket, clock: Clock = monotonic) -> None:
-        self.place = name
+        self.location = name
         self.recalling = False
         self.answered = False
-        self._link = FramedSocket(connection)
-        self._writer = WorkWriter()
-        self._held: dict[int, Call] = {}
+        self._connection = FramedSocket(connection)
+        self._writer = BatchWriter()
+        self._calls: dict[int, Call] = {}
         self._clock = clock
-        self._heart = Heartbeat(HEARTBEAT, clock)
-        self._doomed: set[int] = set()
-        """Calls whose worker the station was told to kill, and that it has not accounted for."""
-        self._kill_by = math.inf
-        """When those are accounted for without its word."""
-        self.alarm: float | None = None
-        self._set_alarm()
+        self._heartbeat = Heartbeat(HEARTBEAT, clock)
+        self._killed: set[int] = set()
+        """Calls whose worker the node agent was told to kill, and that have no outcome yet."""
+        self._killed_by = math.inf
+        """When these calls get an outcome without a report of the node agent."""
+        self.deadline: float | None = None
+        self._set_deadline()
 
     @property
     def in_flight(self) -> int:
-        """Calls given and not accounted for."""
-        return len(self._held)
+        """The number of calls that were sent and have no outcome."""
+        return len(self._calls)
 
-    def sources(self) -> list[int]:
-        """The link to the station."""
-        return [self._link.fileno()]
+    def filenos(self) -> list[int]:
+        """Return the socket."""
+        return [self._connection.fileno()]
 
     @property
     def wants_to_write(self) -> bool:
-        """Whether frames wait for the station to read."""
-        return self._link.wants_to_write
+        """Whether frames wait for the node agent to read."""
+        return self._connection.wants_to_write
 
-    def give(self, calls: Sequence[Call]) -> None:
-        """Send calls to the station."""
-        self._writer.evict(self._held.values())
-        self._held.update((call.number, call) for call in calls)
-        self._link.post(self._writer.work((call.number, call) for call in calls))
+    def send(self, calls: Sequence[Call]) -> None:
+        """Send calls to the node agent."""
+        self._writer.evict(self._calls.values())
+        self._calls.update((call.number, call) for call in calls)
+        self._connection.post(self._writer.batch([call.number for call in calls], calls))
 
     def recall(self) -> None:
         """Ask for the calls that have not started."""
         self.recalling = True
-        self._link.post(RECALL)
+        self._connection.post(Command.RECALL)
 
     def cancel(self) -> None:
-        """Ask the worker to cancel what it can."""
-        self._link.post(CANCEL)
+        """Ask the worker to cancel async calls and calls that have not started."""
+        self._connection.post(Command.CANCEL)
 
-    def kill(self, cause: str, *, cancelled: bool = False) -> Tidings:
-        """Have the worker killed and replaced; the station stays.
+    def kill(self, cause: str, *, cancelled: bool = False) -> WorkerReport:
+        """Let the node agent kill and replace the worker.
 
-        Calls that are cancelled follow from `news`, for only the station knows which of them had started and when.
+        The outcomes of cancelled calls follow from `poll`, because only the node agent knows which calls had started.
         """
-        tidings = Tidings()
+        report = WorkerReport()
         if not cancelled:
-            self._account_for(tidings, list(self._held), Ending.LOST, cause)
-        elif self._doomed >= self._held.keys():
-            return tidings
-        self._doomed = set(self._held)
-        self._kill_by = self._clock() + _FAREWELL
-        self._set_alarm()
-        self._link.post(KILL)
-        return tidings
+            self._end_calls(report, list(self._calls), Ending.LOST, cause)
+        elif self._killed >= self._calls.keys():
+            return report
+        self._killed = set(self._calls)
+        self._killed_by = self._clock() + _STOP_TIMEOUT
+        self._set_deadline()
+        self._connection.post(Command.KILL)
+        return report
 
-    def renew(self) -> bool:
-        """Have the idle worker replaced by a fresh one."""
-        self._link.post(RENEW)
+    def restart(self) -> bool:
+        """Let the node agent replace the idle worker."""
+        self._connection.post(Command.RESTART)
         return True
 
     def stop(self) -> None:
-        """Ask the station to end."""
-        self._link.post(STOP)
+        """Ask the node agent to end."""
+        self._connection.post(Command.STOP)
 
-    def release(self, patience: float) -> None:
-        """End the station; wait until it says that its worker is gone, for a moment."""
-        if not patience:
-            self._link.post(STOP)
-        self._link.finish(max(patience, _FAREWELL), until_closed=True)
-        self._link.close()
+    def close(self, timeout: float) -> None:
+        """End the node agent; wait a moment until its worker is gone."""
+        if not timeout:
+            self._connection.post(Command.STOP)
+        self._connection.finish(max(timeout, _STOP_TIMEOUT), until_closed=True)
+        self._connection.close()
 
-    def news(self) -> Tidings:
-        """Move bytes in both directions without blocking and return what happened."""
-        tidings = Tidings()
-        self._link.flush()
+    def poll(self) -> WorkerReport:
+        """Move bytes in both directions without blocking, and return what happened."""
+        report = WorkerReport()
+        self._connection.flush()
         ended: str | None = None
-        for report in self._link.messages(READ_BUDGET):
-            self._heart.beat()
-            ended = self._note(report, tidings) or ended
-        if self._clock() >= self._kill_by:
-            self._account_for(tidings, [number for number in self._doomed if number in self._held], Ending.CANCELLED)
-        self._doomed &= self._held.keys()
-        self._kill_by = self._kill_by if self._doomed else math.inf
-        self._set_alarm()
-        tidings.never_ready = (
+        for message in self._connection.messages(READ_BUDGET):
+            self._heartbeat.beat()
+            ended = self._add(message, report) or ended
+        if self._clock() >= self._killed_by:
+            self._end_calls(report, [number for number in self._killed if number in self._calls], Ending.CANCELLED)
+        self._killed &= self._calls.keys()
+        self._killed_by = self._killed_by if self._killed else math.inf
+        self._set_deadline()
+        report.never_ready = (
             ended is not None and not self.answered
-        )  # the station says so itself; a broken link does not
-        if self._link.closed:
-            ended = ended or f"the station with worker {self.place} is gone, with its node or its connection"
-        elif self._heart.silence() >= SILENCE:
-            ended = f"the station with worker {self.place} has not been heard of for {SILENCE:g} s"
+        )  # as the agent reports; not for a broken connection
+        if self._connection.closed:
+            ended = ended or f"the node agent of worker {self.location} is gone, with its node or its connection"
+        elif self._heartbeat.silence() >= SILENCE_LIMIT:
+            ended = f"the node agent of worker {self.location} has sent nothing for {SILENCE_LIMIT:g} s"
         if ended is not None:
-            self._account_for(tidings, list(self._held), Ending.LOST, ended)
-            tidings.died = ended
-            self._link.close()
-        return tidings
+            self._end_calls(report, list(self._calls), Ending.LOST, ended)
+            report.ended = ended
+            self._connection.close()
+        return report
 
-    def _note(self, report: Report, tidings: Tidings) -> str | None:
-        self.answered = self.answered or report.answered
-        self.place = report.place or self.place
-        tidings.lines += report.lines
-        for wire in report.outcomes:
-            if self._held.pop(wire[0], None):  # else it was accounted for without the station's word
-                tidings.outcomes.append(from_wire(wire))
-        if report.recalled:
+    def _add(self, message: NodeReport, report: WorkerReport) -> str | None:
+        self.answered = self.answered or message.answered
+        self.location = message.location or self.location
+        report.lines += message.lines
+        for outcome in message.outcomes.outcomes(message.ran_in, message.alone):
+            if self._calls.pop(outcome.number, None):  # otherwise it already got an outcome without a report
+                report.outcomes.append(outcome)
+        if message.recalled:
             self.recalling = False
-        return report.ended
+        return message.ended
 
-    def _set_alarm(self) -> None:
-        self.alarm = min(self._clock() + HEARTBEAT, self._kill_by)
+    def _set_deadline(self) -> None:
+        self.deadline = min(self._clock() + HEARTBEAT, self._killed_by)
 
-    def _account_for(self, tidings: Tidings, numbers: Sequence[int], ending: Ending, cause: str = "") -> None:
-        """Give calls an outcome without the station's word."""
-        alone = len(self._held) == 1
+    def _end_calls(self, report: WorkerReport, numbers: Sequence[int], ending: Ending, cause: str = "") -> None:
+        """Add outcomes for calls about which the node agent reported nothing."""
+        alone = len(self._calls) == 1
         for number in numbers:
-            outcome = Outcome(number, ending, worker=self.place, alone=alone)
+            outcome = Outcome(number, ending, worker=self.location, alone=alone)
             if ending is Ending.LOST:
                 outcome.error = ErrorInfo("WorkerLost", cause, retryable=True)
-            tidings.outcomes.append(outcome)
-            del self._held[number]
+            report.outcomes.append(outcome)
+            del self._calls[number]

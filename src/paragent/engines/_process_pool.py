@@ -1,4 +1,4 @@
-"""An engine made of supervised workers: one thread selects on all of them and shares out the calls."""
+"""Base of the engines with worker processes: one thread selects on all workers and distributes the calls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import selectors
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from paragent._internal.threads import start_thread
-from paragent.engines._scheduler import Dispatch, Limits, Seat, Weight
+from paragent.engines._scheduler import AnswerSize, CallScheduler, ConcurrencyLimits, WorkerLoad
 from paragent.engines.base import RuntimeEngine, thread_failure
 from paragent.errors import EngineFailed
 from paragent.tasks import Ending, Outcome
@@ -22,117 +22,97 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paragent.config import RunConfig
-    from paragent.engines._worker_handle import Tidings
+    from paragent.engines._worker_handle import WorkerHandle, WorkerReport
     from paragent.engines.base import Call
 
-__all__ = ["Member", "PooledRuntime"]
+__all__ = ["ProcessPoolRuntime"]
 
 _THREAD = "paragent-engine"
-_FAILED_STARTS = 3
-"""Workers in a row that end before they are ready: then there is no point in starting more. One whose connection broke does
-not count; the calls it held are lost, and their attempts are what bounds that."""
-_STUCK = 0.02
-"""Seconds without an outcome after which a worker is asked to give back what it has not started, if another is idle."""
-_STOP_PATIENCE = 1.0
-_HEAD_START = 0.1
-"""Seconds to let the engine's thread start workers before the caller goes on and takes the interpreter from it; it needs a few
-milliseconds."""
+_MAX_FAILED_STARTS = 3
+"""Workers in a row that end before they are ready; then the engine fails. A broken connection does not count: the calls of that
+worker are lost, and their number of attempts is limited."""
+_STUCK_AFTER = 0.02
+"""Seconds without an outcome after which a worker must return the calls that it has not started, if another worker is idle."""
+_STOP_TIMEOUT = 1.0
+"""Seconds that an idle worker has to end by itself when the engine is closed."""
+_START_WAIT = 0.1
+"""Seconds to let the engine's thread start workers before the caller continues and competes for the interpreter; starting takes
+a few milliseconds."""
 
 
-class Member(Protocol):
-    """A worker as a pool sees it; `Supervisor` is the one for processes of this machine."""
+class ProcessPoolRuntime(RuntimeEngine):
+    """An engine with worker processes; a subclass decides where they start, in `start_workers`."""
 
-    place: str
-    recalling: bool
-    answered: bool
-    alarm: float | None
-
-    def sources(self) -> list[int]: ...
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def wants_to_write(self) -> bool: ...
-    def give(self, calls: Sequence[Call]) -> None: ...
-    def recall(self) -> None: ...
-    def cancel(self) -> None: ...
-    def kill(self, cause: str, *, cancelled: bool = False) -> Tidings: ...
-    def renew(self) -> bool: ...
-    def stop(self) -> None: ...
-    def release(self, patience: float) -> None: ...
-    def news(self) -> Tidings: ...
-
-
-class PooledRuntime(RuntimeEngine):
-    """Everything of an engine but where its workers come from: a subclass says that in `recruit`."""
-
-    where_errors_are = "Its error output is above"
-    """Where to look when workers cannot start."""
+    error_hint = "Its error output is above"
+    """The sentence that says where to look when workers cannot start."""
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        once = not config.reuse_process
-        self.limits = Limits(
-            sync=1 if once else config.sync_limit,
-            asynchronous=1 if once else config.async_limit,
-            shared=once or config.concurrency is not None,
-            once=once,
+        single_use = not config.reuse_process
+        self.limits = ConcurrencyLimits(
+            sync=1 if single_use else config.sync_limit,
+            asynchronous=1 if single_use else config.async_limit,
+            shared=single_use or config.concurrency is not None,
+            single_use=single_use,
         )
-        self._dispatch = Dispatch(self.limits)
-        self._window = self._dispatch.window(config.workers)
-        self._weight = Weight()
-        self._crew: dict[Seat, Member] = {}
-        self._last_news: dict[Seat, float] = {}
+        self._scheduler = CallScheduler(self.limits)
+        self._window = self._scheduler.window(config.workers)
+        self._answer_size = AnswerSize()
+        self._workers: dict[WorkerLoad, WorkerHandle] = {}
+        self._last_outcome: dict[WorkerLoad, float] = {}
         self._failed_starts = 0
-        self._cancel_at: float | None = None
-        self._inbox: deque[Call] = deque()
-        self._arrivals: deque[Member] = deque()
-        self._foreseen = 0
-        """Calls that were announced before the first of them came."""
-        self._foresight = threading.Event()
-        """Set when the workers for them have been started."""
-        self._cancel_asked: float | None = None
+        self._kill_at: float | None = None
+        """When the workers that still run something are killed, after `cancel`."""
+        self._submitted: deque[Call] = deque()
+        self._new_workers: deque[WorkerHandle] = deque()
+        self._expected_calls = 0
+        """Calls that were announced by `expect`, until workers were started for them."""
+        self._expected_started = threading.Event()
+        """Set when workers were started for the announced calls."""
+        self._cancel_grace: float | None = None
+        """Set by `cancel` for the engine's thread."""
         self._closing = False
         self._thread: threading.Thread | None = None
         self._selector = selectors.DefaultSelector()
-        self._wake_end, self._woken_end = -1, -1
-        self._bell = threading.Lock()
-        """Keeps the thread from closing `_wake_end` while somebody else writes to it."""
-        self._done: list[Outcome] = []
+        self._wake_write, self._wake_read = -1, -1
+        self._wake_lock = threading.Lock()
+        """Keeps the engine's thread from closing `_wake_write` while another thread writes to it."""
+        self._outcomes: list[Outcome] = []
         self._failure: EngineFailed | None = None
         self._changed = threading.Condition()
-        """Protects `_done`, `_failure`, `_closing` and starting the thread; notified when any of them changes."""
+        """Protects `_outcomes`, `_failure`, `_closing` and starting the thread; notified when any of them changes."""
 
     @abc.abstractmethod
-    def recruit(self, missing: int) -> list[Member]:
-        """Return up to `missing` new workers. Called by the engine's thread whenever there are fewer than are needed.
+    def start_workers(self, count: int) -> list[WorkerHandle]:
+        """Start `count` workers and return the handles of those that are ready to use.
 
-        Workers that take a while to come are left out here and handed to `enlist` when they are there.
+        Called by the engine's thread whenever there are too few. Workers that connect later are passed to `add_worker`.
         """
 
-    def enlist(self, member: Member) -> None:
-        """Take in a worker that has come by itself; from any thread."""
-        self._arrivals.append(member)
+    def add_worker(self, worker: WorkerHandle) -> None:
+        """Add a worker that has connected; from any thread."""
+        self._new_workers.append(worker)
         self._wake()
 
     # --- the contract, called from any thread -------------------------------------------------------------------------
 
     @property
     def window(self) -> int:
-        """As the contract says; grows when calls turn out to be short."""
+        """How many calls the engine should hold; grows when calls turn out to be short."""
         return self._window
 
     def expect(self, calls: int) -> None:
-        """Start the first workers, so that they load what they need while the caller still prepares its calls."""
+        """Start the first workers, so that they load their modules while the caller prepares its calls."""
         with self._changed:
             if calls < 1 or self._closing or self._thread is not None:
                 return
-            self._foreseen = calls
+            self._expected_calls = calls
             self._start_thread()
         if not self._failure:
-            self._foresight.wait(_HEAD_START)
+            self._expected_started.wait(_START_WAIT)
 
     def submit(self, calls: Sequence[Call]) -> None:
-        """Queue calls for the engine's thread, which is started with the first ones."""
+        """Queue calls for the engine's thread, which starts with the first calls."""
         with self._changed:
             if self._closing:
                 raise EngineFailed("the engine is closed; open a new one")
@@ -140,44 +120,44 @@ class PooledRuntime(RuntimeEngine):
                 self._start_thread()
             if self._failure:
                 raise self._failure
-        self._inbox.extend(calls)
+        self._submitted.extend(calls)
         self._wake()
 
     def _start_thread(self) -> None:
-        """Start the engine's thread, or note why that is impossible."""
+        """Start the engine's thread, or record why that is impossible."""
         try:
-            self._woken_end, self._wake_end = os.pipe()
-            os.set_blocking(self._wake_end, False)
-            os.set_blocking(self._woken_end, False)
-            self._selector.register(self._woken_end, selectors.EVENT_READ, None)
+            self._wake_read, self._wake_write = os.pipe()
+            os.set_blocking(self._wake_write, False)
+            os.set_blocking(self._wake_read, False)
+            self._selector.register(self._wake_read, selectors.EVENT_READ, None)
             self._thread = start_thread(self._run, name=_THREAD, failed=self._thread_failed)
         except (RuntimeError, OSError) as error:
             self._thread_failed(_THREAD, error)
-            self._close_bell()
+            self._close_wake_pipe()
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return outcomes as they come, in groups."""
-        done: list[Outcome] = []
+        """Return outcomes as they arrive, in groups."""
+        outcomes: list[Outcome] = []
         try:
             with self._changed:
-                if not self._done and not self._failure:
+                if not self._outcomes and not self._failure:
                     self._changed.wait(timeout)
-                if not self._done and self._failure:
+                if not self._outcomes and self._failure:
                     raise self._failure
-                done, self._done = self._done, []
+                outcomes, self._outcomes = self._outcomes, []
         except KeyboardInterrupt:
             with self._changed:
-                self._done[:0] = done
+                self._outcomes[:0] = outcomes
             raise
-        return done
+        return outcomes
 
     def cancel(self, grace: float) -> None:
-        """Have the engine's thread stop everything; outcomes follow."""
-        self._cancel_asked = grace
+        """Let the engine's thread stop all calls; their outcomes follow."""
+        self._cancel_grace = grace
         self._wake()
 
     def close(self) -> None:
-        """End all workers: idle ones by asking, busy ones by force."""
+        """End all workers: idle ones by a message, busy ones by a signal."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -186,152 +166,151 @@ class PooledRuntime(RuntimeEngine):
             self._thread.join()
 
     def _wake(self) -> None:
-        with self._bell:
-            if self._wake_end >= 0:
+        with self._wake_lock:
+            if self._wake_write >= 0:
                 with contextlib.suppress(BlockingIOError):
-                    os.write(self._wake_end, b"!")
+                    os.write(self._wake_write, b"!")
 
     # --- the engine's thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._turn()
-        except BaseException as error:  # noqa: BLE001 - without this thread nobody would ever get an outcome again
+                self.step()
+        except BaseException as error:  # noqa: BLE001 - without this thread no call would ever have an outcome
             self._thread_failed(_THREAD, error)
         finally:
             self._shut_down()
 
-    def _turn(self) -> None:
-        self._take_in()
-        self._cancel_if_asked()
-        self._staff()
-        for seat, calls in self._dispatch.assign(list(self._crew)):
-            self._crew[seat].give(calls)
-        self._recall_where_stuck()
+    def step(self) -> None:
+        """Run one iteration of the engine's thread: distribute calls, wait for events, handle them."""
+        self._take_submitted()
+        self._handle_cancel()
+        self._start_missing_workers()
+        for load, calls in self._scheduler.assign(list(self._workers)):
+            self._workers[load].send(calls)
+        self._recall_from_stuck_workers()
         workers = self.config.workers
-        self._window = self._weight.allows(self._dispatch.window(workers), self._dispatch.capacity(workers))
-        ready = self._selector.select(self._patience())
-        seats = {key.data for key, _ in ready if key.data is not None}
+        self._window = self._answer_size.limited(self._scheduler.window(workers), self._scheduler.capacity(workers))
+        ready = self._selector.select(self._select_timeout())
+        loads = {key.data for key, _ in ready if key.data is not None}
         if any(key.data is None for key, _ in ready):
             with contextlib.suppress(BlockingIOError):
-                os.read(self._woken_end, 65536)
+                os.read(self._wake_read, 65536)
         now = time.monotonic()
-        seats |= {seat for seat, member in self._crew.items() if member.alarm is not None and member.alarm <= now}
-        for seat in seats:
-            self._handle(seat, self._crew[seat].news())
+        loads |= {
+            load for load, worker in self._workers.items() if worker.deadline is not None and worker.deadline <= now
+        }
+        for load in loads:
+            self._handle(load, self._workers[load].poll())
 
-    def _take_in(self) -> None:
-        arrived = []
-        while self._inbox:
-            arrived.append(self._inbox.popleft())
-        if arrived:
-            self._dispatch.add(arrived)
-        while self._arrivals:
-            self._seat(self._arrivals.popleft())
+    def _take_submitted(self) -> None:
+        submitted = []
+        while self._submitted:
+            submitted.append(self._submitted.popleft())
+        if submitted:
+            self._scheduler.add(submitted)
+        while self._new_workers:
+            self._register(self._new_workers.popleft())
 
-    def _staff(self) -> None:
-        """Start as many workers as there is work for, up to the number that the configuration allows."""
-        busy = sum(1 for seat in self._crew if seat.calls)
-        wanted = min(self.config.workers, max(self._foreseen, len(self._dispatch) + busy))
-        self._foreseen = 0
-        missing = wanted - len(self._crew)
+    def _start_missing_workers(self) -> None:
+        """Start as many workers as there is work for, up to the configured number."""
+        busy = sum(1 for load in self._workers if load.calls)
+        wanted = min(self.config.workers, max(self._expected_calls, len(self._scheduler) + busy))
+        self._expected_calls = 0
+        missing = wanted - len(self._workers)
         if missing <= 0 or self._failure:
             return
         try:
-            members = self.recruit(missing)
+            started = self.start_workers(missing)
         except OSError as error:
             self._fail(EngineFailed(f"cannot start a worker: {error}"))
             return
-        for member in members:
-            self._seat(member)
-        self._foresight.set()
+        for worker in started:
+            self._register(worker)
+        self._expected_started.set()
 
-    def _seat(self, member: Member) -> None:
-        seat = Seat()
-        self._crew[seat] = member
-        self._last_news[seat] = time.monotonic()
-        self._watch(seat, member)
+    def _register(self, worker: WorkerHandle) -> None:
+        load = WorkerLoad()
+        self._workers[load] = worker
+        self._last_outcome[load] = time.monotonic()
+        for fileno in worker.filenos():
+            self._selector.register(fileno, selectors.EVENT_READ, load)
 
-    def _watch(self, seat: Seat, member: Member) -> None:
-        for source in member.sources():
-            self._selector.register(source, selectors.EVENT_READ, seat)
-
-    def _patience(self) -> float:
-        """Return how long nothing but news needs to be waited for."""
+    def _select_timeout(self) -> float:
+        """Return how long to wait for events; also select for writing where a worker has unsent frames."""
         now = time.monotonic()
-        until = [member.alarm - now for member in self._crew.values() if member.alarm is not None]
-        if self._cancel_at is not None:
-            until.append(self._cancel_at - now)
-        if self._dispatch.overfull(list(self._crew)):
-            until.append(_STUCK)
-        for member in self._crew.values():
-            source = member.sources()[0]
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if member.wants_to_write else 0)
-            if self._selector.get_key(source).events != events:
-                self._selector.modify(source, events, self._selector.get_key(source).data)
+        until = [worker.deadline - now for worker in self._workers.values() if worker.deadline is not None]
+        if self._kill_at is not None:
+            until.append(self._kill_at - now)
+        if self._scheduler.overfull(list(self._workers)):
+            until.append(_STUCK_AFTER)
+        for worker in self._workers.values():
+            fileno = worker.filenos()[0]
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.wants_to_write else 0)
+            if self._selector.get_key(fileno).events != events:
+                self._selector.modify(fileno, events, self._selector.get_key(fileno).data)
         return max(0.0, min(until, default=60.0))
 
-    def _handle(self, seat: Seat, tidings: Tidings) -> None:
-        show(tidings.lines)
-        if tidings.died is not None:
-            member = self._drop(seat)
-            if tidings.never_ready:
-                self._failed_starts += 1
-            elif member.answered:
-                self._failed_starts = 0
-            if self._failed_starts >= _FAILED_STARTS:
-                self._fail(
-                    EngineFailed(
-                        f"workers end before they are ready, the last one: {tidings.died}. {self.where_errors_are}"
-                    )
-                )
-        elif tidings.outcomes or tidings.lines:
+    def _handle(self, load: WorkerLoad, report: WorkerReport) -> None:
+        show(report.lines)
+        if report.ended is not None:
+            self._handle_end(load, report)
+        elif report.outcomes or report.lines:
             self._failed_starts = 0
-        if tidings.outcomes:
-            self._last_news[seat] = time.monotonic()
-            self._dispatch.observe(seat.remove_ended(tidings.outcomes))
-            self._weight.observe(tidings.outcomes[0])
-            self._publish(tidings.outcomes)
-        if self.limits.once and seat.used and not seat.calls and seat in self._crew:
-            if self._crew[seat].renew():
-                seat.used = False
+        if report.outcomes:
+            self._last_outcome[load] = time.monotonic()
+            self._scheduler.observe(load.remove(report.outcomes))
+            self._answer_size.observe(report.outcomes[0])
+            self._publish(report.outcomes)
+        if self.limits.single_use and load.used and not load.calls and load in self._workers:
+            if self._workers[load].restart():
+                load.used = False
             else:
-                self._drop(seat).release(0.0)
+                self._remove(load).close(0.0)
 
-    def _drop(self, seat: Seat) -> Member:
-        member = self._crew.pop(seat)
-        self._last_news.pop(seat, None)
-        for key in [key for key in self._selector.get_map().values() if key.data is seat]:
+    def _handle_end(self, load: WorkerLoad, report: WorkerReport) -> None:
+        worker = self._remove(load)
+        if report.never_ready:
+            self._failed_starts += 1
+        elif worker.answered:
+            self._failed_starts = 0
+        if self._failed_starts >= _MAX_FAILED_STARTS:
+            reason = f"workers end before they are ready, the last one: {report.ended}. {self.error_hint}"
+            self._fail(EngineFailed(reason))
+
+    def _remove(self, load: WorkerLoad) -> WorkerHandle:
+        worker = self._workers.pop(load)
+        self._last_outcome.pop(load, None)
+        for key in [key for key in self._selector.get_map().values() if key.data is load]:
             self._selector.unregister(key.fileobj)
-        return member
+        return worker
 
-    def _recall_where_stuck(self) -> None:
+    def _recall_from_stuck_workers(self) -> None:
         now = time.monotonic()
-        for seat in self._dispatch.overfull(list(self._crew)):
-            if not self._crew[seat].recalling and now - self._last_news[seat] > _STUCK:
-                self._crew[seat].recall()
+        for load in self._scheduler.overfull(list(self._workers)):
+            if not self._workers[load].recalling and now - self._last_outcome[load] > _STUCK_AFTER:
+                self._workers[load].recall()
 
-    def _cancel_if_asked(self) -> None:
+    def _handle_cancel(self) -> None:
         now = time.monotonic()
-        if self._cancel_asked is not None:
-            self._cancel_at, self._cancel_asked = now + self._cancel_asked, None
-            self._publish([Outcome(call.number, Ending.CANCELLED) for call in self._dispatch.clear()])
-            for member in self._crew.values():
-                member.cancel()
-        if self._cancel_at is None:
+        if self._cancel_grace is not None:
+            self._kill_at, self._cancel_grace = now + self._cancel_grace, None
+            self._publish([Outcome(call.number, Ending.CANCELLED) for call in self._scheduler.clear()])
+            for worker in self._workers.values():
+                worker.cancel()
+        if self._kill_at is None:
             return
-        for seat, member in list(self._crew.items()):
-            hopeless = seat.calls and not seat.counts[True]
-            if hopeless or (seat.calls and now >= self._cancel_at):
-                tidings = member.kill("the run was cancelled", cancelled=True)
-                self._handle(seat, tidings)
-        if now >= self._cancel_at or not any(seat.calls for seat in self._crew):
-            self._cancel_at = None
+        for load, worker in list(self._workers.items()):
+            only_sync = load.calls and not load.counts[True]
+            if only_sync or (load.calls and now >= self._kill_at):
+                self._handle(load, worker.kill("the run was cancelled", cancelled=True))
+        if now >= self._kill_at or not any(load.calls for load in self._workers):
+            self._kill_at = None
 
     def _publish(self, outcomes: list[Outcome]) -> None:
         with self._changed:
-            self._done += outcomes
+            self._outcomes += outcomes
             self._changed.notify_all()
 
     def _thread_failed(self, name: str, error: BaseException) -> None:
@@ -344,20 +323,20 @@ class PooledRuntime(RuntimeEngine):
             self._changed.notify_all()
 
     def _shut_down(self) -> None:
-        for member in self._crew.values():
-            if not member.in_flight:
-                member.stop()
-        while self._arrivals:
-            self._arrivals.popleft().release(0.0)
-        for seat, member in list(self._crew.items()):
-            self._drop(seat)
-            member.release(_STOP_PATIENCE if not member.in_flight else 0.0)
+        for worker in self._workers.values():
+            if not worker.in_flight:
+                worker.stop()
+        while self._new_workers:
+            self._new_workers.popleft().close(0.0)
+        for load, worker in list(self._workers.items()):
+            self._remove(load)
+            worker.close(_STOP_TIMEOUT if not worker.in_flight else 0.0)
         self._selector.close()
-        self._close_bell()
+        self._close_wake_pipe()
 
-    def _close_bell(self) -> None:
-        with self._bell:
-            for end in (self._woken_end, self._wake_end):
-                if end >= 0:
-                    os.close(end)
-            self._woken_end = self._wake_end = -1
+    def _close_wake_pipe(self) -> None:
+        with self._wake_lock:
+            for fileno in (self._wake_read, self._wake_write):
+                if fileno >= 0:
+                    os.close(fileno)
+            self._wake_read = self._wake_write = -1

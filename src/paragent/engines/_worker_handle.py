@@ -1,6 +1,7 @@
-"""One worker process seen from outside: it is given calls, watched, killed when it must be, and accounted for.
+"""Handles of workers: the engine's side of one worker. `ProcessHandle` is the handle of a worker process on this machine.
 
-A supervisor belongs to one thread, which selects on `sources()` and calls `news()` when one is ready or `alarm` has come.
+A handle belongs to one thread, which selects on `filenos()` and calls `poll()` when one of them is ready or the `deadline` is
+reached.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import paragent
 from paragent._internal.processes import describe_exit, kill_group
@@ -23,7 +24,7 @@ from paragent.serialization import Parcel
 from paragent.serialization.code_cache import SentCode
 from paragent.tasks import Ending, Outcome
 from paragent.transport.framing import READ_BUDGET, FramedSocket
-from paragent.worker.protocol import CANCEL, RECALL, STOP, Hello, News, Work
+from paragent.worker.protocol import CallBatch, Command, OutcomeBatch, WorkerSetup, WorkerUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,21 +32,104 @@ if TYPE_CHECKING:
 
     from paragent.engines.base import Call
     from paragent.worker.output import Line
-    from paragent.worker.protocol import WireOutcome
 
-__all__ = ["Supervisor", "Tidings", "WorkWriter", "WorkerSettings"]
+__all__ = ["BatchWriter", "ProcessHandle", "WorkerHandle", "WorkerReport", "WorkerSettings"]
+
+CANCEL_GRACE = 1.0
+"""Seconds that async code has after its limit to clean up before its worker is killed."""
+
+
+class WorkerReport:
+    """What happened in a worker since the last report."""
+
+    __slots__ = ("ended", "lines", "never_ready", "outcomes")
+
+    ended: str | None
+    """Set when the worker is gone: how it ended. Every call that it held has an outcome."""
+    never_ready: bool
+    """With `ended`: it ended by itself before it could accept a call, so another worker may end in the same way."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.lines: list[Line] = []
+        self.ended = None
+        self.never_ready = False
+
+
+class WorkerHandle(Protocol):
+    """The engine's side of one worker."""
+
+    location: str
+    """Where the worker runs, as `host:pid`."""
+    recalling: bool
+    """A recall was sent and not answered."""
+    answered: bool
+    """Whether the worker has sent anything or was killed by the engine."""
+    deadline: float | None
+    """When `poll` must be called even if no file descriptor is ready."""
+
+    @property
+    def in_flight(self) -> int:
+        """The number of calls that were sent and have no outcome."""
+        ...
+
+    @property
+    def wants_to_write(self) -> bool:
+        """Whether frames wait for the worker to read; then call `poll` when the first file descriptor is writable."""
+        ...
+
+    def filenos(self) -> list[int]:
+        """Return the file descriptors that become readable when there is something to report."""
+        ...
+
+    def send(self, calls: Sequence[Call]) -> None:
+        """Send calls to the worker."""
+        ...
+
+    def recall(self) -> None:
+        """Ask for the calls that have not started; they come back as DISPLACED outcomes."""
+        ...
+
+    def cancel(self) -> None:
+        """Ask the worker to cancel async calls and calls that have not started."""
+        ...
+
+    def kill(self, cause: str, *, cancelled: bool = False) -> WorkerReport:
+        """Kill the worker."""
+        ...
+
+    def restart(self) -> bool:
+        """Replace an idle worker by a fresh one; return False if the engine must start the new one."""
+        ...
+
+    def stop(self) -> None:
+        """Ask an idle worker to end; `close` waits for it."""
+        ...
+
+    def close(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for the worker to end, then kill it, and free all resources."""
+        ...
+
+    def poll(self) -> WorkerReport:
+        """Move bytes in both directions without blocking, enforce time limits, and return what happened."""
+        ...
+
+
+# --- messages to one worker -------------------------------------------------------------------------------------------
 
 
 _TARGETS_KEPT = 128
 """Targets that a worker keeps; the least recently used one is sent again when it is needed again."""
 
 
-class WorkWriter:
-    """Builds the `Work` messages for one receiver; leaves out code and targets that the receiver already has."""
+class BatchWriter:
+    """Builds the `CallBatch` messages for one receiver, without the code and targets that it already has."""
 
     def __init__(self) -> None:
         self._targets: OrderedDict[int, tuple[int, Parcel]] = OrderedDict()
-        self._next_target = 0
+        self._next_key = 0
+        self._last_target: tuple[int, Parcel] | None = None
+        """The most recently used entry of `_targets`."""
         self._sent = SentCode()
         self._code: dict[str, bytes] = {}
         """Code to send with the next message."""
@@ -79,113 +163,105 @@ class WorkWriter:
             self._code.pop(digest, None)
             self._forgotten.append(digest)
 
-    def work(self, calls: Iterable[tuple[int, Call]]) -> Work:
-        """Return the frame that gives the receiver `calls`, each under the number it is paired with."""
+    def batch(self, numbers: Sequence[int], calls: Sequence[Call]) -> CallBatch:
+        """Return the message with `calls`, each under its number from `numbers`."""
         targets: dict[int, bytes] = {}
-        forget: list[int] = []
-        wire = []
-        for number, call in calls:
-            key = self._target(call.target, targets, forget)
-            argument = call.argument
-            if type(argument) is Parcel and argument.code:
-                argument = self._slim(argument)
-            wire.append((number, key, argument, call.label, call.limit, call.is_async))
+        dropped: list[int] = []
+        keys = [self._target_key(call.target, targets, dropped) for call in calls]
+        arguments = [
+            self._without_code(call.argument) if type(call.argument) is Parcel else call.argument for call in calls
+        ]
         code, self._code = self._code, {}
-        forget_code, self._forgotten = self._forgotten, []
-        return Work(code, targets, forget, wire, forget_code)
+        forgotten, self._forgotten = self._forgotten, []
+        return CallBatch(
+            numbers=list(numbers),
+            target_keys=keys,
+            arguments=arguments,
+            labels=[call.label for call in calls],
+            limits=[call.limit for call in calls],
+            async_flags=[call.is_async for call in calls],
+            targets=targets,
+            code=code,
+            dropped_targets=dropped,
+            dropped_code=forgotten,
+        )
 
-    def _target(self, target: Parcel, bodies: dict[int, bytes], forget: list[int]) -> int:
+    def _target_key(self, target: Parcel, new: dict[int, bytes], dropped: list[int]) -> int:
         known = self._targets.get(id(target))
         if known is not None:
-            self._targets.move_to_end(id(target))
+            if known is not self._last_target:
+                self._targets.move_to_end(id(target))
+                self._last_target = known
             return known[0]
-        key = self._next_target
-        self._next_target += 1
-        self._targets[id(target)] = (key, target)
-        bodies[key] = self._slim(target).body
+        key = self._next_key
+        self._next_key += 1
+        self._last_target = self._targets[id(target)] = (key, target)
+        new[key] = self._without_code(target).body
         if len(self._targets) > _TARGETS_KEPT:
-            forget.append(self._targets.popitem(last=False)[1][0])
+            dropped.append(self._targets.popitem(last=False)[1][0])
         return key
 
-    def _slim(self, parcel: Parcel) -> Parcel:
-        """Return the parcel without its code, which goes with the frame where the receiver does not have it."""
+    def _without_code(self, parcel: Parcel) -> Parcel:
+        """Return the parcel without its code, which goes with the message if the receiver does not have it."""
+        if not parcel.code:
+            return parcel
         self.add_code(parcel.code)
         return Parcel(parcel.body, {})
 
 
-CANCEL_GRACE = 1.0
-"""Seconds that async code may use, after its limit, to clean up before its worker is killed."""
-_HOME = os.path.dirname(paragent.__path__[0])  # noqa: PTH120 - pathlib would be loaded for this alone
+# --- worker processes -------------------------------------------------------------------------------------------------
+
+_SOURCE_ROOT = os.path.dirname(paragent.__path__[0])  # noqa: PTH120 - pathlib would be imported for this alone
 _WORKER = (
-    "import gc, sys; gc.disable(); sys.path.insert(0, sys.argv[1]); from paragent.worker.main import work; "
-    "work(int(sys.argv[2]), int(sys.argv[3]))"
+    "import gc, sys; gc.disable(); sys.path.insert(0, sys.argv[1]); from paragent.worker.main import main; "
+    "main(int(sys.argv[2]), int(sys.argv[3]))"
 )
-"""Works wherever this copy of paragent came from, and leaves `__main__` of the worker empty for the user's. Nothing that is
-loaded becomes garbage, so looking for some waits until `work` allows it."""
+"""Starts a worker with this copy of paragent, and leaves its `__main__` empty for the user's. Imports create no garbage, so
+collection is off until `main` enables it."""
 _WARNING = 30
-"""`logging.WARNING`, the level of a root logger that nobody has set up."""
-_LOOK = 5
-"""Milliseconds between two looks at whether a process has ended, where the kernel does not tell."""
-_EXIT_WAIT = 5.0
-"""Seconds to wait for the kernel to report a process that was killed or has closed its socket."""
+"""`logging.WARNING`, the level of a root logger that is not configured."""
+_EXIT_POLL = 5
+"""Milliseconds between two checks whether a process has ended, where there is no pidfd."""
+_EXIT_TIMEOUT = 5.0
+"""Seconds to wait for the kernel to report the end of a process that was killed or has closed its socket."""
 
 
 class WorkerSettings(NamedTuple):
-    """What every worker of an engine has in common."""
+    """The settings that all workers of an engine share."""
 
     sync_limit: int
     async_limit: int
     shared_limit: bool
     slots: int
-    """The most calls that a worker is ever given at a time."""
+    """The largest number of calls that a worker ever holds."""
     command: tuple[str, ...] = (sys.executable,)
-    """What starts a Python interpreter for the worker."""
+    """The command that starts a Python interpreter."""
     sys_path: tuple[str, ...] | None = None
-    """Where the worker looks for modules; None: where this process does."""
+    """The worker's `sys.path`; None: that of this process."""
     log_level: int | None = None
-    """From which level log records are sent; None: from that of this process's root logger."""
+    """The level from which log records are sent; None: that of this process's root logger."""
     directory: str | None = None
-    """The directory the worker starts in; None: that of this process."""
+    """The worker's working directory; None: that of this process."""
     environment: Mapping[str, str] | None = None
     """The worker's environment variables; None: those of this process."""
-    tidies: bool = True
-    """Whether the supervisor decides which code the worker forgets; False: its owner, which knows what calls need, does."""
+    evicts_code: bool = True
+    """Whether the handle decides which code the worker forgets; False: the owner of the handle does, by `forget_code`."""
 
 
-class Tidings:
-    """What a supervisor has to tell."""
-
-    __slots__ = ("died", "lines", "never_ready", "outcomes")
-
-    died: str | None
-    """Set when the process is gone: how it ended. Every call it held has an outcome by then."""
-    never_ready: bool
-    """With `died`: it ended by itself before it could take a call, so that another one may well end the same way."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
-        self.lines: list[Line] = []
-        self.died = None
-        self.never_ready = False
-
-
-class Supervisor:
-    """Starts a worker process and answers for every call that is given to it, until the process ends."""
+class ProcessHandle:
+    """Starts a worker process and provides an outcome for every call that it is sent, even if the process dies."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._slots: list[Call | None] = [None] * settings.slots
         self._free = list(range(settings.slots))
         self._limited: dict[int, float] = {}
-        """Slots whose calls have a time limit, and the seconds after which the process is killed for it."""
+        """The slots of calls with a time limit, and the seconds after which the process is killed."""
         self.in_flight = 0
-        """Calls given and not accounted for."""
         self.recalling = False
         self.answered = False
-        """Whether the worker has said anything or was killed by us: one that dies before could not even start."""
-        self.alarm: float | None = None
-        """When `news()` must be called even if no source is ready."""
-        self._writer = WorkWriter()
-        self._tidies = settings.tidies
+        self.deadline: float | None = None
+        self._writer = BatchWriter()
+        self._evicts_code = settings.evicts_code
         self._cause: str | None = None
         self._exit_status: int | None = None
         self._start(settings)
@@ -195,109 +271,107 @@ class Supervisor:
         with theirs, _shared_memory(8 * max(settings.slots, 1)) as shared:
             self._starts = memoryview(mmap.mmap(shared.fileno(), 0)).cast("d")
             self._process = subprocess.Popen(
-                [*settings.command, "-c", _WORKER, _HOME, str(theirs.fileno()), str(shared.fileno())],
+                [*settings.command, "-c", _WORKER, _SOURCE_ROOT, str(theirs.fileno()), str(shared.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), shared.fileno()),
                 process_group=0,
                 cwd=settings.directory,
                 env=settings.environment,
             )
-        self._link = FramedSocket(ours)
+        self._connection = FramedSocket(ours)
         self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
-        self.place = f"{os.uname().nodename}:{self._process.pid}"
+        self.location = f"{os.uname().nodename}:{self._process.pid}"
         level = _log_level() if settings.log_level is None else settings.log_level
         sys_path = list(sys.path if settings.sys_path is None else settings.sys_path)
-        self._link.post(Hello(sys_path, settings.sync_limit, settings.async_limit, settings.shared_limit, level))
-
-    # --- what the owner asks ------------------------------------------------------------------------------------------
+        self._connection.post(
+            WorkerSetup(sys_path, settings.sync_limit, settings.async_limit, settings.shared_limit, level)
+        )
 
     @property
     def pid(self) -> int:
-        """The process id of the worker, which also leads the process group of all it starts."""
+        """The process id of the worker, which is also the id of its process group."""
         return self._process.pid
 
-    def sources(self) -> list[int]:
-        """Return the file descriptors that become readable when there is news."""
-        return [self._link.fileno(), *([] if self._pidfd is None else [self._pidfd])]
+    def filenos(self) -> list[int]:
+        """Return the socket and, if there is one, the pidfd."""
+        return [self._connection.fileno(), *([] if self._pidfd is None else [self._pidfd])]
 
     @property
     def wants_to_write(self) -> bool:
-        """Whether frames wait for the worker to read; call `news()` when the first source is writable."""
-        return self._link.wants_to_write
+        """Whether frames wait for the worker to read."""
+        return self._connection.wants_to_write
 
-    def give(self, calls: Sequence[Call]) -> None:
-        """Send calls to the worker; no more than it has free slots."""
-        if self._tidies:
+    def send(self, calls: Sequence[Call]) -> None:
+        """Send calls to the worker; at most as many as it has free slots."""
+        if self._evicts_code:
             self._writer.evict(call for call in self._slots if call is not None)
-        numbered = []
-        for call in calls:
-            slot = self._free.pop()
+        slots = [self._free.pop() for _ in calls]
+        limits: list[float] = []
+        for slot, call in zip(slots, calls, strict=True):
             self._slots[slot] = call
             if call.limit is not None:
                 self._limited[slot] = call.limit + (CANCEL_GRACE if call.is_async else 0.0)
-            numbered.append((slot, call))
+                limits.append(call.limit)
         self.in_flight += len(calls)
-        self._link.post(self._writer.work(numbered))
-        if limits := [limit for call in calls if (limit := call.limit) is not None]:
-            soonest = time.monotonic() + min(limits)
-            self.alarm = soonest if self.alarm is None else min(self.alarm, soonest)
+        self._connection.post(self._writer.batch(slots, calls))
+        if limits:
+            earliest = time.monotonic() + min(limits)
+            self.deadline = earliest if self.deadline is None else min(self.deadline, earliest)
 
-    def teach(self, code: Mapping[str, bytes]) -> None:
-        """Have code sent with the next calls, whose parcels need it and do not carry it."""
+    def add_code(self, code: Mapping[str, bytes]) -> None:
+        """Send code with the next calls, whose payloads need it and do not contain it."""
         self._writer.add_code(code)
 
-    def unteach(self, digests: Sequence[str]) -> None:
-        """Have the worker forget code, with the next calls."""
+    def forget_code(self, digests: Sequence[str]) -> None:
+        """Tell the worker with the next calls to forget code."""
         self._writer.forget_code(digests)
 
     def recall(self) -> None:
-        """Ask for the calls that have not started; they come back as DISPLACED outcomes."""
+        """Ask for the calls that have not started."""
         self.recalling = True
-        self._link.post(RECALL)
+        self._connection.post(Command.RECALL)
 
     def cancel(self) -> None:
-        """Ask the worker to cancel what it can: async code, and what has not started."""
-        self._link.post(CANCEL)
+        """Ask the worker to cancel async calls and calls that have not started."""
+        self._connection.post(Command.CANCEL)
 
-    def kill(self, cause: str, *, cancelled: bool = False) -> Tidings:
-        """Kill the worker now and account for every call it held."""
+    def kill(self, cause: str, *, cancelled: bool = False) -> WorkerReport:
+        """Kill the worker now and return an outcome for every call that it held."""
         self._cause = cause
         self.answered = True
-        tidings = Tidings()
-        self._bury(tidings, Ending.CANCELLED if cancelled else None)
-        return tidings
+        report = WorkerReport()
+        self._finish(report, Ending.CANCELLED if cancelled else None)
+        return report
 
-    def renew(self) -> bool:
-        """A process is not renewed but released, and another one started in its place."""
+    def restart(self) -> bool:
+        """Return False: the engine closes this handle and starts another process."""
         return False
 
     def stop(self) -> None:
-        """Ask an idle worker to end by itself; `release` waits for it."""
-        self._link.post(STOP)
+        """Ask an idle worker to end by itself."""
+        self._connection.post(Command.STOP)
 
-    def release(self, patience: float) -> None:
-        """Wait up to `patience` seconds for the process to end, then kill it, and free everything."""
-        self._wait_for_exit(patience)
+    def close(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for the process to end, then kill it, and free all resources."""
+        self._wait_for_exit(timeout)
         self._free_resources()
 
-    # --- what happened ------------------------------------------------------------------------------------------------
-
-    def news(self) -> Tidings:
-        """Move bytes in both directions without blocking, enforce limits, and return what happened."""
-        tidings = Tidings()
-        self._link.flush()
+    def poll(self) -> WorkerReport:
+        """Move bytes in both directions without blocking, enforce time limits, and return what happened."""
+        report = WorkerReport()
+        self._connection.flush()
         exited = self._exited()
-        closed = self._drain(tidings, READ_BUDGET)
+        closed = self._read(report, READ_BUDGET)
         if exited or closed:
-            self._bury(tidings, None)
-        elif self.alarm is not None and time.monotonic() >= self.alarm and (expired := self._expired()):
-            self._bury(tidings, None, expired)
-        return tidings
+            self._finish(report, None)
+        elif self.deadline is not None and time.monotonic() >= self.deadline and (expired := self._expired()):
+            self._finish(report, None, expired)
+        return report
 
     def _exited(self) -> bool:
-        """Return whether the process has ended, without reaping it: until then its group id cannot be used again.
+        """Return whether the process has ended, without reaping it: the kernel does not reuse its group id until then.
 
-        Where something else has reaped it, because the program ignores SIGCHLD or waits for any child, its exit status is lost.
+        If the program ignores SIGCHLD or waits for any child, it may have reaped the process; its exit status is lost then.
         """
         try:
             ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -309,36 +383,38 @@ class Supervisor:
         return True
 
     def _wait_for_exit(self, seconds: float) -> None:
-        """Wait until the process has ended, but no longer than `seconds`."""
+        """Wait up to `seconds` until the process has ended."""
         poll = select.poll()
         if self._pidfd is not None:
             poll.register(self._pidfd, select.POLLIN)
         deadline = time.monotonic() + seconds
         while not self._exited() and time.monotonic() < deadline:
-            self._link.flush()
-            poll.poll(_LOOK)
+            self._connection.flush()
+            poll.poll(_EXIT_POLL)
 
-    def _drain(self, tidings: Tidings, most: float = math.inf) -> bool:
-        """Read what there is, up to about `most` bytes; return whether the worker closed its end."""
-        for message in self._link.messages(most):
-            self._note(message, tidings)
-        return self._link.closed
+    def _read(self, report: WorkerReport, budget: float = math.inf) -> bool:
+        """Read up to about `budget` bytes into `report`; return whether the worker closed its end."""
+        for message in self._connection.messages(budget):
+            self._add_update(message, report)
+        return self._connection.closed
 
-    def _note(self, message: News, tidings: Tidings) -> None:
+    def _add_update(self, update: WorkerUpdate, report: WorkerReport) -> None:
         self.answered = True
-        tidings.lines += message.lines
-        self._settle(message.outcomes, tidings.outcomes)
-        if message.returned is not None:
+        report.lines += update.lines
+        if update.outcomes.numbers:
+            report.outcomes += self._ended(update.outcomes)
+        if update.returned is not None:
             self.recalling = False
-            tidings.outcomes += [
-                Outcome(self._close_slot(slot), Ending.DISPLACED, worker=self.place) for slot in message.returned
+            report.outcomes += [
+                Outcome(self._close_slot(slot), Ending.DISPLACED, worker=self.location) for slot in update.returned
             ]
 
-    def _settle(self, ended: Sequence[WireOutcome], outcomes: list[Outcome]) -> None:
-        """Close the slots of calls that ended and append what became of them."""
-        for slot, ending, value, error, seconds, usage, trajectory in ended:
-            number = self._close_slot(slot)
-            outcomes.append(Outcome(number, ending, value, error, seconds, self.place, True, usage, trajectory))
+    def _ended(self, batch: OutcomeBatch) -> list[Outcome]:
+        """Free the slots of calls that ended; return their outcomes."""
+        outcomes = batch.outcomes(self.location)
+        for outcome in outcomes:
+            outcome.number = self._close_slot(outcome.number)
+        return outcomes
 
     def _close_slot(self, slot: int) -> int:
         """Free a slot; return the number of the call that it held."""
@@ -353,50 +429,50 @@ class Supervisor:
         return call.number
 
     def _expired(self) -> dict[int, float]:
-        """Return the slots whose limit has passed with the seconds they worked, and set the next alarm."""
+        """Return the slots whose limit has passed with the seconds they ran, and set the next deadline."""
         now = time.monotonic()
         expired: dict[int, float] = {}
-        self.alarm = None
+        self.deadline = None
         for slot, limit in self._limited.items():
             started = self._starts[slot]
             due = (started or now) + limit
             if due <= now:
                 expired[slot] = now - started
-            elif self.alarm is None or due < self.alarm:
-                self.alarm = due
+            elif self.deadline is None or due < self.deadline:
+                self.deadline = due
         return expired
 
-    def _bury(self, tidings: Tidings, ending: Ending | None, expired: dict[int, float] | None = None) -> None:
-        """End the process group and give every call it held an outcome.
+    def _finish(self, report: WorkerReport, ending: Ending | None, expired: dict[int, float] | None = None) -> None:
+        """End the process group and add an outcome for every call that the worker held.
 
         Args:
-            tidings: where the outcomes go.
-            ending: what to say of all of them, or None to judge each.
-            expired: slots that are the reason for killing the process, with the seconds they worked.
+            report: receives the outcomes.
+            ending: how all of them ended, or None to decide for each.
+            expired: the slots for which the process is killed, with the seconds they ran.
         """
         self._end_group()
-        self._drain(tidings)
-        tidings.never_ready = not self.answered
-        tidings.died = self._cause or f"worker {self.place} {self._exit_description()}"
+        self._read(report)
+        report.never_ready = not self.answered
+        report.ended = self._cause or f"worker {self.location} {self._exit_description()}"
         now = time.monotonic()
         held = [slot for slot, call in enumerate(self._slots) if call is not None]
         running = [slot for slot in held if self._starts[slot]]
         for slot in held:
             seconds = now - self._starts[slot] if self._starts[slot] else 0.0
-            verdict = ending or _verdict(slot, running, expired)
-            outcome = Outcome(self._close_slot(slot), verdict, seconds=seconds, worker=self.place)
+            slot_ending = ending or _ending(slot, running, expired)
+            outcome = Outcome(self._close_slot(slot), slot_ending, seconds=seconds, worker=self.location)
             outcome.alone = len(running) == 1
-            if verdict is Ending.LOST:
+            if slot_ending is Ending.LOST:
                 from paragent.tasks import ErrorInfo
 
-                outcome.error = ErrorInfo("WorkerLost", tidings.died, retryable=True)
-            tidings.outcomes.append(outcome)
+                outcome.error = ErrorInfo("WorkerLost", report.ended, retryable=True)
+            report.outcomes.append(outcome)
         self._free_resources()
 
     def _end_group(self) -> None:
-        """Kill the process and all that it started, and reap it."""
+        """Kill the process and its process group, and reap it."""
         kill_group(self._process.pid)
-        self._wait_for_exit(_EXIT_WAIT)
+        self._wait_for_exit(_EXIT_TIMEOUT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.0)
 
@@ -410,21 +486,21 @@ class Supervisor:
     def _free_resources(self) -> None:
         if self._process.returncode is None:
             self._end_group()
-        self._link.close()
+        self._connection.close()
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
 
 
-def _verdict(slot: int, running: list[int], expired: dict[int, float] | None) -> Ending:
-    """Say what became of a call whose worker ended."""
+def _ending(slot: int, running: list[int], expired: dict[int, float] | None) -> Ending:
+    """Return how a call ended whose worker ended."""
     if expired is not None:
         return Ending.TIMED_OUT if slot in expired else Ending.DISPLACED
     return Ending.LOST if slot in running else Ending.DISPLACED
 
 
 def _shared_memory(size: int) -> IO[bytes]:
-    """Return a file of this size, without a name, that a worker can map too."""
+    """Return an anonymous file of this size that a worker can map too."""
     if hasattr(os, "memfd_create"):
         shared: IO[bytes] = os.fdopen(os.memfd_create("paragent-starts"), "r+b")
     else:
@@ -436,9 +512,9 @@ def _shared_memory(size: int) -> IO[bytes]:
 
 
 def _log_level() -> int:
-    """Return the level of this process's root logger, without loading `logging` for it.
+    """Return the level of this process's root logger, without importing `logging`.
 
-    Another thread may be loading it: then it is there in part, and its root logger, if it has one, is as it was made.
+    Another thread may be importing it: then the module is incomplete and may have no root logger yet.
     """
     root = getattr(sys.modules.get("logging"), "root", None)
     return _WARNING if root is None else root.getEffectiveLevel()

@@ -1,12 +1,14 @@
-"""The contract of engines: carry calls to wherever there are hands for them, and bring back one outcome each."""
+"""The contract of engines, and the registry of the engines by name."""
 
 from __future__ import annotations
 
 import abc
 import itertools
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from paragent._internal.registry import Implementation, Registry, import_object
+from paragent.errors import ConfigError, EngineFailed
 from paragent.worker.protocol import Call
 
 if TYPE_CHECKING:
@@ -14,34 +16,33 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from paragent.config import RunConfig
-    from paragent.errors import EngineFailed
     from paragent.tasks import Outcome
 
-__all__ = ["Call", "RuntimeEngine", "thread_failure"]
+__all__ = ["ENGINES", "Call", "RuntimeEngine", "open_engine", "thread_failure"]
 
 
 class RuntimeEngine(abc.ABC):
-    """Carries calls. A subclass decides where they run; retries, order, windows and progress are the driver's.
+    """Runs calls. A subclass decides where; retries, order, the number of calls in flight and progress are not its job.
 
-    The promises, checked by `paragent.testing.EngineContract`:
+    The guarantees, checked by `paragent.testing.EngineContract`:
 
-    - Every call that was submitted has exactly one outcome, whatever happened to it, unless the engine was closed.
-    - Limits count from the start of the code and stop it. A dead worker costs only what it was running.
-    - No more than `config.workers` workers, no more than `config.concurrency` calls at a time in each.
-    - `submit`, `wait` and `cancel` may be called from different threads; constructing an engine starts nothing.
+    - Every submitted call has exactly one outcome, whatever happens to it, unless the engine is closed.
+    - Time limits count from the start of the code and stop it. A worker that dies affects only the calls that it was running.
+    - There are at most `config.workers` workers, and each runs at most `config.concurrency` calls at a time.
+    - `submit`, `wait` and `cancel` may be called from different threads. Constructing an engine starts nothing.
     """
 
     carries_modules = False
-    """Workers may be where the program's own modules are not, so parcels bring them along."""
+    """Workers may run where the program's own modules are not installed, so payloads include them."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.numbers = itertools.count()
-        """Where the numbers of calls come from, so that runs that share an engine do not use one twice."""
+        """The numbers of calls, shared by all runs that use the engine, so that each number is used once."""
         self._claimed = threading.Lock()
 
     def claim(self) -> bool:
-        """Reserve the engine for one run; return False if another one has it."""
+        """Reserve the engine for one run; return False if another run uses it."""
         return self._claimed.acquire(blocking=False)
 
     def unclaim(self) -> None:
@@ -50,41 +51,41 @@ class RuntimeEngine(abc.ABC):
 
     @property
     def window(self) -> int:
-        """How many calls without an outcome the engine wants to hold; the driver gives it no more than that."""
+        """How many calls without an outcome the engine should hold; callers submit no more than that."""
         return 2 * self.config.workers * max(self.config.sync_limit, self.config.async_limit)
 
     def expect(self, calls: int) -> None:  # noqa: B027 - a hint, which an engine may ignore
-        """Hear that about so many calls will follow soon: an engine whose workers start quickly may start them already.
+        """Hint: about this many calls will be submitted soon. An engine whose workers start quickly may start them.
 
-        It never fails; what keeps workers from starting is told by `submit` and `wait`.
+        It never raises; `submit` and `wait` report why workers cannot start.
         """
 
     @abc.abstractmethod
     def submit(self, calls: Sequence[Call]) -> None:
-        """Take charge of `calls`; returns at once, starting workers where needed.
+        """Accept `calls` and start workers if needed; returns at once.
 
         Raises:
-            EngineFailed: the engine cannot carry anything, and says what to do about it.
+            EngineFailed: the engine cannot run anything; the message says what to do.
         """
 
     @abc.abstractmethod
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the outcomes that came in since the last call, waiting up to `timeout` seconds for the first.
+        """Return the outcomes since the last call, waiting up to `timeout` seconds for the first.
 
-        When it is interrupted (`KeyboardInterrupt`), the next call returns what this one would have returned.
+        After an interruption (`KeyboardInterrupt`), the next call returns what this one would have returned.
 
         Raises:
-            EngineFailed: no outcome will ever come, for example because workers cannot be started.
+            EngineFailed: no outcome will ever arrive, for example because workers cannot be started.
         """
 
     @abc.abstractmethod
     def cancel(self, grace: float) -> None:
-        """Stop everything that runs: async code is cancelled and has `grace` seconds to clean up, then, and for sync code,
-        workers are killed. Every call gets its outcome all the same; the engine can be used again."""
+        """Stop all calls: cancel async code and give it `grace` seconds to clean up, then kill the workers that still run
+        something. Workers that run only sync code are killed at once. Every call gets its outcome; the engine stays usable."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End every worker and free everything; idempotent. Outcomes that nobody waited for are dropped."""
+        """End every worker and free all resources; idempotent. Outcomes that were not fetched are dropped."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,15 +98,39 @@ class RuntimeEngine(abc.ABC):
 
 def thread_failure(name: str, error: BaseException) -> EngineFailed:
     """Return the error that `submit` and `wait` raise when a thread of the engine cannot start or ended unexpectedly."""
-    from paragent._internal.tracebacks import (  # not at the top: workers load this module, and never need it
-        message_of,
-        type_name,
-    )
-    from paragent.errors import EngineFailed
+    from paragent._internal.tracebacks import message_of, type_name  # not at the top: rarely needed
 
     failure = EngineFailed(
-        f"the engine's thread {name!r} failed ({type_name(error)}: {message_of(error)}). Where the system has no room for "
-        "another thread, raise its limit (ulimit -u) or lower worker_num and concurrency; else please report this"
+        f"the engine's thread {name!r} failed ({type_name(error)}: {message_of(error)}). If the system cannot start another "
+        "thread, raise its limit (ulimit -u) or lower worker_num and concurrency; otherwise please report this as a bug"
     )
     failure.__cause__ = error
     return failure
+
+
+ENGINES = Registry(
+    kind="engine",
+    implementations={
+        "inline": Implementation("paragent.engines.inline:InlineRuntime"),
+        "local": Implementation("paragent.engines.local:LocalRuntime"),
+        "ray": Implementation("paragent.engines.ray:RayRuntime", extra="ray"),
+        "spark": Implementation("paragent.engines.spark:SparkRuntime", extra="spark"),
+    },
+    entry_points="paragent.engines",
+)
+
+
+def open_engine(config: RunConfig) -> RuntimeEngine:
+    """Return a new engine of the kind that `config` names; the caller owns it and closes it.
+
+    Raises:
+        UnknownName: no engine has this name.
+        MissingExtra: the engine's optional packages are not installed.
+        ConfigError: `config.cls` is not an engine class.
+    """
+    chosen: Any = config.cls if config.cls is not None else ENGINES.load(config.engine_name)
+    if isinstance(chosen, str):
+        chosen = import_object(chosen)
+    if not (isinstance(chosen, type) and issubclass(chosen, RuntimeEngine)):
+        raise ConfigError(f"cls must be a subclass of RuntimeEngine or the path to one, not {chosen!r}")
+    return chosen(config)

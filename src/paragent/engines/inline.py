@@ -1,4 +1,4 @@
-"""Attempts in this very process: for debugging, and for async agents that need no isolation."""
+"""The inline engine: attempts run in this process, for debugging and for async agents that need no isolation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from paragent._internal.threads import start_thread
 from paragent.engines.base import RuntimeEngine, thread_failure
 from paragent.errors import EngineFailed
 from paragent.tasks import Ending, Outcome
-from paragent.worker.executor import Hands
-from paragent.worker.output import Output, show
+from paragent.worker.executor import CallExecutor
+from paragent.worker.output import OutputCapture, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,32 +23,31 @@ if TYPE_CHECKING:
 __all__ = ["InlineRuntime"]
 
 _ASYNC_GRACE = 1.0
-"""Seconds that async code has after its limit to let itself be cancelled."""
+"""Seconds that async code has after its limit to end when it is cancelled."""
 
 
 class InlineRuntime(RuntimeEngine):
-    """One worker, which is this process: async calls on one event loop, sync calls in threads.
+    """Uses this process as the only worker: async calls run on one event loop, sync calls in threads.
 
-    Agents and inputs are packed and unpacked as on every engine, so state is not shared and what cannot travel is found
-    here too. What threads cannot do, this engine cannot: native code that hangs is given up, not stopped, and a call that
-    kills its process kills this one.
+    Agents and inputs are serialised as on every engine, so calls share no state, and objects that cannot be serialised are
+    reported here too. Native code that hangs is abandoned, not stopped; a call that kills its process kills this process.
     """
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        self._held: dict[int, Call] = {}
+        self._calls: dict[int, Call] = {}
         self._starts: dict[int, float] = {}
-        self._done: list[Outcome] = []
+        self._outcomes: list[Outcome] = []
         self._open = True
         self._failure: EngineFailed | None = None
-        self._hands: Hands | None = None
-        self._output: Output | None = None
+        self._executor: CallExecutor | None = None
+        self._output: OutputCapture | None = None
         self._changed = threading.Condition()
-        """Protects everything above; notified when there is an outcome, a new limit, or the end."""
+        """Protects all attributes above; notified when there is an outcome, a new call, a failure, or the engine closes."""
 
     @property
     def window(self) -> int:
-        """Twice what runs at a time."""
+        """Twice the number of calls that run at a time."""
         return 2 * max(self.config.sync_limit, self.config.async_limit)
 
     def submit(self, calls: Sequence[Call]) -> None:
@@ -58,58 +57,58 @@ class InlineRuntime(RuntimeEngine):
                 raise EngineFailed("the engine is closed; open a new one")
             if self._failure:
                 raise self._failure
-            self._held.update((call.number, call) for call in calls)
-            if self._hands is None:
-                self._hands = self._start()
-            hands = self._hands
+            self._calls.update((call.number, call) for call in calls)
+            if self._executor is None:
+                self._executor = self._start()
+            executor = self._executor
             self._changed.notify_all()
-        hands.take(calls)
+        executor.submit(calls)
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return outcomes as they come."""
-        done: list[Outcome] = []
+        """Return outcomes as they arrive."""
+        outcomes: list[Outcome] = []
         try:
             with self._changed:
-                if not self._done:
-                    self._changed.wait_for(lambda: self._done or self._failure or not self._open, timeout)
-                if not self._done and self._failure:
+                if not self._outcomes:
+                    self._changed.wait_for(lambda: self._outcomes or self._failure or not self._open, timeout)
+                if not self._outcomes and self._failure:
                     raise self._failure
-                done, self._done = self._done, []
+                outcomes, self._outcomes = self._outcomes, []
         except KeyboardInterrupt:
             with self._changed:
-                self._done[:0] = done
+                self._outcomes[:0] = outcomes
             raise
-        return done
+        return outcomes
 
     def cancel(self, grace: float) -> None:
-        """Cancel async calls; sync ones are given up."""
-        if self._hands is None:
+        """Cancel async calls; abandon sync calls."""
+        if self._executor is None:
             return
-        self._hands.cancel()
+        self._executor.cancel()
         with self._changed:
-            self._changed.wait_for(lambda: not any(call.is_async for call in self._held.values()), grace)
-            left = list(self._held.values())
+            self._changed.wait_for(lambda: not any(call.is_async for call in self._calls.values()), grace)
+            left = list(self._calls.values())
         for call in left:
-            self._give_up(call.number, Ending.CANCELLED, stop=not call.is_async)
+            self._abandon(call.number, Ending.CANCELLED, stop=not call.is_async)
 
     def close(self) -> None:
-        """Stop what can be stopped; threads stuck in native code end with the process."""
+        """Stop all calls that can be stopped; threads stuck in native code end with the process."""
         if not self._open:
             return
         self.cancel(0.0)
         with self._changed:
             self._open = False
             self._changed.notify_all()
-        if self._hands is not None:
-            self._hands.close()
+        if self._executor is not None:
+            self._executor.close()
         if self._output is not None:
             self._output.restore()
 
-    def _start(self) -> Hands:
+    def _start(self) -> CallExecutor:
         streams = (sys.stdout, sys.stderr)
-        self._output = Output(lambda line: show([line], streams), keep_unmarked=True)
-        hands = Hands(
-            self._settle,
+        self._output = OutputCapture(lambda line: show([line], streams), keep_unlabelled=True)
+        executor = CallExecutor(
+            self._add_outcome,
             sync_limit=self.config.sync_limit,
             async_limit=self.config.async_limit,
             shared=self.config.concurrency is not None,
@@ -118,51 +117,51 @@ class InlineRuntime(RuntimeEngine):
             failed=self._fail,
         )
         try:
-            start_thread(hands.lane, name="paragent-lane", failed=self._fail)
+            start_thread(executor.run_sync_calls, name="paragent-calls", failed=self._fail)
             start_thread(self._watch, name="paragent-limits", failed=self._fail)
         except RuntimeError as error:
-            raise thread_failure("paragent-lane", error) from error
-        return hands
+            raise thread_failure("paragent-calls", error) from error
+        return executor
 
     def _fail(self, name: str, error: BaseException) -> None:
-        """Have `wait` and `submit` tell that a thread ended without which calls would be waited for without end."""
+        """Let `wait` and `submit` raise: without this thread some calls would never have an outcome."""
         with self._changed:
             self._failure = self._failure or thread_failure(name, error)
             self._changed.notify_all()
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _add_outcome(self, outcome: Outcome) -> None:
         with self._changed:
-            if self._held.pop(outcome.number, None) is not None:
+            if self._calls.pop(outcome.number, None) is not None:
                 self._starts.pop(outcome.number, None)
-                self._done.append(outcome)
+                self._outcomes.append(outcome)
                 self._changed.notify_all()
 
     def _watch(self) -> None:
-        """Enforce the limits of sync calls, and of async ones that do not let themselves be cancelled."""
+        """Enforce the limits of sync calls, and of async calls that ignore their cancellation."""
         while self._open:
             now = time.monotonic()
-            soonest = now + 60.0
+            earliest = now + 60.0
             expired = []
             with self._changed:
-                for number, call in self._held.items():
+                for number, call in self._calls.items():
                     if call.limit is None:
                         continue
                     limit = call.limit + (_ASYNC_GRACE if call.is_async else 0.0)
                     due = self._starts.get(number, now) + limit
                     if due <= now:
                         expired.append(number)
-                    soonest = min(soonest, due)
+                    earliest = min(earliest, due)
             for number in expired:
-                self._give_up(number, Ending.TIMED_OUT, stop=True)
+                self._abandon(number, Ending.TIMED_OUT, stop=True)
             with self._changed:
                 if not expired and self._open:
-                    self._changed.wait(max(0.0, soonest - time.monotonic()))
+                    self._changed.wait(max(0.0, earliest - time.monotonic()))
 
-    def _give_up(self, number: int, ending: Ending, *, stop: bool) -> None:
-        """Report a call that goes on, and with `stop` let another take its place."""
-        assert self._hands is not None
+    def _abandon(self, number: int, ending: Ending, *, stop: bool) -> None:
+        """Report a call that has not ended; with `stop`, let another call start in its place."""
+        assert self._executor is not None
         started = self._starts.get(number)
         seconds = time.monotonic() - started if started else 0.0
         if stop:
-            self._hands.abandon(number)
-        self._settle(Outcome(number, ending, seconds=seconds, worker=self._hands.place))
+            self._executor.abandon(number)
+        self._add_outcome(Outcome(number, ending, seconds=seconds, worker=self._executor.worker))

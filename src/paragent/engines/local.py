@@ -1,31 +1,31 @@
-"""Worker processes on this machine."""
+"""The local engine: worker processes on this machine."""
 
 from __future__ import annotations
 
-from paragent.engines._process_pool import Member, PooledRuntime
-from paragent.engines._scheduler import Pace
-from paragent.engines._worker_handle import Supervisor, WorkerSettings
+from paragent.engines._process_pool import ProcessPoolRuntime
+from paragent.engines._scheduler import max_held
+from paragent.engines._worker_handle import ProcessHandle, WorkerHandle, WorkerSettings
 
 __all__ = ["LocalRuntime"]
 
 
-class LocalRuntime(PooledRuntime):
-    """Runs every attempt in one of a fixed number of processes, which are started when needed and reused.
+class LocalRuntime(ProcessPoolRuntime):
+    """Runs every attempt in one of a fixed number of processes, which start when they are needed and are reused.
 
-    Processes are fresh interpreters, not forks: no lock, thread or open connection of the program gets into them, and the
+    The processes are fresh interpreters, not forks: they inherit no lock, thread or open connection of the program, and the
     program needs no `if __name__ == "__main__"`.
     """
 
-    def recruit(self, missing: int) -> list[Member]:
-        """Start `missing` processes."""
-        return [Supervisor(self.worker_settings()) for _ in range(missing)]
+    def start_workers(self, count: int) -> list[WorkerHandle]:
+        """Start `count` processes."""
+        return [ProcessHandle(self.worker_settings()) for _ in range(count)]
 
     def worker_settings(self) -> WorkerSettings:
-        """Return what every worker is started with; a subclass may change the command."""
+        """Return the settings with which every worker starts; a subclass may change the command."""
         limits = self.limits
         return WorkerSettings(
             sync_limit=limits.sync,
             async_limit=limits.asynchronous,
             shared_limit=limits.shared,
-            slots=Pace.most(limits.sync) + Pace.most(limits.asynchronous),
+            slots=max_held(limits.sync) + max_held(limits.asynchronous),
         )

@@ -1,4 +1,4 @@
-"""Ray as a place for stations: connecting, starting, actors."""
+"""The Ray engine: node agents run in Ray actors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.config import usable_cores
 from paragent.engines._cluster import Cluster, ClusterRuntime, local_address_towards, require_reachable
-from paragent.engines._node_agent import serve
+from paragent.engines._node_agent import run_node_agent
 from paragent.errors import EngineFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paragent.config import RunConfig
-    from paragent.engines._node_protocol import Posting
+    from paragent.engines._node_agent import NodeAgentSpec
 
 __all__ = ["OPTIONS", "RayCluster", "RayRuntime"]
 
@@ -34,74 +34,72 @@ OPTIONS: dict[str, tuple[type, ...]] = {
 }
 """The engine options and their types."""
 _START_LIMIT = 120
-"""Seconds for Ray's processes to find each other when it is started here; Ray gives up after 30, which is short where much
-else runs."""
-_STARTS = 2
-"""How often Ray is started here before it counts as impossible."""
-_PER_WORKER = ("num_cpus", "num_gpus", "memory", "resources", "runtime_env")
+"""Seconds for Ray's processes to find each other when it starts on this machine. Ray's default, 30, is too short on a busy
+machine."""
+_MAX_STARTS = 2
+"""How often the engine tries to start Ray on this machine."""
+_ACTOR_OPTIONS = ("num_cpus", "num_gpus", "memory", "resources", "runtime_env")
 
 
-class StationActor:
-    """What Ray runs: an actor that does nothing but serve at its station until that ends."""
+class NodeAgentActor:
+    """The Ray actor: it runs a node agent until that ends."""
 
-    def serve(self, posting: Posting) -> str:
-        """Return how the station ended."""
-        return serve(posting)
+    def run(self, spec: NodeAgentSpec) -> str:
+        """Return how the node agent ended."""
+        return run_node_agent(spec)
 
 
 class RayCluster(Cluster):
-    """The Ray that this process is connected to already, or one that is connected to, or started, for one engine."""
+    """The Ray that this process is already connected to, or one to which an engine connects, or which it starts."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._options = dict(config.engine_options)
         self._ours = False
-        self._stations: dict[Any, tuple[str, Any]] = {}
-        """The promise of each station's end, with its name and its actor."""
+        self._agents: dict[Any, tuple[str, Any]] = {}
+        """The name and the actor of each node agent, by the object reference of its result."""
 
     def start(self) -> str:
-        """Use the connection that is there; else start Ray here, or connect to the cluster that was named."""
+        """Use the existing connection; otherwise start Ray on this machine, or connect to the configured cluster."""
         os.environ.setdefault("RAY_raylet_start_wait_time_s", str(_START_LIMIT))  # read when Ray is first imported
         import ray
 
         host = None
         if not ray.is_initialized():
             self._ours = True
-            logging.getLogger("ray").setLevel(
-                logging.ERROR
-            )  # its remarks on its own start are not for the user's terminal
+            logging.getLogger("ray").setLevel(logging.ERROR)  # no messages about its start on the user's terminal
             if self._config.in_local:
-                self._start_here()
+                self._start_locally()
                 host = "127.0.0.1"
             else:
                 host = self._connect()
         return str(self._options.get("driver_host") or host or ray.util.get_node_ip_address())
 
-    def launch(self, postings: Sequence[Posting]) -> None:
-        """Start an actor for each."""
+    def launch(self, specs: Sequence[NodeAgentSpec]) -> None:
+        """Start an actor for each spec."""
         import ray
 
         options = self._actor_options()
-        station = ray.remote(StationActor)
-        for posting in postings:
-            actor = station.options(name=f"{self._config.job_name}:{posting.name}", **options).remote()
-            self._stations[actor.serve.remote(posting)] = (posting.name, actor)
+        actor_class = ray.remote(NodeAgentActor)
+        for spec in specs:
+            actor = actor_class.options(name=f"{self._config.job_name}:{spec.name}", **options).remote()
+            self._agents[actor.run.remote(spec)] = (spec.name, actor)
 
     def ended(self) -> list[tuple[str, str]]:
-        """Ask Ray which actors are done or dead."""
-        if not self._stations:
+        """Ask Ray which actors have ended or died."""
+        if not self._agents:
             return []
         import ray
 
-        over, _ = ray.wait(list(self._stations), num_returns=len(self._stations), timeout=0)
+        done, _ = ray.wait(list(self._agents), num_returns=len(self._agents), timeout=0)
         ended = []
-        for promise in over:
-            name, actor = self._stations.pop(promise)
+        for reference in done:
+            name, actor = self._agents.pop(reference)
             try:
-                reason = str(ray.get(promise))
+                reason = str(ray.get(reference))
             except ray.exceptions.ActorUnschedulableError:
-                reason = f"Ray has no place for it: {self.shortage()}"
-            except Exception as error:  # noqa: BLE001 - however an actor failed, the station is over
+                reason = f"Ray has no resources for it: {self.shortage()}"
+            except Exception as error:  # noqa: BLE001 - whatever the error is, the node agent has ended
                 reason = _first_lines(error)
             with suppress(Exception):
                 ray.kill(actor)
@@ -109,38 +107,38 @@ class RayCluster(Cluster):
         return ended
 
     def shortage(self) -> str:
-        """Compare what the actors ask for with what there is."""
+        """Compare the resources that the actors request with those of the cluster."""
         import ray
 
-        there = {kind: amount for kind, amount in ray.cluster_resources().items() if ":" not in kind}
+        total = {kind: amount for kind, amount in ray.cluster_resources().items() if ":" not in kind}
         free = {kind: amount for kind, amount in ray.available_resources().items() if ":" not in kind}
-        asked = {kind: value for kind, value in self._actor_options().items() if kind in _PER_WORKER and value}
+        requested = {kind: value for kind, value in self._actor_options().items() if kind in _ACTOR_OPTIONS and value}
         return (
-            f"each asks Ray for {asked}; the cluster has {there}, of which {free} is free. "
-            "Lower worker_num, or what each worker asks for in engine_options (num_cpus, num_gpus, memory, resources)"
+            f"each worker requests {requested} from Ray; the cluster has {total}, of which {free} is free. "
+            "Lower worker_num, or the requests in engine_options (num_cpus, num_gpus, memory, resources)"
         )
 
     def stop(self) -> None:
-        """Kill the actors, and leave or end Ray if this engine connected or started it."""
+        """Kill the actors, and disconnect from Ray or stop it if this engine connected or started it."""
         import ray
 
         if not ray.is_initialized():
             return
-        for _, actor in self._stations.values():
+        for _, actor in self._agents.values():
             with suppress(Exception):  # it may be dead already
                 ray.kill(actor)
-        self._stations.clear()
+        self._agents.clear()
         if self._ours:
             ray.shutdown()
 
     # --- starting and connecting --------------------------------------------------------------------------------------
 
-    def _start_here(self) -> None:
+    def _start_locally(self) -> None:
         import ray
 
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         settings = {
-            "address": "local",  # or RAY_ADDRESS would make this a connection to a cluster
+            "address": "local",  # otherwise RAY_ADDRESS would select a cluster
             "num_cpus": max(usable_cores(), self._config.workers),
             "num_gpus": None,
             "resources": self._local_resources(),
@@ -148,18 +146,18 @@ class RayCluster(Cluster):
             "_node_ip_address": "127.0.0.1",
             **self._connection_options(),
         }
-        for tries_left in reversed(range(_STARTS)):
+        for tries_left in reversed(range(_MAX_STARTS)):
             try:
                 ray.init(**settings)
             except Exception as error:
-                ray.shutdown()  # what had started already
+                ray.shutdown()  # the part that had started
                 if not tries_left:
                     raise EngineFailed(f"Ray does not start on this machine: {_first_lines(error)}") from error
             else:
                 return
 
     def _local_resources(self) -> dict[str, float]:
-        """Custom resources exist only where somebody declares them: here, as many as the workers ask for."""
+        """Return the custom resources to declare for a Ray on this machine: as many as the workers request."""
         return {kind: amount * self._config.workers for kind, amount in self._options.get("resources", {}).items()}
 
     def _connect(self) -> str | None:
@@ -168,7 +166,7 @@ class RayCluster(Cluster):
         address = str(self._options.get("address") or os.environ.get("RAY_ADDRESS") or "auto")
         if address == "local":
             raise EngineFailed(
-                "in_local=False needs a cluster, and the address 'local' would start one; use in_local=True"
+                "in_local=False needs a cluster, but the address 'local' would start one; use in_local=True"
             )
         host = None
         if address != "auto":
@@ -187,13 +185,13 @@ class RayCluster(Cluster):
     def _connection_options(self) -> dict[str, Any]:
         return {
             "namespace": self._options.get("namespace"),
-            "log_to_driver": False,  # what tasks print comes on the engine's own connections
+            "log_to_driver": False,  # prints of tasks arrive on the engine's own connections
             "logging_level": logging.ERROR,
             "configure_logging": False,
         }
 
     def _actor_options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {kind: self._options[kind] for kind in _PER_WORKER if kind in self._options}
+        options: dict[str, Any] = {kind: self._options[kind] for kind in _ACTOR_OPTIONS if kind in self._options}
         options.setdefault("num_cpus", 0 if self._config.in_local else self._share_of_cpus())
         options |= {"max_restarts": 0, "max_task_retries": 0}
         if self._config.in_local:
@@ -203,12 +201,12 @@ class RayCluster(Cluster):
         return options
 
     def _share_of_cpus(self) -> float:
-        """One core for each worker, or the part of one with which all of them fit."""
+        """Return one CPU for each worker, or an equal fraction of a CPU if there are more workers than CPUs."""
         import ray
 
         cores = ray.cluster_resources().get("CPU", 0.0)
-        crowd = -(-self._config.workers // max(1, int(cores)))
-        return 1.0 if crowd <= 1 else round(1.0 / crowd - 5e-5, 4)  # Ray counts in steps of 1/10,000
+        per_core = -(-self._config.workers // max(1, int(cores)))
+        return 1.0 if per_core <= 1 else round(1.0 / per_core - 5e-5, 4)  # Ray counts in steps of 1/10,000
 
     @staticmethod
     def _this_node() -> Any:
@@ -219,7 +217,7 @@ class RayCluster(Cluster):
 
 
 def _first_lines(error: BaseException) -> str:
-    """Return the start of an error's message: Ray's tell the whole story of the cluster."""
+    """Return the first lines of an error's message; Ray's messages are very long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:6])}"[:800]
 
@@ -227,13 +225,13 @@ def _first_lines(error: BaseException) -> str:
 class RayRuntime(ClusterRuntime):
     """Runs every attempt in one of a fixed number of workers that Ray places; docs/engines.md lists its options.
 
-    Ray starts the workers and nothing else: calls and answers travel on connections of their own, and neither an actor
-    nor a task is ever started again by Ray, so no attempt is repeated behind the driver's back.
+    Ray only starts the node agents. Calls and answers use the engine's own connections, and Ray restarts neither actors nor
+    tasks, so no attempt is repeated without the runner's decision.
     """
 
-    where_errors_are = "Look into Ray's logs, /tmp/ray/session_latest/logs on the node"
+    error_hint = "See Ray's logs, /tmp/ray/session_latest/logs on the node"
     extra, package, options = "ray", "ray", OPTIONS
 
     def open_cluster(self) -> Cluster:
-        """Ray as the configuration says."""
+        """Return the Ray of the configuration."""
         return RayCluster(self.config)

@@ -103,7 +103,7 @@ asyncio.run(kernel())
 LONG_RUN = """
 import sys
 from paragent import Interrupted, RunConfig, Runners, Task
-from paragent.testing import behaviours
+from paragent.testing import agents as behaviours
 agent = getattr(behaviours, sys.argv[1])
 tasks = [Task("done", behaviours.echo, id="quick")]
 tasks += [Task(sys.argv[2], agent, id=f"slow{i}") for i in range(2)]

@@ -1,1 +1,1 @@
-"""The far side: what runs inside a worker process, whichever engine carried it there."""
+"""The code that runs inside a worker process, the same for every engine."""

@@ -1,4 +1,4 @@
-"""A worker process from the inside: one thread reads, one writes, the main thread works."""
+"""Entry point of a worker process: one thread reads, one thread writes, the main thread runs sync calls."""
 
 from __future__ import annotations
 
@@ -18,74 +18,70 @@ from paragent._internal.threads import fatal, start_thread
 from paragent.serialization import Parcel, forget, learn, size_of
 from paragent.tasks import Ending, Outcome
 from paragent.transport.framing import encode, read_frame, write_bytes
-from paragent.worker.executor import Hands
-from paragent.worker.output import Line, Output, forward_logs
-from paragent.worker.protocol import (
-    CANCEL,
-    RECALL,
-    STOP,
-    Hello,
-    News,
-    WireOutcome,
-    Work,
-)
+from paragent.worker.executor import CallExecutor
+from paragent.worker.output import Line, OutputCapture, forward_logs
+from paragent.worker.protocol import CallBatch, Command, OutcomeBatch, WorkerSetup, WorkerUpdate
 
-__all__ = ["work"]
+__all__ = ["main"]
 
-_FRAME = 1 << 20
-"""Bytes of answers after which a frame is sent and another begun: whoever reads it holds it twice for a moment."""
-_LINES_AHEAD = 20_000
-_TEXT_AHEAD = 8 << 20
-"""How many lines, and characters of them, may wait to be sent before printing blocks."""
+_UPDATE_BYTES = 1 << 20
+"""Bytes of answers after which an update is sent and another begun: the receiver holds an update twice for a moment."""
+_QUEUED_LINES = 20_000
+_QUEUED_TEXT = 8 << 20
+"""Lines, and characters of them, that may wait to be sent before printing blocks."""
 
 
 class _Returned(list[int]):
-    """Slots that were recalled, on their way out."""
+    """Numbers of recalled calls in the send queue."""
 
 
 class _End:
-    """The last thing in the outbox."""
+    """The last item of the send queue."""
 
 
-def work(socket_fd: int, starts_fd: int) -> None:
-    """Serve the supervisor at the other end of `socket_fd` until it says stop or goes away."""
+def main(socket_fd: int, starts_fd: int) -> None:
+    """Serve the owner at the other end of `socket_fd` until it says stop or its end is closed.
+
+    Args:
+        socket_fd: a socket connected to the owner.
+        starts_fd: shared memory into which the start time of each running call is written.
+    """
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # a program that ignores it passes that on, and children have no status
+    # A parent that ignores SIGCHLD passes that on to its children; the exit status of their children would be lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     faulthandler.enable()
-    link = FileIO(socket_fd, "r+")  # a socket by another name: the module of sockets takes long to load
-    hello: Hello = read_frame(link)
-    sys.path[:] = hello.sys_path
+    stream = FileIO(socket_fd, "r+")  # not a socket object: importing `socket` takes too long
+    setup: WorkerSetup = read_frame(stream)
+    sys.path[:] = setup.sys_path
     starts = memoryview(mmap.mmap(starts_fd, 0)).cast("d")
-    outbox = _Outbox()
-    output = Output(outbox.put_line, keep_unmarked=False)
-    forward_logs(outbox.put_line, hello.log_level)
-    hands = Hands(
-        outbox.put,
-        sync_limit=hello.sync_limit,
-        async_limit=hello.async_limit,
-        shared=hello.shared_limit,
+    queue = _SendQueue()
+    output = OutputCapture(queue.put_line, keep_unlabelled=False)
+    forward_logs(queue.put_line, setup.log_level)
+    executor = CallExecutor(
+        queue.put,
+        sync_limit=setup.sync_limit,
+        async_limit=setup.async_limit,
+        shared=setup.shared_limit,
         starts=starts,
         finished=output.finish,
     )
     gc.freeze()
     gc.enable()
-    write_bytes(link, encode(News([], [])))
-    writer = start_thread(_write, link, outbox, name="paragent-writer")
-    start_thread(_read, link, hands, outbox, name="paragent-reader")
+    write_bytes(stream, encode(WorkerUpdate(OutcomeBatch.of([]), [])))
+    writer = start_thread(_write, stream, queue, name="paragent-writer")
+    start_thread(_read, stream, executor, queue, name="paragent-reader")
     try:
-        hands.lane()
-    except BaseException as error:  # noqa: BLE001 - written to where it can be seen, not to the streams of tasks
+        executor.run_sync_calls()
+    except BaseException as error:  # noqa: BLE001 - reported on file descriptor 2; stdout and stderr belong to tasks
         fatal("MainThread", error)
     output.restore()
-    outbox.put(_End())
+    queue.put(_End())
     writer.join()
 
 
-class _Outbox(SimpleQueue[Any]):
-    """What waits to be sent. Printing blocks while much of it is text; outcomes never wait."""
+class _SendQueue(SimpleQueue[Any]):
+    """Items to send. Printing blocks while much text waits; outcomes never block."""
 
     def __init__(self) -> None:
         self._printed = 0
@@ -94,86 +90,88 @@ class _Outbox(SimpleQueue[Any]):
         """Protects `_printed`; `_sent` belongs to the writer's thread."""
 
     def put_line(self, line: Line) -> None:
-        """Add a line when there is room for it."""
-        while self.qsize() > _LINES_AHEAD or self._printed - self._sent > _TEXT_AHEAD:
+        """Add a line; blocks while too much text waits."""
+        while self.qsize() > _QUEUED_LINES or self._printed - self._sent > _QUEUED_TEXT:
             time.sleep(0.001)
         with self._lock:
             self._printed += len(line.text)
         self.put(line)
 
     def note_sent(self, lines: list[Line]) -> None:
-        """Make room: these lines were sent."""
+        """Record that these lines were sent."""
         self._sent += sum(len(line.text) for line in lines)
 
 
-def _read(link: FileIO, hands: Hands, outbox: _Outbox) -> None:
+def _read(stream: FileIO, executor: CallExecutor, queue: _SendQueue) -> None:
     targets: dict[int, Parcel] = {}
     while True:
         try:
-            message = read_frame(link)
+            message = read_frame(stream)
         except (EOFError, OSError):
             end_own_group()
-        if isinstance(message, Work):
-            if message.forget_code:
-                forget(message.forget_code)
-                hands.forget_targets()
+        if isinstance(message, CallBatch):
+            if message.dropped_code:
+                forget(message.dropped_code)
+                executor.clear_targets()
             learn(message.code)
-            hands.take(message.unwrap(targets))
-        elif message == RECALL:
-            outbox.put(_Returned(hands.recall()))
-        elif message == CANCEL:
-            hands.cancel()
-        elif message == STOP:
-            hands.close()
+            executor.submit(message.calls(targets))
+        elif message is Command.RECALL:
+            queue.put(_Returned(executor.recall()))
+        elif message is Command.CANCEL:
+            executor.cancel()
+        elif message is Command.STOP:
+            executor.close()
             return
 
 
-def _write(link: FileIO, outbox: _Outbox) -> None:
-    """Send what there is, as soon as there is something; what comes up meanwhile goes with the next frame."""
+def _write(stream: FileIO, queue: _SendQueue) -> None:
+    """Send what is queued at once; items that arrive meanwhile go into the next update."""
     ended = False
     while not ended:
-        news, size = News([], []), 0
-        item = outbox.get()
+        outcomes: list[Outcome] = []
+        lines: list[Line] = []
+        returned: list[int] | None = None
+        size = 0
+        item = queue.get()
         while item is not None:
             if isinstance(item, Outcome):
                 size += size_of(item.value)
-                news.outcomes.append(
-                    (item.number, item.ending, item.value, item.error, item.seconds, item.usage, item.trajectory)
-                )
+                outcomes.append(item)
             elif isinstance(item, Line):
                 size += len(item.text)
-                news.lines.append(item)
+                lines.append(item)
             elif isinstance(item, _Returned):
-                news = news._replace(returned=[*(news.returned or ()), *item])
+                returned = [*(returned or ()), *item]
             else:
                 ended = True
             try:
-                item = outbox.get_nowait() if size < _FRAME else None
+                item = queue.get_nowait() if size < _UPDATE_BYTES else None
             except Empty:
                 item = None
-        frame = _encoded(news)
+        frame = _encoded(outcomes, lines, returned)
         try:
-            write_bytes(link, frame)
+            write_bytes(stream, frame)
         except OSError:
             end_own_group()
-        outbox.note_sent(news.lines)
+        queue.note_sent(lines)
 
 
-def _encoded(news: News) -> bytes:
-    """Return the frame; an outcome that cannot be encoded is replaced by a failure of its task."""
+def _encoded(outcomes: list[Outcome], lines: list[Line], returned: list[int] | None) -> bytes:
+    """Return the frame of an update; an outcome that cannot be pickled becomes a failure of its task."""
     try:
-        return encode(news)
-    except Exception:  # noqa: BLE001 - then it is looked for; if there is none, encoding raises again
-        return encode(news._replace(outcomes=[_encodable(outcome) for outcome in news.outcomes]))
+        return encode(WorkerUpdate(OutcomeBatch.of(outcomes), lines, returned))
+    except Exception:  # noqa: BLE001 - find the outcome; if there is none, encoding raises again
+        sendable = [_sendable(outcome) for outcome in outcomes]
+        return encode(WorkerUpdate(OutcomeBatch.of(sendable), lines, returned))
 
 
-def _encodable(outcome: WireOutcome) -> WireOutcome:
+def _sendable(outcome: Outcome) -> Outcome:
     try:
-        encode(outcome)
-    except Exception as problem:  # noqa: BLE001 - whatever it is, other outcomes must not be lost for it
+        encode(OutcomeBatch.of([outcome]))
+    except Exception as problem:  # noqa: BLE001 - the other outcomes must be sent, whatever is wrong with this one
         from paragent._internal.tracebacks import message_of, type_name  # not at the top: most workers never need it
         from paragent.tasks import ErrorInfo
 
-        error = ErrorInfo(type_name(problem), f"the outcome cannot be sent to the driver: {message_of(problem)}")
-        return outcome[0], Ending.RAISED, None, error, outcome[4], None, None
+        error = ErrorInfo(type_name(problem), f"the outcome cannot be sent to the engine: {message_of(problem)}")
+        return Outcome(outcome.number, Ending.RAISED, error=error, seconds=outcome.seconds)
     return outcome

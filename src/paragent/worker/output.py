@@ -1,4 +1,4 @@
-"""Prints and logs of the far side, line by line, marked with the task they belong to."""
+"""Prints and log records of tasks: captured in the worker line by line, written to the user's streams by the engine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,24 @@ from paragent.tasks import current_task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["LONGEST_LINE", "Line", "LogForwarder", "MarkedStream", "Output", "forward_logs", "plain_text", "show"]
+__all__ = [
+    "MAX_LINE_LENGTH",
+    "LabelledStream",
+    "Line",
+    "LogForwarder",
+    "OutputCapture",
+    "as_str",
+    "forward_logs",
+    "show",
+]
 
 
-LONGEST_LINE = 1 << 20
-"""Characters of a line; a longer one is shown as several. A task that prints without newlines holds no more than this."""
+MAX_LINE_LENGTH = 1 << 20
+"""Characters of a line; a longer line is split. A task that prints without newlines buffers no more than this."""
 
 
-def plain_text(text: str) -> str:
-    """Return `text` as a `str` proper: a subclass of it may not exist where the text is read."""
+def as_str(text: str) -> str:
+    """Return `text` as exactly `str`: a subclass may not be importable in the process that reads it."""
     return text if type(text) is str else str.__str__(text)
 
 
@@ -30,7 +39,7 @@ class Line(NamedTuple):
     """One line that a task printed, or one record that it logged."""
 
     label: str | None
-    """The task, or None where the line came from no task's context."""
+    """The task's id; None if the line was printed outside every task."""
     stream: str
     """`stdout`, `stderr`, or `log`."""
     text: str
@@ -39,8 +48,8 @@ class Line(NamedTuple):
     """With `log`: the logger's name and the record's level."""
 
 
-class _Begun:
-    """A line that was begun and not ended, in the pieces in which it was written."""
+class _PartialLine:
+    """The pieces of a line that has no newline yet."""
 
     __slots__ = ("_pieces", "size")
 
@@ -53,101 +62,107 @@ class _Begun:
         self.size += len(piece)
 
     def end(self, piece: str) -> str:
-        """Return the whole line, which ends with `piece`."""
+        """Return the whole line with `piece` as its end."""
         return "".join((*self._pieces, piece))
 
     def cut(self) -> list[str]:
-        """Return what there is in lines of the full length, and keep the rest."""
+        """Return all lines of the maximal length, and keep the rest."""
         whole = "".join(self._pieces)
-        full = len(whole) - len(whole) % LONGEST_LINE
+        full = len(whole) - len(whole) % MAX_LINE_LENGTH
         self._pieces, self.size = [whole[full:]], len(whole) - full
-        return [whole[start : start + LONGEST_LINE] for start in range(0, full, LONGEST_LINE)]
+        return [whole[start : start + MAX_LINE_LENGTH] for start in range(0, full, MAX_LINE_LENGTH)]
 
 
-class MarkedStream(io.TextIOBase):
-    """Stands in for `sys.stdout` or `sys.stderr`: cuts what is written into lines and says whose they are.
+class LabelledStream(io.TextIOBase):
+    """Replaces `sys.stdout` or `sys.stderr`: splits text into lines and labels each with the task that printed it.
 
-    Lines of no task go through to the stream that was there before, where there is one to keep.
+    Args:
+        name: `stdout` or `stderr`.
+        emit: receives each complete line.
+        original: the stream that this one replaces.
+        keep_unlabelled: text that is printed outside every task goes to `original` instead of `emit`.
     """
 
-    def __init__(self, name: str, emit: Callable[[Line], None], behind: io.TextIOBase, *, keep_unmarked: bool) -> None:
+    def __init__(
+        self, name: str, emit: Callable[[Line], None], original: io.TextIOBase, *, keep_unlabelled: bool
+    ) -> None:
         self._name = name
         self._emit = emit
-        self._behind = behind
-        self._keep_unmarked = keep_unmarked
-        self._partial: dict[str | None, _Begun] = {}
+        self._original = original
+        self._keep_unlabelled = keep_unlabelled
+        self._partial_lines: dict[str | None, _PartialLine] = {}
         self._lock = threading.Lock()
-        """Protects `_partial`."""
+        """Protects `_partial_lines`."""
 
     encoding = "utf-8"
     errors = "replace"
 
     def write(self, text: str) -> int:
-        """Take text in; complete lines go out at once, the rest with the next newline or the end of the task."""
+        """Emit complete lines at once; buffer the rest until the next newline or the end of the task."""
         label = current_task()
-        if label is None and self._keep_unmarked:
-            return self._behind.write(text)
-        *lines, rest = plain_text(text).split("\n")
+        if label is None and self._keep_unlabelled:
+            return self._original.write(text)
+        *lines, rest = as_str(text).split("\n")
         with self._lock:
-            begun = self._partial.get(label)
-            if begun is not None and lines:
-                lines[0] = begun.end(lines[0])
-                begun = None
-                del self._partial[label]
+            partial = self._partial_lines.get(label)
+            if partial is not None and lines:
+                lines[0] = partial.end(lines[0])
+                partial = None
+                del self._partial_lines[label]
             if rest:
-                begun = begun or self._partial.setdefault(label, _Begun())
-                begun.add(rest)
-                if begun.size > LONGEST_LINE:
-                    lines += begun.cut()
+                partial = partial or self._partial_lines.setdefault(label, _PartialLine())
+                partial.add(rest)
+                if partial.size > MAX_LINE_LENGTH:
+                    lines += partial.cut()
         for line in lines:
-            for start in range(0, len(line) or 1, LONGEST_LINE):
-                self._emit(Line(label, self._name, line[start : start + LONGEST_LINE]))
+            for start in range(0, len(line) or 1, MAX_LINE_LENGTH):
+                self._emit(Line(label, self._name, line[start : start + MAX_LINE_LENGTH]))
         return len(text)
 
     @property
     def holds_text(self) -> bool:
-        """Whether some task has begun a line and not ended it."""
-        return bool(self._partial)
+        """Whether a line without newline is buffered."""
+        return bool(self._partial_lines)
 
     def finish(self, label: str) -> None:
-        """Send out the last line of a task if it has no newline."""
-        if label in self._partial:
+        """Emit the buffered last line of a task, if there is one."""
+        if label in self._partial_lines:
             with self._lock:
-                begun = self._partial.pop(label, None)
-            if begun is not None:
-                self._emit(Line(label, self._name, begun.end("")))
+                partial = self._partial_lines.pop(label, None)
+            if partial is not None:
+                self._emit(Line(label, self._name, partial.end("")))
 
     def writable(self) -> bool:
-        """As every output stream."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """The file descriptor behind, so that a child process can be given this stream."""
-        return self._behind.fileno()
+        """Return the file descriptor of the original stream, so that child processes can inherit it."""
+        return self._original.fileno()
 
     def flush(self) -> None:
-        """Lines go out by themselves; a partial one waits for its end."""
+        """Do nothing: complete lines are emitted at once."""
 
 
-class Output:
-    """Takes over this process's prints and, in a worker of its own, its logs; `restore` gives them back."""
+class OutputCapture:
+    """Replaces `sys.stdout` and `sys.stderr` of this process until `restore` is called."""
 
-    def __init__(self, emit: Callable[[Line], None], *, keep_unmarked: bool) -> None:
+    def __init__(self, emit: Callable[[Line], None], *, keep_unlabelled: bool) -> None:
         self._before = (sys.stdout, sys.stderr)
         self._streams = [
-            MarkedStream(name, emit, stream, keep_unmarked=keep_unmarked)  # type: ignore[arg-type]
+            LabelledStream(name, emit, stream, keep_unlabelled=keep_unlabelled)  # type: ignore[arg-type]
             for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr))
         ]
         sys.stdout, sys.stderr = self._streams
 
     def finish(self, label: str) -> None:
-        """Send out what a task that ended had printed without a newline."""
+        """Emit what a finished task printed without a newline."""
         for stream in self._streams:
             if stream.holds_text:
                 stream.finish(label)
 
     def restore(self) -> None:
-        """Give the streams back, unless somebody else took them over meanwhile."""
+        """Restore the original streams, unless other code has replaced them meanwhile."""
         if sys.stdout is self._streams[0]:
             sys.stdout = self._before[0]
         if sys.stderr is self._streams[1]:
@@ -155,56 +170,56 @@ class Output:
 
 
 def show(lines: Iterable[Line], streams: tuple[Any, Any] | None = None) -> None:
-    """On the driver: write lines where the user sees them, logs through the user's own logging.
+    """Write captured lines to the user's streams, and log records to the user's loggers.
 
-    It never raises: a log handler or a stream of the user that fails must not end the thread on which all results wait.
+    It never raises: a log handler or a stream that fails must not end the engine's thread.
 
     Args:
-        lines: what tasks said.
-        streams: where prints to stdout and stderr go; None: to what these are now.
+        lines: lines and log records of tasks.
+        streams: replacements for stdout and stderr; None: the current `sys.stdout` and `sys.stderr`.
     """
     for line in lines:
         try:
             _show(line, streams)
-        except BaseException as error:  # noqa: BLE001 - as above
+        except BaseException as error:  # noqa: BLE001 - see the docstring
             write_traceback("output of a task could not be shown", error)
 
 
 def _show(line: Line, streams: tuple[Any, Any] | None) -> None:
-    mark = f"[{line.label}] " if line.label else ""
+    prefix = f"[{line.label}] " if line.label else ""
     if line.stream == "log":
         import logging
 
         logger = logging.getLogger(line.logger)
         if logger.isEnabledFor(line.level):
-            logger.handle(logger.makeRecord(line.logger, line.level, "(worker)", 0, mark + line.text, (), None))
+            logger.handle(logger.makeRecord(line.logger, line.level, "(worker)", 0, prefix + line.text, (), None))
         return
     out, err = streams or (sys.stdout, sys.stderr)
     stream = out if line.stream == "stdout" else err
     if stream is not None:
-        stream.write(f"{mark}{line.text}\n")
+        stream.write(f"{prefix}{line.text}\n")
         stream.flush()
 
 
 class LogForwarder(logging.Handler):
-    """Sends log records of tasks to the driver, where the user's own handlers are."""
+    """A log handler that emits each record as a `Line`; the user's own handlers are in the engine's process."""
 
     def __init__(self, emit: Callable[[Line], None]) -> None:
         super().__init__()
         self._emit_line = emit
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one record."""
+        """Emit one record."""
         try:
             text = self.format(record)
         except Exception:  # noqa: BLE001 - a wrong format string must not stop the task
             self.handleError(record)
             return
-        self._emit_line(Line(current_task(), "log", plain_text(text), plain_text(record.name), int(record.levelno)))
+        self._emit_line(Line(current_task(), "log", as_str(text), as_str(record.name), int(record.levelno)))
 
 
 def forward_logs(emit: Callable[[Line], None], level: int) -> None:
-    """Send every log record of this process to the driver, from the level that the driver's root logger has."""
+    """Emit every log record of this process from `level` on as a `Line`."""
     root = logging.getLogger()
     root.setLevel(level)
     root.addHandler(LogForwarder(emit))

@@ -1,55 +1,63 @@
-"""Messages between a worker process and its owner, sent as pickled frames (`paragent.transport.framing`)."""
+"""Messages between a worker process and its owner, sent as pickled frames (`paragent.transport.framing`).
+
+The owner sends one `WorkerSetup`, then `CallBatch` messages and commands. The worker sends `WorkerUpdate` messages.
+Batches are columns, not rows: pickling a few long lists is several times faster than pickling many records.
+"""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paragent.serialization import Parcel
-from paragent.tasks import Ending
+from paragent.tasks import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paragent.tasks import ErrorInfo
+    from paragent.tasks import Ending, ErrorInfo
     from paragent.worker.output import Line
 
-__all__ = [
-    "CANCEL",
-    "RECALL",
-    "STOP",
-    "Call",
-    "Hello",
-    "News",
-    "WireOutcome",
-    "Work",
-]
+__all__ = ["Call", "CallBatch", "Command", "OutcomeBatch", "WorkerSetup", "WorkerUpdate"]
 
-RECALL, CANCEL, STOP = "recall", "cancel", "stop"
-"""Supervisor to worker: give back what has not started; cancel everything; end when done."""
+
+class Command(Enum):
+    """An order from the owner that has no arguments."""
+
+    RECALL = 0
+    """Return the calls that have not started."""
+    CANCEL = 1
+    """Cancel async calls, and calls that have not started."""
+    STOP = 2
+    """End after the calls that are running."""
+    KILL = 3
+    """To a node agent only: kill the worker, report its calls as cancelled, start another worker."""
+    RESTART = 4
+    """To a node agent only: replace an idle worker."""
 
 
 class Call:
-    """One attempt as an engine sees it: `unpack(target)(unpack(argument))`, under a limit. It can be pickled.
+    """One attempt as an engine sees it: `unpack(target)(unpack(argument))` with a time limit. It can be pickled.
 
-    No dataclass, as the other records that workers know: making one takes as long as loading three modules.
+    Not a dataclass: creating one would double the time that a worker takes to start.
     """
 
-    __slots__ = ("argument", "company", "is_async", "label", "limit", "number", "target")
+    __slots__ = ("argument", "is_async", "label", "limit", "max_group", "number", "target")
 
     number: int
-    """Names the call; its outcome carries the same number. Unique in the life of an engine."""
+    """Identifies the call; its outcome has the same number. Unique in the lifetime of an engine."""
     target: Parcel
-    """What to call; unpacked anew for every call, so that calls do not share state."""
+    """The callable; unpacked for every call, so that calls do not share state."""
     argument: Any
     """A `Parcel`, or a plain immutable value."""
     label: str
-    """The task's id: marks prints and logs, and is what `current_task()` returns to the code."""
+    """The task's id: marks prints and log records, and is the value of `current_task()`."""
     limit: float | None
-    """Seconds of work after which the code is stopped."""
+    """Seconds of work after which the call is stopped."""
     is_async: bool
-    """The target returns a coroutine: run it on an event loop with many others."""
-    company: int
-    """How many calls may be in one worker together with this one, itself included; 0: any number. Used to find out which
+    """The target returns a coroutine, which runs on one event loop together with others."""
+    max_group: int
+    """How many calls may be in one worker together with this one, including itself; 0: any number. Used to find out which
     of several calls kills workers."""
 
     def __init__(
@@ -60,7 +68,7 @@ class Call:
         label: str,
         limit: float | None = None,
         is_async: bool = False,
-        company: int = 0,
+        max_group: int = 0,
     ) -> None:
         self.number = number
         self.target = target
@@ -68,11 +76,11 @@ class Call:
         self.label = label
         self.limit = limit
         self.is_async = is_async
-        self.company = company
+        self.max_group = max_group
 
 
-class Hello(NamedTuple):
-    """The first thing a worker hears."""
+class WorkerSetup(NamedTuple):
+    """The first message to a worker."""
 
     sys_path: list[str]
     sync_limit: int
@@ -81,39 +89,86 @@ class Hello(NamedTuple):
     log_level: int
 
 
-class Work(NamedTuple):
-    """Calls for a worker, with the targets and the code it does not have yet."""
+class CallBatch(NamedTuple):
+    """Calls for a worker, with the targets and the code that it does not have yet."""
 
-    code: dict[str, bytes]
+    numbers: list[int]
+    """Chosen by the sender; outcomes refer to them."""
+    target_keys: list[int]
+    arguments: list[Any]
+    labels: list[str]
+    limits: list[float | None]
+    async_flags: list[bool]
     targets: dict[int, bytes]
-    forget: list[int]
-    """Targets that will not be named again."""
-    calls: list[tuple[int, int, Any, str, float | None, bool]]
-    """Each: number, target, argument, label, limit, is_async. The sender chooses the numbers; outcomes name them."""
-    forget_code: Sequence[str] = ()
-    """Code that neither these calls nor those under way nor the targets name."""
+    """New targets by key."""
+    code: dict[str, bytes]
+    """New code by digest."""
+    dropped_targets: list[int]
+    """Keys that later batches will not use."""
+    dropped_code: Sequence[str]
+    """Digests that neither this batch nor the calls in flight nor the targets use."""
 
-    def unwrap(self, targets: dict[int, Parcel]) -> list[Call]:
-        """Return the calls, and bring `targets`, in which the receiver keeps the targets it was sent, up to date."""
+    def calls(self, targets: dict[int, Parcel]) -> list[Call]:
+        """Return the calls and update `targets`, the receiver's table of targets by key."""
         for key, body in self.targets.items():
             targets[key] = Parcel(body, {})
         calls = [
-            Call(number, targets[target], argument, label, limit, is_async)
-            for number, target, argument, label, limit, is_async in self.calls
+            Call(number, targets[key], argument, label, limit, is_async)
+            for number, key, argument, label, limit, is_async in zip(
+                self.numbers, self.target_keys, self.arguments, self.labels, self.limits, self.async_flags, strict=True
+            )
         ]
-        for key in self.forget:
+        for key in self.dropped_targets:
             targets.pop(key, None)
         return calls
 
 
-WireOutcome = tuple[int, Ending, Any, "ErrorInfo | None", float, "dict[str, float] | None", Any]
-"""Slot, ending, value, error, seconds, usage, trajectory: an `Outcome` without what the supervisor knows."""
+class OutcomeBatch(NamedTuple):
+    """Outcomes without the fields that the receiver knows: where they ran, and whether the call was alone."""
+
+    numbers: list[int]
+    endings: list[Ending]
+    values: list[Any]
+    seconds: list[float]
+    errors: dict[int, ErrorInfo]
+    usages: dict[int, dict[str, float]]
+    trajectories: dict[int, Any]
+    """These three by number, for the outcomes that have one."""
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome]) -> OutcomeBatch:
+        """Return the batch of `outcomes`."""
+        return cls(
+            [outcome.number for outcome in outcomes],
+            [outcome.ending for outcome in outcomes],
+            [outcome.value for outcome in outcomes],
+            [outcome.seconds for outcome in outcomes],
+            {outcome.number: outcome.error for outcome in outcomes if outcome.error is not None},
+            {outcome.number: outcome.usage for outcome in outcomes if outcome.usage is not None},
+            {outcome.number: outcome.trajectory for outcome in outcomes if outcome.trajectory is not None},
+        )
+
+    def outcomes(self, worker: str, alone: bool = True) -> list[Outcome]:
+        """Return the outcomes of calls that ran in `worker`."""
+        outcomes = [
+            Outcome(number, ending, value, None, seconds, worker, alone)
+            for number, ending, value, seconds in zip(
+                self.numbers, self.endings, self.values, self.seconds, strict=True
+            )
+        ]
+        if self.errors or self.usages or self.trajectories:
+            for outcome in outcomes:
+                number = outcome.number
+                outcome.error = self.errors.get(number)
+                outcome.usage = self.usages.get(number)
+                outcome.trajectory = self.trajectories.get(number)
+        return outcomes
 
 
-class News(NamedTuple):
-    """What happened in a worker since it last spoke."""
+class WorkerUpdate(NamedTuple):
+    """What happened in a worker since its last update."""
 
-    outcomes: list[WireOutcome]
+    outcomes: OutcomeBatch
     lines: list[Line]
     returned: list[int] | None = None
-    """The reply to RECALL: slots of calls that had not started."""
+    """The reply to RECALL: the numbers of the calls that had not started."""

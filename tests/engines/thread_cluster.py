@@ -1,35 +1,35 @@
-"""Stations in threads of this process: a cluster engine that starts in a moment."""
+"""A cluster engine whose node agents run in threads of this process, so that it starts at once."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
 
-from paragent.engines import _node_agent as hosting
 from paragent.engines._cluster import Cluster, ClusterRuntime
+from paragent.engines._node_agent import run_node_agents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paragent.engines._node_protocol import Posting
+    from paragent.engines._node_agent import NodeAgentSpec
 
 
 class ThreadCluster(Cluster):
-    """Stations in threads of this process: everything of a cluster engine but the cluster."""
+    """Runs each node agent in a thread of this process."""
 
     def start(self) -> str:
         self._threads: list[threading.Thread] = []
         self._ended: list[tuple[str, str]] = []
         return "127.0.0.1"
 
-    def launch(self, postings: Sequence[Posting]) -> None:
-        for posting in postings:
-            thread = threading.Thread(target=self._serve, args=(posting,), daemon=True)
+    def launch(self, specs: Sequence[NodeAgentSpec]) -> None:
+        for spec in specs:
+            thread = threading.Thread(target=self._run, args=(spec,), daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def _serve(self, posting: Posting) -> None:
-        self._ended.extend(hosting.host([posting]).items())
+    def _run(self, spec: NodeAgentSpec) -> None:
+        self._ended.extend(run_node_agents([spec]).items())
 
     def ended(self) -> list[tuple[str, str]]:
         ended, self._ended = self._ended, []
@@ -41,7 +41,7 @@ class ThreadCluster(Cluster):
     def stop(self) -> None:
         for thread in self._threads:
             thread.join(10)
-            assert not thread.is_alive(), "a station outlived its engine"
+            assert not thread.is_alive(), "a node agent outlived its engine"
 
 
 class ThreadRuntime(ClusterRuntime):

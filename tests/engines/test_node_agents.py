@@ -1,4 +1,4 @@
-"""Stations without a cluster: who is let in, what a lost one leaves behind, what is refused."""
+"""Node agents without a cluster: authentication, the loss of a node agent, and invalid settings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ import pytest
 from paragent import AccessDenied, ConfigError, EngineFailed, MissingExtra, ProtocolError, RunConfig, Runners, Task
 from paragent._internal.clock import ManualClock
 from paragent._internal.threads import fatal
-from paragent.engines import _node_agent as hosting
-from paragent.engines import _node_agent as station
-from paragent.engines import _node_protocol as orders
 from paragent.engines import open_engine
-from paragent.engines._listener import Reception
-from paragent.engines._node_handle import StationMember
-from paragent.engines._worker_handle import Tidings
+from paragent.engines._node_agent import (
+    HEARTBEAT,
+    SILENCE_LIMIT,
+    NodeAgent,
+    NodeAgentSpec,
+    NodeReport,
+    run_node_agent,
+    run_node_agents,
+)
+from paragent.engines._node_handle import NodeHandle, NodeListener
+from paragent.engines._worker_handle import WorkerReport
 from paragent.engines.base import Call
 from paragent.serialization.packing import Packer
 from paragent.tasks import Ending
@@ -34,7 +39,8 @@ from paragent.testing import agents as behaviours
 from paragent.testing import programs as scripts
 from paragent.transport.auth import LONGEST, ClientSide, Token, accept_with_proof, connect_with_proof
 from paragent.transport.framing import encode, frame, receive
-from tests.engines.threads import ThreadRuntime
+from paragent.worker.protocol import OutcomeBatch
+from tests.engines.thread_cluster import ThreadRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +50,8 @@ THIS = sys.version_info[:2]
 TOKEN, OTHER_TOKEN = Token("the token of this run"), Token("the token of another run")
 
 
-class TestStationsInThreads(IsolationContract):
-    settings = {"cls": "tests.engines.threads:ThreadRuntime"}  # noqa: RUF012 - as the suite says
+class TestNodeAgentsInThreads(IsolationContract):
+    settings = {"cls": "tests.engines.thread_cluster:ThreadRuntime"}  # noqa: RUF012 - as the suite says
 
     @pytest.fixture(autouse=True)
     def _programs_find_the_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +86,9 @@ def answer_of(function: Any, *arguments: Any) -> tuple[threading.Thread, list[An
 
 def test_peers_that_know_the_token_accept_each_other(pair: tuple[socket.socket, socket.socket]) -> None:
     thread, result = answer_of(accept_with_proof, pair[0], TOKEN)
-    connect_with_proof(pair[1], TOKEN, "station-1")
+    connect_with_proof(pair[1], TOKEN, "node-1")
     thread.join(30)
-    assert result == ["station-1"]
+    assert result == ["node-1"]
 
 
 def test_a_node_agent_with_another_token_is_rejected_and_sends_no_proof(
@@ -90,7 +96,7 @@ def test_a_node_agent_with_another_token_is_rejected_and_sends_no_proof(
 ) -> None:
     thread, result = answer_of(accept_with_proof, pair[0], TOKEN)
     with pytest.raises(AccessDenied, match="a different token"):
-        connect_with_proof(pair[1], OTHER_TOKEN, "station-1")
+        connect_with_proof(pair[1], OTHER_TOKEN, "node-1")
     pair[1].sendall(frame(b'{"proof": "", "hello": {}}'))
     thread.join(30)
     assert isinstance(result[0], AccessDenied)
@@ -98,8 +104,8 @@ def test_a_node_agent_with_another_token_is_rejected_and_sends_no_proof(
 
 def test_a_proof_for_one_node_agent_is_rejected_for_another_name(pair: tuple[socket.socket, socket.socket]) -> None:
     thread, result = answer_of(accept_with_proof, pair[0], TOKEN)
-    side = ClientSide(TOKEN, "station-1")
-    opening = json.loads(side.begin()) | {"service": "station-2"}
+    side = ClientSide(TOKEN, "node-1")
+    opening = json.loads(side.begin()) | {"service": "node-2"}
     pair[1].sendall(frame(json.dumps(opening).encode()))
     with pytest.raises(AccessDenied):
         side.answer(receive(pair[1], LONGEST), {})
@@ -119,22 +125,22 @@ def test_noise_is_rejected_before_it_is_read(pair: tuple[socket.socket, socket.s
 
 
 def test_the_secret_is_not_in_what_may_be_logged() -> None:
-    posting = orders.Posting("s", "h", 1, Token("a very secret token"), 1, 1, True, 1, 20, (3, 11), None)
-    assert "a very secret token" not in f"{posting!r} {posting}"
+    spec = NodeAgentSpec("s", "h", 1, Token("a very secret token"), 1, 1, True, 1, 20, (3, 11), None)
+    assert "a very secret token" not in f"{spec!r} {spec}"
 
 
 def test_a_station_that_nobody_ordered_is_turned_away() -> None:
-    reception = Reception("127.0.0.1", TOKEN, lambda name, _: name == "expected", fatal)
+    listener = NodeListener("127.0.0.1", TOKEN, lambda name, _: name == "expected", fatal)
     try:
-        posting = orders.Posting("other", "127.0.0.1", reception.port, TOKEN, 1, 1, True, 2, 20, THIS, None)
-        assert "gone" in station.serve(posting)
+        spec = NodeAgentSpec("other", "127.0.0.1", listener.port, TOKEN, 1, 1, True, 2, 20, THIS, None)
+        assert "was closed" in run_node_agent(spec)
     finally:
-        reception.close()
+        listener.close()
 
 
 def test_a_station_of_another_python_says_so() -> None:
-    posting = orders.Posting("s", "127.0.0.1", 1, TOKEN, 1, 1, True, 2, 20, (3, 2), None)
-    assert "the driver has 3.2" in station.serve(posting)
+    spec = NodeAgentSpec("s", "127.0.0.1", 1, TOKEN, 1, 1, True, 2, 20, (3, 2), None)
+    assert "the engine's process has 3.2" in run_node_agent(spec)
 
 
 # --- what a lost station leaves behind --------------------------------------------------------------------------------
@@ -149,82 +155,82 @@ def calls(count: int) -> list[Call]:
 def test_calls_of_a_station_that_is_gone_are_lost(
     pair: tuple[socket.socket, socket.socket], held: int, alone: bool
 ) -> None:
-    member = StationMember("far", pair[0])
-    member.give(calls(held))
+    worker = NodeHandle("far", pair[0])
+    worker.send(calls(held))
     pair[1].close()
-    tidings = member.news()
-    assert tidings.died is not None
-    assert [(outcome.ending, outcome.alone) for outcome in tidings.outcomes] == [(Ending.LOST, alone)] * held
-    assert {outcome.error.type for outcome in tidings.outcomes if outcome.error} == {"WorkerLost"}
-    assert member.in_flight == 0
+    report = worker.poll()
+    assert report.ended is not None
+    assert [(outcome.ending, outcome.alone) for outcome in report.outcomes] == [(Ending.LOST, alone)] * held
+    assert {outcome.error.type for outcome in report.outcomes if outcome.error} == {"WorkerLost"}
+    assert worker.in_flight == 0
 
 
 def test_a_station_that_does_not_answer_the_order_to_kill_is_not_waited_for(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     clock = ManualClock()
-    member = StationMember("far", pair[0], clock)
-    member.give(calls(2))
-    assert member.kill("the run was cancelled", cancelled=True).outcomes == []
-    member.give([Call(9, calls(1)[0].target, 9, "9")])
+    worker = NodeHandle("far", pair[0], clock)
+    worker.send(calls(2))
+    assert worker.kill("the run was cancelled", cancelled=True).outcomes == []
+    worker.send([Call(9, calls(1)[0].target, 9, "9")])
     clock.advance(5)
-    assert member.alarm is not None
-    assert member.alarm < clock.now
-    tidings = member.news()
-    assert sorted((outcome.number, outcome.ending) for outcome in tidings.outcomes) == [
+    assert worker.deadline is not None
+    assert worker.deadline < clock.now
+    report = worker.poll()
+    assert sorted((outcome.number, outcome.ending) for outcome in report.outcomes) == [
         (0, Ending.CANCELLED),
         (1, Ending.CANCELLED),
     ]
-    assert (tidings.died, member.in_flight) == (None, 1)
+    assert (report.ended, worker.in_flight) == (None, 1)
 
 
-def news_until(member: StationMember, clock: ManualClock, end: float) -> Tidings:
-    """Look at a station as the engine does, whenever it asks for that, until `end` or until it is given up."""
-    tidings = member.news()
-    while clock.now < end and tidings.died is None:
-        assert member.alarm is not None
-        clock.advance(member.alarm - clock.now)
-        tidings = member.news()
-    return tidings
+def poll_until(worker: NodeHandle, clock: ManualClock, end: float) -> WorkerReport:
+    """Poll a handle as the engine does, at its deadlines, until `end` or until the node agent counts as lost."""
+    report = worker.poll()
+    while clock.now < end and report.ended is None:
+        assert worker.deadline is not None
+        clock.advance(worker.deadline - clock.now)
+        report = worker.poll()
+    return report
 
 
 def test_a_silent_station_is_given_up(pair: tuple[socket.socket, socket.socket]) -> None:
     clock = ManualClock()
-    member = StationMember("far", pair[0], clock)
-    member.give(calls(1))
-    assert news_until(member, clock, orders.SILENCE - orders.HEARTBEAT).died is None
-    tidings = news_until(member, clock, orders.SILENCE + 2 * orders.HEARTBEAT)
-    assert "not been heard of" in (tidings.died or "")
-    assert [outcome.ending for outcome in tidings.outcomes] == [Ending.LOST]
+    worker = NodeHandle("far", pair[0], clock)
+    worker.send(calls(1))
+    assert poll_until(worker, clock, SILENCE_LIMIT - HEARTBEAT).ended is None
+    report = poll_until(worker, clock, SILENCE_LIMIT + 2 * HEARTBEAT)
+    assert "has sent nothing" in (report.ended or "")
+    assert [outcome.ending for outcome in report.outcomes] == [Ending.LOST]
 
 
 def test_a_station_is_not_given_up_for_the_time_in_which_the_driver_was_frozen_too(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     clock = ManualClock()
-    member = StationMember("far", pair[0], clock)
-    member.give(calls(1))
+    worker = NodeHandle("far", pair[0], clock)
+    worker.send(calls(1))
     for _ in range(3):
         clock.advance(10_000.0)
-        assert member.news().died is None
-        pair[1].sendall(encode(orders.Report([], [], "", answered=True)))
-        assert news_until(member, clock, clock.now + orders.SILENCE / 2).died is None
-    assert "not been heard of" in (news_until(member, clock, clock.now + 2 * orders.SILENCE).died or "")
+        assert worker.poll().ended is None
+        pair[1].sendall(encode(NodeReport(OutcomeBatch.of([]), "", True, [], "", answered=True)))
+        assert poll_until(worker, clock, clock.now + SILENCE_LIMIT / 2).ended is None
+    assert "has sent nothing" in (poll_until(worker, clock, clock.now + 2 * SILENCE_LIMIT).ended or "")
 
 
 def test_a_network_that_breaks_loses_no_task() -> None:
-    """Every connection is cut once in the middle of the run; new stations take over."""
+    """Connections are cut in the middle of the run; new node agents take over."""
     cut: set[str] = set()
 
     class Fragile(ThreadRuntime):
-        def _welcome(self, name: str, connection: socket.socket) -> bool:
+        def accept_node_agent(self, name: str, connection: socket.socket) -> bool:
             if len(cut) < 4:
                 cut.add(name)
                 if len(cut) == 4:
-                    connection.shutdown(socket.SHUT_RDWR)  # before its worker can have said a word
+                    connection.shutdown(socket.SHUT_RDWR)  # before its worker can have sent anything
                 else:
                     threading.Timer(0.3, connection.shutdown, [socket.SHUT_RDWR]).start()
-            return super()._welcome(name, connection)
+            return super().accept_node_agent(name, connection)
 
     config = RunConfig(cls=Fragile, worker_num=2, concurrency=4, max_retries=10)
     tasks = [Task(0.1, behaviours.nap if i % 2 else behaviours.sleep, id=str(i)) for i in range(60)]
@@ -235,16 +241,16 @@ def test_a_network_that_breaks_loses_no_task() -> None:
 
 
 def test_a_station_that_fails_is_replaced_and_its_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = station._Station._turn
+    step = NodeAgent.step
     left: list[int] = []
 
-    def fail_once(self: station._Station) -> None:
-        turn(self)
-        if self._worker.in_flight and not left:
-            left.append(self._worker.pid)
+    def fail_once(self: NodeAgent) -> None:
+        step(self)
+        if self.worker.in_flight and not left:
+            left.append(self.worker.pid)
             raise SystemExit
 
-    monkeypatch.setattr(station._Station, "_turn", fail_once)
+    monkeypatch.setattr(NodeAgent, "step", fail_once)
     config = RunConfig(cls=ThreadRuntime, worker_num=1, max_retries=2)
     response = Runners.sync_run(0.2, behaviours.sleep, config)
     assert (response.success, response.attempts) == (True, 2)
@@ -252,10 +258,10 @@ def test_a_station_that_fails_is_replaced_and_its_worker_ends(monkeypatch: pytes
 
 
 def test_stations_that_share_a_process_end_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve(posting: orders.Posting) -> str:
-        if posting.name == "second":
+    def run(spec: NodeAgentSpec) -> str:
+        if spec.name == "second":
             raise SystemExit("gone")
-        return "the driver asked for it"
+        return "the engine asked for it"
 
     def start(thread: threading.Thread) -> None:
         if thread.name == "third":
@@ -263,12 +269,12 @@ def test_stations_that_share_a_process_end_each_by_itself(monkeypatch: pytest.Mo
         begin(thread)
 
     begin = threading.Thread.start
-    monkeypatch.setattr(hosting, "serve", serve)
+    monkeypatch.setattr("paragent.engines._node_agent.run_node_agent", run)
     monkeypatch.setattr(threading.Thread, "start", start)
     names = ["first", "second", "third"]
-    postings = [orders.Posting(name, "127.0.0.1", 1, TOKEN, 1, 1, True, 2, 20, THIS, None) for name in names]
-    assert hosting.host(postings) == {
-        "first": "the driver asked for it",
+    specs = [NodeAgentSpec(name, "127.0.0.1", 1, TOKEN, 1, 1, True, 2, 20, THIS, None) for name in names]
+    assert run_node_agents(specs) == {
+        "first": "the engine asked for it",
         "second": "SystemExit: gone",
         "third": "no thread for this worker: can't start new thread",
     }
@@ -278,11 +284,11 @@ def test_stations_that_are_cut_off_before_they_speak_are_not_taken_for_workers_t
     cut: set[str] = set()
 
     class CutOff(ThreadRuntime):
-        def _welcome(self, name: str, connection: socket.socket) -> bool:
+        def accept_node_agent(self, name: str, connection: socket.socket) -> bool:
             if len(cut) < 5:
                 cut.add(name)
                 connection.shutdown(socket.SHUT_RDWR)
-            return super()._welcome(name, connection)
+            return super().accept_node_agent(name, connection)
 
     response = Runners.sync_run("x", behaviours.echo, RunConfig(cls=CutOff, worker_num=1, max_retries=10))
     assert (response.answer, response.attempts, len(cut)) == ("x", 6, 5)
@@ -290,11 +296,10 @@ def test_stations_that_are_cut_off_before_they_speak_are_not_taken_for_workers_t
 
 def test_stations_whose_workers_cannot_start_are_an_error() -> None:
     class NoPython(ThreadRuntime):
-        def _posting(self, name: str, host: str, port: int) -> orders.Posting:
-            posting = super()._posting(name, host, port)
-            assert posting.surroundings is not None
-            broken = posting.surroundings.environment | {"PYTHONHOME": "/nowhere"}
-            return posting._replace(surroundings=posting.surroundings._replace(environment=broken))
+        def node_agent_spec(self, name: str, host: str, port: int) -> NodeAgentSpec:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("PYTHONHOME", "/nowhere")
+                return super().node_agent_spec(name, host, port)
 
     with pytest.raises(EngineFailed, match="before they are ready"):
         Runners.sync_run("x", behaviours.echo, RunConfig(cls=NoPython, worker_num=1, max_retries=10))
@@ -326,7 +331,7 @@ UNREACHABLE = [
     ("ray", {}, {"RAY_ADDRESS": "local"}, "would start one"),
     ("spark", {"master": "spark://127.0.0.1:1"}, {}, "does not answer"),
     ("spark", {}, {"SPARK_MASTER": "spark://127.0.0.1:1"}, "does not answer"),
-    ("spark", {}, {"SPARK_MASTER": ""}, "not named"),
+    ("spark", {}, {"SPARK_MASTER": ""}, "not set"),
     ("spark", {"master": "local[2]"}, {}, "needs a cluster"),
 ]
 
