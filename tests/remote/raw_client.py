@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from paragent.remote.protocol import CLASS, NEW
-from paragent.remote.reliable_stream import Conversation
+from paragent.remote.protocol import CreateAgent, DefineClass
+from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.values import encode_argument
 from paragent.transport.auth import load_token
 from paragent.transport.client import ClientStream, connect
@@ -33,42 +33,47 @@ class RawClient:
     """A client with an agent (number 1) that knows no window and reads when it is told to."""
 
     def __init__(
-        self, address: Address, *, says_data: bool = False, data_only: bool = False, agent: type = Worker
+        self, address: Address, *, writes_data: bool = False, data_only: bool = False, agent: type = Worker
     ) -> None:
-        self._conversation = Conversation(1 << 30, hears_data=data_only)
-        self._conversation.says_data = says_data
+        self._frames = ReliableStream(1 << 30, reads_data=data_only)
+        self._frames.writes_data = writes_data
         hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False, "data_only": data_only}
         self.stream: ClientStream
         self.stream, _ = run(connect(address, "agents", load_token(), None, hello, 10.0), 20.0)
         cls, _, _ = encode_argument(agent, "a class")
         name = agent.__name__
-        self.say([(CLASS, 1, agent.__module__, name, None if says_data else cls), (NEW, 1, 1, "init", ("raw",), None)])
+        self.say(
+            [
+                DefineClass(1, agent.__module__, name, None if writes_data else cls),
+                CreateAgent(1, 1, "init", ("raw",), None),
+            ]
+        )
 
     def say(self, items: list[Any], attachments: list[bytes] | None = None) -> None:
         async def write() -> None:
-            for message in self._conversation.say(items, attachments or []):
+            for message in self._frames.next_frame(items, attachments or []):
                 await self.stream.write(message)
 
         run(write(), 20.0)
 
-    def read(self, count: int) -> list[tuple[Any, ...]]:
+    def read(self, count: int) -> list[Any]:
         """Return so many answers, acknowledging as a client does."""
-        answers: list[tuple[Any, ...]] = []
+        answers: list[Any] = []
 
         async def hear() -> None:
             while len(answers) < count:
-                heard = self._conversation.hear(await self.stream.read())
+                heard = self._frames.receive(await self.stream.read())
                 if heard is not None:
                     answers.extend(heard[1])
-                    for message in self._conversation.say([]):
+                    for message in self._frames.next_frame([]):
                         await self.stream.write(message)
 
         run(hear(), 60.0)
         return answers
 
-    def ask(self, *item: Any) -> tuple[Any, ...]:
-        """Say one item and return its answer."""
-        self.say([item])
+    def ask(self, kind: Any, *fields: Any) -> Any:
+        """Send one message and return its answer."""
+        self.say([kind(*fields)])
         return self.read(1)[0]
 
     def close(self) -> None:

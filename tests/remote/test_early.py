@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from paragent.remote.protocol import CALL, CLASS, NEW, PUSH, RESULT
+from paragent.remote.protocol import CallMethod, CallResult, CreateAgent, DefineClass, PushValue
 from paragent.remote.server.dispatcher import Host
 from paragent.remote.server.policy import Policy
 from paragent.remote.values import encode_argument
@@ -15,9 +15,9 @@ from tests.remote.crew import Worker
 _OWNER, _OTHER = "a" * 32, "b" * 32
 
 
-def _introduction() -> tuple[Any, ...]:
+def _introduction() -> DefineClass:
     cls, _, _ = encode_argument(Worker, "the class")
-    return CLASS, 1, Worker.__module__, Worker.__qualname__, cls
+    return DefineClass(1, Worker.__module__, Worker.__qualname__, cls)
 
 
 async def _answer(*said: tuple[str, list[Any]]) -> list[Any]:
@@ -35,14 +35,14 @@ async def _answer(*said: tuple[str, list[Any]]) -> list[Any]:
 
 
 def test_a_call_that_comes_before_its_agent_waits_until_the_agent_is_made() -> None:
-    call = (CALL, 1, (_OWNER, 1), "add", (1,))
-    new = (NEW, 1, 1, "init", ("late",), None)
+    call = CallMethod(1, (_OWNER, 1), "add", (1,))
+    new = CreateAgent(1, 1, "init", ("late",), None)
     answer = _answer((_OTHER, [call]), (_OWNER, [_introduction(), new]))
-    assert asyncio.run(answer) == [(RESULT, 1, 2)]
+    assert asyncio.run(answer) == [CallResult(1, 2)]
 
 
 def test_a_call_waits_for_an_agent_whose_constructor_waits_for_an_argument() -> None:
-    call = (CALL, 1, (_OWNER, 1), "add", (1,))
-    new = (NEW, 1, 1, "init", (("v", 7),), None)
-    answer = _answer((_OWNER, [_introduction(), new]), (_OTHER, [call]), (_OWNER, [(PUSH, 7, RESULT, "late")]))
-    assert asyncio.run(answer) == [(RESULT, 1, 2)]
+    call = CallMethod(1, (_OWNER, 1), "add", (1,))
+    new = CreateAgent(1, 1, "init", (("v", 7),), None)
+    answer = _answer((_OWNER, [_introduction(), new]), (_OTHER, [call]), (_OWNER, [PushValue(7, False, "late")]))
+    assert asyncio.run(answer) == [CallResult(1, 2)]

@@ -16,7 +16,16 @@ from paragent import LimitExceeded, ParagentError, RpcAgentServerLauncher
 from paragent._internal.threads import fatal
 from paragent.errors import InfrastructureError, ProtocolError
 from paragent.remote.client.links import link_to
-from paragent.remote.protocol import CALL, CLASS, HELD, NEW, RESULT, STOP, encode
+from paragent.remote.protocol import (
+    CallMethod,
+    CallResult,
+    CancelCall,
+    CreateAgent,
+    DefineClass,
+    ResultHeld,
+    StopAgent,
+    encode,
+)
 from paragent.remote.server.actors import Interruption
 from paragent.remote.server.dispatcher import Host
 from paragent.remote.server.policy import Policy
@@ -188,7 +197,7 @@ def test_a_client_that_cannot_write_fails_what_waits(own_server: RpcAgentServerL
     agent: Any = Worker("a", to_dist={"host": own_server.host, "port": own_server.port})
     assert agent.add(1).result(20) == 2
     waiting = agent.nap(60)
-    agent._link.post(("c", _Broken()))
+    agent._link.post(CancelCall(_Broken()))  # type: ignore[arg-type]
     with pytest.raises(InfrastructureError):
         waiting.result(20)
 
@@ -196,6 +205,7 @@ def test_a_client_that_cannot_write_fails_what_waits(own_server: RpcAgentServerL
 def test_a_server_that_cannot_write_to_a_client_ends_its_session_alone() -> None:
     program = """
         from paragent import InfrastructureError, RpcAgentServerLauncher
+        from paragent.remote.protocol import CallResult
         from tests.remote.crew import Worker
         with RpcAgentServerLauncher(port=0) as launcher:
             agent = Worker("a", to_dist={"host": launcher.host, "port": launcher.port})
@@ -203,9 +213,9 @@ def test_a_server_that_cannot_write_to_a_client_ends_its_session_alone() -> None
             waiting = agent.nap(60)
             quick = Worker("c", to_dist={"host": launcher.host, "port": launcher.port})
             session = next(iter(launcher._server[0].sessions.values()))
-            session.tell(1000, "r", {lambda: 1})  # one outcome that cannot be encoded becomes an error
+            session.tell(1000, CallResult, {lambda: 1})  # one outcome that cannot be encoded becomes an error
             assert quick.add(1).result(20) == 2
-            session._conversation.say = lambda *_: 1 / 0
+            session._frames.next_frame = lambda *_: 1 / 0
             quick.add(1)
             assert isinstance(waiting.exception(20), InfrastructureError)
             second = Worker("b", to_dist={"host": launcher.host, "port": launcher.port})
@@ -294,8 +304,8 @@ def _host(accept_code: bool = True) -> Host:
     return Host(policy, limits, asyncio.get_running_loop(), lambda: None)
 
 
-def _introduction() -> tuple[Any, ...]:
-    return CLASS, 1, Worker.__module__, Worker.__qualname__, encode_argument(Worker, "the class")[0]
+def _introduction() -> DefineClass:
+    return DefineClass(1, Worker.__module__, Worker.__qualname__, encode_argument(Worker, "the class")[0])
 
 
 def test_late_bytes_of_a_stale_connection_do_not_feed_the_new_one() -> None:
@@ -303,9 +313,9 @@ def test_late_bytes_of_a_stale_connection_do_not_feed_the_new_one() -> None:
 
     async def program() -> None:
         service = AgentService(_host(), 10.0, 1 << 20)
-        new = (NEW, 1, 1, "init", ("agent",), None)
+        new = CreateAgent(1, 1, "init", ("agent",), None)
         large = ("b", 0)
-        call = ("C", 1, 1, "size", (large,), None, 0, None)
+        call = CallMethod(1, 1, "size", (large,))
         payload = encode_argument(bytes(range(256)) * 2048, "it")[0][1]
         messages = encode(1, 0, [_introduction(), new, call], [payload])
         assert len(messages) == 2
@@ -345,16 +355,16 @@ def test_stopping_an_agent_does_not_look_at_the_calls_of_others() -> None:
         host = _host()
         session, _ = host.open_session("a" * 32)
         agents = range(1, 51)
-        host.handle(session, [_introduction(), *[(NEW, n, 1, "init", (), None) for n in agents]], [])
-        host.handle(session, [(CALL, n, n, "nap", (60,)) for n in agents], [])
-        host.handle(session, [(CALL, 100, 7, "together", (60,))], [])
+        host.handle(session, [_introduction(), *[CreateAgent(n, 1, "init", (), None) for n in agents]], [])
+        host.handle(session, [CallMethod(n, n, "nap", (60,)) for n in agents], [])
+        host.handle(session, [CallMethod(100, 7, "together", (60,))], [])
         while any(agent.methods is None for agent in session.agents.values()):
             await asyncio.sleep(0.01)
         session.active = Unscanned(session.active)
-        host.handle(session, [(STOP, 101, 7)], [])
+        host.handle(session, [StopAgent(101, 7)], [])
         told: list[Any] = []
         async with asyncio.timeout(20):
-            while {item[1] for item in told} != {7, 100, 101}:
+            while {message.number for message in told} != {7, 100, 101}:
                 await asyncio.sleep(0.01)
                 told += session._take()[0]
         assert len(session.active) == len(agents) - 1
@@ -367,13 +377,13 @@ def test_calls_whose_tasks_are_cancelled_by_somebody_else_are_answered() -> None
     async def program() -> None:
         host = _host()
         session, _ = host.open_session("a" * 32)
-        introduction = CLASS, 1, Hazard.__module__, Hazard.__qualname__, encode_argument(Hazard, "the class")[0]
+        introduction = DefineClass(1, Hazard.__module__, Hazard.__qualname__, encode_argument(Hazard, "the class")[0])
         agents = range(1, 21)
-        host.handle(session, [introduction, *[(NEW, n, 1, "init", (), None) for n in agents]], [])
+        host.handle(session, [introduction, *[CreateAgent(n, 1, "init", (), None) for n in agents]], [])
         while any(agent.methods is None for agent in session.agents.values()):
             await asyncio.sleep(0.01)
         host.handle(
-            session, [(CALL, n, n, "cancel_everything" if n < 3 else "nap", (60,)[: n > 2]) for n in agents], []
+            session, [CallMethod(n, n, "cancel_everything" if n < 3 else "nap", (60,)[: n > 2]) for n in agents], []
         )
         told: list[Any] = []
         async with asyncio.timeout(20):
@@ -401,9 +411,9 @@ def test_a_call_that_is_interrupted_after_its_result_has_one_outcome(
 ) -> None:
     tell = Session.tell
 
-    def interrupted(self: Session, call: Any, kind: str, value: Any) -> None:
+    def interrupted(self: Session, call: Any, kind: Any, value: Any) -> None:
         tell(self, call, kind, value)
-        if kind == RESULT and call.name == method:
+        if kind is CallResult and call.name == method:
             raise Interruption
 
     monkeypatch.setattr(Session, "tell", interrupted)
@@ -411,15 +421,15 @@ def test_a_call_that_is_interrupted_after_its_result_has_one_outcome(
     async def program() -> None:
         host = _host()
         session, _ = host.open_session("a" * 32)
-        host.handle(session, [_introduction(), (NEW, 1, 1, "init", (), None)], [])
-        host.handle(session, [(CALL, 2, 1, method, (argument,)), (CALL, 3, 1, "size", ("x",))], [])
+        host.handle(session, [_introduction(), CreateAgent(1, 1, "init", (), None)], [])
+        host.handle(session, [CallMethod(2, 1, method, (argument,)), CallMethod(3, 1, "size", ("x",))], [])
         told: list[Any] = []
         async with asyncio.timeout(20):
-            while not any(item[1] == 3 for item in told):
+            while not any(message.number == 3 for message in told):
                 await asyncio.sleep(0.01)
                 told += session._take()[0]
-        [outcome] = [item for item in told if item[1] == 2]
-        assert outcome[0] == (HELD if method == "make" else RESULT)
+        [outcome] = [message for message in told if message.number == 2]
+        assert type(outcome) is (ResultHeld if method == "make" else CallResult)
         session.release(2)
         assert session.kept._bytes == 0
         assert session.load == 0
@@ -439,19 +449,19 @@ def test_async_calls_are_refused_while_there_are_no_file_descriptors_for_a_loop(
     async def program() -> None:
         host = _host()
         session, _ = host.open_session("a" * 32)
-        host.handle(session, [_introduction(), (NEW, 1, 1, "init", (), None)], [])
+        host.handle(session, [_introduction(), CreateAgent(1, 1, "init", (), None)], [])
         told: list[Any] = []
         async with asyncio.timeout(20):
             with monkeypatch.context() as patch:
                 patch.setattr("paragent.remote.server.executor.CrowdLoop", no_descriptors)
-                host.handle(session, [(CALL, 2, 1, "sleep", (0.05,)), (CALL, 3, 1, "nap", (0,))], [])
-                while not any(item[1] == 3 for item in told):
+                host.handle(session, [CallMethod(2, 1, "sleep", (0.05,)), CallMethod(3, 1, "nap", (0,))], [])
+                while not any(message.number == 3 for message in told):
                     await asyncio.sleep(0.01)
                     told += session._take()[0]
-            [refused] = [item for item in told if item[1] == 3]
-            assert isinstance(decode_error(refused[2]), LimitExceeded)
-            host.handle(session, [(CALL, 4, 1, "nap", (0,))], [])
-            while not any(item[:2] == (RESULT, 4) for item in told):
+            [refused] = [message for message in told if message.number == 3]
+            assert isinstance(decode_error(refused.value), LimitExceeded)
+            host.handle(session, [CallMethod(4, 1, "nap", (0,))], [])
+            while not any(type(message) is CallResult and message.number == 4 for message in told):
                 await asyncio.sleep(0.01)
                 told += session._take()[0]
         host.close()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import LimitExceeded, Limits, ProtocolError, RemoteStream, RpcAgentServerLauncher, ServerLost
-from paragent.remote.protocol import CALL, CALL_MORE, ERROR, READ, RESULT
-from paragent.remote.reliable_stream import Conversation
+from paragent.remote.protocol import CallError, CallMethod, CallResult, Goodbye, ReadAttribute
+from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.values import decode_error
 from paragent.transport.auth import load_token
 from paragent.transport.client import connect
@@ -57,7 +57,7 @@ def test_results_that_nobody_reads_do_not_pile_up(launch: Any, eventually: Any) 
     before = info(watching)
     reader = RawClient(server.address)
     calls, size = 300, 200_000
-    reader.say([(CALL, number, 1, "make", (size,)) for number in range(1, calls + 1)])
+    reader.say([CallMethod(number, 1, "make", (size,)) for number in range(1, calls + 1)])
     eventually(lambda: info(watching)["results_waiting_bytes"] > 4 << 20)
     time.sleep(0.3)
     stuck = info(watching)
@@ -65,7 +65,9 @@ def test_results_that_nobody_reads_do_not_pile_up(launch: Any, eventually: Any) 
     assert stuck["calls_served"] - before["calls_served"] < calls
     assert watching.add(1).result(10) == 2, "other clients do not notice"
     answers = reader.read(calls)
-    assert [(kind, number) for kind, number, *_ in answers] == [(RESULT, number) for number in range(1, calls + 1)]
+    assert [(type(answer), answer.number) for answer in answers] == [
+        (CallResult, number) for number in range(1, calls + 1)
+    ]
     eventually(lambda: info(watching)["results_waiting_bytes"] == 0)
     reader.close()
 
@@ -73,15 +75,15 @@ def test_results_that_nobody_reads_do_not_pile_up(launch: Any, eventually: Any) 
 def test_a_client_that_ignores_the_window_is_refused(launch: Any, mark: Path) -> None:
     server = launch(window_bytes=1 << 20)
     rude = RawClient(server.address)
-    rude.say([(CALL, 1, 1, "block_until", (str(mark),))])
+    rude.say([CallMethod(1, 1, "block_until", (str(mark),))])
     for number in range(2, 42):
-        rude.say([(CALL, number, 1, "size", ("x" * 100_000,))])
+        rude.say([CallMethod(number, 1, "size", ("x" * 100_000,))])
     refused = rude.read(19)  # the 2 MiB are used up by 21 of the 40
-    assert {kind for kind, *_ in refused} == {ERROR}
-    assert all(isinstance(decode_error(value), LimitExceeded) for *_, value in refused)
+    assert {type(answer) for answer in refused} == {CallError}
+    assert all(isinstance(decode_error(answer.value), LimitExceeded) for answer in refused)
     mark.touch()
     answers = rude.read(22)
-    assert {kind for kind, *_ in answers} == {RESULT}, "what came before that is carried out"
+    assert {type(answer) for answer in answers} == {CallResult}, "what came before that is carried out"
     assert at(server).add(1).result(10) == 2
     rude.close()
 
@@ -106,17 +108,17 @@ def test_results_that_are_kept_have_a_limit(launch: Any, eventually: Any) -> Non
 
 
 def test_what_is_kept_for_repetition_has_a_limit() -> None:
-    here, there = Conversation(1 << 30), Conversation(1 << 30)
-    frames = [here.say([("x",)], [bytes(16 << 20)]) for _ in range(4)]
-    assert here.choked
+    here, there = ReliableStream(1 << 30), ReliableStream(1 << 30)
+    frames = [here.next_frame([Goodbye()], [bytes(16 << 20)]) for _ in range(4)]
+    assert here.window_full
     for frame in frames:
         for message in frame:
-            there.hear(message)
-    (acknowledgement,) = there.say([])
-    heard = here.hear(acknowledgement)
+            there.receive(message)
+    (acknowledgement,) = there.next_frame([])
+    heard = here.receive(acknowledgement)
     assert heard is not None
-    here.forget(heard[0])
-    assert not here.choked
+    here.drop_acknowledged(heard[0])
+    assert not here.window_full
 
 
 def test_deep_arguments_are_refused_by_every_server(worker: Any) -> None:
@@ -133,23 +135,23 @@ def test_a_frame_cannot_smuggle_what_is_not_packed(launch: Any) -> None:
     server = launch()
     rude = RawClient(server.address)
     for number, argument in enumerate(([[1]], ("m", "a", [[1]], "user", "id", "now")), 1):
-        rude.say([(CALL, number, 1, "echo", (argument,))])
-        ((kind, _, value),) = rude.read(1)
-        assert kind == ERROR
-        assert isinstance(decode_error(value), ProtocolError)
+        rude.say([CallMethod(number, 1, "echo", (argument,))])
+        (answer,) = rude.read(1)
+        assert type(answer) is CallError
+        assert isinstance(decode_error(answer.value), ProtocolError)
     rude.close()
 
 
 def test_names_that_are_not_public_cannot_be_called(launch: Any) -> None:
     rude = RawClient(launch().address)
     names = ["__init__", "__del__", "_private", "?log", "?__dict__"]
-    rude.say([(CALL, 1 + at, 1, name, ()) for at, name in enumerate(names)])
-    rude.say([(CALL_MORE, 11 + at, 1, name, (), None, 0, None) for at, name in enumerate(names)])
-    rude.say([(READ, 21, 1, "__dict__"), (CALL, 22, 1, "add", (1,))])
-    answers = {number: (kind, value) for kind, number, value in rude.read(12)}
-    assert answers.pop(22) == (RESULT, 2), "its agent is still there"
-    assert {kind for kind, _ in answers.values()} == {ERROR}
-    assert all(isinstance(decode_error(value), AttributeError) for _, value in answers.values())
+    rude.say([CallMethod(1 + at, 1, name, ()) for at, name in enumerate(names)])
+    rude.say([CallMethod(11 + at, 1, name, (), None, 0, None) for at, name in enumerate(names)])
+    rude.say([ReadAttribute(21, 1, "__dict__"), CallMethod(22, 1, "add", (1,))])
+    answers = {answer.number: answer for answer in rude.read(12)}
+    assert answers.pop(22) == CallResult(22, 2), "its agent is still there"
+    assert {type(answer) for answer in answers.values()} == {CallError}
+    assert all(isinstance(decode_error(answer.value), AttributeError) for answer in answers.values())
     rude.close()
 
 

@@ -24,8 +24,18 @@ from paragent import AccessDenied, LimitExceeded, Msg, ProtocolError, RpcAgentSe
 from paragent.errors import ParagentError, RemoteError
 from paragent.messages import ActionModel
 from paragent.remote.data import _LEAVES, _READERS, dump, load
-from paragent.remote.protocol import CALL, CALL_MORE, CLASS, ERROR, FETCH, HELD, NEW, READ, RESULT, encode
-from paragent.remote.reliable_stream import Conversation
+from paragent.remote.protocol import (
+    CallError,
+    CallMethod,
+    CallResult,
+    CreateAgent,
+    DefineClass,
+    FetchResult,
+    ReadAttribute,
+    ResultHeld,
+    encode,
+)
+from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.restricted import error_from
 from paragent.remote.values import decode_error
 from paragent.transport import Address, load_token
@@ -44,8 +54,8 @@ if TYPE_CHECKING:
 class EvilService:
     """An agent server that answers a fetch with whatever it is told to, in frames of both kinds."""
 
-    def __init__(self, answer: Callable[[int], list[Any]], *, says_data: bool) -> None:
-        self._answer, self._says_data = answer, says_data
+    def __init__(self, answer: Callable[[int], list[Any]], *, writes_data: bool) -> None:
+        self._answer, self._writes_data = answer, writes_data
         self.visits = 0
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -54,20 +64,15 @@ class EvilService:
         return welcome | {"accepts_code": True, "peer_tls": False}, None
 
     async def serve(self, stream: ServerStream, admitted: Any) -> None:
-        conversation = Conversation(1 << 30)
+        conversation = ReliableStream(1 << 30)
         while True:
-            heard = conversation.hear(await stream.read())
+            heard = conversation.receive(await stream.read())
             for item in heard[1] if heard is not None else ():
-                if item[0] != FETCH:
+                if type(item) is not FetchResult:
                     continue
-                answer = self._answer(item[1])
-                messages = (
-                    [pickle.dumps((1, 0, (), answer))]
-                    if not self._says_data
-                    else encode(1, 0, answer, (), as_data=True)
-                )
-                for message in messages:
-                    await stream.write(message)
+                answer = self._answer(item.number)
+                for part in encode(1, 0, answer, (), as_data=self._writes_data):
+                    await stream.write(part)
 
 
 @pytest.fixture
@@ -75,8 +80,8 @@ def evil() -> Iterator[Callable[..., tuple[Address, EvilService]]]:
     """Starts hostile agent servers; whoever has the token can."""
     servers = []
 
-    def start(answer: Callable[[int], list[Any]], *, says_data: bool = False) -> tuple[Address, EvilService]:
-        service = EvilService(answer, says_data=says_data)
+    def start(answer: Callable[[int], list[Any]], *, writes_data: bool = False) -> tuple[Address, EvilService]:
+        service = EvilService(answer, writes_data=writes_data)
         server = RpcServer(Address("localhost", 0), {"agents": service}, load_token())
         servers.append(server)
         return Address("localhost", run(server.start(), 10.0)), service
@@ -99,7 +104,7 @@ def restricted() -> Iterator[RpcAgentServerLauncher]:
 def attacker(restricted: RpcAgentServerLauncher) -> Iterator[RawClient]:
     """A client with the token and an agent, which must be as well afterwards as any other."""
     before = at(restricted).pid().result(10)
-    client = RawClient(restricted.address, says_data=True)
+    client = RawClient(restricted.address, writes_data=True)
     yield client
     client.close()
     assert at(restricted).pid().result(10) == before, "the server goes on"
@@ -109,9 +114,9 @@ def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any, **kwargs: 
     return cls(*args, **kwargs, to_dist={"host": server.host, "port": server.port})
 
 
-def error_in(answer: tuple[Any, ...]) -> BaseException:
-    assert answer[0] == ERROR
-    return decode_error(answer[2])
+def error_in(answer: Any) -> BaseException:
+    assert type(answer) is CallError
+    return decode_error(answer.value)
 
 
 # --- an agent that lives elsewhere ---------------------------------------------------------------------------------------
@@ -120,18 +125,18 @@ def error_in(answer: tuple[Any, ...]) -> BaseException:
 def test_a_constructor_cannot_make_a_proxy_inside_the_server(
     attacker: RawClient, evil: Any, mark: Path, tmp_path: Path
 ) -> None:
-    address, service = evil(lambda number: [(RESULT, number, ("p", pickle.dumps(Bomb(mark))))])
+    address, service = evil(lambda number: [CallResult(number, ("p", pickle.dumps(Bomb(mark))))])
     elsewhere = {"host": address.host, "port": address.port}
-    attacker.say([(CLASS, 2, Team.__module__, "Team", None)])
+    attacker.say([DefineClass(2, Team.__module__, "Team", None)])
     attempts = [
-        (NEW, 2, 1, "init", (), {"to_dist": ("d", dump(elsewhere))}),
-        (NEW, 3, 1, "init", (), {"to_dist": True}),
-        (NEW, 4, 2, "init", (("d", dump([{"to_dist": elsewhere}])),), None),
-        (NEW, 5, 2, "init", (("d", dump([OrderedDict(to_dist=elsewhere)])),), None),
+        CreateAgent(2, 1, "init", (), {"to_dist": ("d", dump(elsewhere))}),
+        CreateAgent(3, 1, "init", (), {"to_dist": True}),
+        CreateAgent(4, 2, "init", (("d", dump([{"to_dist": elsewhere}])),), None),
+        CreateAgent(5, 2, "init", (("d", dump([OrderedDict(to_dist=elsewhere)])),), None),
     ]
     for attempt in attempts:
         attacker.say([attempt])
-        refusal = error_in(attacker.ask(CALL, attempt[1], attempt[1], "echo", (1,)))
+        refusal = error_in(attacker.ask(CallMethod, attempt.agent, attempt.agent, "echo", (1,)))
         assert isinstance(refusal, AccessDenied), refusal
         assert "to_dist" in str(refusal)
     assert service.visits == 0
@@ -140,38 +145,38 @@ def test_a_constructor_cannot_make_a_proxy_inside_the_server(
 
 def test_servers_that_accept_code_also_make_agents_only_where_they_are(server: RpcAgentServerLauncher) -> None:
     client = RawClient(server.address)
-    client.say([(NEW, 2, 1, "init", (), {"to_dist": True})])
-    assert isinstance(error_in(client.ask(CALL, 1, 2, "echo", (1,))), AccessDenied)
+    client.say([CreateAgent(2, 1, "init", (), {"to_dist": True})])
+    assert isinstance(error_in(client.ask(CallMethod, 1, 2, "echo", (1,))), AccessDenied)
     client.close()
 
 
-@pytest.mark.parametrize("says_data", [False, True])
+@pytest.mark.parametrize("writes_data", [False, True])
 @pytest.mark.parametrize("kind", ["pickle", "message", "error", "described", "kept", "deep", "with code"])
 def test_nothing_that_comes_from_an_address_of_a_client_is_unpickled(
-    attacker: RawClient, evil: Any, mark: Path, kind: str, says_data: bool
+    attacker: RawClient, evil: Any, mark: Path, kind: str, writes_data: bool
 ) -> None:
     bomb = pickle.dumps(Bomb(mark))
     deep: Any = ()
-    for _ in range(8 if says_data else 100_000):
+    for _ in range(8 if writes_data else 100_000):
         deep = (deep,)
     answers: dict[str, Callable[[int], Any]] = {
-        "pickle": lambda number: (RESULT, number, ("p", bomb)),
-        "message": lambda number: (RESULT, number, ("M", bomb)),
-        "error": lambda number: (ERROR, number, ("p", bomb)),
-        "described": lambda number: (ERROR, number, ("x", "SystemExit", "bye", "")),
-        "kept": lambda number: (HELD, number, 1),
-        "deep": lambda number: (RESULT, number, {deep: 1}),
-        "with code": lambda number: (RESULT, number, ("p", bomb, {"digest": bomb})),
+        "pickle": lambda number: CallResult(number, ("p", bomb)),
+        "message": lambda number: CallResult(number, ("M", bomb)),
+        "error": lambda number: CallError(number, ("p", bomb)),
+        "described": lambda number: CallError(number, ("x", "SystemExit", "bye", "")),
+        "kept": lambda number: ResultHeld(number, 1),
+        "deep": lambda number: CallResult(number, {deep: 1}),
+        "with code": lambda number: CallResult(number, ("p", bomb, {"digest": bomb})),
     }
-    if kind == "deep" and not says_data:
+    if kind == "deep" and not writes_data:
         head = b"\x80\x04(K\x01K\x00)]}" + b")" + b"\x85" * 3_000_000 + b"K\x01satu."
         address, service = evil(lambda number: [])
         service._answer = lambda number: []
         service.serve = _saying(head)
     else:
-        address, service = evil(lambda number: [answers[kind](number)], says_data=says_data)
+        address, service = evil(lambda number: [answers[kind](number)], writes_data=writes_data)
     reference = ("r", tuple(address), "0" * 32, 1, None)
-    answer = attacker.ask(CALL, 1, 1, "echo", (reference,))
+    answer = attacker.ask(CallMethod, 1, 1, "echo", (reference,))
     assert isinstance(error_in(answer), ParagentError)
     assert service.visits == 1, "it was asked"
     assert not mark.exists(), "and what it said was not loaded"
@@ -203,7 +208,7 @@ def _saying(head: bytes) -> Any:
     ],
 )
 def test_references_that_lead_nowhere_are_refused(attacker: RawClient, reference: Any) -> None:
-    attacker.say([(CALL, 1, 1, "echo", (reference,))])
+    attacker.say([CallMethod(1, 1, "echo", (reference,))])
     with pytest.raises(ProtocolError):
         attacker.read(1)
 
@@ -212,18 +217,19 @@ def test_references_that_lead_nowhere_are_refused(attacker: RawClient, reference
 def test_calls_with_deadlines_or_credit_that_are_none_end_the_client_alone(
     attacker: RawClient, credit: Any, seconds: Any
 ) -> None:
-    attacker.say([(CALL_MORE, 1, 1, "nap", (60,), None, credit, seconds)])
+    attacker.say([CallMethod(1, 1, "nap", (60,), None, credit, seconds)])
     with pytest.raises(ProtocolError):
         attacker.read(1)
 
 
 def test_errors_of_a_client_are_not_handed_to_others_as_pickles(attacker: RawClient, mark: Path) -> None:
     bomb = ("p", pickle.dumps((Bomb(mark), "")))
-    attacker.say([(NEW, 2, 1, "init", (("f", bomb),), None)])
-    for number, item in enumerate(((CALL, 1, 2, "echo", (1,)), (CALL, 2, 1, "echo", (("f", bomb),)))):
-        assert isinstance(error_in(attacker.ask(*item)), ProtocolError), number
+    attacker.say([CreateAgent(2, 1, "init", (("f", bomb),), None)])
+    for number, item in enumerate((CallMethod(1, 2, "echo", (1,)), CallMethod(2, 1, "echo", (("f", bomb),)))):
+        attacker.say([item])
+        assert isinstance(error_in(attacker.read(1)[0]), ProtocolError), number
     described = ("f", ("x", "ValueError", "no number", "a traceback"))
-    error = error_in(attacker.ask(CALL, 3, 1, "echo", (described,)))
+    error = error_in(attacker.ask(CallMethod, 3, 1, "echo", (described,)))
     assert (type(error), str(error)) == (ValueError, "no number")
     assert not mark.exists()
 
@@ -245,15 +251,16 @@ def test_to_dist_is_not_a_method_of_an_agent(
     restricted: RpcAgentServerLauncher, server: RpcAgentServerLauncher, evil: Any, accepts_code: bool
 ) -> None:
     address, service = evil(lambda number: [])
-    client = RawClient((server if accepts_code else restricted).address, says_data=not accepts_code)
+    client = RawClient((server if accepts_code else restricted).address, writes_data=not accepts_code)
     for number, item in enumerate(
         (
-            (CALL, 1, 1, "to_dist", (address.host, address.port)),
-            (CALL_MORE, 2, 1, "to_dist", (address.host, address.port), None, 0, None),
-            (READ, 3, 1, "to_dist"),
+            CallMethod(1, 1, "to_dist", (address.host, address.port)),
+            CallMethod(2, 1, "to_dist", (address.host, address.port), seconds=9.0),
+            ReadAttribute(3, 1, "to_dist"),
         )
     ):
-        refusal = error_in(client.ask(*item))
+        client.say([item])
+        refusal = error_in(client.read(1)[0])
         assert isinstance(refusal, AttributeError), (number, refusal)
     assert service.visits == 0
     client.close()
@@ -261,8 +268,8 @@ def test_to_dist_is_not_a_method_of_an_agent(
 
 def test_a_method_is_called_and_not_read(attacker: RawClient) -> None:
     """A bound method would bring the whole state of its agent along."""
-    assert attacker.ask(READ, 1, 1, "count") == (RESULT, 1, 0)
-    assert isinstance(error_in(attacker.ask(READ, 2, 1, "reply")), AttributeError)
+    assert attacker.ask(ReadAttribute, 1, 1, "count") == CallResult(1, 0)
+    assert isinstance(error_in(attacker.ask(ReadAttribute, 2, 1, "reply")), AttributeError)
 
 
 def test_a_proxy_refuses_to_move_its_agent(restricted: RpcAgentServerLauncher) -> None:
@@ -278,9 +285,9 @@ def test_no_pickle_is_loaded(attacker: RawClient, mark: Path) -> None:
     vandal = b"\x80\x04\x8c\x11tests.remote.crew\x8c\x06Worker\x93}\x8c\x04name\x8c\x06stolensb."
     for number, data in enumerate((pickle.dumps(Bomb(mark)), vandal, pickle.dumps([1]), b"")):
         for tag in ("p", "M", "b", "q"):
-            refusal = error_in(attacker.ask(CALL, 10 * number + ord(tag) * 100, 1, "echo", ((tag, data),)))
+            refusal = error_in(attacker.ask(CallMethod, 10 * number + ord(tag) * 100, 1, "echo", ((tag, data),)))
             assert isinstance(refusal, AccessDenied | ProtocolError), refusal
-    assert attacker.ask(READ, 7, 1, "name") == (RESULT, 7, "raw")
+    assert attacker.ask(ReadAttribute, 7, 1, "name") == CallResult(7, "raw")
     assert not mark.exists()
 
 
@@ -296,7 +303,7 @@ def test_frames_are_not_unpickled_either(restricted: RpcAgentServerLauncher, mar
         dump((1, 0, (), [("c", 1, 1, "echo", ({"a": [[[[[[[[[[]]]]]]]]]]},))])),
     ]
     for head in heads:
-        client = RawClient(restricted.address, says_data=True)
+        client = RawClient(restricted.address, writes_data=True)
         run(client.stream.write(head), 10.0)
         with pytest.raises(ParagentError):
             client.read(1)
@@ -365,10 +372,12 @@ HOSTILE = [
 
 
 def test_values_that_no_client_writes_are_refused(attacker: RawClient) -> None:
-    attacker.say([(CALL, number, 1, "size", (("d", data),)) for number, data in enumerate(HOSTILE, 1)])
-    for kind, number, value in attacker.read(len(HOSTILE)):
-        assert kind == ERROR, HOSTILE[number - 1][:80]
-        assert isinstance(decode_error(value), ProtocolError | LimitExceeded | AccessDenied), HOSTILE[number - 1][:80]
+    attacker.say([CallMethod(number, 1, "size", (("d", data),)) for number, data in enumerate(HOSTILE, 1)])
+    for answer in attacker.read(len(HOSTILE)):
+        assert type(answer) is CallError, HOSTILE[answer.number - 1][:80]
+        assert isinstance(decode_error(answer.value), ProtocolError | LimitExceeded | AccessDenied), HOSTILE[
+            answer.number - 1
+        ][:80]
 
 
 def test_nesting_is_counted_while_reading(attacker: RawClient) -> None:
@@ -376,7 +385,7 @@ def test_nesting_is_counted_while_reading(attacker: RawClient) -> None:
     for _ in range(300):
         deep = (deep,)
     for number, value in enumerate((deep, {deep: 1}, {"a": deep}, {deep}, Msg("a", deep))):
-        error = error_in(attacker.ask(CALL, number + 1, 1, "echo", (("d", dump(value)),)))
+        error = error_in(attacker.ask(CallMethod, number + 1, 1, "echo", (("d", dump(value)),)))
         assert isinstance(error, LimitExceeded), error
     assert load(dump([[[]]]), 3) == [[[]]]
     with pytest.raises(LimitExceeded):
@@ -553,14 +562,15 @@ def test_changed_values_and_frames_do_not_harm_a_server(restricted: RpcAgentServ
         "m": Msg("u", [Decimal("1.5"), Fraction(1, 3)]),
         "d": dt.date.max,
     }
-    client = RawClient(restricted.address, says_data=True)
+    client = RawClient(restricted.address, writes_data=True)
     count = 500
-    client.say([(CALL, n, 1, "echo", (("d", mutated(dump(value), chance)),)) for n in range(1, count + 1)])
+    client.say([CallMethod(n, 1, "echo", (("d", mutated(dump(value), chance)),)) for n in range(1, count + 1)])
     assert len(client.read(count)) == count
     client.close()
     for _ in range(40):
-        broken = RawClient(restricted.address, says_data=True)
-        frame = dump((2, 0, (), [(CALL, 1, 1, "echo", (("d", dump(value)),)), (READ, 2, 1, "name")]))
+        broken = RawClient(restricted.address, writes_data=True)
+        messages = [CallMethod(1, 1, "echo", (("d", dump(value)),)), ReadAttribute(2, 1, "name")]
+        (frame,) = encode(2, 0, messages, (), as_data=True)
         run(broken.stream.write(mutated(frame, chance)), 10.0)
         run(broken.stream.close(), 10.0)
     assert at(restricted).pid().result(10) == before

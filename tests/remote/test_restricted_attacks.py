@@ -26,8 +26,18 @@ from paragent import (
 from paragent._internal.threads import write_traceback
 from paragent.errors import ParagentError, RemoteError
 from paragent.remote.data import dump, load
-from paragent.remote.protocol import CALL, CALL_MORE, CLASS, CONTROL, ERROR, GRANT, NEW, PIN, READ, RESULT
-from paragent.remote.reliable_stream import Conversation
+from paragent.remote.protocol import (
+    CallError,
+    CallMethod,
+    CallResult,
+    CreateAgent,
+    DefineClass,
+    GrantCredit,
+    PinResult,
+    QueryServer,
+    ReadAttribute,
+)
+from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.restricted import error_from
 from paragent.remote.trust import parse_trusted, trusted_here
 from paragent.remote.values import decode_error
@@ -58,13 +68,13 @@ class EvilService:
         return welcome | {"accepts_code": True, "peer_tls": False}, None
 
     async def serve(self, stream: ServerStream, admitted: Any) -> None:
-        conversation = Conversation(1 << 30)
+        conversation = ReliableStream(1 << 30)
         while True:
-            heard = conversation.hear(await stream.read())
+            heard = conversation.receive(await stream.read())
             for item in heard[1] if heard is not None else ():
-                if item[0] in (CALL, CALL_MORE):
-                    answer = (RESULT, item[1], ("p", pickle.dumps(self._answer)))
-                    for message in conversation.say([answer]):
+                if type(item) is CallMethod:
+                    answer = CallResult(item.number, ("p", pickle.dumps(self._answer)))
+                    for message in conversation.next_frame([answer]):
                         await stream.write(message)
 
 
@@ -90,7 +100,7 @@ def restricted() -> Iterator[RpcAgentServerLauncher]:
 def attacker(restricted: RpcAgentServerLauncher) -> Iterator[RawClient]:
     """A client with the token and a `Spawner`; afterwards the server must be well."""
     before = at(restricted).pid().result(10)
-    client = RawClient(restricted.address, says_data=True, agent=Spawner)
+    client = RawClient(restricted.address, writes_data=True, agent=Spawner)
     yield client
     client.close()
     assert at(restricted).pid().result(10) == before, "the server goes on"
@@ -100,9 +110,9 @@ def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any, **kwargs: 
     return cls(*args, **kwargs, to_dist={"host": server.host, "port": server.port})
 
 
-def error_in(answer: tuple[Any, ...]) -> BaseException:
-    assert answer[0] == ERROR, answer
-    return decode_error(answer[2])
+def error_in(answer: Any) -> BaseException:
+    assert type(answer) is CallError, answer
+    return decode_error(answer.value)
 
 
 def data(thing: Any) -> tuple[str, bytes]:
@@ -128,7 +138,7 @@ def test_code_of_an_agent_cannot_be_made_to_use_an_address_of_a_client(
     address, service = evil
     pairs = [("to_dist", [("host", address.host), ("port", address.port)])]
     elsewhere = data([(pairs[0][0], dict(pairs[0][1]))])
-    refusal = error_in(attacker.ask(CALL, 1, 1, way, (elsewhere,)))
+    refusal = error_in(attacker.ask(CallMethod, 1, 1, way, (elsewhere,)))
     assert isinstance(refusal, AccessDenied), refusal
     assert "trusted_servers" in str(refusal)
     assert service.visits == 0
@@ -140,14 +150,14 @@ def test_nor_by_keyword_by_moving_or_by_a_result_of_its_own(
 ) -> None:
     address, service = evil
     where = {"host": address.host, "port": address.port}
-    refusal = error_in(attacker.ask(CALL_MORE, 1, 1, "spawn", (), {"to_dist": data(where)}, 0, None))
+    refusal = error_in(attacker.ask(CallMethod, 1, 1, "spawn", (), {"to_dist": data(where)}, 0, None))
     assert isinstance(refusal, AccessDenied), refusal
-    refusal = error_in(attacker.ask(CALL, 2, 1, "move", (address.host, address.port)))
+    refusal = error_in(attacker.ask(CallMethod, 2, 1, "move", (address.host, address.port)))
     assert isinstance(refusal, AccessDenied), refusal
-    attacker.say([("p", 3), (CALL, 3, 1, "as_dict", (data([("to_dist", where)]),))])
-    assert attacker.read(1)[0][0] == RESULT
+    attacker.say([PinResult(3), CallMethod(3, 1, "as_dict", (data([("to_dist", where)]),))])
+    assert type(attacker.read(1)[0]) is CallResult
     own = ("r", None, None, 3, None)
-    refusal = error_in(attacker.ask(CALL, 4, 1, "spawn_pairs", (own,)))
+    refusal = error_in(attacker.ask(CallMethod, 4, 1, "spawn_pairs", (own,)))
     assert isinstance(refusal, AccessDenied), refusal
     assert service.visits == 0
     assert not mark.exists()
@@ -159,9 +169,9 @@ def test_a_server_inside_a_program_limits_its_agents_and_not_the_program(
     address, service = evil
     where = [("to_dist", {"host": address.host, "port": address.port})]
     with RpcAgentServerLauncher(custom_agent_classes=[Spawner]) as launcher:
-        client = RawClient(launcher.address, says_data=True, agent=Spawner)
+        client = RawClient(launcher.address, writes_data=True, agent=Spawner)
         for number, way in enumerate(("spawn_pairs", "spawn_async", "spawn_to_thread", "spawn_in_child")):
-            refusal = error_in(client.ask(CALL, number + 1, 1, way, (data(where),)))
+            refusal = error_in(client.ask(CallMethod, number + 1, 1, way, (data(where),)))
             assert isinstance(refusal, AccessDenied), (way, refusal)
         client.close()
         assert at(server).add(1).result(10) == 2, "the program's own agents are its own business"
@@ -198,17 +208,17 @@ def test_an_integer_at_the_limit_does_not_end_the_server(restricted: RpcAgentSer
     """What one client has the server say concerns this client alone."""
     other = at(restricted)
     before = other.pid().result(10)
-    client = RawClient(restricted.address, says_data=True, data_only=True, agent=Spawner)
+    client = RawClient(restricted.address, writes_data=True, data_only=True, agent=Spawner)
     for number, bits in enumerate((262_120, 262_128, 262_140, 262_143, 262_144, 262_150)):
         text = json.dumps([["i", f"{1 << bits:x}"], []]).encode()
         packed = ("d", len(text).to_bytes(8, "big") + text)
-        outcome = client.ask(CALL, number + 1, 1, "square", (packed,))
-        assert outcome[0] == ERROR, bits
+        outcome = client.ask(CallMethod, number + 1, 1, "square", (packed,))
+        assert type(outcome) is CallError, bits
         if bits < 262_144:
-            error = error_from(outcome[2])
+            error = error_from(outcome.value)
             assert isinstance(error, RemoteError), bits
             assert error.error_type.endswith("Unserialisable"), bits
-    assert client.ask(CALL, 100, 1, "square", (3,)) == (RESULT, 100, 9), "the session goes on"
+    assert client.ask(CallMethod, 100, 1, "square", (3,)) == CallResult(100, 9), "the session goes on"
     client.close()
     assert other.pid().result(10) == before
 
@@ -222,36 +232,47 @@ _COLLIDING = [_M * number for number in range(1, 20_001)]
 @pytest.mark.parametrize(
     "item",
     [
-        (CALL, 3, 1, "echo", range(10**13)),
-        (CALL, 3, 1, "echo", [1]),
-        (CALL, 3, 1, "echo", "text"),
-        (CALL, 3, 1, "echo", ((),)),
-        (CALL, 3, 1, "echo", ({1, 2},)),
-        (CALL, 3, 1, ["echo"], ()),
-        (CALL, 3, (1, 2, 3), "echo", ()),
-        (CALL, _M, 1, "echo", ()),
-        (CALL, -1, 1, "echo", ()),
-        (CALL_MORE, 3, 1, "echo", (), {1: 2}, 0, None),
-        (CALL_MORE, 3, 1, "echo", (), [("a", 1)], 0, None),
-        (CALL_MORE, 3, 1, "echo", (), {"x": ()}, 0, None),
-        (CONTROL, 3, "running", range(10**13)),
-        (CONTROL, 3, "running", ["x"]),
-        (CONTROL, 3, "running", list(range(1 << 17))),
-        (CONTROL, 3, "list", {"limit": 1}),
-        (NEW, 2, 1, "init", range(10**13), None),
-        (GRANT, 3, 10**30),
-        (PIN, "x"),
-        ("unknown", 1),
+        (CallMethod, 3, 1, "echo", range(10**13)),
+        (CallMethod, 3, 1, "echo", [1]),
+        (CallMethod, 3, 1, "echo", "text"),
+        (CallMethod, 3, 1, "echo", ((),)),
+        (CallMethod, 3, 1, "echo", ({1, 2},)),
+        (CallMethod, 3, 1, ["echo"], ()),
+        (CallMethod, 3, (1, 2, 3), "echo", ()),
+        (CallMethod, _M, 1, "echo", ()),
+        (CallMethod, -1, 1, "echo", ()),
+        (CallMethod, 3, 1, "echo", (), {1: 2}, 0, None),
+        (CallMethod, 3, 1, "echo", (), [("a", 1)], 0, None),
+        (CallMethod, 3, 1, "echo", (), {"x": ()}, 0, None),
+        (QueryServer, 3, "running", range(10**13)),
+        (QueryServer, 3, "running", ["x"]),
+        (QueryServer, 3, "running", list(range(1 << 17))),
+        (QueryServer, 3, "list", {"limit": 1}),
+        (CreateAgent, 2, 1, "init", range(10**13), None),
+        (GrantCredit, 3, 10**30),
+        (PinResult, "x"),
+        (CallResult, 1, 2),
     ],
 )
 def test_items_of_the_wrong_shape_end_their_client_alone(attacker: RawClient, item: tuple[Any, ...]) -> None:
-    attacker.say([item])
+    kind, *fields = item
+    attacker.say([kind(*fields)])
+    with pytest.raises(ProtocolError):
+        attacker.read(1)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [("Unknown", [(1,)]), ("CancelCall", [(1, 2)]), ("CancelCall", (1,)), ("CancelCall", [1]), ("CancelCall", [])],
+)
+def test_malformed_batches_end_their_client_alone(attacker: RawClient, batch: Any) -> None:
+    run(attacker.stream.write(dump((2, 0, (), [batch]))), 20.0)
     with pytest.raises(ProtocolError):
         attacker.read(1)
 
 
 def test_a_frame_holds_no_sets_and_no_keys_but_texts(attacker: RawClient) -> None:
-    tree = ["t", 2, 0, ["t"], ["l", ["t", "c", 3, 1, "echo", ["t", ["s", *_COLLIDING]]]]]
+    tree = ["t", 2, 0, ["t"], ["l", ["t", "CallMethod", ["l", ["t", 3, 1, "echo", ["t", ["s", *_COLLIDING]]]]]]]
     text = json.dumps([tree, []]).encode()
     run(attacker.stream.write(len(text).to_bytes(8, "big") + text), 20.0)
     with pytest.raises(ProtocolError):
@@ -277,7 +298,7 @@ def _packed(tree: Any) -> tuple[str, bytes]:
     ids=["set", "frozenset", "dict", "Counter", "OrderedDict", "defaultdict", "tuples"],
 )
 def test_keys_with_one_hash_are_refused(attacker: RawClient, tree: Any) -> None:
-    assert isinstance(error_in(attacker.ask(CALL, 1, 1, "as_dict", (_packed(tree),))), LimitExceeded)
+    assert isinstance(error_in(attacker.ask(CallMethod, 1, 1, "as_dict", (_packed(tree),))), LimitExceeded)
 
 
 def test_sets_and_dicts_of_usual_keys_are_data_whatever_their_size() -> None:
@@ -293,7 +314,7 @@ def test_sets_and_dicts_of_usual_keys_are_data_whatever_their_size() -> None:
 def test_values_of_too_many_parts_are_refused_before_they_are_parsed(attacker: RawClient, part: str) -> None:
     text = ("[[" + f"{part}," * (1 << 22) + "0],[]]").encode()
     packed = len(text).to_bytes(8, "big") + text
-    attacker.say([(CALL, 1, 1, "as_dict", (("D", 0),))], [packed])
+    attacker.say([CallMethod(1, 1, "as_dict", (("D", 0),))], [packed])
     refusal = error_in(attacker.read(1)[0])
     assert isinstance(refusal, LimitExceeded), refusal
     assert "parts" in str(refusal)
@@ -306,19 +327,19 @@ def test_texts_of_many_commas_and_brackets_are_data() -> None:
 
 def test_the_text_of_a_value_is_limited(attacker: RawClient) -> None:
     text = b'["' + b" " * (64 << 20) + b'",[]]'
-    attacker.say([(CALL, 1, 1, "as_dict", (("D", 0),))], [len(text).to_bytes(8, "big") + text])
+    attacker.say([CallMethod(1, 1, "as_dict", (("D", 0),))], [len(text).to_bytes(8, "big") + text])
     assert isinstance(error_in(attacker.read(1)[0]), LimitExceeded)
 
 
 def test_heads_of_frames_and_empty_messages_are_limited(restricted: RpcAgentServerLauncher) -> None:
-    client = RawClient(restricted.address, says_data=True)
+    client = RawClient(restricted.address, writes_data=True)
     run(client.stream.write(dump((2, 0, (64 << 20) + 1, None))), 20.0)
     with pytest.raises(ParagentError, match="frame of"):
         client.read(1)
-    client = RawClient(restricted.address, says_data=True)
+    client = RawClient(restricted.address, writes_data=True)
     run(client.stream.write(dump((2, 0, (10,), []))), 20.0)
     run(client.stream.write(b""), 20.0)
-    with pytest.raises(ProtocolError, match="without content"):
+    with pytest.raises(ProtocolError, match="empty part"):
         client.read(1)
 
 
@@ -337,10 +358,10 @@ def test_a_client_cannot_have_the_server_connect_everywhere(restricted: RpcAgent
         for _ in range(150):  # they accept connections and say nothing
             listener = silent.enter_context(socket.create_server(("127.0.0.1", 0)))
             ports.append(listener.getsockname()[1])
-        client = RawClient(restricted.address, says_data=True)
+        client = RawClient(restricted.address, writes_data=True)
         client.say(
             [
-                (CALL, number, 1, "echo", (("r", ("127.0.0.1", port, ""), "0" * 32, 1, None),))
+                CallMethod(number, 1, "echo", (("r", ("127.0.0.1", port, ""), "0" * 32, 1, None),))
                 for number, port in enumerate(ports, start=1)
             ]
         )
@@ -380,7 +401,7 @@ def test_what_is_at_an_address_is_not_told(attacker: RawClient, tmp_path: Path) 
             ("", 0, "/paragent-\0/1"),
         ]
         for number, address in enumerate(addresses, start=1):
-            error = error_in(attacker.ask(CALL, number, 1, "as_dict", (("r", address, "0" * 32, 1, None),)))
+            error = error_in(attacker.ask(CallMethod, number, 1, "as_dict", (("r", address, "0" * 32, 1, None),)))
             assert isinstance(error, ServerLost), (address, error)
             texts.add(str(error))
         for listener in (foreign, open_folder):
@@ -406,8 +427,8 @@ def test_what_is_at_an_address_is_not_told(attacker: RawClient, tmp_path: Path) 
     ],
 )
 def test_state_past_the_constructor_is_public_attributes(attacker: RawClient, state: Any) -> None:
-    attacker.say([(NEW, 2, 1, "state", (data(state),), None)])
-    assert isinstance(error_in(attacker.ask(CALL, 1, 2, "root", ())), AccessDenied)
+    attacker.say([CreateAgent(2, 1, "state", (data(state),), None)])
+    assert isinstance(error_in(attacker.ask(CallMethod, 1, 2, "root", ())), AccessDenied)
 
 
 def test_the_owner_of_a_server_decides_on_agents_that_are_moved() -> None:
@@ -417,9 +438,9 @@ def test_the_owner_of_a_server_decides_on_agents_that_are_moved() -> None:
             assert (error is None) is moved, accept
             assert error is None or isinstance(error, AccessDenied)
     with RpcAgentServerLauncher(custom_agent_classes=[Spawner], accept_state=True) as launcher:
-        client = RawClient(launcher.address, says_data=True, agent=Spawner)
-        client.say([(NEW, 2, 1, "state", (data({"name": "n", "_root": "/other"}),), None)])
-        assert client.ask(CALL, 1, 2, "root", ()) == (RESULT, 1, "/other")
+        client = RawClient(launcher.address, writes_data=True, agent=Spawner)
+        client.say([CreateAgent(2, 1, "state", (data({"name": "n", "_root": "/other"}),), None)])
+        assert client.ask(CallMethod, 1, 2, "root", ()) == CallResult(1, "/other")
         client.close()
 
 
@@ -428,8 +449,8 @@ def test_the_owner_of_a_server_decides_on_agents_that_are_moved() -> None:
 
 def test_attributes_that_hold_the_agent_are_not_sent(attacker: RawClient) -> None:
     """A partial of a method would bring the private attributes of its agent along."""
-    assert isinstance(error_in(attacker.ask(READ, 1, 1, "show")), AccessDenied)
-    assert attacker.ask(READ, 2, 1, "name") == (RESULT, 2, "raw")
+    assert isinstance(error_in(attacker.ask(ReadAttribute, 1, 1, "show")), AccessDenied)
+    assert attacker.ask(ReadAttribute, 2, 1, "name") == CallResult(2, "raw")
 
 
 def test_what_a_client_has_kept_expected_or_named_is_limited(
@@ -440,15 +461,15 @@ def test_what_a_client_has_kept_expected_or_named_is_limited(
     monkeypatch.setattr("paragent.remote.server.references._MOST_EARLY", 10)
     with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
         for items in (
-            [(PIN, number) for number in range(100, 120)],
-            [(CLASS, number, "m", "n", None) for number in range(100, 120)],
+            [PinResult(number) for number in range(100, 120)],
+            [DefineClass(number, "m", "n", None) for number in range(100, 120)],
         ):
-            client = RawClient(launcher.address, says_data=True)
+            client = RawClient(launcher.address, writes_data=True)
             client.say(items)
             with pytest.raises(ProtocolError, match="more than 10"):
                 client.read(1)
-        client = RawClient(launcher.address, says_data=True)
-        client.say([(CALL, number, ("0" * 32, number), "echo", ()) for number in range(1, 40)])
+        client = RawClient(launcher.address, writes_data=True)
+        client.say([CallMethod(number, ("0" * 32, number), "echo", ()) for number in range(1, 40)])
         answers = client.read(29)
         assert all(isinstance(error_in(answer), AgentStopped) for answer in answers)
         client.close()
@@ -458,8 +479,8 @@ def test_log_lines_have_no_control_characters(
     restricted: RpcAgentServerLauncher, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
-        client = RawClient(launcher.address, says_data=True)
-        client.say([("\x9b2J\x1b]0;title\x07", 1)])
+        client = RawClient(launcher.address, writes_data=True)
+        run(client.stream.write(dump((2, 0, (), [("\x9b2J\x1b]0;title\x07", [(1,)])]))), 20.0)
         with pytest.raises(ProtocolError):
             client.read(1)
     write_traceback("what", ValueError("\x1b]52;c;aGk=\x07 \x9d"))

@@ -11,7 +11,7 @@ from paragent.agents.base import AgentBase
 from paragent.errors import ConfigError
 from paragent.remote.methods import Kind, Method, attributes_of, methods_of
 from paragent.remote.placement import DistConf, place_of
-from paragent.remote.protocol import DROP
+from paragent.remote.protocol import DropAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ class RpcAgent(AgentBase):
     def __del__(self) -> None:
         try:
             if self._owns:
-                self._link.post((DROP, self._agent))
+                self._link.post(DropAgent(self._agent))
                 if self._child is not None:
                     self._link.retire(self._child.end)
         except AttributeError:

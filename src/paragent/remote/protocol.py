@@ -1,16 +1,22 @@
-"""Frames: what a client and an agent server say to each other once they trust each other.
+"""Protocol between a client and an agent server: the messages, and the frames that carry them.
 
-A frame is a tuple `(number, acknowledged, sizes, items)`. Items are tuples whose first element is one of the kinds below;
-everything in them is a builtin value, and what is more than that is inside as bytes which the receiver opens as its
-policy allows. A frame is a pickle, or `data` where the receiver accepts no code. `sizes` announces attachments, large bytes
-that follow the frame as messages of their own, so that they are not copied into it. A frame of many items costs as much to
-send as a frame of one, so whatever is ready goes together.
+Messages are the dataclasses below. Their fields are builtin values. Objects are inside as bytes (see `values`), which the
+receiver unpacks as its policy allows.
+
+A frame is `(number, acknowledged, sizes, batches)`. `batches` holds the messages in order: each batch is the name of a message
+class and a list of rows, the field values of consecutive messages of that class. `sizes` announces attachments: large bytes
+that follow the frame as gRPC messages of their own, so that they are not copied into it. A frame is a pickle of builtin
+values, or `data` where the receiver accepts no code. Sending a frame costs the same for one message as for many, so all
+messages that are ready share one.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import dataclass, fields
+from itertools import groupby, starmap
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import LimitExceeded, ProtocolError
@@ -18,87 +24,287 @@ from paragent.transport.framing import pickled
 from paragent.transport.limits import MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 __all__ = [
     "ATTACH_BYTES",
-    "BYE",
-    "CALL",
-    "CALL_MORE",
-    "CANCEL",
-    "CLASS",
-    "CODE",
-    "CONTROL",
-    "DROP",
-    "ERROR",
-    "FETCH",
-    "GRANT",
-    "HELD",
-    "NEW",
-    "PIN",
-    "PUSH",
-    "READ",
-    "RELEASE",
-    "RESULT",
-    "STOP",
-    "STREAMED",
+    "AddCode",
     "Assembler",
+    "CallError",
+    "CallMethod",
+    "CallResult",
+    "CancelCall",
+    "CreateAgent",
+    "DefineClass",
+    "DropAgent",
+    "FetchResult",
+    "Goodbye",
+    "GrantCredit",
+    "OutcomeKind",
+    "PinResult",
+    "PushValue",
+    "QueryServer",
+    "ReadAttribute",
+    "ReleaseResult",
+    "ResultHeld",
+    "StopAgent",
+    "StreamItems",
     "encode",
+    "fields_of",
 ]
 
 ATTACH_BYTES = 64 << 10
-"""Bytes from which on a packed object follows its frame instead of being copied into it."""
+"""A packed object of this many bytes or more follows its frame as an attachment."""
 
-_FRAME_NESTING = 12
-"""Levels of the deepest item: frame, items, item, arguments, value, and the same again for an error in a value."""
+_FRAME_NESTING = 14
+"""Levels of the deepest frame: frame, batches, batch, rows, row, arguments, value, and the same again for an error in a value."""
 
 _DATA_HEAD = 64 << 20
-"""Bytes of the head of a frame of data, which takes several times as much memory while it is read. Arguments from `ATTACH_BYTES`
-on are not part of it."""
+"""Largest head of a frame of data, in bytes. Reading it takes several times as much memory. Attachments are not part of it."""
 
-# Client to server; BYE means that nothing more will come.
-# `agent` is a number that the client chose, or (session, number) for an agent of somebody else.
-BYE = "q"
-CALL = "c"  # call, agent, method, args
-CALL_MORE = "C"  # call, agent, method, args, kwargs or None, credit (of a stream) or 0, seconds it may take or None
-CANCEL = "x"  # call
-CLASS = "k"  # number, module, qualified name, value that unpacks to the class
-CODE = "y"  # {digest: bytes}
-CONTROL = "?"  # call, what, argument
-DROP = "d"  # agent: free it when it has done what it was asked
-FETCH = "f"  # call, session or None, the call whose result is wanted
-GRANT = "g"  # call, items more that a stream may send
-NEW = "n"  # agent, class, how, args, kwargs or None
-PIN = "p"  # call: keep its result, somebody else will fetch it
-PUSH = "v"  # key, status, value: what an argument stands for
-RELEASE = "l"  # call: its result is not needed any more
-READ = "a"  # call, agent, attribute
-STOP = "s"  # call, agent: free it now
+# --- client to server -------------------------------------------------------------------------------------------------
+#
+# `number` identifies a call within its session. `agent` is a number that the client chose, or `(session, number)` for an
+# agent that another client created.
 
-# Server to client.
-RESULT = "r"  # call, value
-ERROR = "e"  # call, value that unpacks to an exception
-HELD = "h"  # call, bytes: the result stays on the server until it is fetched or released
-STREAMED = "i"  # call, [values]
+
+@dataclass(slots=True)
+class Goodbye:
+    """The client closes its session."""
+
+
+@dataclass(slots=True)
+class CallMethod:
+    """Call a method of an agent."""
+
+    number: int
+    agent: Any
+    method: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] | None = None
+    credit: int = 0
+    """For a generator method: items that may be sent before `GrantCredit`."""
+    seconds: float | None = None
+    """Deadline of the call; for a generator method, of each item."""
+
+
+@dataclass(slots=True)
+class CancelCall:
+    """Cancel a call."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class DefineClass:
+    """Name an agent class that `CreateAgent` messages refer to by `number`."""
+
+    number: int
+    module: str
+    qualname: str
+    value: Any
+    """Decodes to the class; None for a server that accepts no code."""
+
+
+@dataclass(slots=True)
+class AddCode:
+    """Code that later objects need, by digest."""
+
+    code: dict[str, bytes]
+
+
+@dataclass(slots=True)
+class QueryServer:
+    """Ask the server about itself, or to stop."""
+
+    number: int
+    what: str
+    argument: Any
+
+
+@dataclass(slots=True)
+class DropAgent:
+    """Free an agent when it has done what it was asked."""
+
+    agent: Any
+
+
+@dataclass(slots=True)
+class FetchResult:
+    """Ask for the result of the call `wanted`, of this session (None) or another one."""
+
+    number: int
+    session: str | None
+    wanted: int
+
+
+@dataclass(slots=True)
+class GrantCredit:
+    """Allow a stream to send `count` more items."""
+
+    number: int
+    count: int
+
+
+@dataclass(slots=True)
+class CreateAgent:
+    """Create an agent: `how` is "init" (constructor arguments), "state" (its state) or "object" (the pickled agent)."""
+
+    agent: int
+    cls: int
+    how: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class PinResult:
+    """Keep the result of a call, because another call will fetch it."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class PushValue:
+    """The value, or the error, that an argument `("v", key)` stands for."""
+
+    key: int
+    failed: bool
+    value: Any
+
+
+@dataclass(slots=True)
+class ReleaseResult:
+    """Free the result of a call that the server keeps."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class ReadAttribute:
+    """Ask for an attribute of an agent."""
+
+    number: int
+    agent: Any
+    attribute: str
+
+
+@dataclass(slots=True)
+class StopAgent:
+    """Free an agent now; calls that wait or run fail."""
+
+    number: int
+    agent: Any
+
+
+# --- server to client -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class CallResult:
+    """The result of a call."""
+
+    number: int
+    value: Any
+
+
+@dataclass(slots=True)
+class CallError:
+    """The error of a call; `value` decodes to an exception."""
+
+    number: int
+    value: Any
+
+
+@dataclass(slots=True)
+class ResultHeld:
+    """The result of a call has `size` bytes and stays on the server until it is fetched or released."""
+
+    number: int
+    size: int
+
+
+@dataclass(slots=True)
+class StreamItems:
+    """Items that a generator has yielded."""
+
+    number: int
+    values: list[Any]
+
+
+OutcomeKind = type[CallResult] | type[CallError]
+"""How a call ended."""
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def _row_reader(cls: type) -> Callable[[Any], tuple[Any, ...]]:
+    """Return the function that reads the field values of a message."""
+    names = [field.name for field in fields(cls)]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda message: tuple([getattr(message, name) for name in names])
+
+
+_MESSAGES = {
+    cls.__name__: cls
+    for cls in (
+        *(AddCode, CallError, CallMethod, CallResult, CancelCall, CreateAgent, DefineClass, DropAgent, FetchResult),
+        *(Goodbye, GrantCredit, PinResult, PushValue, QueryServer, ReadAttribute, ReleaseResult, ResultHeld),
+        *(StopAgent, StreamItems),
+    )
+}
+_ROW_READERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {cls: _row_reader(cls) for cls in _MESSAGES.values()}
+
+
+def fields_of(message: Any) -> tuple[Any, ...]:
+    """Return the field values of a message, in order."""
+    return _ROW_READERS[type(message)](message)
+
+
+def _to_batches(messages: Iterable[Any]) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    return [(cls.__name__, list(map(_ROW_READERS[cls], group))) for cls, group in groupby(messages, type)]
+
+
+def _from_batches(batches: list[Any]) -> list[Any]:
+    """Return the messages of a frame.
+
+    Raises:
+        ProtocolError: a batch is malformed.
+    """
+    messages: list[Any] = []
+    for batch in batches:
+        if type(batch) is not tuple or len(batch) != 2 or type(batch[0]) is not str or type(batch[1]) is not list:
+            raise ProtocolError("a frame of the wrong shape")
+        name, rows = batch
+        cls: Any = _MESSAGES.get(name)
+        if cls is None or set(map(type, rows)) != {tuple}:
+            raise ProtocolError(f"malformed messages of kind {name[:20]!r}")
+        try:
+            messages += starmap(cls, rows)
+        except TypeError:
+            raise ProtocolError(f"a message of kind {name!r} with the wrong number of fields") from None
+    return messages
 
 
 def encode(
-    number: int, acknowledged: int, items: Sequence[Any], attachments: Sequence[Any], *, as_data: bool = False
+    number: int, acknowledged: int, messages: Sequence[Any], attachments: Sequence[Any], *, as_data: bool = False
 ) -> list[bytes]:
-    """Return the messages of one frame; `as_data` for a receiver that unpickles nothing of the sender."""
+    """Return one frame as the parts that gRPC sends; `as_data` for a receiver that unpickles nothing of the sender."""
     dumps = _as_data if as_data else pickled
     sizes = tuple(len(attachment) for attachment in attachments)
-    head = dumps((number, acknowledged, sizes, items))
-    messages = [bytes(piece) for piece in _pieces(head)] if len(head) > MESSAGE_BYTES else [head]
-    if len(messages) > 1:
-        # A head of several messages is announced as the attachment of a frame that has nothing else.
-        messages = [dumps((number, acknowledged, len(head), None)), *messages]
+    head = dumps((number, acknowledged, sizes, _to_batches(messages)))
+    parts = [bytes(piece) for piece in _pieces(head)] if len(head) > MESSAGE_BYTES else [head]
+    if len(parts) > 1:
+        # A head of several parts is announced as the attachment of a frame that has nothing else.
+        parts = [dumps((number, acknowledged, len(head), None)), *parts]
     for attachment in attachments:
         if len(attachment) <= MESSAGE_BYTES and type(attachment) is bytes:
-            messages.append(attachment)
+            parts.append(attachment)
         else:
-            messages += [bytes(piece) for piece in _pieces(attachment)]
-    return messages
+            parts += [bytes(piece) for piece in _pieces(attachment)]
+    return parts
 
 
 def _pieces(data: Any) -> Iterator[memoryview]:
@@ -116,14 +322,14 @@ class _BuiltinsOnly(pickle.Unpickler):
 
 
 class Assembler:
-    """Puts frames together from messages as they arrive.
+    """Assembles frames from the parts that gRPC delivers.
 
     Args:
         limit: the largest frame, in bytes.
         as_data: whether frames are read as data, which the sender must have written them as; nothing is unpickled then.
 
     Raises:
-        ProtocolError: (by `feed`) a message is not what must come now.
+        ProtocolError: (by `feed`) a part is malformed or out of place.
         LimitExceeded: (by `feed`) a frame is larger than `limit` bytes.
     """
 
@@ -138,14 +344,14 @@ class Assembler:
         self._attachments: list[bytes] = []
         self._long_head = False
 
-    def feed(self, message: bytes) -> tuple[int, int, list[Any], list[bytes]] | None:
-        """Take a message in; return `(number, acknowledged, items, attachments)` when it completes a frame."""
+    def feed(self, part: bytes) -> tuple[int, int, list[Any], list[bytes]] | None:
+        """Add a part; return `(number, acknowledged, messages, attachments)` when it completes a frame."""
         if not self._missing:
-            return self._begin(message)
-        if not message:
-            raise ProtocolError("a message without content")
-        self._pieces.append(message)
-        self._filled += len(message)
+            return self._begin(part)
+        if not part:
+            raise ProtocolError("an empty part of a frame")
+        self._pieces.append(part)
+        self._filled += len(part)
         if self._filled > self._missing[0]:
             raise ProtocolError("an attachment is longer than announced")
         if self._filled == self._missing[0]:
@@ -175,9 +381,9 @@ class Assembler:
 
     def _complete(self) -> tuple[int, int, list[Any], list[bytes]]:
         assert self._head is not None
-        number, acknowledged, _, items = self._head
+        number, acknowledged, _, messages = self._head
         attachments, self._attachments, self._head = self._attachments, [], None
-        return number, acknowledged, items, attachments
+        return number, acknowledged, messages, attachments
 
 
 def _load_pickle(data: bytes) -> Any:
@@ -205,13 +411,11 @@ def _read_head(data: bytes, loads: Callable[[bytes], Any]) -> tuple[int, int, An
         raise ProtocolError(f"a frame that cannot be read: {type(error).__name__}") from None
     if type(head) is not tuple or len(head) != 4 or type(head[0]) is not int or type(head[1]) is not int:
         raise ProtocolError("a frame of the wrong shape")
-    sizes, items = head[2], head[3]
-    if type(sizes) is int and items is None and sizes > 0:
-        return head
-    if type(sizes) is not tuple or type(items) is not list:
+    number, acknowledged, sizes, batches = head
+    if type(sizes) is int and batches is None and sizes > 0:
+        return number, acknowledged, sizes, None
+    if type(sizes) is not tuple or type(batches) is not list:
         raise ProtocolError("a frame of the wrong shape")
     if not all(type(size) is int and size > 0 for size in sizes):
         raise ProtocolError("a frame of the wrong shape")
-    if not all(type(item) is tuple and item and type(item[0]) is str for item in items):
-        raise ProtocolError("a frame of the wrong shape")
-    return head
+    return number, acknowledged, sizes, _from_batches(batches)

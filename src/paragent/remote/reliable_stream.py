@@ -1,7 +1,7 @@
-"""A conversation that survives its connection: frames are numbered, kept until acknowledged, and never heard twice.
+"""Reliable stream: frames that survive a broken connection. They are numbered, kept until acknowledged, and delivered once.
 
-Pure bookkeeping without I/O. When a connection breaks and another one takes its place, each side says which frame it has
-heard last and the other repeats what came after it; so a call is carried out once although it may be sent twice.
+This is bookkeeping without I/O. After a reconnect each side says which frame it received last, and the other side repeats the
+frames after it. So a call is executed once although it may be sent twice.
 """
 
 from __future__ import annotations
@@ -15,115 +15,123 @@ from paragent.remote.protocol import Assembler, encode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Conversation"]
+__all__ = ["ReliableStream"]
 
 _ACK_FRAMES = 32
 _ACK_BYTES = 4 << 20
-"""After so many frames or bytes an acknowledgement is due although there is nothing else to say: what is kept for
-repetition stays small, and a frame each way is not needed for every frame."""
-_KEPT_BYTES = 64 << 20
-"""What may be kept for repetition before the other side must acknowledge: sixteen of its acknowledgements."""
+"""After this many frames or bytes an acknowledgement is due even if there is nothing else to send. This bounds what the sender
+keeps without an acknowledgement for each frame."""
+_UNACKNOWLEDGED_BYTES = 64 << 20
+"""Bytes that may be sent and not acknowledged: sixteen times `_ACK_BYTES`."""
 
 
-class Conversation:
-    """One side's memory of what was said and heard. Belongs to one thread."""
+class ReliableStream:
+    """One side of a stream. Not thread-safe: one thread owns it.
 
-    def __init__(self, frame_limit: int, *, hears_data: bool = False) -> None:
-        self._frame_limit, self._hears_data = frame_limit, hears_data
-        self.says_data = False
-        """Whether the other side reads frames that are data only; known before anything is said to it."""
-        self._said = 0
+    Args:
+        frame_limit: the largest frame to receive, in bytes.
+        reads_data: whether received frames are data, so that nothing is unpickled.
+    """
+
+    def __init__(self, frame_limit: int, *, reads_data: bool = False) -> None:
+        self._frame_limit, self._reads_data = frame_limit, reads_data
+        self.writes_data = False
+        """Whether the peer reads data only. Must be set before the first frame."""
+        self._sent = 0
+        """Number of the last frame that was sent."""
         self._kept: deque[tuple[int, list[bytes]]] = deque()
+        """Frames that the peer has not acknowledged: number and parts."""
         self._kept_bytes = 0
-        self.heard = 0
-        """The number of the last frame that was heard."""
-        self._heard_frames = 0
-        self._heard_bytes = 0
+        self.received = 0
+        """Number of the last frame that was received."""
+        self._unacknowledged_frames = 0
+        self._unacknowledged_bytes = 0
         self.ack_late = False
-        """Set by a timer: acknowledge now."""
-        self._assembler = Assembler(frame_limit, as_data=hears_data)
+        """Set by a timer to have an acknowledgement sent now."""
+        self._assembler = Assembler(frame_limit, as_data=reads_data)
 
     @property
     def ack_due(self) -> bool:
-        """Whether an acknowledgement should go out even without anything else to say."""
-        return self.ack_late or self._heard_frames >= _ACK_FRAMES or self._heard_bytes >= _ACK_BYTES
-
-    @property
-    def choked(self) -> bool:
-        """Whether nothing but acknowledgements may be said until the other side has acknowledged what it was told."""
-        return self._kept_bytes >= _KEPT_BYTES
+        """Whether to send an acknowledgement even if there is nothing else to send."""
+        return self.ack_late or self._unacknowledged_frames >= _ACK_FRAMES or self._unacknowledged_bytes >= _ACK_BYTES
 
     @property
     def ack_owed(self) -> bool:
-        """Whether something was heard that has not been acknowledged."""
-        return self._heard_frames > 0
+        """Whether a frame was received that has not been acknowledged."""
+        return self._unacknowledged_frames > 0
 
-    def say(self, items: Sequence[Any], attachments: Sequence[Any] = ()) -> list[bytes]:
-        """Return the messages of the next frame, and keep them until they are acknowledged.
+    @property
+    def window_full(self) -> bool:
+        """Whether only acknowledgements may be sent until the peer has acknowledged earlier frames."""
+        return self._kept_bytes >= _UNACKNOWLEDGED_BYTES
+
+    def next_frame(self, messages: Sequence[Any], attachments: Sequence[Any] = ()) -> list[bytes]:
+        """Return the parts of the next frame, and keep them until the peer acknowledges them.
+
+        Without messages the frame is an acknowledgement, which has no number and is not repeated.
 
         Raises:
-            Exception: an item cannot be encoded; nothing was said then.
+            Exception: a message cannot be encoded; the frame is then not counted as sent.
         """
-        # A bare acknowledgement has no number and is not repeated.
-        number = self._said + 1 if items else 0
-        messages = encode(number, self.heard, items, attachments, as_data=self.says_data)
-        self._heard_frames = self._heard_bytes = 0
+        number = self._sent + 1 if messages else 0
+        parts = encode(number, self.received, messages, attachments, as_data=self.writes_data)
+        self._unacknowledged_frames = self._unacknowledged_bytes = 0
         self.ack_late = False
-        if not items:
-            return messages
-        self._said = number
-        self._kept.append((self._said, messages))
-        self._kept_bytes += sum(map(len, messages))
-        return messages
+        if not messages:
+            return parts
+        self._sent = number
+        self._kept.append((number, parts))
+        self._kept_bytes += sum(map(len, parts))
+        return parts
 
-    def hear(self, message: bytes) -> tuple[int, list[Any], list[bytes]] | None:
-        """Take a message in; return `(acknowledged, items, attachments)` of a frame that is complete and new.
+    def receive(self, part: bytes) -> tuple[int, list[Any], list[bytes]] | None:
+        """Take a part; return `(acknowledged, messages, attachments)` if it completes a new frame.
 
-        The caller handles the items first and then calls `forget(acknowledged)`.
+        The caller handles the messages first and then calls `drop_acknowledged(acknowledged)`.
 
         Raises:
             ProtocolError: a frame is missing or malformed.
         """
-        self._heard_bytes += len(message)
-        frame = self._assembler.feed(message)
+        self._unacknowledged_bytes += len(part)
+        frame = self._assembler.feed(part)
         if frame is None:
             return None
-        number, acknowledged, items, attachments = frame
-        if not 0 <= acknowledged <= self._said:
+        number, acknowledged, messages, attachments = frame
+        if not 0 <= acknowledged <= self._sent:
             raise ProtocolError("a frame was acknowledged that was never sent")
         if number == 0:
             return acknowledged, [], []
-        if number <= self.heard:
+        if number <= self.received:
             return None
-        if number != self.heard + 1:
-            raise ProtocolError(f"frame {number} came after frame {self.heard}")
-        self.heard = number
-        self._heard_frames += 1
-        return acknowledged, items, attachments
+        if number != self.received + 1:
+            raise ProtocolError(f"frame {number} came after frame {self.received}")
+        self.received = number
+        self._unacknowledged_frames += 1
+        return acknowledged, messages, attachments
 
-    def forget(self, acknowledged: int) -> None:
-        """Let go of the frames that the other side has."""
+    def drop_acknowledged(self, acknowledged: int) -> None:
+        """Drop the kept frames up to a number."""
         while self._kept and self._kept[0][0] <= acknowledged:
             self._kept_bytes -= sum(map(len, self._kept.popleft()[1]))
 
-    def resume(self, their_heard: int) -> list[list[bytes]]:
-        """Return the frames that the other side has not heard, for a connection that takes the place of another.
+    def resume(self, peer_received: int) -> list[list[bytes]]:
+        """Continue on a new connection; return the frames to repeat, those after `peer_received`.
 
         Raises:
-            ProtocolError: they claim to have heard what was never said, or miss what was let go.
+            ProtocolError: the peer claims frames that were never sent, or needs frames that were dropped.
         """
-        self._assembler = Assembler(self._frame_limit, as_data=self._hears_data)
-        if not 0 <= their_heard <= self._said:
-            raise ProtocolError("the other side heard frames that were never sent")
-        self.forget(their_heard)
-        if self._kept and self._kept[0][0] != their_heard + 1:
-            raise ProtocolError("the other side misses frames that are gone")
-        return [messages for _, messages in self._kept]
+        self._assembler = Assembler(self._frame_limit, as_data=self._reads_data)
+        if not 0 <= peer_received <= self._sent:
+            raise ProtocolError("the peer claims to have received frames that were never sent")
+        self.drop_acknowledged(peer_received)
+        if self._kept and self._kept[0][0] != peer_received + 1:
+            raise ProtocolError("the peer needs frames that were dropped")
+        return [parts for _, parts in self._kept]
 
     def unacknowledged(self) -> Iterator[tuple[list[Any], list[bytes]]]:
-        """Yield the items and attachments of every frame that is kept."""
-        for _, messages in self._kept:
-            assembler = Assembler(self._frame_limit, as_data=self.says_data)
-            for message in messages:
-                if (frame := assembler.feed(message)) is not None:
+        """Yield the messages and attachments of every kept frame."""
+        for _, parts in self._kept:
+            assembler = Assembler(self._frame_limit, as_data=self.writes_data)
+            for part in parts:
+                if (frame := assembler.feed(part)) is not None:
                     yield frame[2], frame[3]

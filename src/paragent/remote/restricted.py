@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from paragent import errors
 from paragent._internal.tracebacks import message_of, traceback_of, type_name
 from paragent.errors import ParagentError, ProtocolError, RemoteError
 from paragent.remote.data import dump
-from paragent.remote.protocol import CALL, CALL_MORE, CLASS, CODE, ERROR, NEW, PUSH, RESULT
+from paragent.remote.protocol import (
+    AddCode,
+    CallError,
+    CallMethod,
+    CallResult,
+    CreateAgent,
+    DefineClass,
+    PushValue,
+)
 from paragent.remote.values import PLAIN, RemoteTraceback, decode, decode_error, is_short
+
+if TYPE_CHECKING:
+    from paragent.remote.protocol import OutcomeKind
 
 __all__ = ["as_data", "described", "encode_data", "error_from", "error_of", "outcome_as_data", "translated"]
 
@@ -50,32 +62,29 @@ def as_data(value: Any) -> Any:
     return encode_data(thing)
 
 
-def outcome_as_data(kind: str, value: Any) -> tuple[str, Any]:
+def outcome_as_data(kind: OutcomeKind, value: Any) -> tuple[OutcomeKind, Any]:
     """Return the outcome of a call in a form without pickles: its kind and its value or error."""
-    if kind != RESULT:
-        return ERROR, error_of(value)
+    if kind is not CallResult:
+        return CallError, error_of(value)
     value = as_data(value)
     if type(value) is tuple and value[0] == "f":
-        return ERROR, value[1]
-    return RESULT, value
+        return CallError, value[1]
+    return CallResult, value
 
 
-def translated(item: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Return an item for a server that accepts no code; None where there is nothing left to say."""
-    kind = item[0]
-    if kind == CALL:
-        for value in item[4]:
-            if type(value) is tuple or type(value) is int:
-                return (*item[:4], _values(item[4]))
-        return item  # the common one, short
-    if kind in (CALL_MORE, NEW):
-        kwargs = item[5] and {key: as_data(value) for key, value in item[5].items()}
-        return (*item[:4], _values(item[4]), kwargs, *item[6:])
-    if kind == CLASS:
-        return (*item[:4], None)
-    if kind == PUSH:
-        return (*item[:2], *outcome_as_data(item[2], item[3]))
-    return None if kind == CODE else item
+def translated(message: Any) -> Any | None:
+    """Return a message for a server that accepts no code; None if there is nothing to send."""
+    if isinstance(message, CallMethod | CreateAgent):
+        if message.kwargs is None and not any(type(value) is tuple or type(value) is int for value in message.args):
+            return message  # the common one, short
+        kwargs = message.kwargs and {key: as_data(value) for key, value in message.kwargs.items()}
+        return replace(message, args=_values(message.args), kwargs=kwargs)
+    if isinstance(message, DefineClass):
+        return replace(message, value=None)
+    if isinstance(message, PushValue):
+        kind, value = outcome_as_data(CallError if message.failed else CallResult, message.value)
+        return PushValue(message.key, kind is CallError, value)
+    return None if isinstance(message, AddCode) else message
 
 
 def _is_long(thing: Any) -> bool:

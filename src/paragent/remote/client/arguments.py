@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paragent.remote.client.result import ENCODED, FAILED, HELD, PENDING, RAISED, Result, value_of
-from paragent.remote.protocol import ERROR, PUSH, RESULT
+from paragent.remote.protocol import PushValue
 from paragent.remote.values import encode_argument, encode_error, encode_result, size_of
 
 if TYPE_CHECKING:
@@ -112,15 +112,15 @@ def relay(target: Link, result: Result) -> tuple[str, int]:
 
 def _push(target: Link, key: int, result: Result) -> None:
     state, value = result._state, result._value
-    kind: str = RESULT
+    failed = False
     encoded: Any
     if state == ENCODED:
         encoded = value
     elif state == FAILED:
-        kind, encoded = ERROR, value
+        failed, encoded = True, value
     else:
         try:
             encoded = encode_result(result.result(), "a result")
         except BaseException as error:  # noqa: BLE001 - the error of the first call is the argument of the second
-            kind, encoded = ERROR, encode_error(error)
-    target.post((PUSH, key, kind, encoded), size_of(encoded))
+            failed, encoded = True, encode_error(error)
+    target.post(PushValue(key, failed, encoded), size_of(encoded))

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import ProtocolError
 from paragent.remote.client import result as states
-from paragent.remote.protocol import CALL_MORE, ERROR, HELD, NEW, PIN, RELEASE, RESULT, STREAMED
+from paragent.remote.protocol import (
+    CallError,
+    CallMethod,
+    CallResult,
+    CreateAgent,
+    DefineClass,
+    PinResult,
+    PushValue,
+    ReleaseResult,
+    ResultHeld,
+    StreamItems,
+)
 from paragent.remote.values import attach, restore
 from paragent.transport.limits import CALL_BYTES, Limits
 
@@ -42,7 +54,7 @@ class Holds:
         """Let the server free what `hold` kept; never blocks, as it is done where an object is dropped."""
         number = self._numbers.pop(id(hold), None)
         if number is not None:
-            self._outbox.put((RELEASE, number))
+            self._outbox.put(ReleaseResult(number))
 
 
 class Hold:
@@ -66,34 +78,34 @@ SMALL = 4096
 
 
 class _Sized:
-    """An item that is large enough to count."""
+    """A message that is large enough to count."""
 
-    __slots__ = ("item", "size")
+    __slots__ = ("message", "size")
 
-    def __init__(self, item: tuple[Any, ...], size: int) -> None:
-        self.item, self.size = item, size
+    def __init__(self, message: Any, size: int) -> None:
+        self.message, self.size = message, size
 
 
 class Outbox:
-    """Items on their way out. `put` may be called from any thread and never blocks; `take` is the I/O loop's.
+    """Messages on their way out. `put` may be called from any thread and never blocks; `take` is the I/O loop's.
 
     Args:
         notify: tells the I/O loop that there is something; called once until `take` has begun again.
     """
 
-    __slots__ = ("_notify", "awake", "items", "translate")
+    __slots__ = ("_notify", "awake", "messages", "translate")
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
-        self.items: deque[Any] = deque()
+        self.messages: deque[Any] = deque()
         self.awake = False
         """Whether the I/O loop knows that there is something to send."""
-        self.translate: Callable[[tuple[Any, ...]], tuple[Any, ...] | None] | None = None
-        """Where the server accepts data only: returns an item as data, or None where nothing of it is left."""
+        self.translate: Callable[[Any], Any | None] | None = None
+        """For a server that accepts data only: returns a message as data, or None if there is nothing to send."""
 
-    def put(self, item: tuple[Any, ...], size: int = 0) -> None:
-        """Put an item on its way; `size` is that of what is packed in it."""
-        self.items.append(_Sized(item, size) if size >= SMALL else item)
+    def put(self, message: Any, size: int = 0) -> None:
+        """Add a message; `size` is that of the packed objects in it."""
+        self.messages.append(_Sized(message, size) if size >= SMALL else message)
         if not self.awake:
             self.wake()
 
@@ -103,46 +115,45 @@ class Outbox:
         self._notify()
 
     def take(self) -> tuple[list[Any], list[Any]]:
-        """Return the items of the next frame and their attachments."""
+        """Return the messages of the next frame and their attachments."""
         if self.translate is not None:
             return self._take_data(self.translate)
-        items: list[Any] = []
+        taken: list[Any] = []
         attachments: list[Any] = []
-        waiting, room = self.items, _FRAME_BYTES
+        waiting, room = self.messages, _FRAME_BYTES
         for _ in range(min(len(waiting), _FRAME_ITEMS)):
-            item = waiting.popleft()
-            if type(item) is _Sized:
-                room -= item.size
-                item = _attached(item.item, attachments)
-            items.append(item)
+            message = waiting.popleft()
+            if type(message) is _Sized:
+                room -= message.size
+                message = _attached(message.message, attachments)
+            taken.append(message)
             if room < 0:
                 break
-        return items, attachments
+        return taken, attachments
 
-    def _take_data(self, translate: Callable[[tuple[Any, ...]], tuple[Any, ...] | None]) -> tuple[list[Any], list[Any]]:
-        items: list[Any] = []
+    def _take_data(self, translate: Callable[[Any], Any | None]) -> tuple[list[Any], list[Any]]:
+        taken: list[Any] = []
         attachments: list[Any] = []
         room = _FRAME_BYTES
-        while self.items and len(items) < _FRAME_ITEMS and room >= 0:
-            waiting = self.items.popleft()
+        while self.messages and len(taken) < _FRAME_ITEMS and room >= 0:
+            waiting = self.messages.popleft()
             sized = type(waiting) is _Sized
-            item = translate(waiting.item if sized else waiting)
-            if item is not None:
+            message = translate(waiting.message if sized else waiting)
+            if message is not None:
                 room -= waiting.size if sized else 0
-                items.append(_attached(item, attachments) if sized else item)
-        return items, attachments
+                taken.append(_attached(message, attachments) if sized else message)
+        return taken, attachments
 
 
-def _attached(item: tuple[Any, ...], attachments: list[Any]) -> tuple[Any, ...]:
-    """Return the item with what is large in it moved to the attachments."""
-    return tuple(
-        tuple(attach(value, attachments) for value in part)
-        if type(part) is tuple and index >= 3 and item[0] in (CALL_MORE, NEW)
-        else {key: attach(value, attachments) for key, value in part.items()}
-        if type(part) is dict
-        else attach(part, attachments)
-        for index, part in enumerate(item)
-    )
+def _attached(message: Any, attachments: list[Any]) -> Any:
+    """Return the message with the large values in it moved to the attachments."""
+    if isinstance(message, CallMethod | CreateAgent):
+        args = tuple([attach(value, attachments) for value in message.args])
+        kwargs = message.kwargs and {key: attach(value, attachments) for key, value in message.kwargs.items()}
+        return replace(message, args=args, kwargs=kwargs)
+    if isinstance(message, DefineClass | PushValue):
+        return replace(message, value=attach(message.value, attachments))
+    return message
 
 
 class Ledger:
@@ -168,9 +179,7 @@ class Ledger:
 
     # --- callers --------------------------------------------------------------------------------------------------------
 
-    def send(
-        self, number: int, result: Any, item: tuple[Any, ...], size: int, must_not_wait: Callable[[], bool]
-    ) -> None:
+    def send(self, number: int, result: Any, message: CallMethod, size: int, must_not_wait: Callable[[], bool]) -> None:
         """Enter a call and put it on its way; waits while the window is full, if the caller is one who may."""
         weight = size + CALL_BYTES
         result._size = weight
@@ -183,11 +192,11 @@ class Ledger:
             self._load += weight
         outbox = self.outbox
         if size < SMALL:
-            outbox.items.append(item)
+            outbox.messages.append(message)
             if not outbox.awake:
                 outbox.wake()
         else:
-            outbox.put(item, size)
+            outbox.put(message, size)
 
     def forget(self, number: int) -> None:
         """Drop whatever still comes for a call."""
@@ -201,7 +210,7 @@ class Ledger:
         with self.lock:
             if result._number not in self.pending:
                 return None
-            self.outbox.items.append((PIN, result._number))
+            self.outbox.messages.append(PinResult(result._number))
         self.outbox.wake()
         return Hold(self.holds, result._number)
 
@@ -216,21 +225,21 @@ class Ledger:
 
     # --- the I/O loop ---------------------------------------------------------------------------------------------------
 
-    def settle(self, items: list[Any], attachments: list[bytes]) -> None:
+    def settle(self, messages: list[Any], attachments: list[bytes]) -> None:
         """Take the answers of one frame.
 
         Raises:
-            ProtocolError: an answer is of no known kind.
+            ProtocolError: a message is not an answer.
         """
         wakes: dict[Any, list[Any]] = {}
         freed = 0
-        for item in items:
-            if item[0] != RESULT or attachments:
-                freed += self._note(item, attachments, wakes)
+        for message in messages:
+            if type(message) is not CallResult or attachments:
+                freed += self._note(message, attachments, wakes)
                 continue
-            result = self.pending.pop(item[1], None)  # the common one, short
+            result = self.pending.pop(message.number, None)  # the common one, short
             if result is not None:
-                result._settle(states.ENCODED, item[2], wakes)
+                result._settle(states.ENCODED, message.value, wakes)
                 freed += result._size
         with self.lock:
             self._free(freed)
@@ -242,27 +251,27 @@ class Ledger:
             self._crowded = False
             self._room.notify_all()
 
-    def _note(self, item: Any, attachments: list[bytes], wakes: Any) -> int:
+    def _note(self, message: Any, attachments: list[bytes], wakes: Any) -> int:
         """Settle one result; return what its call weighed."""
-        kind, number = item[0], item[1]
-        if kind == STREAMED:
+        kind = type(message)
+        if kind not in (CallResult, CallError, ResultHeld, StreamItems):
+            raise ProtocolError(f"servers do not send {kind.__name__} messages")
+        number = message.number
+        if kind is StreamItems:
             stream = self.pending.get(number)
             if stream is not None:
-                stream._take([restore(value, attachments) for value in item[2]], wakes)
+                stream._take([restore(value, attachments) for value in message.values], wakes)
             return 0
         result = self.pending.pop(number, None)
         if result is None:
-            if kind == HELD:
+            if kind is ResultHeld:
                 Hold(self.holds, number)  # nobody waits any more: let the server free it
             return 0
-        if kind == RESULT:
-            result._settle(states.ENCODED, restore(item[2], attachments) if attachments else item[2], wakes)
-        elif kind == HELD:
+        if kind is ResultHeld:
             result._settle(states.HELD, Hold(self.holds, number), wakes)
-        elif kind == ERROR:
-            result._settle(states.FAILED, restore(item[2], attachments) if attachments else item[2], wakes)
         else:
-            raise ProtocolError(f"an answer of unknown kind {kind!r}")
+            state = states.ENCODED if kind is CallResult else states.FAILED
+            result._settle(state, restore(message.value, attachments), wakes)
         return int(result._size)
 
     def abort(self, result: Result, error: BaseException, then: Callable[[int], None]) -> None:
@@ -291,7 +300,7 @@ class Ledger:
                 _, result = self.pending.popitem()
                 result._settle(states.RAISED, self.loss(), wakes)
             self._load = 0
-            self.outbox.items.clear()
+            self.outbox.messages.clear()
             self._room.notify_all()
         _wake_loops(wakes)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.processes import program
 from paragent.errors import AccessDenied, LimitExceeded, ParagentError, ProtocolError, ServerLost
-from paragent.remote.protocol import BYE
-from paragent.remote.reliable_stream import Conversation
+from paragent.remote.protocol import Goodbye
+from paragent.remote.reliable_stream import ReliableStream
 from paragent.transport.client import ClientStream, connect
 from paragent.transport.limits import Limits, Patience
 
@@ -69,8 +69,8 @@ class Connection:
         self._runner: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         limits = Limits()
-        self._conversation = Conversation(
-            2 * limits.window_bytes if data_only else limits.frame_bytes, hears_data=data_only
+        self._frames = ReliableStream(
+            2 * limits.window_bytes if data_only else limits.frame_bytes, reads_data=data_only
         )
         self._instance: str | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -129,7 +129,7 @@ class Connection:
         """Connect, trying again until the patience is over."""
         while True:
             hello: dict[str, Any] = {"session": self.session, "program": program()}
-            hello |= {"heard": self._conversation.heard, "again": self._instance is not None}
+            hello |= {"heard": self._frames.received, "again": self._instance is not None}
             hello["data_only"] = self._data_only
             try:
                 self.stream, welcome = await connect(
@@ -159,7 +159,7 @@ class Connection:
         if not welcome["accepts_code"]:
             from paragent.remote.restricted import translated  # not at the top: few servers need it
 
-            self._conversation.says_data = True
+            self._frames.writes_data = True
             self._outbox.translate = translated
         self.broken = False
 
@@ -168,9 +168,9 @@ class Connection:
     async def _converse(self, welcome: dict[str, Any]) -> None:
         assert self.stream is not None
         stream = self.stream
-        for messages in self._conversation.resume(int(welcome["heard"])):
-            for message in messages:
-                await stream.write(message)
+        for parts in self._frames.resume(int(welcome["heard"])):
+            for part in parts:
+                await stream.write(part)
         writer = self._loop.create_task(self._write(stream))
         writer.add_done_callback(lambda _: stream.cancel())  # nothing can be asked any more: let the reader end too
         try:
@@ -185,22 +185,22 @@ class Connection:
                 raise error  # not the connection's fault: what was taken out of the outbox is lost
 
     async def _write(self, stream: ClientStream) -> None:
-        conversation, wake, outbox = self._conversation, self._wake, self._outbox
+        frames, wake, outbox = self._frames, self._wake, self._outbox
         while True:
             await wake.wait()
             wake.clear()
             outbox.awake = False
-            while (outbox.items and not conversation.choked) or conversation.ack_due:
-                said = ([], []) if conversation.choked else outbox.take()
+            while (outbox.messages and not frames.window_full) or frames.ack_due:
+                said = ([], []) if frames.window_full else outbox.take()
                 for message in self._frame(*said):
                     await stream.write(message)
             if self.retirement is not None and not self._ledger.pending and not self._ledger.holds:
                 self.retirement()
 
-    def _frame(self, items: list[Any], attachments: list[Any]) -> list[bytes]:
+    def _frame(self, messages: list[Any], attachments: list[Any]) -> list[bytes]:
         """Return the messages of a frame; one that cannot be made ends the link, as whoever waits would wait for ever."""
         try:
-            return self._conversation.say(items, attachments)
+            return self._frames.next_frame(messages, attachments)
         except Exception as error:
             self._ledger.lose(ProtocolError(f"what was to be said to agent server {self._place.address}: {error}"))
             assert self._runner is not None
@@ -208,24 +208,24 @@ class Connection:
             raise
 
     def _hear(self, message: bytes) -> None:
-        conversation = self._conversation
-        heard = conversation.hear(message)
+        frames = self._frames
+        heard = frames.receive(message)
         if heard is None:
             return
-        acknowledged, items, attachments = heard
-        if items:
-            self._ledger.settle(items, attachments)
-        choked = conversation.choked
-        conversation.forget(acknowledged)
-        if conversation.ack_due or self.retirement is not None or choked:
+        acknowledged, messages, attachments = heard
+        if messages:
+            self._ledger.settle(messages, attachments)
+        window_full = frames.window_full
+        frames.drop_acknowledged(acknowledged)
+        if frames.ack_due or self.retirement is not None or window_full:
             self._wake.set()
-        elif items and self._ack_timer is None:
+        elif messages and self._ack_timer is None:
             self._ack_timer = self._loop.call_later(_ACK_AFTER, self._acknowledge)
 
     def _acknowledge(self) -> None:
         self._ack_timer = None
-        if self._conversation.ack_owed:
-            self._conversation.ack_late = True
+        if self._frames.ack_owed:
+            self._frames.ack_late = True
             self._wake.set()
 
     # --- the end --------------------------------------------------------------------------------------------------------
@@ -237,9 +237,9 @@ class Connection:
         if runner is None or runner.done():
             return
         if self.stream is not None and self._ledger.lost is None:
-            self._outbox.put((BYE,))
+            self._outbox.put(Goodbye())
             until = time.monotonic() + patience
-            while self._outbox.items and time.monotonic() < until and not runner.done():
+            while self._outbox.messages and time.monotonic() < until and not runner.done():
                 await asyncio.sleep(0.002)
         runner.cancel()
         await asyncio.wait([runner], timeout=patience)

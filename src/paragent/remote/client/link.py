@@ -18,7 +18,17 @@ from paragent.remote.client.calls import SMALL, Ledger, Outbox
 from paragent.remote.client.connection import Connection
 from paragent.remote.client.result import Result, cancelled, failed
 from paragent.remote.client.stream import Inbox, RemoteStream
-from paragent.remote.protocol import CALL, CALL_MORE, CANCEL, CLASS, CODE, CONTROL, FETCH, NEW, READ, STOP
+from paragent.remote.protocol import (
+    AddCode,
+    CallMethod,
+    CancelCall,
+    CreateAgent,
+    DefineClass,
+    FetchResult,
+    QueryServer,
+    ReadAttribute,
+    StopAgent,
+)
 from paragent.remote.values import PLAIN, encode_argument
 from paragent.serialization.code_cache import SentCode
 from paragent.transport.loop import io_loop
@@ -97,11 +107,11 @@ class Link:
         number = known[0] if known else self._introduce(cls)
         agent = next(self._agent_numbers)
         if not kwargs and _plain(args) is not None:
-            self._outbox.put((NEW, agent, number, how, args, None))
+            self._outbox.put(CreateAgent(agent, number, how, args))
             return agent
         argued = Argued(self, args, kwargs, f"the arguments of {cls.__name__}")
         self._send_code(argued.code)
-        self._outbox.put((NEW, agent, number, how, argued.args, argued.kwargs), argued.size)
+        self._outbox.put(CreateAgent(agent, number, how, argued.args, argued.kwargs), argued.size)
         if argued.keeps:
             # The constructor's arguments live as long as the agent may need them: until its first answer.
             self.read(agent, "__class__")._keeps = argued.keeps
@@ -114,7 +124,7 @@ class Link:
         with self._introducing:
             known = self._classes.get(id(cls))
             if known is None:
-                self._outbox.put((CLASS, len(self._classes) + 1, module, cls.__qualname__, value), size)
+                self._outbox.put(DefineClass(len(self._classes) + 1, module, cls.__qualname__, value), size)
                 known = self._classes[id(cls)] = (len(self._classes) + 1, cls)
         return known[0]
 
@@ -122,7 +132,7 @@ class Link:
         if code:
             with self._introducing:
                 if missing := self._code_sent.missing(code):
-                    self._outbox.put((CODE, missing))
+                    self._outbox.put(AddCode(missing))
 
     # --- calls ----------------------------------------------------------------------------------------------------------
 
@@ -141,7 +151,7 @@ class Link:
         result = Result(self, number)
         size = None if kwargs or timeout is not None else _plain(args)
         if size is not None:
-            ledger.send(number, result, (CALL, number, agent, method, args), size, self._on_loop)
+            ledger.send(number, result, CallMethod(number, agent, method, args), size, self._on_loop)
         else:
             self._call_more(result, agent, method, args, kwargs, timeout)
         self._look_again()
@@ -161,12 +171,8 @@ class Link:
         self._send_code(argued.code)
         number = result._number
         timeout = None if timeout is None else float(timeout)  # a frame holds builtin values alone
-        item: tuple[Any, ...]
-        if argued.kwargs is None and timeout is None and argued.size < SMALL:
-            item = (CALL, number, agent, method, argued.args)
-        else:
-            item = (CALL_MORE, number, agent, method, argued.args, argued.kwargs, 0, timeout)
-        self.ledger.send(number, result, item, argued.size, self._on_loop)
+        message = CallMethod(number, agent, method, argued.args, argued.kwargs, seconds=timeout)
+        self.ledger.send(number, result, message, argued.size, self._on_loop)
         if timeout is not None:
             self._loop.call_soon_threadsafe(self._set_deadline, weakref.ref(result), timeout)
 
@@ -180,42 +186,42 @@ class Link:
         inbox = Inbox()
         stream = RemoteStream(self, number, inbox, timeout)
         self._send_code(argued.code)
-        item = (CALL_MORE, number, agent, method, argued.args, argued.kwargs, stream.CREDIT, timeout)
-        self.ledger.send(number, inbox, item, argued.size, self._on_loop)
+        message = CallMethod(number, agent, method, argued.args, argued.kwargs, stream.CREDIT, timeout)
+        self.ledger.send(number, inbox, message, argued.size, self._on_loop)
         self._look_again()
         return stream
 
     def read(self, agent: Any, attribute: str) -> Result:
         """Ask for an attribute of an agent."""
-        return self._ask(READ, agent, attribute)
+        return self._ask(ReadAttribute, agent, attribute)
 
     def stop(self, agent: Any) -> Result:
         """Have an agent freed now; the result comes when it is."""
         if self.hard_stop is not None:
             self._loop.call_soon_threadsafe(self._watch, list(self.ledger.pending), "was stopped")
-        return self._ask(STOP, agent)
+        return self._ask(StopAgent, agent)
 
     def control(self, what: str, argument: Any = None) -> Result:
         """Ask the server about itself."""
-        return self._ask(CONTROL, what, argument)
+        return self._ask(QueryServer, what, argument)
 
     def fetch(self, session: str | None, number: int) -> Result:
         """Ask for the result of a call, of this session or of another one."""
-        return self._ask(FETCH, session, number)
+        return self._ask(FetchResult, session, number)
 
-    def _ask(self, kind: str, *fields: Any) -> Result:
+    def _ask(self, kind: Callable[..., Any], *fields: Any) -> Result:
         if self.lost is not None:
             return failed(self.ledger.loss())
         number = next(self.numbers)
         result = Result(self, number)
         self.ledger.pending[number] = result
-        self._outbox.put((kind, number, *fields))
+        self._outbox.put(kind(number, *fields))
         self._look_again()
         return result
 
-    def post(self, item: tuple[Any, ...], size: int = 0) -> None:
-        """Put an item on its way; never blocks, so that it may be used where an object is dropped."""
-        self._outbox.put(item, size)
+    def post(self, message: Any, size: int = 0) -> None:
+        """Send a message; never blocks, so that finalizers may call it."""
+        self._outbox.put(message, size)
 
     def _look_again(self) -> None:
         """Settle what was added after the link was lost but before anybody could see that it was."""
@@ -247,7 +253,7 @@ class Link:
 
     def _abort(self, result: Result, error: BaseException) -> None:
         def aborted(number: int) -> None:
-            self._outbox.put((CANCEL, number))
+            self._outbox.put(CancelCall(number))
             self._watch([number], "timed out" if isinstance(error, CallTimedOut) else "was cancelled")
 
         self.ledger.abort(result, error, aborted)
@@ -265,7 +271,7 @@ class Link:
     def end_stream(self, number: int) -> None:
         """End a remote generator and drop whatever still comes from it; never blocks, as `post`."""
         self.ledger.forget(number)
-        self._outbox.put((CANCEL, number))
+        self._outbox.put(CancelCall(number))
         if self.hard_stop is not None:
             self._loop.call_soon_threadsafe(self._watch, [number], "was closed")
 

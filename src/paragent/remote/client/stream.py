@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from paragent.remote.client.result import FAILED, RAISED, READY, Result
-from paragent.remote.protocol import GRANT
+from paragent.remote.protocol import GrantCredit
 from paragent.remote.values import decode, decode_error
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class RemoteStream:
         value = decode(self._inbox.items.popleft())
         self._taken += 1
         if self._taken * 2 >= self.CREDIT and self._inbox.tail is None:
-            self._link.post((GRANT, self._number, self._taken))
+            self._link.post(GrantCredit(self._number, self._taken))
             self._taken = 0
         return value
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.remote.methods import Method
+    from paragent.remote.protocol import OutcomeKind
+    from paragent.remote.server.flow_control import Credit
     from paragent.remote.server.session import Session
 
 __all__ = [
@@ -46,6 +48,7 @@ class Call:
         "args",
         "begun",
         "cancelled",
+        "creation",
         "credit",
         "error",
         "kwargs",
@@ -61,13 +64,13 @@ class Call:
         "watchers",
     )
 
-    def __init__(
-        self, session: Session, number: int, agent: Agent, name: str, args: Any, kwargs: Any = None, credit: int = 0
-    ) -> None:
+    def __init__(self, session: Session, number: int, agent: Agent, name: str, args: Any, kwargs: Any = None) -> None:
         self.session, self.number, self.agent = session, number, agent
         self.name, self.args, self.kwargs = name, args, kwargs
-        self.credit: Any = credit
-        """Items that a stream may send, as a number; a `Credit` once it runs."""
+        self.credit: Credit | None = None
+        """How many items the stream may send; None for a call that is not a stream."""
+        self.creation: tuple[list[Any], str] | None = None
+        """For the call that creates the agent: the entry of its class, and how it is created."""
         self.method: Method | None = None
         self.missing = 0
         """Arguments that are still somewhere else."""
@@ -78,7 +81,7 @@ class Call:
         self.begun = False
         """Whether the first step of an async method was taken."""
         self.cancelled: BaseException | None = None
-        self.watchers: list[Callable[[str, Any], None]] | None = None
+        self.watchers: list[Callable[[OutcomeKind, Any], None]] | None = None
         """Who else wants its outcome."""
         self.told = False
         """Whether its outcome is on its way to the client: an interruption that comes later makes another, which is dropped."""

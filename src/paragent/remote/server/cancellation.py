@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from paragent._internal.clock import monotonic
 from paragent.errors import AgentStopped, CallCancelled, CallTimedOut
 from paragent.remote.server.actors import interrupt, under_way
-from paragent.remote.server.executor import credit_of, fail
-from paragent.remote.server.scheduler import CONSTRUCT
+from paragent.remote.server.executor import fail
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,8 +53,8 @@ class Ending:
             call.cancelled = why
             if type(call.runs) is int:
                 interrupt(call.runs)
-        if call.credit and call.name != CONSTRUCT:
-            credit_of(call).close()
+        if call.credit is not None:
+            call.credit.close()
         self._schedule.player.cancel(call)
 
     def at(self, call: Call, seconds: float) -> None:
@@ -83,7 +82,8 @@ class Ending:
         call.timer = None
         if call.session.active.get(call.number) is not call:
             return
-        since = credit_of(call).since
+        assert call.credit is not None
+        since = call.credit.since
         left = seconds if since is None else since + seconds - monotonic()
         if left > 0 or since is None:
             call.timer = self._loop.call_later(max(left, _LOOK), self._look, call, seconds)

@@ -9,11 +9,28 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.text import counted
 from paragent._internal.threads import fatal
 from paragent.errors import AgentStopped, LimitExceeded, ProtocolError
-from paragent.remote import protocol as wire
-from paragent.remote.protocol import ERROR, RESULT
+from paragent.remote.protocol import (
+    AddCode,
+    CallError,
+    CallMethod,
+    CallResult,
+    CancelCall,
+    CreateAgent,
+    DefineClass,
+    DropAgent,
+    FetchResult,
+    Goodbye,
+    GrantCredit,
+    PinResult,
+    PushValue,
+    QueryServer,
+    ReadAttribute,
+    ReleaseResult,
+    StopAgent,
+)
 from paragent.remote.server.actors import Call, overlap
 from paragent.remote.server.cancellation import Ending
-from paragent.remote.server.executor import credit_of
+from paragent.remote.server.flow_control import Credit
 from paragent.remote.server.policy import check_shape
 from paragent.remote.server.references import References
 from paragent.remote.server.registry import Residents, gone
@@ -66,56 +83,59 @@ class Host:
         self.schedule = Schedule(policy, limits, loop, self.residents.construct, self.residents.free, failed)
         self._references = References(self.sessions, loop, self.schedule.stir, policy)
         self._ending = Ending(self.schedule, self.residents, loop)
-        self._handlers: dict[str, Callable[..., None]] = {
-            wire.BYE: self.end_session,
-            wire.CALL: self._call,
-            wire.CALL_MORE: self._call_more,
-            wire.CANCEL: self._ending.cancel,
-            wire.CLASS: self._class,
-            wire.CODE: self._code,
-            wire.CONTROL: self._control,
-            wire.DROP: self._drop,
-            wire.FETCH: self._references.fetch,
-            wire.GRANT: self._grant,
-            wire.NEW: self._new,
-            wire.PIN: Session.keep,
-            wire.PUSH: self._push,
-            wire.READ: self._read,
-            wire.RELEASE: Session.release,
-            wire.STOP: self._stop_agent,
+        self._handlers: dict[type, Callable[[Session, Any], None]] = {
+            AddCode: self._add_code,
+            CallMethod: self._call,
+            CancelCall: lambda session, message: self._ending.cancel(session, message.number),
+            CreateAgent: self._create_agent,
+            DefineClass: self._define_class,
+            DropAgent: self._drop_agent,
+            FetchResult: self._references.fetch,
+            Goodbye: lambda session, _: self.end_session(session),
+            GrantCredit: self._grant_credit,
+            PinResult: lambda session, message: session.keep(message.number),
+            PushValue: self._push_value,
+            QueryServer: self._query_server,
+            ReadAttribute: self._read_attribute,
+            ReleaseResult: lambda session, message: session.release(message.number),
+            StopAgent: self._stop_agent,
         }
         self._attachments: list[bytes] = []
         """Those of the frame that is being handled."""
 
-    def handle(self, session: Session, items: list[Any], attachments: list[bytes]) -> None:
-        """Do what the items of a frame say.
+    def handle(self, session: Session, messages: list[Any], attachments: list[bytes]) -> None:
+        """Handle the messages of a frame.
 
         Raises:
-            ProtocolError: an item is malformed.
+            ProtocolError: a message is malformed.
         """
         self._attachments = attachments
         handlers = self._handlers
         if not self.policy.accept_code:
-            for item in items:
-                check_shape(item)
+            for message in messages:
+                check_shape(message)
         self.schedule.begin_batch()
         try:
-            for item in items:
+            for message in messages:
                 try:
-                    handlers[item[0]](session, *item[1:])
+                    handlers[type(message)](session, message)
                 except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-                    raise ProtocolError(f"an item of kind {item[0]!r} that makes no sense: {error}") from error
+                    raise ProtocolError(f"a malformed {type(message).__name__} message: {error}") from error
         finally:
             self._attachments = []
             self.schedule.end_batch()
 
     # --- calls ----------------------------------------------------------------------------------------------------------
 
-    def _call(self, session: Session, number: int, agent: Any, name: str, args: Any) -> None:
-        """Take a call without keywords and streams; the common one, of a free agent, straight to whoever does it."""
+    def _call(self, session: Session, message: CallMethod) -> None:
+        """Take a call; the common one, of a free agent and without options, straight to whoever does it."""
+        agent, args = message.agent, message.args
         target = session.agents.get(agent) if type(agent) is int else None
         if (
             target is None
+            or message.kwargs is not None
+            or message.credit
+            or message.seconds is not None
             or target.busy
             or target.queue
             or not target.methods
@@ -124,17 +144,18 @@ class Host:
             or self._attachments
             or session.load > session.most_load
         ):
-            self._call_more(session, number, agent, name, args, None, 0, None)
+            self._call_any(session, message)
             return
-        method = target.methods.get(name)
+        method = target.methods.get(message.method)
         simple = method is not None
         for value in args:
             if type(value) is tuple and is_reference(value):
                 simple = False
         if method is None or not simple:
-            self._call_more(session, number, agent, name, args, None, 0, None)
+            self._call_any(session, message)
             return
-        call = Call(session, number, target, name, args)
+        number = message.number
+        call = Call(session, number, target, message.method, args)
         session.active[number] = call
         session.last_call = number
         call.size = session.share
@@ -147,43 +168,38 @@ class Host:
         assert self.schedule.batch is not None
         self.schedule.batch[method.on_loop].append(call)
 
-    def _call_more(self, session: Session, number: int, agent: Any, name: str, *rest: Any) -> None:
+    def _call_any(self, session: Session, message: CallMethod) -> None:
         """Take a call of any kind; names that are not public are the server's own, for making and freeing agents."""
+        name = message.method
         if name.startswith(("_", "?")) and name != "__call__":
-            session.tell(number, ERROR, encode_error(AttributeError(f"{name!r} is not public")))
+            session.tell(message.number, CallError, encode_error(AttributeError(f"{name!r} is not public")))
         else:
-            self._enter(session, number, agent, name, *rest)
+            self._enter(session, message)
 
-    def _enter(
-        self,
-        session: Session,
-        number: int,
-        agent: Any,
-        name: str,
-        args: Any,
-        kwargs: Any,
-        credit: int,
-        seconds: float | None,
-    ) -> None:
-        if type(credit) is not int or (seconds is not None and not float(seconds) > 0):  # NaN would upset every timer
-            raise ProtocolError("a call with a credit or a deadline that is none")
-        target = self.residents.find(session, agent)
+    def _enter(self, session: Session, message: CallMethod) -> None:
+        number, args, kwargs, seconds = message.number, message.args, message.kwargs, message.seconds
+        # NaN would upset every timer.
+        if type(message.credit) is not int or (seconds is not None and not float(seconds) > 0):
+            raise ProtocolError("a call with an invalid credit or deadline")
+        target = self.residents.find(session, message.agent)
         if target is None:
-            self._absent(session, number, agent, (name, args, kwargs, credit, seconds))
+            self._absent(session, message)
             return
         if session.load > session.most_load:
-            session.tell(number, ERROR, encode_error(_too_much(session.load)))
+            session.tell(number, CallError, encode_error(_too_much(session.load)))
             return
         if self._attachments:
             args, kwargs = self._restored(args, kwargs)
-        call = Call(session, number, target, name, args, kwargs, credit)
+        call = Call(session, number, target, message.method, args, kwargs)
+        if message.credit:
+            call.credit = Credit(message.credit)
         session.active[number] = call
         session.last_call = number
         call.size = session.share + (self._weight(call) if self._attachments else 0)
         session.load += call.size
         self._await_arguments(call)
         if seconds is not None:
-            (self._ending.late if credit else self._ending.at)(call, float(seconds))
+            (self._ending.late if message.credit else self._ending.at)(call, float(seconds))
         if self._references.early:
             self._references.heard_of(session.identity, number)
         self.schedule.offer(call)
@@ -206,10 +222,11 @@ class Host:
         if call.kwargs and any(map(is_reference, call.kwargs.values())):
             self._references.await_arguments(call, self._attachments)
 
-    def _absent(self, session: Session, number: int, agent: Any, rest: tuple[Any, ...]) -> None:
+    def _absent(self, session: Session, message: CallMethod) -> None:
         """Answer for an agent that is not here: not yet, if it is somebody else's, or not any more."""
+        agent = message.agent
         if not self.residents.may_come(session, agent):
-            session.tell(number, ERROR, gone())
+            session.tell(message.number, CallError, gone())
             return
         attachments = self._attachments
 
@@ -217,64 +234,67 @@ class Host:
             # Those of a frame that is being handled, perhaps, are needed again afterwards.
             others, self._attachments = self._attachments, attachments
             if self.residents.find(session, agent) is None:
-                session.tell(number, ERROR, gone())
+                session.tell(message.number, CallError, gone())
             else:
-                self._enter(session, number, agent, *rest)
+                self._enter(session, message)
             self._attachments = others
 
         self._references.expect((str(agent[0]), -int(agent[1])), retry)
 
-    def _read(self, session: Session, number: int, agent: Any, name: str) -> None:
+    def _read_attribute(self, session: Session, message: ReadAttribute) -> None:
+        number, name = message.number, message.attribute
         if name.startswith("_") and name != "__class__":
-            session.tell(number, ERROR, encode_error(AttributeError(f"{name!r} is not public")))
+            session.tell(number, CallError, encode_error(AttributeError(f"{name!r} is not public")))
             return
-        self._enter(session, number, agent, f"?{name}", (), None, 0, None)
+        self._enter(session, CallMethod(number, message.agent, f"?{name}", ()))
 
-    def _grant(self, session: Session, number: int, count: int) -> None:
-        call = session.active.get(number)
-        if call is not None and call.credit:
-            credit_of(call).grant(count)
+    def _grant_credit(self, session: Session, message: GrantCredit) -> None:
+        call = session.active.get(message.number)
+        if call is not None and call.credit is not None:
+            call.credit.grant(message.count)
 
-    def _push(self, session: Session, key: int, kind: str, value: Any) -> None:
-        self._references.push(session, key, kind, value, self._attachments)
+    def _push_value(self, session: Session, message: PushValue) -> None:
+        self._references.push(session, message, self._attachments)
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 
-    def _class(self, session: Session, number: int, module: str, qualname: str, value: Any) -> None:
-        if len(session.classes) >= _MOST_CLASSES and number not in session.classes:
+    def _define_class(self, session: Session, message: DefineClass) -> None:
+        if len(session.classes) >= _MOST_CLASSES and message.number not in session.classes:
             raise ProtocolError(f"a client with more than {_MOST_CLASSES} classes")
-        session.classes[number] = [None, module, qualname, restore(value, self._attachments)]
+        value = restore(message.value, self._attachments)
+        session.classes[message.number] = [None, message.module, message.qualname, value]
 
-    def _code(self, _: Session, code: dict[str, bytes]) -> None:
+    def _add_code(self, _: Session, message: AddCode) -> None:
         if self.policy.accept_code:
-            learn(code)
+            learn(message.code)
 
-    def _new(self, session: Session, number: int, cls: int, how: str, args: Any, kwargs: Any) -> None:
-        agent = self.residents.admit(session, number)
+    def _create_agent(self, session: Session, message: CreateAgent) -> None:
+        args, kwargs = message.args, message.kwargs
+        agent = self.residents.admit(session, message.agent)
         if agent.failed is not None:
             return
         if self._attachments:
             args, kwargs = self._restored(args, kwargs)
         call = Call(session, 0, agent, CONSTRUCT, args, kwargs)
-        call.credit = (session.classes[cls], how)
+        call.creation = (session.classes[message.cls], message.how)
         self._await_arguments(call)
         if call.missing:
             self.schedule.offer(call)
         else:
             self.schedule.begin(call)
         if self._references.early:
-            self._references.heard_of(session.identity, -number)
+            self._references.heard_of(session.identity, -message.agent)
 
-    def _drop(self, session: Session, agent: Any) -> None:
-        unheld = self.residents.dropped(session, agent)
+    def _drop_agent(self, session: Session, message: DropAgent) -> None:
+        unheld = self.residents.dropped(session, message.agent)
         if unheld is not None:
             self.schedule.offer(Call(session, 0, unheld, FREE, ()))
 
-    def _stop_agent(self, session: Session, number: int, agent: Any) -> None:
-        target = self.residents.find(session, agent)
+    def _stop_agent(self, session: Session, message: StopAgent) -> None:
+        target = self.residents.find(session, message.agent)
         if target is not None:
             self._ending.stop(target, AgentStopped("the agent was stopped"))
-        session.tell(number, RESULT, target is not None)
+        session.tell(message.number, CallResult, target is not None)
 
     # --- sessions -------------------------------------------------------------------------------------------------------
 
@@ -303,15 +323,16 @@ class Host:
 
     # --- about the server -----------------------------------------------------------------------------------------------
 
-    def _control(self, session: Session, number: int, what: str, argument: Any) -> None:
+    def _query_server(self, session: Session, message: QueryServer) -> None:
+        number, what, argument = message.number, message.what, message.argument
         if what == "stop":
-            session.tell(number, RESULT, True)
+            session.tell(number, CallResult, True)
             self._loop.call_later(0.05, self._stop)
         elif what == "running":
             running = [call for call in argument if self._ending.is_running(session, call)]
-            session.tell(number, RESULT, encode_result(running, "a report"))
+            session.tell(number, CallResult, encode_result(running, "a report"))
         else:
-            session.tell(number, RESULT, encode_result(describe(self, what, argument), "a report"))
+            session.tell(number, CallResult, encode_result(describe(self, what, argument), "a report"))
 
     def close(self) -> None:
         """Let every thread end."""

@@ -12,11 +12,10 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.threads import run_loop, start_thread
-from paragent.errors import CallCancelled, LimitExceeded
-from paragent.remote.protocol import ERROR, RESULT, STREAMED
+from paragent.errors import CallCancelled, LimitExceeded, ProtocolError
+from paragent.remote.protocol import CallError, CallResult, StreamItems
 from paragent.remote.server.actors import Interruption
 from paragent.remote.server.event_loop import CrowdLoop
-from paragent.remote.server.flow_control import Credit
 from paragent.remote.trust import limit_thread
 from paragent.remote.values import PLAIN, encode_error, encode_result
 
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.remote.server.actors import Call
+    from paragent.remote.server.flow_control import Credit
     from paragent.remote.server.policy import Policy
 
-__all__ = ["Player", "arguments_of", "credit_of", "fail", "perform_sync", "read_attribute"]
+__all__ = ["Player", "arguments_of", "fail", "perform_sync", "read_attribute"]
 
 _SLICE = 256
 """Async calls that begin at a time, about a millisecond's work, before those under way have their turn again. A crowd that
@@ -54,7 +54,7 @@ def perform_sync(call: Call, policy: Policy) -> None:
     except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
         fail(call, error)
     else:
-        call.session.tell(call, RESULT, value)
+        call.session.tell(call, CallResult, value)
 
 
 def read_attribute(call: Call, policy: Policy) -> None:
@@ -78,12 +78,12 @@ def read_attribute(call: Call, policy: Policy) -> None:
     except BaseException as error:  # noqa: BLE001 - a property may raise anything
         fail(call, error)
     else:
-        call.session.tell(call, RESULT, encoded)
+        call.session.tell(call, CallResult, encoded)
 
 
 def fail(call: Call, error: BaseException) -> None:
     """Tell the caller that a call failed."""
-    call.session.tell(call, ERROR, encode_error(error, plain=call.session.plain_errors))
+    call.session.tell(call, CallError, encode_error(error, plain=call.session.plain_errors))
 
 
 def arguments_of(call: Call, policy: Policy) -> tuple[Any, dict[str, Any]]:
@@ -105,23 +105,26 @@ _NOTHING: dict[str, Any] = {}
 
 
 def _stream(call: Call, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    credit = credit_of(call)
+    credit = _credit_of(call)
     with contextlib.closing(function(*args, **kwargs)) as items:
         while credit.take():
             try:
                 item = next(items)
             except StopIteration:
                 return
-            call.session.tell(call, STREAMED, [encode_result(item, "an item of", call.name)])
+            call.session.tell(call, StreamItems, [encode_result(item, "an item of", call.name)])
     raise CallCancelled("the reader of the stream has closed it")
 
 
-def credit_of(call: Call) -> Credit:
-    """Return the credit of a stream; made when it is first needed."""
-    if type(call.credit) is int:
-        call.credit = Credit(call.credit)
-    credit: Credit = call.credit
-    return credit
+def _credit_of(call: Call) -> Credit:
+    """Return the credit of a stream.
+
+    Raises:
+        ProtocolError: the client has called a generator method without one.
+    """
+    if call.credit is None:
+        raise ProtocolError(f"{call.name!r} is a generator method, and the call has no credit for its items")
+    return call.credit
 
 
 class Player:
@@ -257,7 +260,7 @@ class Player:
             try:
                 coroutine.send(None)
             except StopIteration as end:
-                call.session.tell(call, RESULT, encode_result(end.value, "the result of", call.name))
+                call.session.tell(call, CallResult, encode_result(end.value, "the result of", call.name))
         except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
             fail(call, error)
 
@@ -274,7 +277,7 @@ class Player:
                 outcome = None
             else:
                 outcome = await result
-            call.session.tell(call, RESULT, encode_result(outcome, "the result of", call.name))
+            call.session.tell(call, CallResult, encode_result(outcome, "the result of", call.name))
         except asyncio.CancelledError:
             fail(call, call.cancelled or CallCancelled("the call was cancelled"))
         except BaseException as error:  # noqa: BLE001 - whatever the agent raises is the outcome of the call
@@ -285,12 +288,12 @@ class Player:
             self._start(following)
 
     async def _stream(self, call: Call, items: Any) -> None:
-        credit = credit_of(call)
+        credit = _credit_of(call)
         async with contextlib.aclosing(items):
             while await credit.take_async():
                 try:
                     item = await anext(items)
                 except StopAsyncIteration:
                     return
-                call.session.tell(call, STREAMED, [encode_result(item, "an item of", call.name)])
+                call.session.tell(call, StreamItems, [encode_result(item, "an item of", call.name)])
         raise CallCancelled("the reader of the stream has closed it")

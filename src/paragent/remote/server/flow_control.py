@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.clock import monotonic
 from paragent.errors import LimitExceeded, ProtocolError
-from paragent.remote.protocol import ERROR, RESULT
+from paragent.remote.protocol import CallError, CallResult
 from paragent.remote.values import encode_error, size_of
 from paragent.transport.limits import MESSAGE_BYTES
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from paragent.remote.protocol import OutcomeKind
     from paragent.remote.server.actors import Call
 
 __all__ = ["Backlog", "Credit", "Kept"]
@@ -154,7 +155,7 @@ class Kept(dict[int, list[Any]]):
         self._most = most
         self._bytes = 0
 
-    def hold(self, number: int, kind: str | None, value: Any) -> None:
+    def hold(self, number: int, kind: OutcomeKind | None, value: Any) -> None:
         """Keep what nobody has held yet.
 
         Raises:
@@ -174,13 +175,13 @@ class Kept(dict[int, list[Any]]):
                 del self[number]
                 self._bytes -= size_of(kept[2])
 
-    def settle(self, number: int, kind: str, value: Any) -> tuple[str, Any, bool]:
+    def settle(self, number: int, kind: OutcomeKind, value: Any) -> tuple[OutcomeKind, Any, bool]:
         """Take the outcome of a call; return what it is now, and whether it stays here until the client asks for it."""
         packed = size_of(value)
-        large = packed >= _HOLD_BYTES and kind == RESULT
+        large = packed >= _HOLD_BYTES and kind is CallResult
         kept = self.get(number)
         if (large or kept is not None) and self._bytes + packed > self._most:
-            kind, value, large = ERROR, encode_error(_too_much(self._bytes)), False
+            kind, value, large = CallError, encode_error(_too_much(self._bytes)), False
             packed = size_of(value)
         if kept is not None:
             kept[1:] = kind, value

@@ -6,8 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AccessDenied, LimitExceeded, ProtocolError
 from paragent.messages import Msg
-from paragent.remote import protocol as wire
 from paragent.remote.methods import MOVES, attributes_of
+from paragent.remote.protocol import (
+    AddCode,
+    CallMethod,
+    CancelCall,
+    CreateAgent,
+    DefineClass,
+    DropAgent,
+    FetchResult,
+    Goodbye,
+    GrantCredit,
+    PinResult,
+    PushValue,
+    QueryServer,
+    ReadAttribute,
+    ReleaseResult,
+    StopAgent,
+    fields_of,
+)
 from paragent.remote.values import PLAIN, decode
 
 if TYPE_CHECKING:
@@ -181,18 +198,18 @@ _MOST_LISTED = 1 << 16
 _LONGEST_NAME = 1_000
 
 
-def check_shape(item: tuple[Any, ...]) -> None:
-    """Check the number and the types of an item's fields.
+def check_shape(message: Any) -> None:
+    """Check the types of a client message's fields.
 
     Raises:
-        ProtocolError: they are not those of its kind, or there is no such kind.
+        ProtocolError: a field has the wrong type, or clients do not send such messages.
     """
-    checks = _SHAPES.get(item[0])
-    if checks is None or len(checks) != len(item) - 1:
-        raise ProtocolError(f"an item of kind {item[0][:20]!r} with {len(item) - 1} fields")
-    for check, field in zip(checks, item[1:], strict=True):
+    checks = _SHAPES.get(type(message))
+    if checks is None:
+        raise ProtocolError(f"clients do not send {type(message).__name__} messages")
+    for check, field in zip(checks, fields_of(message), strict=True):
         if not check(field):
-            raise ProtocolError(f"an item of kind {item[0]!r} with a field of the wrong type")
+            raise ProtocolError(f"a {type(message).__name__} message with a field of the wrong type")
 
 
 def _number(field: Any) -> bool:
@@ -232,25 +249,28 @@ def _subject(field: Any) -> bool:
     return field is None or _number(field)
 
 
+def _flag(field: Any) -> bool:
+    return type(field) is bool
+
+
 def _value(_: Any) -> bool:
     return True
 
 
-_SHAPES: dict[str, tuple[Callable[[Any], bool], ...]] = {
-    wire.BYE: (),
-    wire.CALL: (_number, _agent, _name, _arguments),
-    wire.CALL_MORE: (_number, _agent, _name, _arguments, _keywords, _number, _seconds),
-    wire.CANCEL: (_number,),
-    wire.CLASS: (_number, _name, _name, _value),
-    wire.CODE: (_value,),
-    wire.CONTROL: (_number, _name, _subject),
-    wire.DROP: (_agent,),
-    wire.FETCH: (_number, _session, _number),
-    wire.GRANT: (_number, _number),
-    wire.NEW: (_number, _number, _name, _arguments, _keywords),
-    wire.PIN: (_number,),
-    wire.PUSH: (_number, _name, _value),
-    wire.READ: (_number, _agent, _name),
-    wire.RELEASE: (_number,),
-    wire.STOP: (_number, _agent),
+_SHAPES: dict[type, tuple[Callable[[Any], bool], ...]] = {
+    AddCode: (_value,),
+    CallMethod: (_number, _agent, _name, _arguments, _keywords, _number, _seconds),
+    CancelCall: (_number,),
+    CreateAgent: (_number, _number, _name, _arguments, _keywords),
+    DefineClass: (_number, _name, _name, _value),
+    DropAgent: (_agent,),
+    FetchResult: (_number, _session, _number),
+    Goodbye: (),
+    GrantCredit: (_number, _number),
+    PinResult: (_number,),
+    PushValue: (_number, _flag, _value),
+    QueryServer: (_number, _name, _subject),
+    ReadAttribute: (_number, _agent, _name),
+    ReleaseResult: (_number,),
+    StopAgent: (_number, _agent),
 }

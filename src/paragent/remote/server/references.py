@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paragent.errors import AgentStopped, LimitExceeded, ProtocolError, ServerLost
 from paragent.remote.client.links import data_link, link_to
 from paragent.remote.client.result import ENCODED, FAILED, RAISED
-from paragent.remote.protocol import ERROR, RESULT
+from paragent.remote.protocol import CallError, CallResult
 from paragent.remote.server.policy import OwnResult
 from paragent.remote.values import encode_error, is_reference, restore, size_of
 from paragent.transport.address import Address
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.remote.client.link import Link
+    from paragent.remote.protocol import FetchResult, OutcomeKind, PushValue
     from paragent.remote.server.actors import Agent, Call
     from paragent.remote.server.policy import Policy
     from paragent.remote.server.session import Session
@@ -74,9 +75,9 @@ class References:
             call.missing += 1
             self._obtain(call, value, self._filler(call, container, key))
 
-    def _filler(self, call: Call, container: Any, key: Any) -> Callable[[str, Any], None]:
-        def fill(kind: str, value: Any) -> None:
-            if kind == RESULT:
+    def _filler(self, call: Call, container: Any, key: Any) -> Callable[[OutcomeKind, Any], None]:
+        def fill(kind: OutcomeKind, value: Any) -> None:
+            if kind is CallResult:
                 container[key] = value
             else:
                 call.error = value
@@ -86,7 +87,7 @@ class References:
 
         return fill
 
-    def _obtain(self, call: Call, reference: Any, then: Callable[[str, Any], None]) -> None:
+    def _obtain(self, call: Call, reference: Any, then: Callable[[OutcomeKind, Any], None]) -> None:
         """Have `then` called, on this loop and not before this returns, with the outcome that a reference names."""
         session = call.session
         if reference[0] == "v":
@@ -114,7 +115,7 @@ class References:
 
         return encode_error(error_from(value))
 
-    def want(self, identity: str, number: int, then: Callable[[str, Any], None], *, early: bool = True) -> None:
+    def want(self, identity: str, number: int, then: Callable[[OutcomeKind, Any], None], *, early: bool = True) -> None:
         """Have `then` called with the outcome of a call of this server, when there is one."""
         session = self._sessions.get(identity)
         if session is not None:
@@ -131,7 +132,7 @@ class References:
         if early and (session is None or number > session.last_call):
             self.expect((identity, number), lambda: self.want(identity, number, then, early=False))
         else:
-            then(ERROR, encode_error(AgentStopped("the result is not kept any more: whoever held it dropped it")))
+            then(CallError, encode_error(AgentStopped("the result is not kept any more: whoever held it dropped it")))
 
     def expect(self, key: tuple[str, int], then: Callable[[], None]) -> None:
         """Have `then` called when something is heard of, or after a while in any case; at once if too much is waited for."""
@@ -150,13 +151,13 @@ class References:
 
     # --- what clients say -----------------------------------------------------------------------------------------------
 
-    def fetch(self, session: Session, number: int, identity: str | None, wanted: int) -> None:
+    def fetch(self, session: Session, message: FetchResult) -> None:
         """Answer with the result of another call."""
 
-        def tell(kind: str, value: Any) -> None:
-            session.tell(number, kind, value)
+        def tell(kind: OutcomeKind, value: Any) -> None:
+            session.tell(message.number, kind, value)
 
-        def tell_data(kind: str, value: Any) -> None:
+        def tell_data(kind: OutcomeKind, value: Any) -> None:
             if type(value) is tuple:  # the value is our own; reading it may take a while and run code of its class
                 self._loop.run_in_executor(None, lambda: tell(*outcome_as_data(kind, value)))
             else:
@@ -164,24 +165,27 @@ class References:
 
         if session.data_only:
             from paragent.remote.restricted import outcome_as_data  # as above
-        self.want(identity or session.identity, wanted, tell_data if session.data_only else tell)
+        self.want(message.session or session.identity, message.wanted, tell_data if session.data_only else tell)
 
-    def push(self, session: Session, key: int, kind: str, value: Any, attachments: list[bytes]) -> None:
+    def push(self, session: Session, message: PushValue, attachments: list[bytes]) -> None:
         """Take a value that an argument stands for."""
-        then = session.pushed.pop(key, None)
+        then = session.pushed.pop(message.key, None)
         if then is not None:
-            value = restore(value, attachments)
-            then(kind, value if kind == RESULT else self._error(value))
+            value = restore(message.value, attachments)
+            if message.failed:
+                then(CallError, self._error(value))
+            else:
+                then(CallResult, value)
 
 
-def _counted(call: Call, then: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+def _counted(call: Call, then: Callable[[OutcomeKind, Any], None]) -> Callable[[OutcomeKind, Any], None]:
     """Return `then` for a value of another server, which weighs as much as one that the client sent itself."""
     session = call.session
 
-    def arrived(kind: str, value: Any) -> None:
-        size = size_of(value) if kind == RESULT else 0
+    def arrived(kind: OutcomeKind, value: Any) -> None:
+        size = size_of(value) if kind is CallResult else 0
         if session.load + size > session.most_load:
-            kind, value, size = ERROR, encode_error(LimitExceeded("the results of other servers are too large")), 0
+            kind, value, size = CallError, encode_error(LimitExceeded("the results of other servers are too large")), 0
         if session.active.get(call.number) is call:
             call.size += size
             session.load += size
@@ -190,9 +194,9 @@ def _counted(call: Call, then: Callable[[str, Any], None]) -> Callable[[str, Any
     return arrived
 
 
-def _as_own(then: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+def _as_own(then: Callable[[OutcomeKind, Any], None]) -> Callable[[OutcomeKind, Any], None]:
     """Return `then` for a result of this server, which it wrote itself and may therefore load."""
-    return lambda kind, value: then(kind, OwnResult(value) if kind == RESULT else value)
+    return lambda kind, value: then(kind, OwnResult(value) if kind is CallResult else value)
 
 
 def _is_address(address: Any, identity: Any, tls: Any) -> bool:
@@ -214,7 +218,7 @@ _FAREWELL = 0.15
 """Seconds to say goodbye."""
 
 
-def fetch_from(reference: tuple[Any, ...], policy: Policy, then: Callable[[str, Any], None]) -> None:
+def fetch_from(reference: tuple[Any, ...], policy: Policy, then: Callable[[OutcomeKind, Any], None]) -> None:
     """Ask another server for a result; `then` is called with its outcome, or with the error of not reaching it.
 
     For servers that accept code. Nothing that comes from there is decoded here.
@@ -226,14 +230,14 @@ def fetch_from(reference: tuple[Any, ...], policy: Policy, then: Callable[[str, 
     def arrived() -> None:
         state, value = result._state, result._value
         if state == ENCODED:
-            then(RESULT, value)
+            then(CallResult, value)
         elif state == FAILED:
-            then(ERROR, value)
+            then(CallError, value)
         else:
             error = (
                 value if state == RAISED else ProtocolError(f"{link.place.address} kept a result that was asked for")
             )
-            then(ERROR, encode_error(error))
+            then(CallError, encode_error(error))
 
     if not result._watch(arrived):
         arrived()
@@ -263,17 +267,17 @@ class DataPeers:
         """Keeps tasks from being collected before they end."""
         self._open = True
 
-    def fetch(self, reference: tuple[Any, ...], then: Callable[[str, Any], None]) -> None:
+    def fetch(self, reference: tuple[Any, ...], then: Callable[[OutcomeKind, Any], None]) -> None:
         """Ask another server for a result; `then` is called with its outcome, or with the error of not getting it."""
         _, address, session, number, tls = reference
         key = (address, tls)
         if not self._open or (address[2] and not _is_child_socket(address[2])):
-            then(ERROR, _unreachable())
+            then(CallError, _unreachable())
             return
         peer = self._peer(key)
         if peer is None:
             then(
-                ERROR,
+                CallError,
                 encode_error(
                     LimitExceeded(f"a client has results fetched from {_MOST_PEERS} other servers at a time, not more")
                 ),
@@ -286,13 +290,13 @@ class DataPeers:
             self._arrived(key, peer)
             state, value = result._state, result._value
             if state == ENCODED:
-                then(RESULT, value)
+                then(CallResult, value)
             elif state == FAILED:
                 from paragent.remote.restricted import error_from  # not at the top: few servers need it
 
-                then(ERROR, encode_error(error_from(value)))
+                then(CallError, encode_error(error_from(value)))
             else:
-                then(ERROR, _unreachable())
+                then(CallError, _unreachable())
 
         if not result._watch(arrived):
             arrived()

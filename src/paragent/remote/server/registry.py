@@ -44,7 +44,8 @@ class Residents:
     def construct(self, call: Call) -> None:
         """Make the agent, in a lane: its constructor may block, and loading its class may import anything."""
         agent = call.agent
-        entry, how = call.credit
+        assert call.creation is not None
+        entry, how = call.creation
         try:
             if call.error is not None:
                 agent.failed = call.error

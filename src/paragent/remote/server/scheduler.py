@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.threads import start_thread
 from paragent.errors import AgentStopped, CallCancelled
-from paragent.remote.protocol import ERROR
+from paragent.remote.protocol import CallError
 from paragent.remote.server.actors import Agent, Call, Interruption, claim, next_call, offer, overlap, overlapping
 from paragent.remote.server.executor import Player, fail, perform_sync, read_attribute
 from paragent.remote.trust import limit_thread
@@ -349,13 +349,13 @@ def _refused(call: Call) -> bool:
     if call.method is None and agent.methods is not None:
         call.method = agent.methods.get(call.name)
     if call.error is not None:
-        call.session.tell(call, ERROR, call.error)
+        call.session.tell(call, CallError, call.error)
     elif call.cancelled is not None:
         fail(call, call.cancelled)
     elif agent.stopped:
         fail(call, AgentStopped("the agent was stopped"))
     elif agent.failed is not None:
-        call.session.tell(call, ERROR, agent.failed)
+        call.session.tell(call, CallError, agent.failed)
     elif call.method is None and not call.name.startswith("?"):
         fail(call, AttributeError(f"{type(agent.thing).__name__!r} agent has no public method {call.name!r}"))
     else:

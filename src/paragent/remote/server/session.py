@@ -11,8 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import Unserialisable
-from paragent.remote.protocol import ERROR, HELD, RESULT, STREAMED, encode
-from paragent.remote.reliable_stream import Conversation
+from paragent.remote.protocol import CallError, CallResult, ResultHeld, StreamItems, encode
+from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.server.flow_control import Backlog, Kept
 from paragent.remote.values import ATTACHED, attach, encode_error, restore, size_of
 from paragent.transport.limits import CALL_BYTES, Pace
@@ -20,6 +20,7 @@ from paragent.transport.limits import CALL_BYTES, Pace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from paragent.remote.protocol import OutcomeKind
     from paragent.remote.server.actors import Agent, Call
     from paragent.remote.server.references import DataPeers
     from paragent.transport.limits import Limits
@@ -76,7 +77,7 @@ class Session:
         self.active: dict[int, Call] = {}
         self.last_call = 0
         self.last_agent = 0
-        self.pushed: dict[int, Callable[[str, Any], None]] = {}
+        self.pushed: dict[int, Callable[[OutcomeKind, Any], None]] = {}
         """Calls that wait for a value which the client will push, by key."""
         self.peers: DataPeers | None = None
         """Other servers that the client named; only on servers that accept no code."""
@@ -88,7 +89,7 @@ class Session:
         """What the client calls itself; may be empty."""
         self.lease: asyncio.TimerHandle | None = None
         """Runs while the client is not connected; frees everything when it ends."""
-        self._conversation = Conversation(limits.frame_bytes, hears_data=hears_data)
+        self._frames = ReliableStream(limits.frame_bytes, reads_data=hears_data)
         self._outgoing: deque[Any] = deque()
         self._loop = loop
         self._awake = False
@@ -99,7 +100,7 @@ class Session:
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
-    def tell(self, call: Call | int, kind: str, value: Any) -> None:
+    def tell(self, call: Call | int, kind: OutcomeKind | type[StreamItems], value: Any) -> None:
         """Have the client told how a call ended, or what a stream yielded; from any thread."""
         if type(value) in _SIZED:
             self.backlog.add(_weight(value))
@@ -109,8 +110,8 @@ class Session:
             self._loop.call_soon_threadsafe(self._wake.set)
 
     def _take(self) -> tuple[list[Any], list[Any]]:
-        """Return the items of the next frame and their attachments, and do the bookkeeping of the calls that ended."""
-        items: list[Any] = []
+        """Return the messages of the next frame and their attachments, and do the bookkeeping of the calls that ended."""
+        messages: list[Any] = []
         attachments: list[Any] = []
         outgoing, room = self._outgoing, _FRAME_BYTES
         for _ in range(min(len(outgoing), _FRAME_ITEMS)):
@@ -119,7 +120,7 @@ class Session:
             if type(value) in _SIZED:
                 size = _weight(value)
                 self.backlog.remove(size)
-            if kind != STREAMED and type(call) is not int:
+            if kind is not StreamItems and type(call) is not int:
                 if call.told:
                     continue
                 call.told = True
@@ -130,23 +131,23 @@ class Session:
                 if self.active.pop(call.number, None) is not None:
                     self.load -= call.size
                 self.served += 1
-                items.append((kind, call.number, value))
+                messages.append(kind(call.number, value))
                 continue
-            if kind == STREAMED:
-                items.append((STREAMED, call.number, [attach(part, attachments) for part in value]))
+            if kind is StreamItems:
+                messages.append(StreamItems(call.number, [attach(part, attachments) for part in value]))
             elif type(call) is int:
-                items.append((kind, call, attach(value, attachments) if size else value))
+                messages.append(kind(call, attach(value, attachments) if size else value))
             else:
                 self._ended(call, kind, value)
-                items.append(self._answer(call.number, kind, value, attachments))
-                if items[-1][0] == HELD:
+                messages.append(self._answer(call.number, kind, value, attachments))
+                if type(messages[-1]) is ResultHeld:
                     size = 0
             room -= size
             if room < 0:
                 break
-        return items, attachments
+        return messages, attachments
 
-    def _ended(self, call: Call, kind: str, value: Any) -> None:
+    def _ended(self, call: Call, kind: OutcomeKind, value: Any) -> None:
         if self.active.pop(call.number, None) is not None:
             self.load -= call.size
         self.served += 1
@@ -157,13 +158,15 @@ class Session:
             for watcher in call.watchers:
                 watcher(kind, value)
 
-    def _answer(self, number: int, kind: str, value: Any, attachments: list[Any]) -> tuple[Any, ...]:
-        """Return the item that tells the client of an outcome; a large one is kept here until it is asked for."""
+    def _answer(
+        self, number: int, kind: OutcomeKind, value: Any, attachments: list[Any]
+    ) -> CallResult | CallError | ResultHeld:
+        """Return the message that tells the client of an outcome; a large one is kept here until it is asked for."""
         kind, value, stays = self.kept.settle(number, kind, value)
         packed = size_of(value)
         if stays:
-            return HELD, number, packed
-        return kind, number, attach(value, attachments) if packed else value
+            return ResultHeld(number, packed)
+        return kind(number, attach(value, attachments) if packed else value)
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
@@ -173,7 +176,7 @@ class Session:
         Raises:
             ProtocolError: the client claims to have heard what was never said, or misses what was let go.
         """
-        unheard = self._conversation.resume(their_heard)
+        unheard = self._frames.resume(their_heard)
         self.stream = stream
         self.peer = stream.peer
         self._frame_bytes = 0
@@ -184,18 +187,18 @@ class Session:
 
     async def write(self, stream: ServerStream, unheard: list[list[bytes]]) -> None:
         """Send what the client has not heard and whatever else is there, grouped, until the connection ends."""
-        self._conversation.says_data = self.data_only
+        self._frames.writes_data = self.data_only
         for messages in unheard:
             if not await _sent(stream, messages):
                 return
-        conversation, wake = self._conversation, self._wake
+        frames, wake = self._frames, self._wake
         wake.set()
         while True:
             await wake.wait()
             wake.clear()
             self._awake = False
-            while (self._outgoing and not conversation.choked) or conversation.ack_due:
-                said = ([], []) if conversation.choked else self._take()
+            while (self._outgoing and not frames.window_full) or frames.ack_due:
+                said = ([], []) if frames.window_full else self._take()
                 all_said = not self._outgoing
                 if not await _sent(stream, self._frame(*said)):
                     return
@@ -203,58 +206,58 @@ class Session:
                     crowd = len(self.active) if len(said[0]) >= _FLOW else _CROWD
                     await asyncio.sleep(min(_GATHER * crowd, _LONGEST_GATHER))
 
-    def _frame(self, items: list[Any], attachments: list[Any]) -> list[bytes]:
+    def _frame(self, messages: list[Any], attachments: list[Any]) -> list[bytes]:
         """Return the messages of a frame; an outcome that cannot be encoded for this client becomes an error.
 
         Raises:
             Exception: something else cannot be encoded.
         """
         try:
-            return self._conversation.say(items, attachments)
+            return self._frames.next_frame(messages, attachments)
         except Exception:  # noqa: BLE001 - an agent's result may fail in any way; found out below, one by one
-            return self._conversation.say([self._encodable(item) for item in items], attachments)
+            return self._frames.next_frame([self._encodable(message) for message in messages], attachments)
 
-    def _encodable(self, item: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _encodable(self, message: Any) -> Any:
         try:
-            encode(0, 0, [item], (), as_data=self.data_only)
+            encode(0, 0, [message], (), as_data=self.data_only)
         except Exception as trouble:  # noqa: BLE001 - as above
             error = Unserialisable("the result", "", f"{type(trouble).__name__}: {trouble}")
             if not self.data_only:
-                return ERROR, item[1], encode_error(error)
+                return CallError(message.number, encode_error(error))
             from paragent.remote.restricted import described  # not at the top: few servers need it
 
-            return ERROR, item[1], described(error)
-        return item
+            return CallError(message.number, described(error))
+        return message
 
     @property
     def heard(self) -> int:
         """The number of the last frame that came from the client."""
-        return self._conversation.heard
+        return self._frames.received
 
     def hear(self, message: bytes, handle: Callable[[Session, list[Any], list[bytes]], None]) -> None:
-        """Take a message; have the items of a frame that is complete handled."""
-        conversation = self._conversation
+        """Take a message; have the messages of a frame that is complete handled."""
+        frames = self._frames
         self._frame_bytes += len(message)
-        heard = conversation.hear(message)
+        heard = frames.receive(message)
         if heard is None:
             return
-        acknowledged, items, attachments = heard
-        if items:
-            self.share = max(CALL_BYTES, (self._frame_bytes - sum(map(len, attachments))) // len(items))
-            self.pause = self._pace.take(len(items), time.monotonic())
-            handle(self, items, attachments)
+        acknowledged, messages, attachments = heard
+        if messages:
+            self.share = max(CALL_BYTES, (self._frame_bytes - sum(map(len, attachments))) // len(messages))
+            self.pause = self._pace.take(len(messages), time.monotonic())
+            handle(self, messages, attachments)
         self._frame_bytes = 0
-        choked = conversation.choked
-        conversation.forget(acknowledged)
-        if conversation.ack_due or choked:
+        window_full = frames.window_full
+        frames.drop_acknowledged(acknowledged)
+        if frames.ack_due or window_full:
             self._wake.set()
-        elif items and self._ack_timer is None:
+        elif messages and self._ack_timer is None:
             self._ack_timer = self._loop.call_later(_ACK_AFTER, self._acknowledge)
 
     def _acknowledge(self) -> None:
         self._ack_timer = None
-        if self._conversation.ack_owed:
-            self._conversation.ack_late = True
+        if self._frames.ack_owed:
+            self._frames.ack_late = True
             self._wake.set()
 
     # --- results that others want -------------------------------------------------------------------------------------
@@ -272,22 +275,22 @@ class Session:
         """Let go of a result that was kept once more than it is needed."""
         self.kept.release(number)
 
-    def outcome(self, number: int) -> tuple[str | None, Any]:
+    def outcome(self, number: int) -> tuple[OutcomeKind | None, Any]:
         """Return the kind and value of a call that has ended and whose result is still here, else (None, None)."""
         kept = self.kept.get(number)
         if kept is not None and kept[1] is not None:
             return kept[1], kept[2]
         return self._find(number)
 
-    def _find(self, number: int) -> tuple[str | None, Any]:
+    def _find(self, number: int) -> tuple[OutcomeKind | None, Any]:
         """Look through what was said and not acknowledged, and what is about to be said; rarely needed."""
         for call, kind, value in self._outgoing:
-            if kind in (RESULT, ERROR) and (call if type(call) is int else call.number) == number:
+            if kind is not StreamItems and (call if type(call) is int else call.number) == number:
                 return kind, value
-        for items, attachments in self._conversation.unacknowledged():
-            for item in items:
-                if item[1] == number and item[0] in (RESULT, ERROR):
-                    return item[0], restore(item[2], attachments)
+        for messages, attachments in self._frames.unacknowledged():
+            for message in messages:
+                if type(message) in (CallResult, CallError) and message.number == number:
+                    return type(message), restore(message.value, attachments)
         return None, None
 
     def end(self) -> list[Call]:
