@@ -11,7 +11,7 @@ import pytest
 
 from paragent.demo.samples import sample_path
 from paragent.envs import ToolResult, open_environment
-from paragent.envs.math.calculator import compute
+from paragent.envs.calculator import compute
 from paragent.tasks import BenchmarkTask
 
 

@@ -177,7 +177,7 @@ def test_a_folder_with_all_files_of_the_user_is_taken_only_if_it_is_named(
         assert "data_folder" not in located
         step = {"type": "upload_file", "parameters": {"files": [{"local_path": "x", "path": "/there"}]}}
         item = BenchmarkTask("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
-        [told] = open_environment("osworld", located).lacking(item)
+        [told] = open_environment("osworld", located).missing_requirements(item)
         assert "--env-option data_folder=FOLDER" in told
     assert with_data_folder({}, kind, home / "tasks" / "t.json") == {"data_folder": str(home / "tasks")}
     assert with_data_folder({"data_folder": str(home)}, kind, home / "t.json") == {"data_folder": str(home)}
@@ -265,8 +265,8 @@ def test_tasks_that_read_other_files_are_named_before_a_run(data: Path) -> None:
         first = BenchmarkTask("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
         last = BenchmarkTask("b", "?", None, {"evaluator": {"func": "infeasible", "postconfig": [step]}})
         environment = open_environment("osworld", {"data_folder": str(data), **options})
-        assert environment.lacking(first) == environment.lacking(last)
-        return environment.lacking(first)
+        assert environment.missing_requirements(first) == environment.missing_requirements(last)
+        return environment.missing_requirements(first)
 
     assert lacking("files/note.txt") == []
     [told] = lacking("../secret.txt")

@@ -185,17 +185,17 @@ def test_what_is_seen_can_be_had_raw(desktop: Machine, kind: str) -> None:
 
 def test_what_tasks_lack_is_said_without_a_machine() -> None:
     environment = OSWorldEnvironment()
-    assert environment.lacking(ITEM) == []
+    assert environment.missing_requirements(ITEM) == []
     login = {"type": "login", "parameters": {}}
     strange = {"config": [login], "evaluator": {**FOUND, "func": "no_such_metric", "postconfig": [{"type": "dance"}]}}
-    told = environment.lacking(BenchmarkTask("b", "x", None, strange))
+    told = environment.missing_requirements(BenchmarkTask("b", "x", None, strange))
     assert len(told) == 3
     assert "Google account" in told[0]
     assert "no_such_metric" in told[1]
     assert "dance" in told[2]
     malformed: list[dict[str, Any]] = [{"config": "x"}, {"config": [5]}, {"evaluator": 5}, {"evaluator": {}}]
     for metadata in malformed:
-        [reason] = environment.lacking(BenchmarkTask("c", "x", None, metadata))
+        [reason] = environment.missing_requirements(BenchmarkTask("c", "x", None, metadata))
         assert "OSWorld's form" in reason
 
 

@@ -45,7 +45,7 @@ def test_the_file_of_samples_is_what_makes_it_says() -> None:
     assert len(tasks) == 60
     assert len({task["id"].partition("-")[2] for task in tasks}) == 15
     assert len({task["instruction"] for task in tasks}) == 60
-    benchmark = read_benchmark(sample_path("osworld"), lacking=OSWorldEnvironment().lacking)
+    benchmark = read_benchmark(sample_path("osworld"), lacking=OSWorldEnvironment().missing_requirements)
     assert (benchmark.size, dict(benchmark.left_out)) == (60, {})
 
 

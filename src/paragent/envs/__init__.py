@@ -28,7 +28,7 @@ __all__ = [
 ENVIRONMENTS = Registry(
     kind="environment",
     implementations={
-        "math": Implementation("paragent.envs.math.environment:MathEnvironment", extra="math"),
+        "math": Implementation("paragent.envs.math:MathEnvironment", extra="math"),
         "osworld": Implementation("paragent.osworld.env:OSWorldEnvironment"),
         "py": Implementation("paragent.envs.py.environment:PyEnvironment"),
         "rag": Implementation("paragent.envs.rag.environment:RagEnvironment", extra="rag"),

@@ -1,15 +1,14 @@
-"""The contract of environments: what an agent acts in during one attempt at one item."""
+"""Base class of environments: what an agent acts in during one attempt at one task."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paragent.envs.resources import SharedResources
-from paragent.envs.schema import convert
-from paragent.envs.tools import Tool, ToolFailed, ToolResult, tools_of
+from paragent.envs.tools import Tool, ToolFailed, ToolResult, option_arguments, tools_of
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,24 +36,24 @@ class LoadedTask:
 
 
 class Environment:
-    """One attempt's world: told the item, called with tools, asked for a score, closed.
+    """The environment of one attempt: opened with a task, called with tools, asked for scores, closed.
 
     ::
 
         environment = WebEnvironment({"headless": True}, shared=shared)
         try:
-            prompt = await environment.open(item, machine)
-            ...  # the agent talks; each tool call of a turn: result = await environment.call(name, arguments)
-            scores = await environment.score(item, answer, transcript)
+            prompt = await environment.open(task, machine)
+            ...  # for each tool call of the agent: result = await environment.call(name, arguments)
+            scores = await environment.score(task, answer, transcript)
         finally:
             await environment.close()
 
-    The constructor does no I/O; one object serves one attempt, and a retry gets a new one. All methods run on one event
-    loop, which many environments share, so none may block it. Who calls may cancel any method at any moment; `close` is
-    then still called. What several attempts of a worker can share is kept in `shared`.
+    The constructor does no I/O. One object serves one attempt; a retry gets a new object. All methods run on one event
+    loop that many environments share, so they must not block. The caller may cancel any method at any time and still
+    calls `close` afterwards. Resources that the attempts of a worker can share belong in `shared`.
 
-    To write one: a subclass with `@tool` methods (see `paragent.envs.tools`) and, where needed, `open`, `score` and
-    `close`; an `options_type` if it has settings. `paragent.testing.EnvironmentContract` checks it.
+    To write an environment, subclass this class, add `@tool` methods, override `open`, `score` and `close` where needed,
+    and set `options_type` if it has options. `paragent.testing.EnvironmentContract` tests it.
 
     Raises (constructor):
         ConfigError: an option is unknown or has the wrong type.
@@ -62,42 +61,43 @@ class Environment:
 
     name: ClassVar[str] = "environment"
     instructions: str = ""
-    """The system message: what this world is and how to answer in it."""
+    """The system message: what the agent can do here and in which form it must answer."""
     metric: ClassVar[str] = "exact_match"
-    """What decides by default: a key of what `score` returns, or the name of a metric (`paragent.scorers.SCORERS`)."""
+    """The default of `--metric`, which decides whether an attempt succeeded: a key of the result of `score`, or the name
+    of a scorer."""
     own_scores: ClassVar[tuple[str, ...]] = ()
-    """Other keys of what `score` returns that `--metric` may choose to decide by."""
+    """Further keys of the result of `score` that are valid for `--metric`."""
     options_type: ClassVar[type[Any]] = NoOptions
-    """A frozen dataclass; its fields are the options, with the annotations that `paragent.envs.schema` understands."""
+    """A frozen dataclass with the options. Annotations may be everything that pydantic supports."""
     machine_ports: ClassVar[tuple[int, ...]] = ()
-    """Ports of a machine that are reached besides that of its agent; `machine.ports` says where."""
+    """Ports of the machine to forward in addition to its agent's; `machine.ports` has the addresses."""
     needs_desktop: ClassVar[bool] = False
-    """Whether its machine must have a screen, which decides what is started where the user names no image."""
+    """Whether the machine needs a screen. Chooses the default image."""
     needs_internet: ClassVar[bool] = False
-    """Whether its machine must reach the Internet; else a machine that can be cut off reaches nothing."""
+    """Whether the machine needs the Internet. Otherwise its network is cut off where the provider can do that."""
     one_at_a_time: ClassVar[bool] = False
-    """Whether the tools of one turn must wait for each other, in the order of the calls; else they run at the same time."""
+    """Whether the tool calls of one turn run one after the other, in order. Otherwise they run concurrently."""
     images_shown: int = 3
-    """How many of the last pictures the model is sent; earlier ones are only kept."""
+    """How many of the latest images the model is sent. Earlier images are stored but not sent again."""
     call_limit: ClassVar[float] = 120.0
-    """Seconds after which a tool call is stopped and the agent told so. Tools have tighter limits of their own; this is
-    the net below them."""
+    """Seconds after which a tool call is stopped and reported to the agent as failed. This is the last resort; tools
+    should have shorter limits of their own."""
 
     def __init__(self, options: Mapping[str, Any] | None = None, *, shared: SharedResources | None = None) -> None:
         self.options = self.read_options(options or {})
         self._own_shared = SharedResources() if shared is None else None
         self.shared = shared or self._own_shared or SharedResources()
-        self.item: BenchmarkTask | None = None
+        self.task: BenchmarkTask | None = None
         self.machine: Any = None
         self.first_images: tuple[bytes, ...] = ()
-        """Pictures (PNG) that belong to the first user message; set by `open`."""
+        """Images (PNG) of the first user message; set by `open`."""
         self.first_kept: tuple[bytes, ...] = ()
-        """Pictures of the beginning that the agent is not shown; set by `open`."""
+        """Images of the initial state that the agent is not shown; set by `open`."""
         self.files: dict[str, bytes] = {}
-        """What is to be kept beside the trajectory, by the name of a file; complete when `close` has returned."""
+        """Files to store beside the trajectory, by name; complete when `close` has returned."""
         self._tools = tools_of(self)
         self._turn = asyncio.Lock()
-        """Protects the state of an environment that is `one_at_a_time`."""
+        """Serialises tool calls if `one_at_a_time`."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,30 +107,34 @@ class Environment:
 
     @classmethod
     def option_names(cls) -> list[str]:
-        """Return the names of the options, for those who pick them out of a larger set of flags."""
-        return [one.name for one in fields(cls.options_type)]
+        """Return the names of the options."""
+        return option_arguments(cls.options_type).names
 
     @classmethod
     def read_options(cls, given: Mapping[str, Any]) -> Any:
-        """Return `given` as an `options_type`; None stands for the default, texts are converted.
+        """Return `given` as an `options_type`. None means the default; texts are converted to the option's type.
 
         Raises:
             ConfigError: an option is unknown or has the wrong type.
         """
-        known = get_type_hints(cls.options_type, include_extras=True)
-        values = {}
-        for name, value in given.items():
-            if name not in cls.option_names():
-                raise ConfigError(
-                    f"the environment {cls.name!r} has no option {name!r}; it has: {', '.join(known) or 'none'}"
-                )
-            if value is None:
-                continue
-            try:
-                values[name] = convert(value, known[name])
-            except ValueError as error:
-                raise ConfigError(f"the option {name!r} of the environment {cls.name!r} {error}") from None
+        chosen = {name: value for name, value in given.items() if value is not None}
+        try:
+            values = option_arguments(cls.options_type).validate(chosen)
+        except ValueError as error:
+            raise ConfigError(f"the environment {cls.name!r}: the option {error}") from None
         return cls.options_type(**values)
+
+    @property
+    def needs_machine(self) -> bool:
+        """Whether `open` needs a leased machine; fixed once the object is constructed."""
+        return False
+
+    async def check(self) -> None:
+        """Check, before a run, whether this environment can work here with these options. May take seconds.
+
+        Raises:
+            UsageError: it cannot. The message says what to do: install a program or an extra, name a file, set a key.
+        """
 
     @classmethod
     def load_tasks(cls, path: Path, document: Any) -> Iterator[LoadedTask] | None:  # noqa: ARG003 - for subclasses
@@ -170,52 +174,52 @@ class Environment:
             UsageError: it cannot; the message has the cure (a missing program, extra, file, key).
         """
 
-    def lacking(self, item: BenchmarkTask) -> list[str]:
-        """Return what an item needs and this environment does not have, in words for the user; empty if it can be played."""
+    def missing_requirements(self, task: BenchmarkTask) -> list[str]:
+        """Return what a task needs and this environment lacks, as texts for the user; empty if the task can run."""
         return []
 
     def tools(self) -> list[Tool]:
-        """Return what the agent may call."""
+        """Return the tools that the agent may call."""
         return list(self._tools.values())
 
     def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return the tool calls, by name and arguments, that a message makes in its text, as models without tools do."""
+        """Return the tool calls (name and arguments) in the text of a message, for models without tool support."""
         return []
 
-    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
-        """Get ready for an item and return the first user message.
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
+        """Prepare the environment for a task and return the first user message.
 
         Args:
-            item: what is asked; its `answer` and hidden tests are for `score` alone.
-            machine: a leased machine if `needs_machine`. It is borrowed: never closed here.
+            task: the task. Its `answer` and hidden tests are for `score` only.
+            machine: a leased machine if `needs_machine`. It is borrowed: do not close it.
 
         Raises:
-            InfrastructureError: something broke that is nobody's fault; a fresh attempt may succeed.
-            UsageError: it can never work here.
+            InfrastructureError: something failed that a new attempt may not meet again.
+            UsageError: it cannot work here at all.
         """
-        self.item, self.machine = item, machine
-        return item.question
+        self.task, self.machine = task, machine
+        return task.question
 
     async def observation(self) -> dict[str, Any]:
-        """Return what there is to see now, raw, for agents that look by themselves; empty if there is nothing of the kind.
+        """Return the raw current state, for agents that observe by themselves; empty if there is none.
 
         Raises:
-            InfrastructureError: the environment itself broke.
+            InfrastructureError: the environment failed.
         """
         return {}
 
     async def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
-        """Run a tool and return what the agent is told.
+        """Run a tool and return its result for the agent.
 
-        A tool that does not exist, malformed or invalid arguments, a call that takes too long and a tool's own
-        `ToolFailed` are results with `error` set, not exceptions.
+        An unknown tool, malformed or invalid arguments, a call over its time limit and `ToolFailed` are results with
+        `error` set, not exceptions.
 
         Args:
             name: the tool.
-            arguments: as the model sent them: a JSON text, or an object already parsed.
+            arguments: as the model sent them: a JSON text or a parsed object.
 
         Raises:
-            InfrastructureError: the environment itself broke.
+            InfrastructureError: the environment failed.
         """
         tool = self._tools.get(name)
         if tool is None:
@@ -223,13 +227,13 @@ class Environment:
         try:
             bound = tool.bind(arguments)
             if not self.one_at_a_time:
-                return await self._limited(tool, bound)
+                return await self._run_limited(tool, bound)
             async with self._turn:
-                return await self._limited(tool, bound)
+                return await self._run_limited(tool, bound)
         except ToolFailed as error:
             return ToolResult(str(error), error=True)
 
-    async def _limited(self, tool: Tool, bound: dict[str, Any]) -> ToolResult:
+    async def _run_limited(self, tool: Tool, bound: dict[str, Any]) -> ToolResult:
         limit = asyncio.timeout(self.call_limit)
         try:
             async with limit:
@@ -241,24 +245,24 @@ class Environment:
         return result if isinstance(result, ToolResult) else ToolResult(result)
 
     async def score(
-        self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+        self, task: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
-        """Return this environment's own scores of a final answer, each from 0 to 1; None if it has no opinion.
+        """Return the environment's own scores of a final answer, each from 0 to 1; None if it has none.
 
         It may be called without `open`, to score a stored answer again.
 
         Args:
-            item: what was asked.
+            task: the task.
             answer: the agent's final message.
-            transcript: the messages of the attempt in the chat format, tool calls and results among them.
+            transcript: the messages of the attempt in chat format, including tool calls and results.
 
         Raises:
-            InfrastructureError: scoring broke; the answer is neither right nor wrong.
+            InfrastructureError: scoring failed. The answer counts neither as right nor as wrong.
         """
         return None
 
     async def close(self) -> None:
-        """Give back everything this attempt took; may be called twice, and after an `open` that failed."""
+        """Release everything that this attempt acquired. Idempotent; also called after `open` failed."""
         if self._own_shared is not None:
             await self._own_shared.close()
 

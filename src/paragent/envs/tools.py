@@ -1,55 +1,136 @@
-"""Tools: typed async methods that an agent can call, told as JSON schemas."""
+"""Tools: typed async methods that an agent can call. Their JSON schemas and the checks of arguments come from pydantic."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints, overload
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, overload
 
 from paragent._internal.text import read_json
-from paragent.envs.schema import convert, schema
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-__all__ = ["Tool", "ToolFailed", "ToolResult", "tool", "tools_of"]
+    from pydantic import BaseModel
 
+__all__ = ["Arguments", "Tool", "ToolFailed", "ToolResult", "option_arguments", "tool", "tools_of"]
 
 Method = TypeVar("Method", bound="Callable[..., Awaitable[Any]]")
+_LONGEST_VALUE = 200
+"""Characters of a rejected value that the error message shows."""
 
 
 class ToolFailed(Exception):
-    """What a tool raises to tell the agent that, and why, the call did nothing useful; it never leaves `call`."""
+    """Raised by a tool to report a failure to the agent. `Environment.call` turns it into a result with `error` set."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool call gave."""
+    """The result of a tool call."""
 
     text: str
-    """For the agent."""
+    """Shown to the agent."""
     error: bool = False
-    """Whether the call failed; `text` then says why, and what would work."""
+    """Whether the call failed. `text` then says why, and what would work."""
     extras: dict[str, Any] = field(default_factory=dict)
-    """For the trajectory, JSON only: facts that the agent is not shown."""
+    """Facts for the trajectory that the agent is not shown; JSON only."""
     images: tuple[bytes, ...] = ()
-    """Pictures for the agent, as PNG."""
+    """Images for the agent, as PNG."""
     kept: tuple[bytes, ...] = ()
-    """Pictures for the trajectory that the agent is not shown."""
+    """Images for the trajectory that the agent is not shown."""
     ends: str = ""
-    """How the attempt ended, in a word or two, if this call ended it; the agent is not asked again."""
+    """If this call ended the attempt: how, in a word or two. The agent is not asked again."""
+
+
+class Arguments:
+    """The named arguments of a tool, or the options of an environment: their JSON schema and their validation.
+
+    Annotations may be everything that pydantic supports. Text in `Annotated[T, "text"]` is the description.
+
+    Args:
+        title: the name of the tool or environment.
+        fields: annotation and default by name; the default `...` marks a required argument.
+    """
+
+    def __init__(self, title: str, fields: Mapping[str, tuple[Any, Any]]) -> None:
+        from pydantic import ConfigDict, Field, create_model  # importing pydantic takes 65 ms
+
+        self.names = list(fields)
+        definitions: dict[str, Any] = {  # aliases, because pydantic reserves names such as `json` and `copy`
+            f"argument_{number}": (_with_description(annotation), Field(default, alias=name))
+            for number, (name, (annotation, default)) in enumerate(fields.items())
+        }
+        self._attributes = dict(zip(fields, definitions, strict=True))
+        config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+        self._model: type[BaseModel] = create_model(title, __config__=config, **definitions)
+
+    @functools.cached_property
+    def json_schema(self) -> dict[str, Any]:
+        """A JSON schema of type `object`."""
+        from pydantic.json_schema import GenerateJsonSchema
+
+        class Untitled(GenerateJsonSchema):
+            """Leaves out the titles of fields, which only repeat the names and cost tokens."""
+
+            def field_title_should_be_set(self, _: Any) -> bool:
+                return False
+
+        schema = self._model.model_json_schema(schema_generator=Untitled)
+        schema.pop("title")
+        return {"type": "object", "properties": {}, "required": [], **schema}
+
+    def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the given values, converted to the annotated types. Numbers and booleans may be given as text.
+
+        Raises:
+            ValueError: a value is missing, unknown or has the wrong type. The message says which and what is expected.
+        """
+        from pydantic import ValidationError
+
+        try:
+            model = self._model.model_validate(given)
+        except ValidationError as error:
+            raise ValueError(self._problem(error)) from None
+        values = {name: getattr(model, self._attributes[name]) for name in given}
+        for name, value in values.items():
+            if isinstance(given[name], bool) and not isinstance(value, bool) and value is not given[name]:
+                raise ValueError(f"{name!r} must be a number, not {given[name]!r}")
+        return values
+
+    def _problem(self, error: Any) -> str:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+            return f"{name!r} is unknown; known are: {', '.join(self.names) or 'none'}"
+        if first["type"] == "missing":
+            return f"{name!r} is required"
+        return f"{name!r} {first['msg'].replace('Input should', 'must')}, not {first['input']!r:.{_LONGEST_VALUE}}"
+
+
+def _with_description(annotation: Any) -> Any:
+    """Replace the texts of an `Annotated` by pydantic's form of a description."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    from pydantic import Field
+
+    base, *metadata = get_args(annotation)
+    return Annotated[(base, *(Field(description=one) if isinstance(one, str) else one for one in metadata))]
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """What an agent is told about a tool, and how to call it."""
+    """A tool: its description for the agent, and how to call it."""
 
     name: str
     description: str
-    parameters: dict[str, Any]
-    """A JSON schema of type `object`."""
+    arguments: Arguments
     function: Callable[..., Awaitable[str | ToolResult]]
-    annotations: Mapping[str, Any]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The JSON schema of the arguments."""
+        return self.arguments.json_schema
 
     def as_openai(self) -> dict[str, Any]:
         """Return the entry of the `tools` list of a chat completion request."""
@@ -57,24 +138,15 @@ class Tool:
         return {"type": "function", "function": described}
 
     def bind(self, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-        """Return the arguments as the function takes them; a text is read as JSON, an empty one as no arguments.
+        """Return the arguments with which to call `function`. A text is parsed as JSON; an empty text means no arguments.
 
         Raises:
-            ToolFailed: they are no JSON object, one is missing, unknown or of the wrong type.
+            ToolFailed: the text is not a JSON object, or an argument is missing, unknown or of the wrong type.
         """
-        given = _parse(arguments)
-        known = self.parameters["properties"]
-        if unknown := [name for name in given if name not in known]:
-            raise ToolFailed(f"{self.name} has no argument {unknown[0]!r}; it has: {', '.join(known) or 'none'}")
-        if missing := [name for name in self.parameters["required"] if name not in given]:
-            raise ToolFailed(f"{self.name} needs the argument {missing[0]!r}")
-        bound = {}
-        for name, value in given.items():
-            try:
-                bound[name] = convert(value, self.annotations[name])
-            except ValueError as error:
-                raise ToolFailed(f"the argument {name!r} of {self.name} {error}") from None
-        return bound
+        try:
+            return self.arguments.validate(_parse(arguments))
+        except ValueError as error:
+            raise ToolFailed(f"{self.name}: the argument {error}") from None
 
 
 @overload
@@ -84,9 +156,9 @@ def tool(*, name: str) -> Callable[[Method], Method]: ...
 def tool(method: Any = None, *, name: str | None = None) -> Any:
     """Mark an async method of an environment as a tool.
 
-    Its name is the tool's name unless another one is given, its docstring the description, and each parameter is written
-    `Annotated[type, "what it means"]`. It returns a text or a `ToolResult` and raises `ToolFailed` for what the agent
-    should hear; anything else that it raises ends the rollout.
+    The tool has the method's name unless `name` is given. The docstring is its description, and each parameter is
+    annotated as `Annotated[type, "description"]`. The method returns a text or a `ToolResult`. It raises `ToolFailed` to
+    report a failure to the agent; any other exception ends the rollout.
     """
     if method is None:
         return lambda decorated: _mark(decorated, name)
@@ -99,33 +171,43 @@ def _mark(method: Any, name: str | None) -> Any:
 
 
 def tools_of(owner: Any) -> dict[str, Tool]:
-    """Return the tools of an object by name, in the order of their definition, those of base classes first."""
-    methods: dict[str, str] = {}
-    for kind in reversed(type(owner).__mro__):
-        marked = {method: getattr(one, "__paragent_tool__", None) for method, one in vars(kind).items()}
-        methods.update({name: method for method, name in marked.items() if name is not None})
-    return {name: _describe(name, getattr(owner, method)) for name, method in methods.items()}
+    """Return the tools of an object by name, in the order of definition, tools of base classes first."""
+    described = _described_tools(type(owner)).items()
+    return {
+        name: Tool(name, inspect.getdoc(function) or "", arguments, getattr(owner, attribute))
+        for name, (attribute, function, arguments) in described
+    }
 
 
-def _describe(name: str, method: Any) -> Tool:
-    annotations = get_type_hints(method, include_extras=True)
-    parameters = inspect.signature(method).parameters
-    properties = {parameter: schema(annotations[parameter]) for parameter in parameters}
-    required = [parameter for parameter, one in parameters.items() if one.default is inspect.Parameter.empty]
-    for parameter, one in parameters.items():
-        if parameter not in required and one.default is not None:
-            properties[parameter]["default"] = one.default
-    return Tool(
-        name=name,
-        description=inspect.getdoc(method) or "",
-        parameters={
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "additionalProperties": False,
-        },
-        function=method,
-        annotations=annotations,
+@functools.cache
+def _described_tools(kind: type) -> dict[str, tuple[str, Any, Arguments]]:
+    """Return attribute, function and arguments by tool. Cached by class: pydantic takes milliseconds for each tool."""
+    attributes: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        marked = {attribute: getattr(one, "__paragent_tool__", None) for attribute, one in vars(base).items()}
+        attributes.update({name: attribute for attribute, name in marked.items() if name is not None})
+    return {
+        name: (attribute, function := getattr(kind, attribute), _arguments_of(name, function))
+        for name, attribute in attributes.items()
+    }
+
+
+def _arguments_of(name: str, function: Any) -> Arguments:
+    annotations = get_type_hints(function, include_extras=True)
+    _, *parameters = inspect.signature(function).parameters.values()  # without `self`
+    missing = inspect.Parameter.empty
+    return Arguments(
+        name, {one.name: (annotations[one.name], ... if one.default is missing else one.default) for one in parameters}
+    )
+
+
+@functools.cache
+def option_arguments(options_type: type[Any]) -> Arguments:
+    """Return the fields of a dataclass as arguments."""
+    annotations = get_type_hints(options_type, include_extras=True)
+    required = {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(options_type)}
+    return Arguments(
+        options_type.__name__, {name: (annotations[name], ... if needed else None) for name, needed in required.items()}
     )
 
 
@@ -135,7 +217,7 @@ def _parse(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
     try:
         parsed = read_json(arguments or "{}")
     except (ValueError, RecursionError) as error:
-        raise ToolFailed(f"the arguments are no valid JSON: {error}") from None
+        raise ToolFailed(f"the arguments are not valid JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise ToolFailed("the arguments must be one JSON object")
     return parsed

@@ -149,7 +149,7 @@ class OSWorldEnvironment(Environment):
         if self.options.observation_type == "som":
             require_extra("the observation type 'som'", extra="osworld", package="PIL")
 
-    def lacking(self, item: BenchmarkTask) -> list[str]:
+    def missing_requirements(self, item: BenchmarkTask) -> list[str]:
         if found := lacks(item.metadata):
             return found  # its steps may not even be steps
         steps = [
@@ -207,11 +207,11 @@ class OSWorldEnvironment(Environment):
 
     async def observation(self) -> dict[str, Any]:
         """Return what OSWorld's own agents are shown: the screen, the tree as XML, the terminal, the instruction."""
-        if self._observer is None or self.item is None:
+        if self._observer is None or self.task is None:
             return {}
         self._seen = seen = self._seen or await self._observer.observe()
         told = {"screenshot": seen.screenshot, "accessibility_tree": seen.tree, "terminal": seen.terminal}
-        return {**told, "instruction": self.item.question}
+        return {**told, "instruction": self.task.question}
 
     @tool
     async def computer(

@@ -123,7 +123,7 @@ def prepare(config: RolloutConfig) -> Prepared:
         config.data,
         limit=config.limit,
         task_ids=config.task_id,
-        lacking=environment(located).lacking,
+        lacking=environment(located).missing_requirements,
         skip=config.skip_unsupported,
         load_tasks=environment.load_tasks,
     )

@@ -26,7 +26,7 @@ _LIMIT = 10.0
 """Seconds for one computation; what takes longer grows without bound more often than it ends."""
 _LONGEST = 10_000
 """Characters of an expression or of a result that an agent may need to see."""
-_CALCULATOR = "paragent.envs.math.calculator"
+_CALCULATOR = "paragent.envs.calculator"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""Mathematics: the environment, and the calculator that runs in a helper process."""
