@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from paragent.envs import ENVIRONMENTS, Environment, SharedResources, ToolFailed, ToolResult, environment_class, tool
-from paragent.envs.schema import convert
+from paragent.envs.tools import Arguments
 from paragent.errors import ConfigError, EnvironmentFailed, MissingExtra, UnknownName
 
 
@@ -77,7 +78,7 @@ def test_schemas_come_from_annotations() -> None:
                 "properties": {
                     "first": {"type": "integer", "description": "one"},
                     "second": {"type": "number", "description": "another", "default": 2.0},
-                    "note": {"type": "string"},
+                    "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
                 },
                 "required": ["first"],
                 "additionalProperties": False,
@@ -104,7 +105,7 @@ def test_arguments_are_converted_or_refused() -> None:
         "null",
     ):
         assert call("add", bad).error, bad
-    assert "'up', 'down'" in call("list", {"names": [], "how": "left"}).text
+    assert "'up' or 'down'" in call("list", {"names": [], "how": "left"}).text
 
 
 def test_what_goes_wrong_in_a_tool_is_told_and_a_bug_is_not_hidden() -> None:
@@ -121,13 +122,42 @@ def test_options_are_converted_or_refused() -> None:
             Sample(bad)
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400, "1e999", [1], {}])
-def test_nothing_odd_becomes_an_integer(value: Any) -> None:
-    if isinstance(value, int):
-        assert convert(value, int) == value
-    else:
-        with pytest.raises(ValueError, match="integer"):
-            convert(value, int)
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "1e999", [1], {}, True])
+def test_invalid_integers_are_rejected(value: Any) -> None:
+    with pytest.raises(ValueError, match="'number' must be a"):
+        Arguments("sample", {"number": (int, ...)}).validate({"number": value})
+
+
+def test_large_integers_are_accepted() -> None:
+    assert Arguments("sample", {"number": (int, ...)}).validate({"number": 10**400}) == {"number": 10**400}
+
+
+class Point(BaseModel):
+    x: int
+    y: int = 0
+
+
+def test_nested_unions_and_literals_have_correct_schemas() -> None:
+    arguments = Arguments(
+        "sample",
+        {
+            "points": (Annotated[list[Point], "where"], ...),
+            "level": (Literal[1, 2], 1),
+            "either": (int | list[str], 0),
+            "json": (dict[str, float], ...),
+        },
+    )
+    schema = arguments.json_schema
+    assert schema["properties"]["points"]["description"] == "where"
+    assert schema["properties"]["points"]["items"] == {"$ref": "#/$defs/Point"}
+    assert schema["properties"]["level"] == {"type": "integer", "enum": [1, 2], "default": 1}
+    assert {one["type"] for one in schema["properties"]["either"]["anyOf"]} == {"integer", "array"}
+    assert schema["required"] == ["points", "json"]
+    assert "title" not in schema
+    values = arguments.validate({"points": [{"x": 1}], "json": {"a": 1}})
+    assert values == {"points": [Point(x=1)], "json": {"a": 1.0}}
+    with pytest.raises(ValueError, match=r"points\.0\.x"):
+        arguments.validate({"points": [{"x": "a"}], "json": {}})
 
 
 def test_names_that_are_wrong_or_not_installed_are_two_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,9 @@ import pytest
 
 from paragent.demo.samples import sample_options, sample_path
 from paragent.envs import Environment, SharedResources, open_environment
-from paragent.envs.web.browser import FLAGS, find_chromium
-from paragent.envs.web.environment import WebEnvironment
-from paragent.envs.web.search import BACKENDS
+from paragent.envs.web.browser import FLAGS
+from paragent.envs.web.environment import WebEnvironment, find_chromium
+from paragent.envs.web.search import SEARCH_SERVICES
 from paragent.envs.web.ssrf_proxy import AddressRefused, SsrfProxy
 from paragent.errors import ConfigError, EnvironmentFailed, MissingProgram
 from paragent.tasks import BenchmarkTask
@@ -141,7 +141,7 @@ def test_long_pages_come_in_parts(server: str) -> None:
         async with web() as environment:
             first = await told(environment, "open", url=f"{server}/long")
             assert "Paragraph 0 " in first
-            assert "scroll for the others" in first
+            assert "scroll for the rest" in first
             assert "Paragraph 0 " not in await told(environment, "scroll", direction="down")
             assert "Paragraph 0 " in await told(environment, "scroll", direction="up")
 
@@ -194,7 +194,7 @@ def test_redirects_and_scripts_do_not_get_past_the_gate(server: str, tmp_path: P
 
 def test_the_gate_refuses_what_a_redirect_asks_for(server: str) -> None:
     async def play() -> tuple[str, str]:
-        async with SsrfProxy.running(allow_private=False, site=None) as proxy:
+        async with SsrfProxy(allow_private=False, site=None) as proxy:
             with pytest.raises(AddressRefused, match=r"127\.0\.0\.1"):
                 await proxy.check(server)
             answers = []
@@ -259,7 +259,7 @@ async def webrtc_attack(flags: list[str], folder: Path) -> tuple[int, bool]:
         for name, port in ports.items():
             page = page.replace(name, str(port))
         (folder / "rtc.html").write_text(page)
-        async with SsrfProxy.running(allow_private=False, site=folder) as proxy, async_playwright() as playwright:
+        async with SsrfProxy(allow_private=False, site=folder) as proxy, async_playwright() as playwright:
             chromium = await playwright.chromium.launch(
                 executable_path=find_chromium(None),
                 args=[*flags, "--no-sandbox"],
@@ -317,7 +317,7 @@ def test_the_gate_visits_the_address_it_checked_and_makes_one_request(monkeypatc
         async def another_each_time(*given: Any, **more: Any) -> Any:
             return await next(looks)(*given, **more)
 
-        async with server, SsrfProxy.running(allow_private=True, site=None) as proxy:
+        async with server, SsrfProxy(allow_private=True, site=None) as proxy:
             monkeypatch.setattr(loop, "getaddrinfo", another_each_time, raising=False)
             reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
             head = (
@@ -341,7 +341,7 @@ def test_the_site_has_nothing_outside_its_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.html").write_text("treasure")
 
     async def play() -> str:
-        async with SsrfProxy.running(allow_private=False, site=tmp_path / "site") as proxy:
+        async with SsrfProxy(allow_private=False, site=tmp_path / "site") as proxy:
             reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
             writer.write(b"GET http://site.test/..%2fsecret.html HTTP/1.1\r\n\r\n")
             answer = (await reader.read()).decode()
@@ -467,7 +467,7 @@ def test_search_is_offered_only_with_a_backend() -> None:
 
 @pytest.mark.parametrize("name", ["serper", "tavily"])
 def test_a_search_service_is_asked_with_the_key(server: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(BACKENDS[name].variable, "k")
+    monkeypatch.setenv(SEARCH_SERVICES[name].variable, "k")
     monkeypatch.setenv(f"{name.upper()}_URL", f"{server}/search")
 
     async def play() -> str:
@@ -486,7 +486,7 @@ def test_what_is_missing_is_told_before_a_run(monkeypatch: pytest.MonkeyPatch, t
     run(open_environment("web", {"search": "serper"}).check())
     with pytest.raises(ConfigError, match="--kb"):
         run(open_environment("web", {"search": "local"}).check())
-    with pytest.raises(ConfigError, match="no folder"):
+    with pytest.raises(ConfigError, match="not a folder"):
         run(open_environment("web", {"site": tmp_path / "none"}).check())
     with pytest.raises(MissingProgram, match="chromium"):
         run(open_environment("web", {"chromium": tmp_path / "none"}).check())

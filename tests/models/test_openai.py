@@ -226,10 +226,10 @@ def test_an_endpoint_that_refuses_for_ever_is_given_up() -> None:
     assert 1800 <= sum(waited) < 1900
 
 
-def test_env_files(tmp_path: Any) -> None:
+def test_env_files_are_read_without_expansion(tmp_path: Any) -> None:
     path = tmp_path / ".env"
-    path.write_text("# c\nexport A=1 # x\nB = 'two words'\nC=\"q#r\"\nnonsense\n")
-    assert read_env_file(path) == {"A": "1", "B": "two words", "C": "q#r"}
+    path.write_text('# c\nexport A=1 # x\nB = \'two words\'\nC="q#r"\nD="key" # mine\nE=${HOME}\nnonsense\n')
+    assert read_env_file(path) == {"A": "1", "B": "two words", "C": "q#r", "D": "key", "E": "${HOME}"}
     assert read_env_file(tmp_path / "none") == {}
 
 
@@ -249,7 +249,7 @@ def test_env_files(tmp_path: Any) -> None:
         (("http://f/v1", None), ("http://f/v1", "fk"), ("http://f/v1", "fk")),
     ],
 )
-def test_key_and_address_come_from_one_place(
+def test_key_and_address_come_from_one_source(
     environment: tuple[str | None, str | None],
     file: tuple[str | None, str | None],
     found: tuple[str, str] | None,
@@ -265,5 +265,5 @@ def test_key_and_address_come_from_one_place(
     if found is not None:
         assert endpoint_from_environment(tmp_path) == found
         return
-    with pytest.raises(ConfigError, match="from the same place"):
+    with pytest.raises(ConfigError, match="from the same source"):
         endpoint_from_environment(tmp_path)

@@ -67,7 +67,7 @@ class Environment:
     of a scorer."""
     own_scores: ClassVar[tuple[str, ...]] = ()
     """Further keys of the result of `score` that are valid for `--metric`."""
-    options_type: ClassVar[type[Any]] = NoOptions
+    options_type: ClassVar[Any] = NoOptions
     """A frozen dataclass with the options. Annotations may be everything that pydantic supports."""
     machine_ports: ClassVar[tuple[int, ...]] = ()
     """Ports of the machine to forward in addition to its agent's; `machine.ports` has the addresses."""
@@ -161,18 +161,6 @@ class Environment:
             UsageError: the agent has the interface, but cannot be used.
         """
         return None
-
-    @property
-    def needs_machine(self) -> bool:
-        """Whether `open` must be handed a leased machine; known as soon as the object is constructed."""
-        return False
-
-    async def check(self) -> None:
-        """Find out, before a run, whether this environment can work here with these options; may take seconds, once.
-
-        Raises:
-            UsageError: it cannot; the message has the cure (a missing program, extra, file, key).
-        """
 
     def missing_requirements(self, task: BenchmarkTask) -> list[str]:
         """Return what a task needs and this environment lacks, as texts for the user; empty if the task can run."""

@@ -172,7 +172,8 @@ def _mark(method: Any, name: str | None) -> Any:
 
 def tools_of(owner: Any) -> dict[str, Tool]:
     """Return the tools of an object by name, in the order of definition, tools of base classes first."""
-    described = _described_tools(type(owner)).items()
+    kind: Any = type(owner)
+    described = _described_tools(kind).items()
     return {
         name: Tool(name, inspect.getdoc(function) or "", arguments, getattr(owner, attribute))
         for name, (attribute, function, arguments) in described
@@ -202,7 +203,7 @@ def _arguments_of(name: str, function: Any) -> Arguments:
 
 
 @functools.cache
-def option_arguments(options_type: type[Any]) -> Arguments:
+def option_arguments(options_type: Any) -> Arguments:
     """Return the fields of a dataclass as arguments."""
     annotations = get_type_hints(options_type, include_extras=True)
     required = {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(options_type)}

@@ -1,4 +1,4 @@
-"""Where the address and the key of an endpoint come from: the environment, else a file `.env`, never some of both."""
+"""Credentials of model endpoints: address and key from the environment, or both from a `.env` file, never mixed."""
 
 from __future__ import annotations
 
@@ -14,53 +14,46 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_URL", "NO_KEY", "endpoint_from_environment", "read_env_file"]
 
 DEFAULT_URL = "https://api.openai.com/v1"
-"""Where a key belongs that comes without an address."""
+"""The address for a key that comes without one."""
 NO_KEY = (
-    "no key for the model's endpoint: set OPENAI_API_KEY (any text will do for an endpoint that needs none), put it into a file "
-    ".env, or use `--model demo`, a hand-written policy that is no LLM and needs no endpoint"
+    "there is no API key for the model's endpoint: set OPENAI_API_KEY in the environment or in a file .env (any text if the "
+    "endpoint needs none), or use `--model demo`, a scripted policy that needs no endpoint"
 )
-"""What to say to those who have none."""
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """Return the assignments in a `.env` file: `NAME=value` lines, `export` and quotes allowed; empty if there is none."""
+    """Return the variables of a `.env` file; empty if the file does not exist. `${NAME}` is not expanded.
+
+    Expansion would let a `.env` file of somebody else put the user's variables into an address.
+    """
     if not path.is_file():
         return {}
-    values = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.strip().removeprefix("export ").strip()
-        name, separator, value = text.partition("=")
-        if text.startswith("#") or not separator:
-            continue
-        value = value.strip()
-        if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
-            value = value[1:-1]
-        else:
-            value = value.partition(" #")[0].rstrip()
-        values[name.strip()] = value
-    return values
+    from dotenv import dotenv_values
+
+    values = dotenv_values(path, interpolate=False, encoding="utf-8")
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def endpoint_from_environment(folder: Path) -> tuple[str | None, str | None]:
-    """Return the base URL and the key of the endpoint: both from the environment if it has a key, else both from `folder/.env`.
+    """Return base URL and API key: both from the environment if it has a key, otherwise both from `folder/.env`.
 
-    A `.env` may come with a folder that was written by somebody else. It must not direct the user's own key to its address,
-    nor may its key go to an address that it was not made for.
+    A `.env` file may come with a folder that somebody else wrote. It must not send the user's key to its own address, and
+    its key must not go to an address that it was not made for.
 
     Raises:
-        ConfigError: one source has the key, the other one the address.
+        ConfigError: the key is in one source and the address in the other.
     """
     file = folder / ".env"
-    own, written = _endpoint(os.environ), _endpoint(read_env_file(file))
-    if own.key:
-        if written.url and not own.url:
-            raise ConfigError(_mixed("the environment", str(file), written.url))
-        return own.url or DEFAULT_URL, own.key
-    if written.key:
-        if own.url and own.url != written.url:
-            raise ConfigError(_mixed(str(file), "the environment", own.url))
-        return written.url or DEFAULT_URL, written.key
-    return own.url or written.url, None
+    environment, env_file = _endpoint(os.environ), _endpoint(read_env_file(file))
+    if environment.key:
+        if env_file.url and not environment.url:
+            raise ConfigError(_mixed("the environment", str(file), env_file.url))
+        return environment.url or DEFAULT_URL, environment.key
+    if env_file.key:
+        if environment.url and environment.url != env_file.url:
+            raise ConfigError(_mixed(str(file), "the environment", environment.url))
+        return env_file.url or DEFAULT_URL, env_file.key
+    return environment.url or env_file.url, None
 
 
 class _Endpoint(NamedTuple):
@@ -75,5 +68,5 @@ def _endpoint(source: Mapping[str, str]) -> _Endpoint:
 def _mixed(with_key: str, with_url: str, url: str) -> str:
     return (
         f"OPENAI_API_KEY is set in {with_key}, OPENAI_BASE_URL={url} in {with_url}: a key is sent only to an address from the "
-        f"same place. Set both in the environment, or both in .env (the address of OpenAI is {DEFAULT_URL})"
+        f"same source. Set both in the environment, or both in .env (OpenAI's address is {DEFAULT_URL})"
     )

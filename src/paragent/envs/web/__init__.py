@@ -1,1 +1,1 @@
-"""The web: a real browser behind a proxy, pages as text with numbered elements, and search."""
+"""The environment `web`: a browser behind an SSRF proxy, pages as text with numbered elements, and search."""

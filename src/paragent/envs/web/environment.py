@@ -1,51 +1,53 @@
-"""The web: a real browser, pages as text with numbered elements, and search."""
+"""The environment `web`: a real browser, pages as text with numbered elements, and search."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003 - the options are read by their annotations
+from pathlib import Path  # noqa: TC003 - pydantic reads the annotations of the options
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from paragent._internal.registry import require
 from paragent._internal.validation import integer, seconds
 from paragent.envs.base import Environment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
-from paragent.envs.web.browser import Browser, find_chromium
 from paragent.envs.web.search import LocalSearch, remote_search
 from paragent.envs.web.ssrf_proxy import AddressRefused
-from paragent.errors import ConfigError
+from paragent.errors import ConfigError, MissingProgram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from playwright.async_api import BrowserContext
 
+    from paragent.envs.web.browser import Browser, Tab
     from paragent.envs.web.search import Search
-    from paragent.envs.web.tab import Tab
+    from paragent.tasks import BenchmarkTask
 
 require("playwright")
 
-__all__ = ["WebEnvironment", "WebOptions"]
+__all__ = ["WebEnvironment", "WebOptions", "find_chromium"]
 
 _CLOSE_LIMIT = 10.0
 """Seconds for the browser to close an attempt's pages."""
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @dataclass(frozen=True, slots=True)
 class WebOptions:
     """The options of the environment `web`."""
 
-    search: Annotated[Literal["none", "local", "searxng", "serper", "tavily"], "who answers searches"] = "none"
-    kb: Annotated[Path | None, "for the search `local`: a knowledge base whose ids are addresses"] = None
-    site: Annotated[Path | None, "a folder of pages to serve as http://site.test/"] = None
-    allow_private: Annotated[bool, "whether pages may be on this computer and in private networks"] = False
+    search: Annotated[Literal["none", "local", "searxng", "serper", "tavily"], "the search service"] = "none"
+    kb: Annotated[Path | None, "for the search `local`: a knowledge base in which ids are addresses"] = None
+    site: Annotated[Path | None, "a folder of pages that is served as http://site.test/"] = None
+    allow_private: Annotated[bool, "allow pages on this computer and in private networks"] = False
     page_limit: Annotated[float, "seconds for a page to load"] = 30.0
-    headless: Annotated[bool, "whether to hide the browser's window"] = True
+    headless: Annotated[bool, "run without a visible window"] = True
     screen_width: int = 1280
     screen_height: int = 720
-    chromium: Annotated[Path | None, "the browser; otherwise the system's Chromium"] = None
+    chromium: Annotated[Path | None, "path of the browser; default: the system's Chromium"] = None
 
     def __post_init__(self) -> None:
         seconds(self.page_limit, "page_limit")
@@ -54,9 +56,9 @@ class WebOptions:
 
 
 class WebEnvironment(Environment):
-    """Questions to be answered from the web, in a browser context of the attempt's own.
+    """Questions to answer from the web. Each attempt has its own browser context.
 
-    Metadata read: `start_url`, the page to begin with. It has no score of its own; `contains` decides by default.
+    Task metadata: `start_url`, the page to begin with. It has no score of its own; the default scorer is `contains`.
     """
 
     name = "web"
@@ -79,13 +81,13 @@ class WebEnvironment(Environment):
     async def check(self) -> None:
         find_chromium(self.options.chromium)
         if self.options.site is not None and not self.options.site.is_dir():
-            raise ConfigError(f"the site {str(self.options.site)!r} is no folder")
+            raise ConfigError(f"the site {str(self.options.site)!r} is not a folder")
         if self.options.search != "none":
             await self._searcher()
 
-    async def open(self, item: Any, machine: Any = None) -> str:
-        question = await super().open(item, machine)
-        start = item.metadata.get("start_url")
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
+        question = await super().open(task, machine)
+        start = task.metadata.get("start_url")
         return f"{question}\n\nBegin at {start}" if start else question
 
     # --- tools ----------------------------------------------------------------------------------------------------------
@@ -99,71 +101,75 @@ class WebEnvironment(Environment):
             await browser.proxy.check(url)
         except AddressRefused as refused:
             raise ToolFailed(str(refused)) from None
-        return await (await self._tab_of(browser)).open(url)
+        return await (await self._new_or_current_tab(browser)).open(url)
 
     @tool
     async def click(self, element: Annotated[int, "the number before the link or button"]) -> str:
         """Click an element and read the page that follows."""
-        return await self._opened().click(element)
+        return await self._current_tab().click(element)
 
     @tool
     async def type(
         self,
         element: Annotated[int, "the number before the field"],
-        text: Annotated[str, "what the field shall hold; for a list, the option to choose"],
-        submit: Annotated[bool, "whether to press Enter afterwards"] = False,
+        text: Annotated[str, "the new text of the field; for a list, the option to select"],
+        submit: Annotated[bool, "press Enter afterwards"] = False,
     ) -> str:
-        """Fill a field, and submit it if asked to."""
-        return await self._opened().type(element, text, submit=submit)
+        """Fill a field and, with submit, press Enter."""
+        return await self._current_tab().type(element, text, submit=submit)
 
     @tool
-    async def scroll(self, direction: Annotated[Literal["down", "up"], "where to"] = "down") -> str:
-        """Show the next part, or the part before, of a long page."""
-        return await self._opened().scroll(down=direction == "down")
+    async def scroll(self, direction: Annotated[Literal["down", "up"], "direction"] = "down") -> str:
+        """Show the next or the previous part of a long page."""
+        return await self._current_tab().scroll(down=direction == "down")
 
     @tool
     async def back(self) -> str:
-        """Go back to the page before."""
-        return await self._opened().back()
+        """Go back to the previous page."""
+        return await self._current_tab().back()
 
     @tool
     async def read(self) -> str:
         """Read the page again, as it is now."""
-        return await self._opened().read()
+        return await self._current_tab().read()
 
     @tool
     async def search(self, query: Annotated[str, "a few words"]) -> ToolResult:
         """Search the web. Shows the title, the address and a passage of each result."""
         hits = await (await self._searcher()).find(query)
-        told = "\n\n".join(f"{hit.title}\n{hit.url}\n{hit.text}" for hit in hits)
-        return ToolResult(told or "Nothing was found; try other words.", extras={"urls": [hit.url for hit in hits]})
+        text = "\n\n".join(f"{hit.title}\n{hit.url}\n{hit.text}" for hit in hits)
+        return ToolResult(text or "Nothing was found; try other words.", extras={"urls": [hit.url for hit in hits]})
 
-    # --- what the tools stand on -------------------------------------------------------------------------------------------
+    # --- browser and search ---------------------------------------------------------------------------------------------
 
-    def _opened(self) -> Tab:
+    def _current_tab(self) -> Tab:
         if self._tab is None:
             raise ToolFailed("no page is open yet; use the tool open first")
         return self._tab
 
     async def _browser(self) -> Browser:
-        """Return the worker's browser, a new one if the last has died."""
+        """Return the worker's browser; start a new one if it has died."""
+        from paragent.envs.web.browser import Browser
+
         options = self.options
-        settings = {
-            "program": options.chromium,
-            "headless": options.headless,
-            "allow_private": options.allow_private,
-            "site": options.site,
-        }
-        key = ("browser", *settings.values())
+        key = ("browser", options.chromium, options.headless, options.allow_private, options.site)
         for _ in range(2):
-            browser = await self.shared.get(key, lambda: Browser.running(**settings))  # type: ignore[arg-type]
+            browser = await self.shared.get(
+                key,
+                lambda: Browser.running(
+                    find_chromium(options.chromium),
+                    headless=options.headless,
+                    allow_private=options.allow_private,
+                    site=options.site,
+                ),
+            )
             if browser.alive:
                 break
             await self.shared.drop(key, browser)
         return browser
 
-    async def _tab_of(self, browser: Browser) -> Tab:
-        from paragent.envs.web.tab import Tab
+    async def _new_or_current_tab(self, browser: Browser) -> Tab:
+        from paragent.envs.web.browser import Tab
 
         if self._tab is None:
             self._context = await browser.new_context(self.options.screen_width, self.options.screen_height)
@@ -183,7 +189,24 @@ class WebEnvironment(Environment):
     async def close(self) -> None:
         context, self._context, self._tab = self._context, None, None
         if context is not None:
-            with contextlib.suppress(Exception):  # a browser that died has closed its pages already
+            with contextlib.suppress(Exception):  # the pages of a dead browser are closed already
                 async with asyncio.timeout(_CLOSE_LIMIT):
                     await context.close()
         await super().close()
+
+
+def find_chromium(program: Path | None) -> str:
+    """Return the path of the browser: `program` if given, otherwise the system's Chromium.
+
+    Raises:
+        MissingProgram: it is not installed.
+    """
+    names = [str(program)] if program is not None else list(_CHROMIUM)
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise MissingProgram(
+        "the environment 'web'",
+        f"Chromium was not found (looked for {', '.join(names)})",
+        "install your system's `chromium` package or set the option `chromium` to the path of a browser",
+    )

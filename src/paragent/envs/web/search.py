@@ -1,4 +1,4 @@
-"""Web search by a backend of the user's choice, or in a local index."""
+"""Web search: a search service of the user's choice, or a local index."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from paragent.envs.rag.index import Index
 
-__all__ = ["BACKENDS", "Hit", "LocalSearch", "RemoteSearch", "Search", "remote_search"]
+__all__ = ["SEARCH_SERVICES", "Hit", "LocalSearch", "RemoteSearch", "Search", "remote_search"]
 
 _LIMIT = 20.0
 """Seconds for one request to a search service."""
 _TRIES = 3
 _MOST = 8
-"""Results that are shown."""
+"""Results to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +36,32 @@ class Hit:
 
 
 class Search(Protocol):
-    """What the environment needs of a search."""
+    """A search, as the environment uses it."""
 
     async def find(self, query: str) -> list[Hit]:
-        """Return results, the best first.
+        """Return results, best first.
 
         Raises:
-            ToolFailed: the service does not answer; the message is for the agent.
+            ToolFailed: the service failed; the message is for the agent.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
-    """How one service is asked: what it needs, the request, and where the results stand in its answer."""
+class SearchService:
+    """The protocol of one search service."""
 
     variable: str
-    """What has the key, or for SearXNG the address of the server: an environment variable, or a line of `.env`."""
+    """The environment variable, or line of `.env`, with the API key; for SearXNG with the address of the server."""
     request: Callable[[str, str], dict[str, Any]]
-    """From the variable's value and the query to the arguments of `httpx.AsyncClient.request`."""
+    """Returns the arguments of `httpx.AsyncClient.request`, given the variable's value and the query."""
     results: str
+    """The key of the list of results in the response."""
     names: tuple[str, str, str]
-    """The keys of title, address and text."""
+    """The keys of title, address and text in a result."""
 
 
-BACKENDS: Mapping[str, Backend] = {
-    "searxng": Backend(
+SEARCH_SERVICES: Mapping[str, SearchService] = {
+    "searxng": SearchService(
         "SEARXNG_URL",
         lambda url, query: {
             "method": "GET",
@@ -70,7 +71,7 @@ BACKENDS: Mapping[str, Backend] = {
         "results",
         ("title", "url", "content"),
     ),
-    "serper": Backend(
+    "serper": SearchService(
         "SERPER_API_KEY",
         lambda key, query: {
             "method": "POST",
@@ -81,7 +82,7 @@ BACKENDS: Mapping[str, Backend] = {
         "organic",
         ("title", "link", "snippet"),
     ),
-    "tavily": Backend(
+    "tavily": SearchService(
         "TAVILY_API_KEY",
         lambda key, query: {
             "method": "POST",
@@ -96,31 +97,31 @@ BACKENDS: Mapping[str, Backend] = {
 
 
 def remote_search(name: str) -> RemoteSearch:
-    """Return the search by a service.
+    """Return a search by a service.
 
     Raises:
-        ConfigError: its key or address is neither in the environment nor in the file `.env` of this folder.
+        ConfigError: its key or address is neither in the environment nor in the file `.env` of the current folder.
     """
-    backend = BACKENDS[name]
-    secret = os.environ.get(backend.variable) or read_env_file(Path.cwd() / ".env").get(backend.variable, "")
+    service = SEARCH_SERVICES[name]
+    secret = os.environ.get(service.variable) or read_env_file(Path.cwd() / ".env").get(service.variable, "")
     if not secret:
-        raise ConfigError(f"the search {name!r} needs {backend.variable} in the environment or in .env")
-    return RemoteSearch(name, backend, secret)
+        raise ConfigError(f"the search {name!r} needs {service.variable}: set it in the environment or in .env")
+    return RemoteSearch(name, service, secret)
 
 
 class RemoteSearch:
-    """Asks a search service."""
+    """Searches with a search service."""
 
-    def __init__(self, name: str, backend: Backend, secret: str) -> None:
-        self._name, self._backend, self._secret = name, backend, secret
+    def __init__(self, name: str, service: SearchService, secret: str) -> None:
+        self._name, self._service, self._secret = name, service, secret
 
     async def find(self, query: str) -> list[Hit]:
-        import httpx  # not at the top: only those who search a service need it
+        import httpx  # only needed with a search service
 
         async with httpx.AsyncClient(timeout=_LIMIT) as client:
             for attempt in range(1, _TRIES + 1):
                 try:
-                    response = await client.request(**self._backend.request(self._secret, query))
+                    response = await client.request(**self._service.request(self._secret, query))
                     if response.status_code not in (429, 500, 502, 503, 504):
                         response.raise_for_status()
                         return self._hits(response.json())
@@ -131,16 +132,16 @@ class RemoteSearch:
                     raise ToolFailed(f"the search by {self._name} failed: {type(error).__name__}") from None
                 if attempt < _TRIES:
                     await asyncio.sleep(attempt)
-        raise ToolFailed(f"the search by {self._name} does not answer ({problem}); try again later")
+        raise ToolFailed(f"the search by {self._name} did not answer ({problem}); try again later")
 
     def _hits(self, answer: Any) -> list[Hit]:
-        title, url, text = self._backend.names
-        found = answer.get(self._backend.results, [])[:_MOST]
+        title, url, text = self._service.names
+        found = answer.get(self._service.results, [])[:_MOST]
         return [Hit(str(one.get(title, "")), str(one[url]), str(one.get(text, ""))) for one in found]
 
 
 class LocalSearch:
-    """Searches a knowledge base whose documents' ids are addresses of pages."""
+    """Searches a knowledge base in which the ids of documents are addresses of pages."""
 
     def __init__(self, index: Index) -> None:
         self._index = index

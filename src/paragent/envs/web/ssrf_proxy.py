@@ -1,7 +1,7 @@
-"""The only way out of the browser: a proxy that resolves every name itself and refuses addresses of private networks.
+"""SSRF proxy: resolves every host name itself and refuses addresses of private networks.
 
-Every connection of every page goes through it, those after a redirect, of scripts and of web sockets among them. It connects
-to the very address that it checked, so a name that changes its address between check and use gains nothing.
+All connections of all pages go through it, including those of redirects, scripts and web sockets. It connects to the address
+that it checked, so DNS rebinding (a name that changes its address between check and use) does not work.
 """
 
 from __future__ import annotations
@@ -10,26 +10,24 @@ import asyncio
 import contextlib
 import mimetypes
 import socket
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote, urlsplit
 
 from paragent._internal.networks import PrivateAddress, check_public
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 __all__ = ["SITE", "AddressRefused", "SsrfProxy"]
 
 SITE = "site.test"
-"""The name under which pages see the folder that the proxy serves itself; `.test` is reserved and never on the net."""
+"""The host name of the folder that the proxy serves itself. `.test` is reserved and never resolves."""
 _HEAD_LIMIT = 1 << 16
 """Bytes of a request's head; browsers send a few kilobytes."""
 _CONNECT_LIMIT = 15.0
 """Seconds to resolve a name and connect."""
 _IDLE_LIMIT = 120.0
-"""Seconds without a byte in either direction after which a connection is given up."""
+"""Seconds without a byte in either direction after which a connection is closed."""
 
 
 class AddressRefused(Exception):
@@ -37,33 +35,35 @@ class AddressRefused(Exception):
 
 
 class SsrfProxy:
-    """A forward proxy on a port of the loopback interface; belongs to one event loop."""
+    """A forward proxy on a port of the loopback interface. An async context manager; belongs to one event loop.
+
+    Args:
+        allow_private: whether addresses of private networks may be visited.
+        site: a folder to serve as `http://site.test/`.
+    """
 
     def __init__(self, *, allow_private: bool, site: Path | None) -> None:
         self._allow_private, self._site = allow_private, site
         self._connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server
         self.port = 0
 
-    @classmethod
-    @asynccontextmanager
-    async def running(cls, *, allow_private: bool, site: Path | None) -> AsyncIterator[SsrfProxy]:
-        """Serve for the length of a `with`."""
-        proxy = cls(allow_private=allow_private, site=site)
-        server = await asyncio.start_server(proxy._accept, "127.0.0.1", 0, limit=_HEAD_LIMIT)
-        proxy.port = server.sockets[0].getsockname()[1]
-        try:
-            yield proxy
-        finally:
-            server.close()
-            for task in list(proxy._connections):
-                task.cancel()
-            await asyncio.gather(*proxy._connections, return_exceptions=True)
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD_LIMIT)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Return the addresses of a host that may be visited.
+        """Resolve a host and return its addresses.
 
         Raises:
-            AddressRefused: it has none, or one of them is private.
+            AddressRefused: it has none, or one of them is private and that is not allowed.
         """
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -74,11 +74,11 @@ class SsrfProxy:
             try:
                 check_public(host, addresses)
             except PrivateAddress as error:
-                raise AddressRefused(f"{error}; private ones must be allowed explicitly") from None
+                raise AddressRefused(f"{error}; set the option `allow_private` to allow private addresses") from None
         return addresses
 
     async def check(self, url: str) -> None:
-        """Say whether a page may be opened.
+        """Check whether a page may be opened.
 
         Raises:
             AddressRefused: it may not.
@@ -96,7 +96,7 @@ class SsrfProxy:
         try:
             await self._serve(reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError):
-            pass  # either side went away or spoke no HTTP; the page sees a broken connection
+            pass  # a side disconnected or did not speak HTTP; the page sees a broken connection
         finally:
             self._connections.discard(task)
             writer.close()
@@ -113,7 +113,7 @@ class SsrfProxy:
             writer.write(_file(self._site, parts.path))
             return await writer.drain()
         try:
-            far_reader, far_writer = await self._connect(host, _port(parts.netloc, 443 if tunnel else 80))
+            server_reader, server_writer = await self._connect(host, _port(parts.netloc, 443 if tunnel else 80))
         except (AddressRefused, OSError, TimeoutError) as error:
             writer.write(_response(403 if isinstance(error, AddressRefused) else 502, str(error).encode()))
             return await writer.drain()
@@ -122,10 +122,10 @@ class SsrfProxy:
                 writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
             else:
                 path = target.partition(parts.netloc)[2] or "/"
-                far_writer.write(f"{method} {path} {version}\r\n".encode("latin-1") + _one_request(fields))
-            await _relay((reader, far_writer), (far_reader, writer))
+                server_writer.write(f"{method} {path} {version}\r\n".encode("latin-1") + _one_request(fields))
+            await _relay((reader, server_writer), (server_reader, writer))
         finally:
-            far_writer.close()
+            server_writer.close()
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         async with asyncio.timeout(_CONNECT_LIMIT):
@@ -143,7 +143,7 @@ def _port(netloc: str, default: int) -> int:
 
 
 def _one_request(fields: bytes) -> bytes:
-    """Return the header fields such that the connection ends with this request: the next may go elsewhere."""
+    """Return the header fields with `Connection: close`: the next request may have another destination."""
     kept = [
         line
         for line in fields.split(b"\r\n")
@@ -163,7 +163,7 @@ def _file(folder: Path, path: str) -> bytes:
     if wanted.is_dir():
         wanted /= "index.html"
     if not wanted.is_relative_to(folder.resolve()) or not wanted.is_file():
-        return _response(404, b"There is no such page.")
+        return _response(404, b"Not found")
     return _response(200, wanted.read_bytes(), mimetypes.guess_type(wanted.name)[0] or "application/octet-stream")
 
 
