@@ -37,7 +37,7 @@ from paragent.tasks import Ending
 from paragent.testing import IsolationContract
 from paragent.testing import agents as behaviours
 from paragent.testing import programs as scripts
-from paragent.transport.auth import LONGEST, ClientSide, Token, accept_with_proof, connect_with_proof
+from paragent.transport.auth import MESSAGE_LIMIT, ClientSide, Token, accept_with_proof, connect_with_proof
 from paragent.transport.framing import encode, frame, receive
 from paragent.worker.protocol import OutcomeBatch
 from tests.engines.thread_cluster import ThreadRuntime
@@ -108,7 +108,7 @@ def test_a_proof_for_one_node_agent_is_rejected_for_another_name(pair: tuple[soc
     opening = json.loads(side.begin()) | {"service": "node-2"}
     pair[1].sendall(frame(json.dumps(opening).encode()))
     with pytest.raises(AccessDenied):
-        side.answer(receive(pair[1], LONGEST), {})
+        side.answer(receive(pair[1], MESSAGE_LIMIT), {})
     pair[1].close()
     thread.join(30)
     assert isinstance(result[0], ProtocolError)

@@ -18,7 +18,7 @@ from paragent import RpcAgentServerLauncher, ServerLost
 from paragent.remote.client.links import link_to
 from paragent.transport import Address
 from paragent.transport.auth import ClientSide
-from paragent.transport.limits import Patience
+from paragent.transport.limits import TimeBudget
 from paragent.transport.loop import run
 from tests.remote.crew import Worker
 from tests.remote.stalls import Stalls
@@ -279,16 +279,16 @@ def test_patience_is_spent_by_waiting_alone() -> None:
             await asyncio.sleep(0.1)
             return 1
 
-        patience = Patience(0.5)
+        patience = TimeBudget(0.5)
         asyncio.get_running_loop().call_later(0.02, time.sleep, 1.0)
-        assert await patience.spend(answer()) == 1
+        assert await patience.run(answer()) == 1
         assert patience.left > 0
         started = time.monotonic()
         with pytest.raises(TimeoutError):
-            await patience.spend(asyncio.sleep(60))
+            await patience.run(asyncio.sleep(60))
         assert time.monotonic() - started >= patience.left
         with pytest.raises(KeyError):
-            await Patience(5.0).spend(fail())
+            await TimeBudget(5.0).run(fail())
 
     async def fail() -> None:
         raise KeyError

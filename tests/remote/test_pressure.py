@@ -16,7 +16,7 @@ from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.values import decode_error
 from paragent.transport.auth import load_token
 from paragent.transport.client import connect
-from paragent.transport.limits import Pace
+from paragent.transport.limits import TokenBucket
 from paragent.transport.loop import run
 from tests.remote.crew import Worker
 from tests.remote.raw_client import RawClient
@@ -156,11 +156,11 @@ def test_names_that_are_not_public_cannot_be_called(launch: Any) -> None:
 
 
 def test_a_pace() -> None:
-    pace = Pace(10, 0.0)
+    pace = TokenBucket(10, 0.0)
     assert pace.take(10, 0.0) == 0.0
     assert pace.take(5, 0.0) == 0.5
-    assert not pace.allows(0.5)
-    assert pace.allows(0.7)
+    assert not pace.try_take(0.5)
+    assert pace.try_take(0.7)
     assert pace.take(10, 100.0) == 0.0, "a rest gives a second's worth, not more"
     assert pace.take(1, 100.0) == 0.1
 

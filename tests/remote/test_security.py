@@ -29,7 +29,7 @@ from paragent.remote.protocol import Assembler, CallResult, CancelCall, encode
 from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.server.policy import Policy
 from paragent.testing.programs import wait_until
-from paragent.transport.auth import ClientSide, ServerSide, Token, as_text, load_token, token_file
+from paragent.transport.auth import ClientSide, ServerSide, Token, encode_message, load_token, token_file
 from paragent.transport.client import ERRORS, METHOD, connect, error_of
 from paragent.transport.loop import run
 from tests.remote.crew import Worker
@@ -101,7 +101,7 @@ def test_a_client_that_lies_about_the_token_is_refused_and_logged(
 ) -> None:
     class Liar(ClientSide):
         def answer(self, challenge: bytes, hello: dict[str, Any]) -> bytes:
-            return as_text({"proof": json.loads(challenge)["proof"], "hello": hello})
+            return encode_message({"proof": json.loads(challenge)["proof"], "hello": hello})
 
     async def lie() -> grpc.StatusCode:
         async with grpc.aio.insecure_channel(here.address.target) as channel:
@@ -328,14 +328,14 @@ def test_a_nonce_is_hexadecimal(here: RpcAgentServerLauncher, caplog: pytest.Log
     async def send() -> grpc.StatusCode:
         async with grpc.aio.insecure_channel(here.address.target) as channel:
             call: Any = channel.stream_stream(METHOD)()
-            await call.write(as_text({"service": "agents", "nonce": nonce}))
+            await call.write(encode_message({"service": "agents", "nonce": nonce}))
             return await call.code()  # type: ignore[no-any-return]
 
     with caplog.at_level(logging.ERROR):
         assert run(send(), 10.0) is grpc.StatusCode.INVALID_ARGUMENT
     assert not caplog.records
     with pytest.raises(ProtocolError, match="hexadecimal"):
-        ClientSide(Token("x" * 20), "agents").answer(as_text({"nonce": nonce, "proof": ""}), {})
+        ClientSide(Token("x" * 20), "agents").answer(encode_message({"nonce": nonce, "proof": ""}), {})
 
 
 def test_clients_that_vanish_before_they_are_welcome_leave_no_session() -> None:

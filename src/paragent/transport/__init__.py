@@ -1,7 +1,7 @@
-"""gRPC once: addresses, the token, TLS, authenticated streams, and what a status means.
+"""Network transport: addresses, tokens, TLS, framing, authenticated gRPC streams and JSON calls over them.
 
-Everything that crosses a process boundary over the network goes through here, so that there is one place that decides
-who may speak. The records below import nothing of gRPC; `rpc.client` and `rpc.server` do and are loaded when used.
+All network traffic between paragent processes goes through this package, so authentication happens in one place. Only
+`transport.client` and `transport.server` import gRPC; they are loaded when used.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __getattr__ = names_from(
     __name__, {"address": ("Address",), "auth": ("Token", "load_token"), "limits": ("Limits",), "tls": ("TlsConf",)}
 )
 
-# gRPC writes log lines of its own to the terminal, and reads this when it is loaded. What they say, our errors say; a user
-# who wants them sets the variable.
+# gRPC reads this variable when it is loaded. Without it, gRPC writes log lines to the terminal that only repeat our errors.
+# Set the variable to see them.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-# gRPC would also stop and start its threads around every fork, and a child that is forked while they work may crash in that
-# before it runs what it was forked for: one in six did, Ray's processes among them. Nothing here uses gRPC in a forked child.
+# With fork support, gRPC stops and restarts its threads around every fork. A child that is forked while those threads are busy
+# may crash in that code: one in six did, Ray's processes among them. No forked child here uses gRPC.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -1,4 +1,4 @@
-"""Where a server listens."""
+"""Address of a server: host and port, or the path of a Unix socket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Address(NamedTuple):
         """Return a checked address; the port may be a number or its digits.
 
         Raises:
-            ConfigError: the host is empty or the port is no port.
+            ConfigError: the host is empty or the port is not a number between 0 and 65535.
         """
         try:
             number = int(port)
@@ -37,17 +37,17 @@ class Address(NamedTuple):
 
     @property
     def target(self) -> str:
-        """What gRPC calls this place."""
+        """The address in the form that gRPC expects."""
         if self.path:
             return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_local(self) -> bool:
-        """Whether only programs of this machine can reach it."""
+        """Whether only programs on this machine can connect to it."""
         if self.path or self.host in _LOOPBACK_NAMES:
             return True
-        import ipaddress  # not at the top: every child server loads this module, none of them needs that one
+        import ipaddress  # not at the top: every child server loads this module, and none needs `ipaddress`
 
         try:
             return ipaddress.ip_address(self.host).is_loopback

@@ -1,8 +1,16 @@
-"""The secret that programs of one user share, and how each side proves that it knows it without showing it.
+"""Tokens and the mutual handshake: both sides prove that they know the same secret without sending it.
 
-Programs of one user on one machine find it in a file that only this user can read. Across machines it is given by the
-environment variable `PARAGENT_TOKEN`. It never travels: each side sends a random number, and the other returns a keyed
-hash of both numbers, so what was overheard is worth nothing the next time.
+Programs of one user on one machine read the token from a file that only this user can read. Across machines it is set by the
+environment variable `PARAGENT_TOKEN`. Each side sends a random number, and the other side returns a keyed hash (HMAC) of both
+numbers, so a recorded handshake cannot be replayed.
+
+::
+
+    client                                      server
+    {service, nonce}                      ->
+                                          <-    {nonce, proof}
+    {proof, hello}                        ->
+                                          <-    {welcome}
 """
 
 from __future__ import annotations
@@ -26,15 +34,15 @@ if TYPE_CHECKING:
     import socket
 
 __all__ = [
-    "LONGEST",
+    "MESSAGE_LIMIT",
     "ClientSide",
     "ServerSide",
     "Token",
     "accept_with_proof",
-    "as_text",
     "connect_with_proof",
+    "decode_message",
+    "encode_message",
     "load_token",
-    "read_text",
     "token_file",
 ]
 
@@ -44,7 +52,7 @@ _SHORTEST = 16
 
 
 class Token:
-    """A secret that is never shown by `repr` or in a traceback's locals."""
+    """A secret that `repr`, and so tracebacks with local variables, do not show."""
 
     __slots__ = ("_secret",)
 
@@ -72,11 +80,11 @@ class Token:
 
 
 def load_token() -> Token:
-    """Return the token of this user: from the environment, else from the user's file, which is made if need be.
+    """Return the token of this user: `PARAGENT_TOKEN`, else the content of the token file, which is created if it is missing.
 
     Raises:
-        AccessDenied: the file can be read by others, belongs to somebody else, or is a link.
-        ConfigError: the token is too short to be a secret.
+        AccessDenied: the file can be read by other users, belongs to another user, or is a link.
+        ConfigError: the token is too short.
     """
     if given := os.environ.get("PARAGENT_TOKEN"):
         return Token(given)
@@ -89,7 +97,7 @@ def load_token() -> Token:
 
 
 def token_file() -> Path:
-    """Return where the token of this user is kept."""
+    """Return the path of this user's token file."""
     configured = os.environ.get("XDG_CONFIG_HOME")
     return (Path(configured) if configured else Path.home() / ".config") / "paragent" / "token"
 
@@ -99,17 +107,17 @@ def _read(path: Path) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise AccessDenied(f"{path} must be a file of its own, not a link to another one") from error
+            raise AccessDenied(f"{path} must be a regular file, not a link") from error
         raise
     with os.fdopen(descriptor) as file:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise AccessDenied(f"{path} must belong to you and be readable by nobody else: chmod 600 {path}")
+            raise AccessDenied(f"{path} must belong to you and be readable by you alone: chmod 600 {path}")
         return file.read().strip()
 
 
 def _create(path: Path) -> None:
-    """Write a fresh token so that other programs see the whole file or none, and the first one to write wins."""
+    """Write a new token atomically: other programs see the whole file or no file. If several programs write, the first wins."""
     draft = path.with_name(f".token-{os.getpid()}-{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -121,25 +129,25 @@ def _create(path: Path) -> None:
         draft.unlink()
 
 
-LONGEST = 4096
-"""Bytes of the longest text of a handshake; a real one has a few hundred."""
+MESSAGE_LIMIT = 4096
+"""Largest message of a handshake in bytes; normal ones have a few hundred."""
 _NONCE_DIGITS = 64
 _NONCE = re.compile(rf"[0-9a-f]{{{_NONCE_DIGITS}}}")
 
 
-def as_text(fields: dict[str, Any]) -> bytes:
-    """Return the bytes of one text."""
+def encode_message(fields: dict[str, Any]) -> bytes:
+    """Return one message of a handshake as bytes."""
     return json.dumps(fields).encode()
 
 
-def read_text(data: bytes) -> dict[str, Any]:
-    """Return the fields of one text.
+def decode_message(data: bytes) -> dict[str, Any]:
+    """Return the fields of one message of a handshake.
 
     Raises:
-        ProtocolError: it is too long, no JSON or no object.
+        ProtocolError: the message is too long or not a JSON object.
     """
-    if len(data) > LONGEST:
-        raise ProtocolError(f"a handshake of {len(data)} bytes; the longest is {LONGEST}")
+    if len(data) > MESSAGE_LIMIT:
+        raise ProtocolError(f"a handshake message of {len(data)} bytes; the limit is {MESSAGE_LIMIT}")
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
@@ -150,35 +158,37 @@ def read_text(data: bytes) -> dict[str, Any]:
 
 
 class ClientSide:
-    """The client's part: `begin`, then `answer` with what the server said."""
+    """The client's part of the handshake: send `begin()`, then `answer(challenge)`."""
 
     def __init__(self, token: Token, service: str) -> None:
         self._token, self._service = token, service
         self._nonce = secrets.token_hex(_NONCE_DIGITS // 2)
 
     def begin(self) -> bytes:
-        """Return the first text."""
-        return as_text({"service": self._service, "nonce": self._nonce})
+        """Return the first message."""
+        return encode_message({"service": self._service, "nonce": self._nonce})
 
     def answer(self, challenge: bytes, hello: dict[str, Any]) -> bytes:
-        """Return the second text.
+        """Return the second message.
 
         Raises:
-            AccessDenied: the server does not know the token; it is told nothing.
-            ProtocolError: what answers is no paragent server.
+            AccessDenied: the server does not know the token. The client then sends no proof and no hello.
+            ProtocolError: the peer is not a paragent server.
         """
-        fields = read_text(challenge)
+        fields = decode_message(challenge)
         theirs = _nonce_in(fields)
         if not self._token.proves(fields.get("proof"), "server", self._service, theirs, self._nonce):
             raise AccessDenied(
                 "the server has a different token; give both sides the same one in PARAGENT_TOKEN "
-                "(programs of one user on one machine share it without that)"
+                "(programs of one user on one machine share a token file)"
             )
-        return as_text({"proof": self._token.proof("client", self._service, self._nonce, theirs), "hello": hello})
+        return encode_message(
+            {"proof": self._token.proof("client", self._service, self._nonce, theirs), "hello": hello}
+        )
 
 
 class ServerSide:
-    """The server's part: `challenge` the client's first text, then `admit` its second."""
+    """The server's part of the handshake: send `challenge(opening)`, then check the second message with `admit`."""
 
     def __init__(self, token: Token) -> None:
         self._token = token
@@ -187,28 +197,28 @@ class ServerSide:
         self.service = ""
 
     def challenge(self, opening: bytes) -> bytes:
-        """Return the reply to the first text.
+        """Return the answer to the client's first message.
 
         Raises:
-            ProtocolError: it is no such text.
+            ProtocolError: the message is malformed.
         """
-        fields = read_text(opening)
+        fields = decode_message(opening)
         self._theirs = _nonce_in(fields)
         service = fields.get("service")
         if not isinstance(service, str):
-            raise ProtocolError("the handshake names no service")
+            raise ProtocolError("the handshake does not name a service")
         self.service = service
         proof = self._token.proof("server", service, self._nonce, self._theirs)
-        return as_text({"nonce": self._nonce, "proof": proof})
+        return encode_message({"nonce": self._nonce, "proof": proof})
 
     def admit(self, second: bytes) -> dict[str, Any]:
-        """Return the client's hello, now that it is known to come from one who has the token.
+        """Check the client's second message and return its hello.
 
         Raises:
             AccessDenied: the proof is wrong.
-            ProtocolError: it is no such text.
+            ProtocolError: the message is malformed.
         """
-        fields = read_text(second)
+        fields = decode_message(second)
         if not self._token.proves(fields.get("proof"), "client", self.service, self._theirs, self._nonce):
             raise AccessDenied("wrong token")
         hello = fields.get("hello")
@@ -237,7 +247,7 @@ def connect_with_proof(connection: socket.socket, token: Token, service: str) ->
     """
     side = ClientSide(token, service)
     connection.sendall(frame(side.begin()))
-    connection.sendall(frame(side.answer(receive(connection, LONGEST), {})))
+    connection.sendall(frame(side.answer(receive(connection, MESSAGE_LIMIT), {})))
 
 
 def accept_with_proof(connection: socket.socket, token: Token) -> str:
@@ -249,6 +259,6 @@ def accept_with_proof(connection: socket.socket, token: Token) -> str:
         OSError: the connection broke or timed out.
     """
     side = ServerSide(token)
-    connection.sendall(frame(side.challenge(receive(connection, LONGEST))))
-    side.admit(receive(connection, LONGEST))
+    connection.sendall(frame(side.challenge(receive(connection, MESSAGE_LIMIT))))
+    side.admit(receive(connection, MESSAGE_LIMIT))
     return side.service

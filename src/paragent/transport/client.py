@@ -1,4 +1,4 @@
-"""The client's end of an authenticated stream."""
+"""Client end of an authenticated gRPC stream, and the errors that gRPC status codes mean."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 
 from paragent.errors import AccessDenied, LimitExceeded, ParagentError, ProtocolError, ServerLost
-from paragent.transport.auth import ClientSide, read_text
-from paragent.transport.limits import MESSAGE_BYTES, Patience
+from paragent.transport.auth import ClientSide, decode_message
+from paragent.transport.limits import MESSAGE_BYTES, TimeBudget
 
 if TYPE_CHECKING:
     from paragent.transport.address import Address
@@ -24,7 +24,7 @@ __all__ = ["ERRORS", "METHOD", "ClientStream", "connect", "error_of"]
 _Code = grpc.StatusCode
 
 ERRORS: dict[grpc.StatusCode, type[ParagentError]] = {
-    _Code.OK: ServerLost,  # a stream that ends although nobody closed it
+    _Code.OK: ServerLost,  # the stream ended although neither side closed it
     _Code.CANCELLED: ServerLost,
     _Code.UNKNOWN: ServerLost,
     _Code.UNAVAILABLE: ServerLost,
@@ -45,24 +45,24 @@ ERRORS: dict[grpc.StatusCode, type[ParagentError]] = {
 
 
 def error_of(code: grpc.StatusCode, details: str | None, address: Address) -> ParagentError:
-    """Return the error that stands for a status of the server at `address`."""
+    """Return the error for a gRPC status of the server at `address`."""
     return ERRORS[code](f"server {address}: {details or code.name.lower().replace('_', ' ')}")
 
 
 METHOD = "/paragent.v1.Link/Open"
 _STATUS_SECONDS = 0.2
-"""To learn why a call ended that has ended: gRPC knows by then, or never will."""
+"""Seconds to wait for the status of a call that has ended; gRPC has it by then, or never."""
 
 _OPTIONS = [
-    # However short the first number is, losses are noticed as if gRPC pinged once a second (seen with 0.5 s and 0.25 s alike).
-    # So a frozen server, or a cut link, is pinged after at most 1 s and noticed 0.55 s later; with 0.35 s for trying again
-    # that is 1.9 s, within the promised 2 s.
+    # gRPC seems to ping at most once per second, however short the first number is (measured with 0.5 s and 0.25 s). So a frozen
+    # server or a cut link is pinged after at most 1 s and detected 0.55 s later. With 0.35 s to reconnect that makes 1.9 s,
+    # within the documented 2 s.
     ("grpc.keepalive_time_ms", 250),
     ("grpc.keepalive_timeout_ms", 550),
-    ("grpc.http2.ping_timeout_ms", 550),  # what newer versions of gRPC go by; their default is a minute
+    ("grpc.http2.ping_timeout_ms", 550),  # newer versions of gRPC use this; their default is a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A new channel is a new connection: one that failed before must not make this one wait.
+    # Every channel gets its own connection: the back-off of one that failed must not delay a new one.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -75,7 +75,7 @@ _OPTIONS = [
 
 
 class ClientStream:
-    """A stream of byte messages in both directions to a server that proved that it knows the token."""
+    """A bidirectional stream of byte messages to a server that has proved that it knows the token."""
 
     def __init__(self, channel: grpc.aio.Channel, call: Any, address: Address) -> None:
         self._channel, self._call, self._address = channel, call, address
@@ -110,7 +110,7 @@ class ClientStream:
             raise await self._ending() from None
 
     async def _ending(self) -> ParagentError:
-        """Return why the stream ended. A write that fails does not say; the status of the call does."""
+        """Return why the stream ended: a failed write does not say, the status of the call does."""
         try:
             async with asyncio.timeout(_STATUS_SECONDS):
                 return error_of(await self._call.code(), await self._call.details(), self._address)
@@ -118,7 +118,7 @@ class ClientStream:
             return ServerLost(f"server {self._address}: the connection is closed")
 
     def cancel(self) -> None:
-        """End the stream: whoever reads it or writes to it gets an error."""
+        """End the stream: pending reads and writes raise an error."""
         self._call.cancel()
 
     async def close(self) -> None:
@@ -133,26 +133,34 @@ def _being_cancelled() -> bool:
 
 
 async def connect(
-    address: Address, service: str, token: Token, tls: TlsConf | None, hello: dict[str, Any], patience: float | Patience
+    address: Address, service: str, token: Token, tls: TlsConf | None, hello: dict[str, Any], budget: float | TimeBudget
 ) -> tuple[ClientStream, dict[str, Any]]:
-    """Open a stream to a service; return it and what the server said in welcome.
+    """Open a stream to a service; return it and the server's welcome.
+
+    Args:
+        address: where the server listens.
+        service: the name of the service.
+        token: the secret that both sides must know.
+        tls: settings for TLS; None connects without TLS.
+        hello: sent to the service, which answers with its welcome.
+        budget: seconds to wait.
 
     Raises:
-        AccessDenied: one side does not know the token, or TLS refused.
-        ServerLost: nobody answers although this process waited as long as `patience` says.
-        ParagentError: as the table in `rpc.status` says.
+        AccessDenied: one side does not know the token, or TLS failed.
+        ServerLost: no server answered within the budget.
+        ParagentError: the server ended the stream; `ERRORS` maps its status to a type.
     """
-    if not isinstance(patience, Patience):
-        patience = Patience(patience)
-    given = patience.left
+    if not isinstance(budget, TimeBudget):
+        budget = TimeBudget(budget)
+    seconds = budget.left
     channel = _channel(address, tls)
     call: Any = channel.stream_stream(METHOD)()
     stream = ClientStream(channel, call, address)
     try:
-        return stream, await patience.spend(_shake_hands(stream, ClientSide(token, service), hello))
+        return stream, await budget.run(_handshake(stream, ClientSide(token, service), hello))
     except TimeoutError:
         await _abandon(stream)
-        raise ServerLost(f"no server answers at {address} within {given:.1f} s") from None
+        raise ServerLost(f"no server answers at {address} within {seconds:.1f} s") from None
     except BaseException:
         await _abandon(stream)
         raise
@@ -167,10 +175,10 @@ def _channel(address: Address, tls: TlsConf | None) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(address.target, tls.channel_credentials(), options)
 
 
-async def _shake_hands(stream: ClientStream, side: ClientSide, hello: dict[str, Any]) -> dict[str, Any]:
+async def _handshake(stream: ClientStream, side: ClientSide, hello: dict[str, Any]) -> dict[str, Any]:
     await stream.write(side.begin())
     await stream.write(side.answer(await stream.read(), hello))
-    welcome: dict[str, Any] = read_text(await stream.read())["welcome"]
+    welcome: dict[str, Any] = decode_message(await stream.read())["welcome"]
     return welcome
 
 

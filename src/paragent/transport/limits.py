@@ -1,4 +1,4 @@
-"""What a server accepts before it says no."""
+"""Limits: sizes and counts that a server accepts, a token bucket, and a budget of waiting time."""
 
 from __future__ import annotations
 
@@ -12,102 +12,106 @@ from paragent.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-__all__ = ["CALL_BYTES", "MESSAGE_BYTES", "Limits", "Pace", "Patience"]
+__all__ = ["CALL_BYTES", "MESSAGE_BYTES", "Limits", "TimeBudget", "TokenBucket"]
 
 
 MESSAGE_BYTES = 1 << 20
-"""The largest piece sent at a time. Larger things travel in pieces, so that one of them does not hold a connection's
-memory many times over; at 1 MiB the cost of a message (about 0.1 ms) is small against copying its bytes."""
+"""Largest gRPC message in bytes. Larger data is split, so that a connection does not buffer a large object several times. At
+1 MiB the fixed cost of a message (about 0.1 ms) is small compared with copying its bytes."""
 
 CALL_BYTES = 256
-"""What a call weighs in the window besides its arguments: about what both sides keep of it."""
+"""Bytes that a call counts in the window besides its arguments: about the memory that both sides need for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one server. Every one can be changed; none can be switched off.
+    """Limits of one server. Each can be changed; none can be disabled.
 
     Raises:
-        ConfigError: a bound is not a whole number of at least 1.
+        ConfigError: a limit is not an integer of at least 1.
     """
 
     frame_bytes: int = 4 << 30
-    """The largest single argument or result."""
+    """Largest single argument or result."""
     window_bytes: int = 512 << 20
-    """What the calls of one client under way may weigh together, 256 bytes each and their arguments, so two million small
-    calls. Callers beyond that wait; a client that does not make them wait has calls beyond twice that refused."""
+    """Size of all pending calls of one client: 256 bytes for each call plus its arguments, so two million small calls. Callers
+    wait beyond this limit. If a client does not make them wait, the server rejects its calls beyond twice the limit."""
     results_bytes: int = 256 << 20
-    """Results on their way to one client. While a client that reads slowly has so many, no further call of it begins."""
+    """Results that are waiting to be sent to one client. While a slow client exceeds this limit, none of its calls start."""
     kept_bytes: int = 8 << 30
-    """Results of one client that stay on the server until they are looked at; a call whose result would be too much fails."""
+    """Results of one client that stay on the server until they are read. A call whose result exceeds the limit fails."""
     nesting: int = 100
-    """Levels of containers within containers in an argument."""
+    """Nested containers in an argument."""
     items_per_second: int = 1_000_000
-    """Calls and other things that one client may ask for; a faster one is read more slowly. Nobody gets near it (150,000
-    trivial calls a second keep a core busy), so it only bounds what nonsense can cost."""
+    """Calls and other requests of one client; the server reads a faster client more slowly. Normal clients do not reach it
+    (150,000 trivial calls per second keep a core busy); it limits the cost of meaningless messages."""
     sessions: int = 1_000
-    """Clients at a time."""
+    """Concurrent clients."""
     agents: int = 20_000_000
-    """Agents at a time."""
+    """Agents on the server."""
     handshakes: int = 64
-    """Peers at a time that have not yet proved who they are; one more takes the place of the oldest."""
+    """Concurrent unauthenticated peers; one more replaces the oldest."""
     handshakes_per_second: int = 500
-    """Peers that begin to prove who they are; those beyond it are asked to try again. A scanner of ports makes thousands, a
-    thousand clients that all come back after a failure are through in two seconds."""
+    """New handshakes; peers beyond this rate are told to try again. A port scanner makes thousands. A thousand clients that
+    reconnect after a failure all succeed within two seconds."""
     threads: int = 2_000
-    """Sync methods at a time: each occupies a thread while it runs."""
+    """Sync methods that run concurrently: each occupies a thread."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise ConfigError(f"the limit {name} must be a whole number of at least 1, not {value!r}")
+                raise ConfigError(f"the limit {name} must be an integer of at least 1, not {value!r}")
 
 
-class Pace:
-    """Allows `rate` things a second, and a second's worth at once after a rest."""
+class TokenBucket:
+    """Allows `rate` events per second, and bursts of up to `rate` events."""
 
-    __slots__ = ("_left", "_rate", "_then")
+    __slots__ = ("_rate", "_tokens", "_updated")
 
     def __init__(self, rate: int, now: float) -> None:
-        self._rate, self._left, self._then = rate, float(rate), now
+        self._rate, self._tokens, self._updated = rate, float(rate), now
 
     def take(self, count: int, now: float) -> float:
-        """Count things that have happened; return the seconds to wait until more may."""
-        self._fill(now)
-        self._left -= count
-        return max(0.0, -self._left / self._rate)
+        """Take tokens for `count` events that have happened; return the seconds to wait before the next event."""
+        self._refill(now)
+        self._tokens -= count
+        return max(0.0, -self._tokens / self._rate)
 
-    def allows(self, now: float) -> bool:
-        """Return whether one more may happen now; it is counted if so."""
-        self._fill(now)
-        if self._left < 1:
+    def try_take(self, now: float) -> bool:
+        """Take the token for one event; return False if there is none."""
+        self._refill(now)
+        if self._tokens < 1:
             return False
-        self._left -= 1
+        self._tokens -= 1
         return True
 
-    def _fill(self, now: float) -> None:
-        self._left = min(float(self._rate), self._left + (now - self._then) * self._rate)
-        self._then = now
+    def _refill(self, now: float) -> None:
+        self._tokens = min(float(self._rate), self._tokens + (now - self._updated) * self._rate)
+        self._updated = now
 
 
 T = TypeVar("T")
 
 _TICK = 0.05
-"""Seconds between two looks. A look that comes later than twice that was kept from coming, and counts as twice that."""
+"""Seconds between two checks. A check that comes more than twice as late was delayed by this process, and counts as two."""
 
 
-class Patience:
-    """Seconds that may be spent on waiting; belongs to one event loop."""
+class TimeBudget:
+    """Seconds that may be spent on waiting. Belongs to one event loop.
+
+    Time in which this process could not run (for example because native code held the interpreter) is not charged, since an
+    answer may have arrived meanwhile.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.left = seconds
 
-    async def spend(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns.
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`.
 
         Raises:
-            TimeoutError: nothing is left and the work has not ended; it is cancelled.
+            TimeoutError: the budget is used up; `work` was cancelled.
         """
         task = asyncio.ensure_future(work)
         try:
@@ -121,6 +125,6 @@ class Patience:
             task.cancel()
             await asyncio.wait([task])
             if not task.cancelled():
-                task.exception()  # looked at, so that nobody is told that it was not
+                task.exception()  # retrieved, so that asyncio does not log it
             raise
         return task.result()

@@ -1,4 +1,4 @@
-"""The server's end: listens, makes every peer prove that it knows the token, hands the stream to a service."""
+"""Server end of authenticated gRPC streams: listens, authenticates every peer, and passes its stream to a service."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import grpc.aio
 
 from paragent._internal.text import printable
 from paragent.errors import AccessDenied, ConfigError, LimitExceeded, ParagentError, ProtocolError, ServerLost
-from paragent.transport.auth import ServerSide, as_text
+from paragent.transport.auth import ServerSide, encode_message
 from paragent.transport.client import METHOD
-from paragent.transport.limits import MESSAGE_BYTES, Limits, Pace
+from paragent.transport.limits import MESSAGE_BYTES, Limits, TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,15 +29,15 @@ __all__ = ["RpcServer", "ServerStream", "Service"]
 _log = logging.getLogger("paragent.transport")
 
 _HANDSHAKE_SECONDS = 5.0
-"""A peer that has not proved itself by then is dropped; a real one needs two round trips."""
-_REFUSAL_DELAY = 0.3
-"""Seconds before a wrong proof is refused, which makes guessing slow and costs an honest mistake nothing."""
+"""Seconds in which a peer must authenticate; it takes two round trips."""
+_REJECTION_DELAY = 0.3
+"""Seconds before a wrong proof is rejected, to slow down guessing."""
 _PORT_SECONDS = 1.0
-"""For a server that ended by itself to let go of what it has."""
+"""Seconds to wait until a gRPC server that ended by itself has released its port."""
 _PORT_PAUSE = 0.05
-"""Seconds between two tries to listen again."""
+"""Seconds between two attempts to listen again."""
 _LOG_EVERY = 1.0
-"""Seconds between log lines about refusals: a flood of them is one line with a count."""
+"""Seconds between log lines about rejected peers; a line contains the count since the previous one."""
 
 _OPTIONS = [
     ("grpc.so_reuseport", 0),
@@ -53,7 +53,7 @@ _OPTIONS = [
 
 
 class ServerStream:
-    """A stream of byte messages in both directions to a client that proved that it knows the token."""
+    """A bidirectional stream of byte messages to a client that has proved that it knows the token."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -63,7 +63,7 @@ class ServerStream:
         """Return the next message.
 
         Raises:
-            ServerLost: the client is gone.
+            ServerLost: the client closed the stream.
         """
         message = await self._context.read()
         if message is grpc.aio.EOF:
@@ -76,21 +76,21 @@ class ServerStream:
 
 
 class Service(Protocol):
-    """What happens on a stream once its peer is known."""
+    """Handles the streams of authenticated clients."""
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Return what to say to the client and whatever `serve` shall be given.
+        """Return the welcome for the client and the second argument of `serve`.
 
         Raises:
-            ParagentError: the client is refused.
+            ParagentError: the client is rejected.
         """
 
     async def serve(self, stream: ServerStream, admitted: Any) -> None:
-        """Speak with the client until either side ends it."""
+        """Exchange messages with the client until either side ends the stream."""
 
 
 class RpcServer:
-    """Listens at one address for any number of services.
+    """Listens at one address for one or more services.
 
     Raises:
         ConfigError: (by `start`) the address cannot be listened at.
@@ -108,25 +108,25 @@ class RpcServer:
         self._address, self._services, self._token, self._tls = address, services, token, tls
         self._limits = limits or Limits()
         self._server: grpc.aio.Server | None = None
-        """None unless it listens."""
-        self._rising: asyncio.Task[None] | None = None
-        self._shaking: dict[asyncio.Timeout, None] = {}
-        """The time limits of peers that have not yet proved themselves, the oldest first."""
-        self._pace = Pace(self._limits.handshakes_per_second, time.monotonic())
-        self._refusals = 0
-        self._last_line = 0.0
+        """None while it does not listen."""
+        self._restarting: asyncio.Task[None] | None = None
+        self._handshakes: dict[asyncio.Timeout, None] = {}
+        """Time limits of unauthenticated peers, the oldest first."""
+        self._handshake_rate = TokenBucket(self._limits.handshakes_per_second, time.monotonic())
+        self._rejections = 0
+        self._last_logged = 0.0
 
     async def start(self) -> int:
-        """Begin to listen; return the port, which the system chose if it was given as 0."""
+        """Start to listen; return the port (the system chooses one if the address has port 0)."""
         port = await self._listen()
         self._address = self._address._replace(port=port)
         return port
 
     async def stop(self, grace: float) -> None:
-        """Stop listening and end every stream, after `grace` seconds at most."""
+        """Stop listening, and end every stream after at most `grace` seconds."""
         server, self._server = self._server, None
-        if self._rising is not None:
-            self._rising.cancel()
+        if self._restarting is not None:
+            self._restarting.cancel()
         if server is not None:
             await server.stop(grace)
 
@@ -143,29 +143,29 @@ class RpcServer:
         except RuntimeError as error:
             await server.stop(None)
             raise ConfigError(
-                f"cannot listen at {self._address}: the address is in use or not of this machine"
+                f"cannot listen at {self._address}: the address is in use, or it is not an address of this machine"
             ) from error
         before = asyncio.all_tasks()
         await server.start()
         for task in asyncio.all_tasks() - before:
-            task.add_done_callback(lambda ended: self._accepted_its_last(server, ended))
+            task.add_done_callback(lambda ended: self._accept_loop_ended(server, ended))
         self._server = server
         return port
 
-    def _accepted_its_last(self, server: grpc.aio.Server, ended: asyncio.Task[Any]) -> None:
-        """Take the place of a server that ended by itself: gRPC's does when anybody sends a path that is no UTF-8."""
+    def _accept_loop_ended(self, server: grpc.aio.Server, ended: asyncio.Task[Any]) -> None:
+        """Replace a gRPC server that ended by itself, which happens if a peer sends a request path that is not UTF-8."""
         if self._server is server and not ended.cancelled() and isinstance(ended.exception(), UnicodeError):
-            _log.warning("somebody sent a request that gRPC cannot read (%s); listening again", ended.exception())
-            self._rising = asyncio.create_task(self._listen_again(server))
+            _log.warning("a peer sent a request that gRPC cannot decode (%s); listening again", ended.exception())
+            self._restarting = asyncio.create_task(self._listen_again(server))
 
     async def _listen_again(self, server: grpc.aio.Server) -> None:
-        """Listen at the same port as before; clients that were connected come back and go on where they were."""
+        """Listen at the same port again. Connected clients reconnect and resume their sessions."""
         with contextlib.suppress(UnicodeError, TimeoutError):
             await asyncio.wait_for(server.stop(None), _PORT_SECONDS)
         while self._server is server:
             try:
                 await self._listen()
-            except ConfigError:  # the system has not let go of the port yet
+            except ConfigError:  # the port has not been released yet
                 await asyncio.sleep(_PORT_PAUSE)
 
     async def _open(self, _: Any, context: Any) -> None:
@@ -173,59 +173,59 @@ class RpcServer:
         try:
             service, admitted = await self._admit(stream)
         except TimeoutError:
-            await self._refuse(context, "no handshake in time", grpc.StatusCode.DEADLINE_EXCEEDED)
+            await self._reject(context, "no handshake in time", grpc.StatusCode.DEADLINE_EXCEEDED)
         except AccessDenied as error:
-            await asyncio.sleep(_REFUSAL_DELAY)
-            await self._refuse(context, str(error), grpc.StatusCode.UNAUTHENTICATED)
+            await asyncio.sleep(_REJECTION_DELAY)
+            await self._reject(context, str(error), grpc.StatusCode.UNAUTHENTICATED)
         except LimitExceeded as error:
-            await self._refuse(context, str(error), grpc.StatusCode.RESOURCE_EXHAUSTED)
+            await self._reject(context, str(error), grpc.StatusCode.RESOURCE_EXHAUSTED)
         except (ProtocolError, ServerLost) as error:
-            await self._refuse(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
+            await self._reject(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
         else:
             await self._serve(service, stream, admitted, context)
 
     async def _admit(self, stream: ServerStream) -> tuple[Service, Any]:
-        if not self._pace.allows(time.monotonic()):
-            raise LimitExceeded("too many peers begin to shake hands; try again")
-        if len(self._shaking) >= self._limits.handshakes:
-            # Whoever has said nothing for longest goes: peers that open streams and wait do not keep others out.
-            oldest = next(iter(self._shaking))
-            del self._shaking[oldest]
+        if not self._handshake_rate.try_take(time.monotonic()):
+            raise LimitExceeded("too many new connections; try again")
+        if len(self._handshakes) >= self._limits.handshakes:
+            # Evict the oldest unauthenticated peer, so that idle connections do not block new ones.
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
             oldest.reschedule(asyncio.get_running_loop().time())
         async with asyncio.timeout(_HANDSHAKE_SECONDS) as limit:
-            self._shaking[limit] = None
+            self._handshakes[limit] = None
             try:
                 side = ServerSide(self._token)
                 await stream.write(side.challenge(await stream.read()))
                 hello = side.admit(await stream.read())
             finally:
-                self._shaking.pop(limit, None)
+                self._handshakes.pop(limit, None)
         service = self._services.get(side.service)
         if service is None:
-            raise ProtocolError(f"there is no service {side.service[:40]!r} here")
+            raise ProtocolError(f"this server has no service {side.service[:40]!r}")
         welcome, admitted = service.welcome(hello)
-        await stream.write(as_text({"welcome": welcome}))
+        await stream.write(encode_message({"welcome": welcome}))
         return service, admitted
 
     async def _serve(self, service: Service, stream: ServerStream, admitted: Any, context: Any) -> None:
         try:
             await service.serve(stream, admitted)
         except (ProtocolError, LimitExceeded) as error:
-            await self._refuse(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
+            await self._reject(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
         except ParagentError:
-            return  # the client went away, which the service has taken note of
+            return  # the client is gone; the service has already handled that
 
-    async def _refuse(self, context: Any, reason: str, code: grpc.StatusCode) -> None:
-        self._refusals += 1
+    async def _reject(self, context: Any, reason: str, code: grpc.StatusCode) -> None:
+        self._rejections += 1
         now = time.monotonic()
-        if now - self._last_line >= _LOG_EVERY:
+        if now - self._last_logged >= _LOG_EVERY:
             _log.warning(
-                "refused %s: %s (%d since the last such line)", _peer_of(context), printable(reason), self._refusals
+                "rejected %s: %s (%d since the last such line)", _peer_of(context), printable(reason), self._rejections
             )
-            self._refusals, self._last_line = 0, now
+            self._rejections, self._last_logged = 0, now
         await context.abort(code, reason)
 
 
 def _peer_of(context: Any) -> str:
-    """Return who is at the other end, as `ipv6:[::1]:50051`; gRPC writes the brackets as addresses of the web have them."""
+    """Return the address of the peer, such as `ipv6:[::1]:50051`; gRPC percent-encodes the brackets."""
     return str(context.peer()).replace("%5B", "[").replace("%5D", "]")

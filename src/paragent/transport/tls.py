@@ -1,4 +1,4 @@
-"""TLS and mutual TLS, from files."""
+"""Settings for TLS and mutual TLS: paths of PEM files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["TlsConf"]
 class TlsConf:
     """Paths of PEM files.
 
-    A server needs `cert` and `key`; with `ca` it also demands a certificate of its clients that this authority signed
-    (mutual TLS). A client needs `ca` where the server's authority is not one of the system's, and `cert` and `key` where
-    the server demands a certificate.
+    A server needs `cert` and `key`. With `ca` it also requires a client certificate that was signed by this authority
+    (mutual TLS). A client needs `ca` if the system does not trust the server's authority, and `cert` and `key` if the server
+    requires a client certificate.
 
     Raises:
         ConfigError: (when used) a file is missing, or `cert` and `key` are not given together.
@@ -30,10 +30,10 @@ class TlsConf:
     cert: str | None = None
     key: str | None = None
     server_name: str | None = None
-    """The name in the server's certificate, where it differs from the host that is connected to."""
+    """The name in the server's certificate, if it differs from the host to connect to."""
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return what a gRPC server needs."""
+        """Return the credentials for a gRPC server."""
         import grpc
 
         pair = self._pair()
@@ -43,7 +43,7 @@ class TlsConf:
         return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return what a gRPC client needs."""
+        """Return the credentials for a gRPC client."""
         import grpc
 
         key, cert = self._pair() or (None, None)
@@ -54,7 +54,7 @@ class TlsConf:
         if key is None and cert is None:
             return None
         if key is None or cert is None:
-            raise ConfigError("TLS needs both or neither of cert= and key=")
+            raise ConfigError("TLS needs both cert= and key=, or neither")
         return key, cert
 
 

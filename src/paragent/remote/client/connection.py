@@ -15,7 +15,7 @@ from paragent.errors import AccessDenied, LimitExceeded, ParagentError, Protocol
 from paragent.remote.protocol import Goodbye
 from paragent.remote.reliable_stream import ReliableStream
 from paragent.transport.client import ClientStream, connect
-from paragent.transport.limits import Limits, Patience
+from paragent.transport.limits import Limits, TimeBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,7 @@ class Connection:
 
     async def _keep_connected(self) -> None:
         await self._place.ready()
-        patience = Patience(_FIRST_CONNECT)
+        patience = TimeBudget(_FIRST_CONNECT)
         while True:
             welcome = await self._reach(patience)
             self._take(welcome)
@@ -123,9 +123,9 @@ class Connection:
             except ParagentError as error:
                 self.broken = True
                 seen = any(word in str(error).lower() for word in _SEEN)
-                patience = Patience(_RECONNECT if seen else _RECONNECT_SILENT)
+                patience = TimeBudget(_RECONNECT if seen else _RECONNECT_SILENT)
 
-    async def _reach(self, patience: Patience) -> dict[str, Any]:
+    async def _reach(self, patience: TimeBudget) -> dict[str, Any]:
         """Connect, trying again until the patience is over."""
         while True:
             hello: dict[str, Any] = {"session": self.session, "program": program()}

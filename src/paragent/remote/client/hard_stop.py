@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AgentStopped, ParagentError
-from paragent.transport.limits import Patience
+from paragent.transport.limits import TimeBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ class HardStop:
         if self._link.lost is not None or self._link.connection.stream is None:
             return None  # nothing runs in a process that is gone, or that has not started yet
         try:
-            running = await Patience(_ANSWER).spend(_value(self._link.control("running", numbers)))
+            running = await TimeBudget(_ANSWER).run(_value(self._link.control("running", numbers)))
         except TimeoutError:
             return numbers[0] if self._link.lost is None else None
         except ParagentError:

@@ -15,7 +15,7 @@ from paragent.remote.protocol import CallError, CallResult, ResultHeld, StreamIt
 from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.server.flow_control import Backlog, Kept
 from paragent.remote.values import ATTACHED, attach, encode_error, restore, size_of
-from paragent.transport.limits import CALL_BYTES, Pace
+from paragent.transport.limits import CALL_BYTES, TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ class Session:
         self.backlog = Backlog(limits.results_bytes, unpark)
         self.kept = Kept(limits.kept_bytes)
         self._frame_bytes = 0
-        self._pace = Pace(limits.items_per_second, time.monotonic())
+        self._pace = TokenBucket(limits.items_per_second, time.monotonic())
         self.pause = 0.0
         """Seconds for which the client must not be read, as it asks for more than the rate allows."""
         self.agents: dict[int, Agent] = {}
