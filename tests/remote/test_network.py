@@ -44,7 +44,7 @@ class Machine:
         ip("-n", self.name, "link", "set", "lo", "up")
         self.server = subprocess.Popen(
             [
-                *("ip", "netns", "exec", self.name, sys.executable, "-m", "paragent.cli", "agent-server"),
+                *("ip", "netns", "exec", self.name, sys.executable, "-m", "paragent", "agent-server"),
                 *("--host", f"{SUBNET}.2", "--port", "23456", "--lease", "5"),
             ],
             stdout=subprocess.PIPE,

@@ -26,7 +26,7 @@ def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any) -> Any:
 
 def command(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "paragent.cli", *arguments], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-m", "paragent", *arguments], capture_output=True, text=True, timeout=30, check=True
     )
     return done.stdout
 
@@ -107,7 +107,7 @@ def test_clients_are_known_by_the_names_that_they_give_themselves(
 
 def test_the_command_line() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "paragent.cli", "agent-server", "--port", "0", "--module", "tests.remote.crew"],
+        [sys.executable, "-m", "paragent", "agent-server", "--port", "0", "--module", "tests.remote.crew"],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -133,7 +133,7 @@ def test_the_command_line() -> None:
 def test_a_server_ends_with_status_0_when_told_by_a_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         process = subprocess.Popen(
-            [sys.executable, "-m", "paragent.cli", "agent-server", "--port", "0"],
+            [sys.executable, "-m", "paragent", "agent-server", "--port", "0"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -150,7 +150,7 @@ def test_a_server_ends_with_status_0_when_told_by_a_signal() -> None:
 def test_a_module_without_agents_is_a_mistake() -> None:
     for module in ("json", "no_such_module"):
         done = subprocess.run(
-            [sys.executable, "-m", "paragent.cli", "agent-server", "--module", module],
+            [sys.executable, "-m", "paragent", "agent-server", "--module", module],
             capture_output=True,
             text=True,
             timeout=30,

@@ -42,17 +42,17 @@ class _AgentMeta(ABCMeta):
 def _constructor(in_child: bool) -> Callable[..., RpcAgent]:
     """Return `construct`, imported once and not once for each of a million agents."""
     if in_child:
-        _start_warm_parent()
+        _start_fork_server()
     from paragent.agents.proxy import construct
 
     return construct
 
 
-def _start_warm_parent() -> None:
+def _start_fork_server() -> None:
     """Start the process that forks child servers, so that it starts while everything else is loaded here."""
-    from paragent.remote.children.pool import start
+    from paragent.remote.children.forkserver import fork_server
 
-    start()
+    fork_server()
 
 
 class AgentBase(metaclass=_AgentMeta):
@@ -111,7 +111,7 @@ class AgentBase(metaclass=_AgentMeta):
             Unserialisable: some part of its state cannot travel; the error names the part.
         """
         if host is None and port is None:
-            _start_warm_parent()
+            _start_fork_server()
         from paragent.agents.proxy import move
         from paragent.remote import DistConf
 

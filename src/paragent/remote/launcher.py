@@ -226,7 +226,7 @@ class RpcAgentServerLauncher:
         }
         parcel = Packer().pack(settings, "the settings of an agent server")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "paragent.remote.children.standalone"],
+            [sys.executable, "-m", "paragent.remote.children.child_main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,

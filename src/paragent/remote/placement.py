@@ -15,7 +15,7 @@ from paragent.transport.address import Address
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from paragent.remote.children.pool import Child
+    from paragent.remote.children.pool import ChildServer
     from paragent.remote.client.link import Link
     from paragent.transport.tls import TlsConf
 
@@ -79,7 +79,7 @@ class DistConf:
 _CHILD = DistConf()
 
 
-def place_of(conf: DistConf) -> tuple[Link, Child | None]:
+def place_of(conf: DistConf) -> tuple[Link, ChildServer | None]:
     """Return the link to the server where an agent shall live, and the child process if it is the agent's own.
 
     Raises:
@@ -91,13 +91,13 @@ def place_of(conf: DistConf) -> tuple[Link, Child | None]:
         address = Address.of(conf.host, conf.port)
         check_trusted(address)
         return link_to(address, conf.tls), None
-    nursery = _nursery()
-    return nursery.own_child_link(conf.grace) if conf.own_process else (nursery.child_link(), None)
+    children = _children()
+    return children.own_child_link(conf.grace) if conf.own_process else (children.child_link(), None)
 
 
 @functools.cache
-def _nursery() -> ModuleType:
+def _children() -> ModuleType:
     """Return the module, imported once and not once for each agent."""
-    from paragent.remote.children import pool as nursery
+    from paragent.remote.children import pool
 
-    return nursery
+    return pool

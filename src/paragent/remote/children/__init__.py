@@ -1,1 +1,1 @@
-"""Server processes of our own: forked from a warm parent, ended with us."""
+"""Agent server processes that belong to this program: a pool of child servers, and the fork server that starts them."""

@@ -1,4 +1,8 @@
-"""A server process from the inside: forked by the warm parent, on a leash held by its owner."""
+"""Agent server process: `run_forked` runs in a child of the fork server, `main` in a process of a launcher.
+
+A forked server ends when the lifeline closes, a socket that it shares with the program. The process of a launcher ends when
+its standard input closes. Both kill the processes that they have started.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +13,43 @@ import os
 import signal
 import socket
 import sys
+import threading
 from typing import Any
 
 from paragent._internal.processes import die_with_parent, end_own_group
 from paragent._internal.threads import write_traceback
 
-__all__ = ["collect_as_needed", "live", "warm_up"]
+__all__ = ["collect_as_needed", "main", "preload", "run_forked"]
 
+_START_SECONDS = 10.0
 
-_FEWEST = 100_000
-"""New objects after which the collector looks. A server makes and drops them by the hundred thousand at a time; with
-Python's 700 half of its time would go into looking."""
-_MOST = 16 * _FEWEST
-"""The same while nothing is ever found: what 30,000 calls under way (15 objects each) and 500,000 that wait (2) come to."""
+# --- garbage collection -----------------------------------------------------------------------------------------------
+
+_LEAST_NEW = 100_000
+"""New objects before a collection. A server creates and drops objects by the hundred thousand; with Python's default of 700 it
+spends half of its time on collections."""
+_MOST_NEW = 16 * _LEAST_NEW
+"""The same while collections find no garbage: the objects of 30,000 running calls (15 each) and 500,000 queued calls (2
+each)."""
 _OLDER = 5_000_000
-"""New objects after which those that were looked at once are looked at again. Calls that wait are old objects that are gone
-in a second; with so many in between it is mostly what stays."""
-_FOUND = 0.01
-"""The share of the new objects, found to be garbage, from which on looking was worth it."""
+"""New objects before a collection of the older generation. Queued calls reach that generation and are gone within a second;
+with this interval, most objects in it are permanent."""
+_GARBAGE_SHARE = 0.01
+"""A collection was useful if it freed more than this share of the new objects."""
 
 
 def collect_as_needed() -> None:
-    """Have the collector of this process look as often as what it finds is worth, unless somebody else sets it."""
-    ours = _thresholds(_FEWEST)
+    """Adapt the frequency of garbage collections to the garbage that they find, unless other code sets the thresholds."""
+    ours = _thresholds(_LEAST_NEW)
 
     def adapt(phase: str, info: dict[str, Any]) -> None:
         nonlocal ours
         if phase != "stop" or gc.get_threshold() != ours:
             return
-        if info["collected"] > _FOUND * ours[0]:
-            ours = _thresholds(_FEWEST)
+        if info["collected"] > _GARBAGE_SHARE * ours[0]:
+            ours = _thresholds(_LEAST_NEW)
         elif info["generation"] == 0:
-            ours = _thresholds(min(2 * ours[0], _MOST))
+            ours = _thresholds(min(2 * ours[0], _MOST_NEW))
         gc.set_threshold(*ours)
 
     gc.set_threshold(*ours)
@@ -52,22 +61,29 @@ def _thresholds(youngest: int) -> tuple[int, int, int]:
     return youngest, _OLDER // youngest, 10
 
 
-_NEEDED = (
-    "ctypes",  # by `die_with_parent`, in every child
+# --- a child of the fork server ---------------------------------------------------------------------------------------
+
+_PRELOADED = (
+    "ctypes",  # `die_with_parent` needs it in every child
     "paragent.remote.server.references",
     "paragent.remote.server.policy",
     "paragent.remote.server.service",
 )
 
 
-def warm_up(modules: list[str]) -> None:
-    """Import everything that a server needs, and what of this package its owner uses; none of it opens a connection."""
-    for name in (*_NEEDED, *modules):
+def preload(modules: list[str]) -> None:
+    """Import the modules that a server needs, and those of this package that the program uses. None opens a connection."""
+    for name in (*_PRELOADED, *modules):
         importlib.import_module(name)
 
 
-def live(settings: dict[str, Any], leash: int) -> None:
-    """Be a server until the owner lets go of the leash; never returns."""
+def run_forked(settings: dict[str, Any], descriptor: int) -> None:
+    """Serve until the lifeline closes; never returns.
+
+    Args:
+        settings: as `remote.children.pool` sends them.
+        descriptor: the file descriptor of the lifeline.
+    """
     parent = os.getppid()
     os.setpgid(0, 0)
     die_with_parent()
@@ -79,14 +95,14 @@ def live(settings: dict[str, Any], leash: int) -> None:
     os.chdir(settings["cwd"])
     collect_as_needed()
     logging.basicConfig(level=settings["log_level"])
-    connection = socket.socket(fileno=leash)
+    lifeline = socket.socket(fileno=descriptor)
     try:
         _serve(settings)
-        connection.send(b"ready %d" % os.getpid())
-        while connection.recv(1):
+        lifeline.send(b"ready %d" % os.getpid())
+        while lifeline.recv(1):
             continue
-    except BaseException as error:  # noqa: BLE001 - a process that cannot start says why and ends
-        connection.send(f"{type(error).__name__}: {error}".encode()[:1000])
+    except BaseException as error:  # noqa: BLE001 - a process that cannot start reports why and ends
+        lifeline.send(f"{type(error).__name__}: {error}".encode()[:1000])
     finally:
         end_own_group()
 
@@ -115,12 +131,56 @@ def _serve(settings: dict[str, Any]) -> None:
         failed=_thread_failed,
     )
     on_failure(_thread_failed)
-    run(opening, 10.0)
+    run(opening, _START_SECONDS)
 
 
 def _thread_failed(name: str, error: BaseException) -> None:
-    """End this process and what it started: without the thread its clients would wait for ever."""
+    """End this process and the processes that it started: without the thread its clients would wait forever."""
     try:
         write_traceback(f"the thread {name!r} ended unexpectedly, so agent server {os.getpid()} ends", error)
     finally:
         end_own_group()
+
+
+# --- the process of a launcher ----------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Run the agent server that the launcher describes on standard input, until that is closed."""
+    import pickle
+
+    from paragent.errors import ParagentError
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    source, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # so that output of agents is not read as an answer
+    sys.path[:], code, body = pickle.load(source)
+    from paragent.remote.launcher import RpcAgentServerLauncher
+    from paragent.serialization import Parcel, unpack
+
+    launcher = RpcAgentServerLauncher(**unpack(Parcel(body, code)))
+    try:
+        launcher.launch(in_subprocess=False)
+    except ParagentError as error:
+        answers.write(f"{error}\n")
+        answers.close()
+        return
+
+    def watch() -> None:
+        try:
+            source.read()
+            launcher.shutdown()
+        finally:
+            end_own_group()
+
+    threading.Thread(target=watch, daemon=True).start()
+    answers.write(f"{launcher.port}\n")
+    answers.close()
+    try:
+        launcher.wait_until_terminate()
+    finally:
+        end_own_group()
+
+
+if __name__ == "__main__":
+    main()

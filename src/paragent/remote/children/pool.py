@@ -1,4 +1,4 @@
-"""The child servers of this process: how many there are, where the next agent goes, and their end."""
+"""Child servers of this program: agent server processes that run its agents and end with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from paragent._internal.processes import kill_group
 from paragent.config import usable_cores
 from paragent.errors import ServerLost
+from paragent.remote.children.forkserver import close_fork_server, fork_server
 from paragent.remote.trust import trusted_here
 from paragent.transport.address import Address
 from paragent.transport.auth import load_token
@@ -27,85 +27,88 @@ from paragent.transport.auth import load_token
 if TYPE_CHECKING:
     from paragent.remote.client.link import Link
 
-__all__ = ["LONGEST", "Child", "Parent", "child_link", "close", "close_nursery", "own_child_link", "start"]
+__all__ = ["ChildServer", "child_link", "close_children", "own_child_link"]
+
+_START_SECONDS = 30.0
+"""Seconds in which a child must listen; on an idle machine it takes 0.05 s."""
+_LEASE_SECONDS = 10.0
+"""Seconds for which a child keeps the session of a disconnected client; other programs may use its agents too."""
 
 
-_START = 30.0
-"""Seconds that a child may take to listen; it needs 0.05 on an idle machine."""
-_LEASE = 10.0
-"""Seconds that a child keeps what a client had which is not connected any more: other programs may use its agents too."""
+class ChildServer:
+    """An agent server process of this program. Its end is noticed at once through the lifeline, a socket that both share."""
 
-
-class Child:
-    """A server process that we started: a place that knows at once when it is gone."""
-
-    def __init__(self, address: Address, leash: socket.socket) -> None:
+    def __init__(self, address: Address, lifeline: socket.socket) -> None:
         self.address = address
-        self._leash = leash
-        self._leash.setblocking(False)
-        self._up = asyncio.Event()
+        self._lifeline = lifeline
+        self._lifeline.setblocking(False)
+        self._started = asyncio.Event()
         self._pid = 0
-        """Known once it is up."""
+        """Known once the process has started."""
         self._ended = False
-        """Whether the process is known to have ended; its number may then be another's."""
+        """Whether the process is known to have ended. The system may then reuse its process id."""
 
     async def ready(self) -> None:
         """Wait until the process listens."""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_START):
-                said = await loop.sock_recv(self._leash, 1024)
+            async with asyncio.timeout(_START_SECONDS):
+                message = await loop.sock_recv(self._lifeline, 1024)
         except (TimeoutError, OSError):
-            said = b"it did not start in time"
-        if not said.startswith(b"ready "):
-            raise ServerLost(f"a child server could not start: {said.decode(errors='replace') or 'it died'}")
-        self._pid = int(said.removeprefix(b"ready "))
-        self._up.set()
+            message = b"it did not start in time"
+        if not message.startswith(b"ready "):
+            raise ServerLost(f"a child server could not start: {message.decode(errors='replace') or 'it died'}")
+        self._pid = int(message.removeprefix(b"ready "))
+        self._started.set()
 
     async def gone(self) -> str:
-        await self._up.wait()
+        """Wait until the process has ended; return the error message."""
+        await self._started.wait()
         with contextlib.suppress(OSError):
-            await asyncio.get_running_loop().sock_recv(self._leash, 1)
+            await asyncio.get_running_loop().sock_recv(self._lifeline, 1)
         self._ended = True
         return "the agent server, a child process of this program, died; its agents are lost"
 
     def advice(self, trouble: str, *, first: bool) -> str:
+        """Return the error message for a failed connection."""
         what = "could not be reached" if first else "died; its agents are lost"
         return f"the agent server, a child process of this program, {what} ({trouble})"
 
     def end(self) -> None:
-        """Let go of the leash, which ends the process and all that it started."""
+        """Shut the lifeline down, which ends the process and the processes that it started."""
         with contextlib.suppress(OSError):
-            self._leash.shutdown(socket.SHUT_RDWR)
+            self._lifeline.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
-        """End the process and all that it started, also while native code holds its interpreter."""
+        """Kill the process and the processes that it started, even while native code holds its interpreter."""
         if self._pid and not self._ended:
             kill_group(self._pid)
         self.end()
 
     def close(self) -> None:
-        """End the process, and be done with the leash: the I/O loop will not look at it any more."""
+        """End the process and close the lifeline. The I/O loop must not use the lifeline any more."""
         self.end()
-        self._leash.close()
+        self._lifeline.close()
 
 
-class _Nursery:
-    """Has children forked by the warm parent."""
+class _ChildPool:
+    """Starts child servers and assigns agents to them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """Protects everything here."""
+        """Protects all attributes."""
         self._folder: Path | None = None
-        self._children: list[Child] = []
+        """Contains the sockets of the children."""
+        self._children: list[ChildServer] = []
         self._shared: dict[frozenset[Address] | None, list[Link]] = {}
-        """By the servers that the code there may use: children of a restricted server's agents serve nobody else."""
+        """Links to shared children, by the servers that code in them may use: agents of a restricted server share their child
+        servers with no other agents."""
         self._turn = 0
-        self._born = 0
+        self._started = 0
         self._cores = usable_cores()
 
     def shared(self) -> Link:
-        """Return the link to the child whose turn it is; as many children as cores share all agents."""
+        """Return the link to a shared child, in rotation; there are as many shared children as cores."""
         with self._lock:
             self._turn += 1
             shared = self._shared.setdefault(trusted_here(), [])
@@ -114,31 +117,31 @@ class _Nursery:
                 if link.lost is None:
                     return link
                 shared[:] = [link for link in shared if link.lost is None]
-            shared.append(self._bear())
+            shared.append(self._start_child())
             return shared[-1]
 
-    def own(self, grace: float | None) -> tuple[Link, Child]:
-        """Return the link to a child that is nobody else's, which ends if a cancelled call does not end within `grace`."""
+    def own(self, grace: float | None) -> tuple[Link, ChildServer]:
+        """Return the link to a new child for one agent; it is killed if a cancelled call does not end within `grace`."""
         from paragent.remote.client.hard_stop import HardStop
 
         with self._lock:
-            link = self._bear()
+            link = self._start_child()
             child = self._children[-1]
             if grace is not None:
                 link.hard_stop = HardStop(link, child.kill, grace)
             return link, child
 
-    def _bear(self) -> Link:
-        control = start().control
-        # Loading gRPC takes as long as the warm parent needs to start; both happen at the same time.
+    def _start_child(self) -> Link:
+        server = fork_server()
+        # Loading gRPC takes as long as starting the fork server; both happen at the same time.
         from paragent.remote.client.link import Link
         from paragent.remote.client.links import adopt
 
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="paragent-"))
         token = load_token()
-        self._born += 1
-        address = Address("", 0, str(self._folder / str(self._born)))
+        self._started += 1
+        address = Address("", 0, str(self._folder / str(self._started)))
         ours, theirs = socket.socketpair()
         trusted = trusted_here()
         settings = {
@@ -147,127 +150,53 @@ class _Nursery:
             "cwd": str(Path.cwd()),
             "environ": {name: value for name, value in os.environ.items() if name.startswith("PARAGENT_")},
             "log_level": logging.getLogger().getEffectiveLevel(),
-            "lease": _LEASE,
+            "lease": _LEASE_SECONDS,
             "trusted": None if trusted is None else sorted(trusted),
         }
         with theirs:
-            socket.send_fds(control, [json.dumps(settings).encode()], [theirs.fileno()])
-        child = Child(address, ours)
+            server.fork(json.dumps(settings).encode(), theirs)
+        child = ChildServer(address, ours)
         self._children.append(child)
         link = Link(child, token, None)
         adopt(link)
         return link
 
     def close(self) -> None:
-        """End every child and the warm parent."""
+        """End all children, then the fork server: if it ended first, the kernel would kill only the children and not the
+        processes that they started."""
         with self._lock:
             for child in self._children:
                 child.close()
             self._children.clear()
             self._shared.clear()
-            close()
+            close_fork_server()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def forget(self) -> None:
-        """In a forked process: the children are the parent's."""
+    def reset_after_fork(self) -> None:
+        """Forget the children, which belong to the parent process."""
         self.__init__()  # type: ignore[misc]
 
 
-_nursery = _Nursery()
-atexit.register(_nursery.close)
-os.register_at_fork(after_in_child=_nursery.forget)
+_pool = _ChildPool()
+atexit.register(_pool.close)  # runs before `close_fork_server`, which `forkserver` has registered earlier
+os.register_at_fork(after_in_child=_pool.reset_after_fork)
 
 
 def child_link() -> Link:
     """Return the link to one of the child servers that all agents of this process share."""
-    return _nursery.shared()
+    return _pool.shared()
 
 
-def own_child_link(grace: float | None) -> tuple[Link, Child]:
-    """Return the link to a fresh child server, and the child, which the caller ends.
+def own_child_link(grace: float | None) -> tuple[Link, ChildServer]:
+    """Return the link to a new child server, and the child, which the caller must end.
 
-    It ends by itself if a call that was cancelled does not end within `grace` seconds, unless that is None.
+    The child is killed if a cancelled call does not end within `grace` seconds; None: never.
     """
-    return _nursery.own(grace)
+    return _pool.own(grace)
 
 
-def close_nursery() -> None:
-    """End every child server now; the end of the program does the same."""
-    _nursery.close()
-
-
-LONGEST = 1 << 20
-"""Bytes of a request; most of it is `sys.path`."""
-
-_PACKAGE = __name__.partition(".")[0]
-_NOT_THERE = frozenset({f"{_PACKAGE}.__main__", f"{__name__.rpartition('.')[0]}.nursery"})
-"""Modules that the warm parent does not load although its owner has: few servers have children of their own, and what the
-nursery needs takes as long to load as a server to fork."""
-
-
-class Parent:
-    """A process that forks servers as asked over `control`, and ends when that is closed."""
-
-    def __init__(self) -> None:
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LONGEST)
-        loaded = sorted(
-            name for name in list(sys.modules) if name.startswith(f"{_PACKAGE}.") and name not in _NOT_THERE
-        )
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "paragent.remote.children.forkserver", str(theirs.fileno()), *loaded],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                process_group=0,
-            )
-
-    @property
-    def alive(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
-
-    def close(self) -> None:
-        """End it, and with it every server that it forked."""
-        self.control.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.2)
-        if self._process.returncode is None:
-            self._process.kill()
-            self._process.wait()
-
-
-_lock = threading.Lock()
-"""Protects `_parent`."""
-_parent: Parent | None = None
-
-
-def start() -> Parent:
-    """Return the warm parent of this process; the first call starts it, and one after it has died starts another."""
-    global _parent
-    with _lock:
-        if _parent is None or not _parent.alive:
-            _parent = Parent()
-        return _parent
-
-
-def close() -> None:
-    """End the warm parent, if there is one; the end of the program does the same."""
-    global _parent
-    with _lock:
-        parent, _parent = _parent, None
-    if parent is not None:
-        parent.close()
-
-
-def _forget() -> None:
-    """In a forked process: the warm parent is its parent's."""
-    global _lock, _parent
-    _lock = threading.Lock()
-    _parent = None
-
-
-atexit.register(close)
-os.register_at_fork(after_in_child=_forget)
+def close_children() -> None:
+    """End all child servers now. Also runs at the exit of the program."""
+    _pool.close()
