@@ -25,8 +25,8 @@ import psutil
 from paragent import RolloutConfig, run_parallel_rollout
 from paragent.demo.samples import sample_path
 from paragent.errors import Interrupted, MachineFailed
-from paragent.machines.cleanup import cache_folder, marked_processes
-from paragent.machines.guest_client import ask
+from paragent.machines.cleanup import cache_folder, owned_processes
+from paragent.machines.guest_client import GuestRequest
 from paragent.store import Journal
 from paragent.testing.programs import alive, wait_until
 
@@ -73,8 +73,8 @@ class Chaos:
     def __call__(self, tally: Tally) -> None:
         """Look, and strike if it is time to; for `run_parallel_rollout`."""
         here = f"rollout-{os.getpid()}-"
-        self.runs |= {path.name for path in cache_folder("runs", "rollout").iterdir() if path.name.startswith(here)}
-        machines = marked_processes(self.runs)
+        self.runs |= {path.name for path in cache_folder("owners", "rollout").iterdir() if path.name.startswith(here)}
+        machines = owned_processes(self.runs)
         self.machines |= machines.keys()
         self.workers |= set(self._playing())
         for strike in self.strikes:
@@ -123,8 +123,8 @@ def _is_leased(pid: int) -> bool:
         return False
     for port in (each.laddr.port for each in listening if each.status == psutil.CONN_LISTEN):
         try:
-            path = "/paragent/state"
-            state = ask("127.0.0.1", port, "GET", path, token=secret, timeout=_STATE_SECONDS).json()
+            request = GuestRequest("127.0.0.1", port, "GET", "/paragent/state", token=secret, timeout=_STATE_SECONDS)
+            state = request.send().json()
         except MachineFailed:  # another port, or a machine that is paused
             continue
         if isinstance(state, dict) and state.get("held"):
@@ -134,10 +134,10 @@ def _is_leased(pid: int) -> bool:
 
 def _left(chaos: Chaos) -> list[str]:
     """Return what should have ended and has not."""
-    found = [f"process {pid} of machine {name}" for pid, name in marked_processes(chaos.runs).items()]
+    found = [f"process {pid} of machine {name}" for pid, name in owned_processes(chaos.runs).items()]
     found += [f"worker {pid}" for pid in chaos.workers - {os.getpid()} if alive(pid)]
     found += [f"child {child.pid}: {' '.join(child.cmdline()[:3])}" for child in psutil.Process().children(True)]
-    folders = cache_folder("runs", "rollout").iterdir()
+    folders = cache_folder("owners", "rollout").iterdir()
     return found + [f"folder {path}" for path in folders if path.name in chaos.runs]
 
 

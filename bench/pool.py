@@ -17,8 +17,7 @@ from bench.measure import Contender, Measurement, Run, Target
 from paragent import VMPoolManager
 from paragent._internal.clock import ManualClock
 from paragent._internal.ids import new_id
-from paragent.machines.lease import LeaseRequest
-from paragent.machines.state_machine import EffectKind, Ledger
+from paragent.machines.state_machine import CommandKind, PoolStateMachine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,7 +88,7 @@ def _changes_hands(pool: VMPoolManager, other: ThreadPoolExecutor) -> float:
 
     answered = other.submit(next_holder)
     waits.wait(_LIMIT)
-    while not pool.status().waiting or (pool._ledger.spares and not _a_spare_is_free(pool)):
+    while not pool.status().waiting or (pool.status().spares and not _a_spare_is_free(pool)):
         sleep(0.005)
     released = perf_counter()
     lease.release()
@@ -151,7 +150,7 @@ def _crowd(spread: float) -> Callable[[int], AbstractContextManager[Run]]:
     def opened(size: int) -> Iterator[Run]:
         with VMPoolManager(_STILL, 10, spares=10, name="bench") as pool:
             pool.wait_until_free(20, _LIMIT)
-            yield lambda: pool.wait(_queue_up(pool, size, spread), _LIMIT)
+            yield lambda: pool.bridge.wait(_queue_up(pool, size, spread), _LIMIT)
 
     return opened
 
@@ -163,13 +162,13 @@ async def _queue_up(pool: VMPoolManager, size: int, spread: float) -> float:
     tokens: dict[int, int] = {}
 
     async def hold(number: int) -> None:
-        grant = await pool._acquire(LeaseRequest(f"{crowd}-{number}", "crowd", 60.0, None))
+        token, _ = await pool.async_pool.acquire(f"{crowd}-{number}", "crowd", 60.0, None)
         if released:
             times.append(perf_counter() - released.popleft())
-        tokens[number] = grant.token
+        tokens[number] = token
         await asyncio.sleep(_HOLD_SECONDS * (1 + spread * (number * 0.618 % 1 - 0.5)))
         released.append(perf_counter())
-        await pool._release(grant.token)
+        await pool.async_pool.release(token)
 
     await asyncio.gather(*(hold(number) for number in range(size)))
     served = sorted(tokens, key=lambda number: tokens[number])  # a later lease has a larger token
@@ -178,26 +177,26 @@ async def _queue_up(pool: VMPoolManager, size: int, spread: float) -> float:
 
 
 @contextmanager
-def _ledger(size: int) -> Iterator[Run]:
+def _state_machine(size: int) -> Iterator[Run]:
     """Asking, renewing and releasing on the state machine alone, with 1,000 waiting for 10 machines."""
 
     def run() -> float:
-        ledger = Ledger(10, clock=ManualClock())
-        ledger.open()
+        state = PoolStateMachine(10, clock=ManualClock())
+        state.open()
         for number in range(1_000):
-            ledger.ask(f"w{number}", "h", 10.0)
+            state.request(f"w{number}", "h", 10.0)
         started = perf_counter()
         for number in range(size):
-            while ledger.effects:
-                effect = ledger.effects.popleft()
-                if effect.kind is EffectKind.BOOT:
-                    ledger.booted(effect.machine_id)
-                elif effect.kind is EffectKind.RESET:
-                    ledger.was_reset(effect.machine_id)
-            token = next(iter(ledger.leases))
-            ledger.renew(token)
-            ledger.release(token)
-            ledger.ask(f"x{number}", "h", 10.0)
+            while state.commands:
+                command = state.commands.popleft()
+                if command.kind is CommandKind.BOOT:
+                    state.machine_booted(command.machine_id)
+                elif command.kind is CommandKind.RESET:
+                    state.machine_reset(command.machine_id)
+            token = next(iter(state.leases))
+            state.renew(token)
+            state.release(token)
+            state.request(f"x{number}", "h", 10.0)
         return 3 * size / (perf_counter() - started)
 
     yield run
@@ -291,7 +290,7 @@ MEASUREMENTS = (
         unit="1/s",
         size=10_000,
         quick_size=1_000,
-        contenders=(Contender(_OURS, _ledger),),
+        contenders=(Contender(_OURS, _state_machine),),
         targets=(Target("at least", 10_000.0),),
     ),
 )

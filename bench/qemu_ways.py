@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 
 from paragent.errors import MachineFailed
-from paragent.machines.providers import Instance
-from paragent.machines.providers.base import GUEST_PORT
-from paragent.machines.providers.qemu.hardware import Drives
-from paragent.machines.providers.qemu.monitor import Monitor
-from paragent.machines.providers.qemu.process import Started
-from paragent.machines.providers.qemu.provider import QemuProvider, _Clone
+from paragent.machines import Machine
+from paragent.machines.providers.base import AGENT_PORT
+from paragent.machines.providers.qemu.hardware import MachineFiles
+from paragent.machines.providers.qemu.process import Monitor, QemuProcess
+from paragent.machines.providers.qemu.provider import Clone, QemuProvider
 
 __all__ = ["BootEach", "SnapshotLoad"]
 
@@ -18,19 +17,19 @@ __all__ = ["BootEach", "SnapshotLoad"]
 class SnapshotLoad(QemuProvider):
     """Saves each machine's memory and disk once, inside its disk, and loads them for every reset."""
 
-    async def wait_until_ready(self, instance: Instance) -> None:
-        await super().wait_until_ready(instance)
-        if instance.id in self._clones and instance.id not in getattr(self, "_saved", set()):
-            self._saved: set[str] = {*getattr(self, "_saved", set()), instance.id}
-            await self._command(instance, "savevm clean")
+    async def wait_until_ready(self, machine: Machine) -> None:
+        await super().wait_until_ready(machine)
+        if machine.id in self._clones and machine.id not in getattr(self, "_saved", set()):
+            self._saved: set[str] = {*getattr(self, "_saved", set()), machine.id}
+            await self._command(machine, "savevm clean")
 
-    async def reset(self, instance: Instance) -> Instance:
-        await self._command(instance, "loadvm clean")
-        await self._clones[instance.id].monitor.execute("cont")
-        return instance
+    async def reset(self, machine: Machine) -> Machine:
+        await self._command(machine, "loadvm clean")
+        await self._clones[machine.id].monitor.execute("cont")
+        return machine
 
-    async def _command(self, instance: Instance, line: str) -> None:
-        said = await self._clones[instance.id].monitor.execute("human-monitor-command", command_line=line)
+    async def _command(self, machine: Machine, line: str) -> None:
+        said = await self._clones[machine.id].monitor.execute("human-monitor-command", command_line=line)
         if said:
             raise MachineFailed(f"{line}: {said}")
 
@@ -38,15 +37,15 @@ class SnapshotLoad(QemuProvider):
 class BootEach(QemuProvider):
     """Boots every machine from its kernel."""
 
-    async def _clone(self, instance_id: str) -> Instance:
-        clone = self._clones[instance_id] = _Clone(Monitor(instance_id))
-        started, monitor = Started(self._local, instance_id, self.hardware), clone.monitor
-        folder, secret = started.folder, started.make_secret()
+    async def start_clone(self, name: str) -> Machine:
+        clone = self._clones[name] = Clone(Monitor(name))
+        process, monitor = QemuProcess(self._local, name, self.hardware), clone.monitor
+        folder, secret = process.folder, process.create_secret()
         assert self.golden.overlay is not None
         shutil.copyfile(self.golden.overlay, folder / "disk")
-        drives = Drives(folder / "ram", True, folder / "disk")
-        command = self.hardware.command(drives, monitor.descriptor, incoming=False, secret=started.secret_file)
-        await started.start(command, [monitor.descriptor])
+        files = MachineFiles(folder / "ram", True, folder / "disk")
+        command = self.hardware.command(files, monitor.descriptor, incoming=False, secret=process.secret_file)
+        await process.start(command, [monitor.descriptor])
         await monitor.connect()
-        ports = await started.reachable(await monitor.ports())
-        return Instance(instance_id, self.settings.host, ports.pop(GUEST_PORT), ports, secret=secret)
+        ports = await process.reachable_ports(await monitor.ports())
+        return Machine(name, self.settings.host, ports.pop(AGENT_PORT), secret, ports)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from paragent._internal.ids import new_id
-from paragent.machines.providers import Instance, Provider
+from paragent.machines import Machine
+from paragent.machines.providers import Provider
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,20 +32,20 @@ class StillGuests(Provider):
         self._port = int(await self._listener.stdout.readline())
         self._alive: set[str] = set()
 
-    async def create(self, machine_id: str) -> Instance:
-        instance = Instance(new_id(machine_id), "127.0.0.1", self._port)
-        self._alive.add(instance.id)
-        return instance
+    async def create(self, machine_id: str) -> Machine:
+        machine = Machine(new_id(machine_id), "127.0.0.1", self._port)
+        self._alive.add(machine.id)
+        return machine
 
-    async def reset(self, instance: Instance) -> Instance:
+    async def reset(self, machine: Machine) -> Machine:
         await asyncio.sleep(self.reset_seconds)
-        return instance
+        return machine
 
-    async def stop(self, instance_id: str) -> None:
-        self._alive.discard(instance_id)
+    async def stop(self, machine_id: str) -> None:
+        self._alive.discard(machine_id)
 
-    async def list_own(self, runs: Collection[str]) -> list[str]:
-        return sorted(self._alive) if self.run.id in runs else []
+    async def list_owned(self, owners: Collection[str]) -> list[str]:
+        return sorted(self._alive) if self.owner.id in owners else []
 
     async def close(self) -> None:
         assert self._listener.stdin is not None

@@ -18,4 +18,4 @@ with VMPoolManager(sys.argv[1] if len(sys.argv) > 1 else "process", 2) as pool:
         for line in workers.map(work, range(6)):
             print(line)
     status = pool.status()
-    print(f"{status.hand_overs} hand-overs, {status.size} machines and {status.spares} spare")
+    print(f"{status.leases_granted} leases, {status.size} machines and {status.spares} spare")

@@ -26,7 +26,7 @@ from paragent._internal.validation import (
 )
 from paragent.envs import open_environment
 from paragent.errors import ConfigError
-from paragent.machines.state_machine import Ledger
+from paragent.machines.state_machine import PoolStateMachine
 from paragent.remote.launcher import RpcAgentServerLauncher
 from paragent.remote.placement import DistConf
 from paragent.rollout.config import RolloutConfig
@@ -37,7 +37,7 @@ POOL = VMPoolManager("process", 1, name="numbers")
 
 
 def ask(duration: Any = 10.0, limit: Any = None) -> None:
-    Ledger(1).ask("r", "holder", duration, limit)
+    PoolStateMachine(1).request("r", "holder", duration, limit)
 
 
 PLACES: dict[str, Callable[[Any], Any]] = {
@@ -45,8 +45,8 @@ PLACES: dict[str, Callable[[Any], Any]] = {
     "Task(timeout=)": lambda value: Task(input=1, timeout=value),
     "to_dist(timeout=)": lambda value: DistConf(timeout=value),
     "RpcAgentServerLauncher(lease=)": lambda value: RpcAgentServerLauncher(host="127.0.0.1", port=0, lease=value),
-    "Ledger.ask(duration)": lambda value: ask(duration=value),
-    "Ledger.ask(limit)": lambda value: ask(limit=value),
+    "PoolStateMachine.request(duration)": lambda value: ask(duration=value),
+    "PoolStateMachine.request(limit)": lambda value: ask(limit=value),
     "pool.lease(duration=)": lambda value: POOL.lease(duration=value),
     "pool.lease(limit=)": lambda value: POOL.lease(limit=value),
     "pool.lease(timeout=)": lambda value: POOL.lease(timeout=value),
@@ -107,7 +107,7 @@ def test_counts_and_other_numbers() -> None:
             number(value, "x")
     for size in (math.nan, 1.5, "2", True, 0):
         with pytest.raises(ConfigError, match="size"):
-            Ledger(size)  # type: ignore[arg-type]
+            PoolStateMachine(size)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

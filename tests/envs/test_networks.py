@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paragent._internal.networks import is_public
-from paragent.machines.providers.qemu.network import closed_networks
+from paragent.machines.providers.qemu.network import blocked_networks
 
 PRIVATE = [
     "0.0.0.0/8",
@@ -106,6 +106,6 @@ def test_a_name_is_not_an_address() -> None:
 @given(st.sampled_from([network for network in PRIVATE if network != "127.0.0.0/8"]).flatmap(within))
 def test_guests_reach_public_addresses_only(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     """Guests with a network and downloads of this host are kept to the same addresses."""
-    closed = [ipaddress.ip_network(network) for network in closed_networks()]
+    closed = [ipaddress.ip_network(network) for network in blocked_networks()]
     assert not is_public(str(address))
     assert any(address in network for network in closed)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from paragent.machines.cleanup import cache_folder, marked_processes
+from paragent.machines.cleanup import cache_folder, owned_processes
 
 LEASES = int(os.environ.get("PARAGENT_CHAOS_LEASES", "60"))
 WORKERS, MACHINES = 20, 4
@@ -113,7 +113,7 @@ class Chaos:
         elif kind == "service":
             self.service.kill()
             self.service.wait(20)
-        elif machines := sorted(marked_processes(run.name for run in runs())):
+        elif machines := sorted(owned_processes(owner.name for owner in owners())):
             os.kill(self.chance.choice(machines), signal.SIGKILL)
         self.killed[kind] += 1
 
@@ -127,8 +127,8 @@ class Chaos:
         self.log.close()
 
 
-def runs() -> list[Path]:
-    return sorted(cache_folder("runs", POOL).iterdir())
+def owners() -> list[Path]:
+    return sorted(cache_folder("owners", POOL).iterdir())
 
 
 @pytest.mark.timeout(RUN_SECONDS)
@@ -146,8 +146,8 @@ def test_no_overlap_no_dirty_machine_no_leak(tmp_path: Path) -> None:
     tokens = [note["token"] for note in begun]
     assert len(tokens) == len(set(tokens)), "two holders had the same token"
     assert set(chaos.killed) == {"worker", "machine", "service"}, chaos.killed
-    assert runs() == [], said
-    assert marked_processes(run.name for run in runs()) == {}
+    assert owners() == [], said
+    assert owned_processes(owner.name for owner in owners()) == {}
     assert not leaked(), said
 
 
@@ -157,7 +157,7 @@ def leaked() -> list[str]:
     for folder in Path("/proc").iterdir():
         try:
             mark = (folder / "environ").read_bytes()
-            if b"PARAGENT_RUN=chaos-" in mark:
+            if b"PARAGENT_OWNER=chaos-" in mark:
                 found.append((folder / "cmdline").read_bytes().decode(errors="replace")[:200])
         except OSError:
             continue

@@ -14,7 +14,7 @@ import pytest
 
 from paragent import LeaseLost, MachineFailed, VMPoolManager
 from paragent.machines import Machine, MachineSettings
-from paragent.machines.guest_client import as_json
+from paragent.machines.guest_client import json_body
 from paragent.machines.images import image_folder
 from paragent.machines.images.desktop import desktop_image
 from paragent.testing.provider_contract import ProviderContract
@@ -76,7 +76,7 @@ def test_what_is_typed_changes_the_screen_and_the_tree(machine: Machine) -> None
 
 def test_a_program_of_the_user_in_the_terminal(machine: Machine) -> None:
     fields = {"window_name": "lxterminal", "by_class": True}
-    assert machine.request("POST", "/setup/activate_window", as_json(fields), timeout=SECONDS).status == 200
+    assert machine.request("POST", "/setup/activate_window", json_body(fields), timeout=SECONDS).status == 200
     act(machine, "pyautogui.click(400, 800); pyautogui.typewrite('id -un; echo password | sudo -S id -un\\n')")
     seen = until(lambda: _terminal(machine, "root\n"), "the output")
     assert "\nuser\n" in seen

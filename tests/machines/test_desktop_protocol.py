@@ -16,7 +16,7 @@ import pytest
 
 from paragent import ConfigError, LeaseLost, VMPoolManager
 from paragent.machines import Machine
-from paragent.machines.guest_client import Reply, as_form, as_json, as_upload
+from paragent.machines.guest_client import GuestReply, form_body, json_body, upload_body
 
 SIZE = (1280, 800)
 SPACE = "{https://accessibility.ubuntu.example.org/ns/%s}"
@@ -32,11 +32,11 @@ def machine() -> Iterator[Machine]:
         yield leased
 
 
-def post(machine: Machine, request: str, /, **fields: Any) -> Reply:
-    return machine.request("POST", request, as_json(fields), timeout=SECONDS)
+def post(machine: Machine, request: str, /, **fields: Any) -> GuestReply:
+    return machine.request("POST", request, json_body(fields), timeout=SECONDS)
 
 
-def get(machine: Machine, path: str) -> Reply:
+def get(machine: Machine, path: str) -> GuestReply:
     return machine.request("GET", path, timeout=SECONDS)
 
 
@@ -106,11 +106,11 @@ def test_platform_size_pointer_and_folders(machine: Machine) -> None:
 
 
 def test_files(machine: Machine) -> None:
-    reply = machine.request("POST", "/setup/upload", as_upload("/tmp/paragent-test/x", b"\0\xff"), timeout=SECONDS)
+    reply = machine.request("POST", "/setup/upload", upload_body("/tmp/paragent-test/x", b"\0\xff"), timeout=SECONDS)
     assert reply.body == b"File Uploaded: 2 bytes"
-    got = machine.request("POST", "/file", as_form({"file_path": "/tmp/paragent-test/x"}), timeout=SECONDS)
+    got = machine.request("POST", "/file", form_body({"file_path": "/tmp/paragent-test/x"}), timeout=SECONDS)
     assert got.body == b"\0\xff"
-    assert machine.request("POST", "/file", as_form({"file_path": "/no/such"}), timeout=SECONDS).status == 404
+    assert machine.request("POST", "/file", form_body({"file_path": "/no/such"}), timeout=SECONDS).status == 404
 
 
 def test_commands(machine: Machine) -> None:
@@ -158,7 +158,7 @@ def test_run_python_and_run_bash_script(machine: Machine) -> None:
 def test_paths_may_have_variables_and_the_home_folder(machine: Machine) -> None:
     machine.execute("printf hello > ~/variable.txt")
     for path in ("$HOME/variable.txt", "${HOME}/variable.txt", "~/variable.txt", "variable.txt"):
-        assert machine.request("POST", "/file", as_form({"file_path": path}), timeout=SECONDS).body == b"hello"
+        assert machine.request("POST", "/file", form_body({"file_path": path}), timeout=SECONDS).body == b"hello"
     listed = post(machine, "/list_directory", path="$HOME").json()["directory_tree"]["children"]
     assert "variable.txt" in {child["name"] for child in listed}
 
@@ -201,10 +201,10 @@ def test_windows_are_found_activated_measured_and_closed(machine: Machine) -> No
     until(lambda: post(machine, "/setup/activate_window", window_name="short").status == 200, "the window")
     assert post(machine, "/setup/activate_window", window_name="short", strict=True).status == 404
     assert post(machine, "/setup/activate_window", window_name="Short Life", strict=True).status == 200
-    size = machine.request("POST", "/window_size", as_form({"app_class_name": "mousepad"}), timeout=SECONDS).json()
+    size = machine.request("POST", "/window_size", form_body({"app_class_name": "mousepad"}), timeout=SECONDS).json()
     assert size["width"] > 200
     assert size["height"] > 100
-    assert machine.request("POST", "/window_size", as_form({"app_class_name": "none"}), timeout=SECONDS).status == 404
+    assert machine.request("POST", "/window_size", form_body({"app_class_name": "none"}), timeout=SECONDS).status == 404
     post(machine, "/setup/close_window", window_name="Short Life")
     until(lambda: post(machine, "/setup/close_window", window_name="Short Life").status == 404, "its end")
 

@@ -18,7 +18,7 @@ import pytest
 
 from paragent import MachineFailed
 from paragent.machines import Machine
-from paragent.machines.guest_client import JSON_BYTES, Reply, ask, ask_async
+from paragent.machines.guest_client import JSON_BYTES, GuestReply, GuestRequest
 from paragent.osworld.controller import Controller, browser_address
 
 Answer = Callable[[socket.socket], None]
@@ -64,15 +64,16 @@ def repeats(head: bytes, piece: bytes, pause: float = 0.0) -> Answer:
     return answer
 
 
-def ask_both(port: int, timeout: float = 20.0, limit: int = LIMIT) -> list[Reply | MachineFailed]:
+def ask_both(port: int, timeout: float = 20.0, limit: int = LIMIT) -> list[GuestReply | MachineFailed]:
     """Ask once in each way."""
-    given: list[Reply | MachineFailed] = []
+    request = GuestRequest("127.0.0.1", port, "GET", "/", timeout=timeout, limit=limit)
+    given: list[GuestReply | MachineFailed] = []
     try:
-        given.append(ask("127.0.0.1", port, "GET", "/", timeout=timeout, limit=limit))
+        given.append(request.send())
     except MachineFailed as error:
         given.append(error)
     try:
-        given.append(asyncio.run(ask_async("127.0.0.1", port, "GET", "/", timeout=timeout, limit=limit)))
+        given.append(asyncio.run(request.send_async()))
     except MachineFailed as error:
         given.append(error)
     return given
@@ -133,7 +134,7 @@ def test_a_malformed_answer_is_a_failure_of_the_machine(answer: bytes) -> None:
 @pytest.mark.parametrize("answer", WELL_FORMED.values(), ids=WELL_FORMED)
 def test_every_way_to_end_an_answer_is_understood(answer: bytes) -> None:
     with guest(says(answer)) as port:
-        assert ask_both(port) == [Reply(200, b"hello"), Reply(200, b"hello")]
+        assert ask_both(port) == [GuestReply(200, b"hello"), GuestReply(200, b"hello")]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_a_request_cannot_carry_a_second_one() -> None:
         guest(says(OK + b"Content-Length: 0\r\n\r\n")) as port,
         pytest.raises(MachineFailed, match="control characters"),
     ):
-        ask("127.0.0.1", port, "GET", "/x HTTP/1.1\r\nX-Paragent-Token: y", timeout=5)
+        GuestRequest("127.0.0.1", port, "GET", "/x HTTP/1.1\r\nX-Paragent-Token: y", timeout=5).send()
 
 
 BODIES: tuple[object, ...] = (
@@ -228,7 +229,7 @@ def test_json_that_takes_many_times_its_size_is_not_read(piece: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(MachineFailed, match="write to a file"):
-            Reply(200, many).json()
+            GuestReply(200, many).json()
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -236,4 +237,4 @@ def test_json_that_takes_many_times_its_size_is_not_read(piece: bytes) -> None:
 
 def test_a_large_accessibility_tree_is_read() -> None:
     tree = "<node>" * 500_000
-    assert Reply(200, json.dumps({"AT": tree}).encode()).fields() == {"AT": tree}
+    assert GuestReply(200, json.dumps({"AT": tree}).encode()).fields() == {"AT": tree}

@@ -13,48 +13,48 @@ import pytest
 from botocore.exceptions import ClientError
 
 from paragent import MachineFailed, MachineSettings, VMPoolManager
-from paragent.machines import controller as keeper
-from paragent.machines.cleanup import Run, dead_runs
-from paragent.machines.providers import Instance, Provider
+from paragent.machines import Machine, controller
+from paragent.machines.cleanup import Owner, dead_owners
+from paragent.machines.providers import Provider
 from paragent.machines.providers.aws import TAG, AwsProvider
-from paragent.machines.providers.base import uncancelled
-from paragent.testing.programs import wait_until
+from paragent.machines.providers.base import complete_or_undo
 from tests.machines.fakes import docker_engine, guests
 from tests.machines.fakes.docker_engine import Engine
+from tests.waiting import wait_until
 
 
 class Cloud(Provider):
     """Machines that exist only as names; tests say what happens to them."""
 
-    health_seconds: ClassVar[float] = 0.02
+    health_check_seconds: ClassVar[float] = 0.02
     existing: ClassVar[dict[str, str]] = {}
     """The machines that there are, and the run of each."""
     dead: ClassVar[bool] = False
     refusals: ClassVar[int] = 0
     """How many more requests to end a machine fail."""
 
-    async def create(self, machine_id: str) -> Instance:
-        self.existing[f"{self.run.id}-{machine_id}"] = self.run.id
-        return Instance(f"{self.run.id}-{machine_id}", "127.0.0.1", 1)
+    async def create(self, machine_id: str) -> Machine:
+        self.existing[f"{self.owner.id}-{machine_id}"] = self.owner.id
+        return Machine(f"{self.owner.id}-{machine_id}", "127.0.0.1", 1)
 
-    async def wait_until_ready(self, instance: Instance) -> None:
+    async def wait_until_ready(self, machine: Machine) -> None:
         if self.dead:
             await asyncio.sleep(300)
 
-    async def reset(self, instance: Instance) -> Instance:
-        return instance
+    async def reset(self, machine: Machine) -> Machine:
+        return machine
 
-    async def alive(self, instance: Instance) -> bool:
+    async def alive(self, machine: Machine) -> bool:
         return not self.dead
 
-    async def stop(self, instance_id: str) -> None:
+    async def stop(self, machine_id: str) -> None:
         if Cloud.refusals:
             Cloud.refusals -= 1
             raise MachineFailed("too many requests")
-        self.existing.pop(instance_id, None)
+        self.existing.pop(machine_id, None)
 
-    async def list_own(self, runs: Collection[str]) -> list[str]:
-        return sorted(name for name, run in self.existing.items() if run in runs)
+    async def list_owned(self, owners: Collection[str]) -> list[str]:
+        return sorted(name for name, run in self.existing.items() if run in owners)
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> type[Cloud]:
     async def clean(*_: Any) -> None:
         """There is no guest to ask."""
 
-    monkeypatch.setattr(keeper, "verify_clean", clean)
-    monkeypatch.setattr(keeper, "_LOOK_PAUSE", 0.01)
+    monkeypatch.setattr(controller, "verify_clean", clean)
+    monkeypatch.setattr(controller, "LIST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(Cloud, "existing", {})
     monkeypatch.setattr(Cloud, "dead", False)
     monkeypatch.setattr(Cloud, "refusals", 0)
@@ -71,14 +71,14 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> type[Cloud]:
 
 
 def test_eighty_machines_that_break_at_once_are_all_ended(cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
-    with VMPoolManager(cloud, 80, name="leaks", patience=1000) as pool:
+    with VMPoolManager(cloud, 80, name="leaks", max_failures=1000) as pool:
         pool.wait_until_free(80, 30)
         first = set(cloud.existing)
         monkeypatch.setattr(Cloud, "dead", True)
         wait_until(lambda: not first & set(cloud.existing))
         assert len(first) == 80
     assert cloud.existing == {}
-    assert dead_runs("leaks") == []
+    assert dead_owners("leaks") == []
 
 
 def test_a_machine_that_cannot_be_ended_at_first_is_ended_when_the_pool_stops(cloud: type[Cloud]) -> None:
@@ -86,7 +86,7 @@ def test_a_machine_that_cannot_be_ended_at_first_is_ended_when_the_pool_stops(cl
         pool.wait_until_free(3, 30)
         cloud.refusals = 4
     assert cloud.existing == {}
-    assert dead_runs("leaks") == []
+    assert dead_owners("leaks") == []
 
 
 def test_the_folder_of_a_run_stays_until_nothing_is_left_of_it(cloud: type[Cloud]) -> None:
@@ -94,12 +94,12 @@ def test_the_folder_of_a_run_stays_until_nothing_is_left_of_it(cloud: type[Cloud
     cloud.refusals = 1000
     pool.stop()
     assert len(cloud.existing) == 2
-    assert len(dead_runs("leaks")) == 1
+    assert len(dead_owners("leaks")) == 1
     cloud.refusals = 0
     with VMPoolManager(cloud, 1, name="leaks"):
         assert len(cloud.existing) == 1
     assert cloud.existing == {}
-    assert dead_runs("leaks") == []
+    assert dead_owners("leaks") == []
 
 
 def test_work_that_cannot_be_interrupted_is_waited_for_and_undone() -> None:
@@ -116,7 +116,7 @@ def test_work_that_cannot_be_interrupted_is_waited_for_and_undone() -> None:
             await asyncio.sleep(0)
             done.append(f"undone {what}")
 
-        task = asyncio.create_task(uncancelled(work(), undo))
+        task = asyncio.create_task(complete_or_undo(work(), undo))
         for _ in range(3):  # whoever cancels again changes nothing
             await asyncio.sleep(0)
             task.cancel()
@@ -126,7 +126,7 @@ def test_work_that_cannot_be_interrupted_is_waited_for_and_undone() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert done == ["undone made"]
-        assert await uncancelled(asyncio.sleep(0, "plain")) == "plain"
+        assert await complete_or_undo(asyncio.sleep(0, "plain")) == "plain"
 
     asyncio.run(play())
 
@@ -173,15 +173,18 @@ class SlowAws(AwsProvider):
     asked: ClassVar[threading.Event]
     answer: ClassVar[threading.Event]
     unknown_for: ClassVar[int] = 0
-    """How many questions about a new instance are answered as if it did not exist."""
+    """How many questions about a new machine are answered as if it did not exist."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.questions: dict[str, int] = {}
-        self._client = boto3.client("ec2", region_name="us-east-1", endpoint_url=self.settings.options["endpoint"])
-        self._client.meta.events.register("before-send.ec2.RunInstances", self._hold)
 
-    async def _do(self, operation: str, **arguments: Any) -> Any:
+    def create_client(self) -> Any:
+        client = super().create_client()
+        client.meta.events.register("before-send.ec2.RunInstances", self._hold)
+        return client
+
+    async def request(self, operation: str, **arguments: Any) -> Any:
         names = arguments.get("InstanceIds") or [
             value for one in arguments.get("Filters", ()) if one["Name"] == "instance-id" for value in one["Values"]
         ]
@@ -189,7 +192,7 @@ class SlowAws(AwsProvider):
             self.questions[name] = self.questions.get(name, 0) + 1
             if self.questions[name] <= self.unknown_for:
                 return self._nothing(operation)
-        found = await super()._do(operation, **arguments)
+        found = await super().request(operation, **arguments)
         if self.unknown_for and operation == "describe_instances" and not names:
             return {"Reservations": []}  # by tag, new ones are not found for the longest time
         return found
@@ -202,7 +205,7 @@ class SlowAws(AwsProvider):
         if operation == "describe_instances":
             return {"Reservations": []}
         cause = ClientError({"Error": {"Code": "InvalidInstanceID.NotFound", "Message": "?"}}, operation)
-        raise MachineFailed("aws: no such instance") from cause
+        raise MachineFailed("aws: no such machine") from cause
 
 
 @pytest.fixture
@@ -223,18 +226,18 @@ def test_a_pool_that_stops_while_instances_are_being_made_ends_them(
     before = len(instances(ec2))
     stopping = threading.Thread(target=pool.stop)
     stopping.start()
-    wait_until(lambda: pool._ledger.draining)
+    wait_until(lambda: pool.draining)
     slow.answer.set()
     stopping.join(60)
     assert not stopping.is_alive()
     assert len(instances(ec2)) > before, "the request was not interrupted"
     assert running(ec2) == []
-    assert dead_runs("leaks") == []
+    assert dead_owners("leaks") == []
 
 
 def drive(provider: type[Provider], settings: MachineSettings, story: Any) -> None:
     async def whole() -> None:
-        run = Run("leaks")
+        run = Owner("leaks")
         made = provider(settings, run)
         try:
             await story(made)
@@ -250,10 +253,10 @@ def test_an_instance_that_ec2_does_not_know_yet_is_ended(slow: type[SlowAws], ec
     slow.unknown_for = 4
 
     async def story(provider: SlowAws) -> None:
-        name = await provider._launch("m0")
-        assert await provider.list_own([provider.run.id]) == [name], "it is known to whoever made it"
+        name = await provider.launch("m0")
+        assert await provider.list_owned([provider.owner.id]) == [name], "it is known to whoever made it"
         await provider.stop(name)
-        assert await provider.list_own([provider.run.id]) == []
+        assert await provider.list_owned([provider.owner.id]) == []
         await provider.stop(name)
         await provider.stop("i-0123456789abcdef0")
 
@@ -311,40 +314,40 @@ def test_a_pool_that_stops_while_containers_are_being_made_removes_them(
     assert asked.wait(60)
     stopping = threading.Thread(target=pool.stop)
     stopping.start()
-    wait_until(lambda: pool._ledger.draining)
+    wait_until(lambda: pool.draining)
     answer.set()
     stopping.join(60)
     assert not stopping.is_alive()
     assert engine.created
     assert engine.containers == {}
-    assert dead_runs("leaks") == []
+    assert dead_owners("leaks") == []
 
 
 def test_a_machine_that_is_listed_late_is_ended_by_the_next_pool(
     cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request was under way when its pool was killed: its machine appears after the next pool has looked."""
-    monkeypatch.setattr(Cloud, "late_seconds", 0.3)
-    killed = Run("leaks")
+    monkeypatch.setattr(Cloud, "listing_delay_seconds", 0.3)
+    killed = Owner("leaks")
     killed.close(keep=True)
     with VMPoolManager(cloud, 1, name="leaks"):
         cloud.existing["late"] = killed.id
         wait_until(lambda: "late" not in cloud.existing)
-        wait_until(lambda: dead_runs("leaks") == [])
+        wait_until(lambda: dead_owners("leaks") == [])
     assert cloud.existing == {}
 
 
 def test_a_pool_that_stops_before_its_second_look_leaves_it_to_the_next(
     cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cloud, "late_seconds", 300.0)
-    killed = Run("leaks")
+    monkeypatch.setattr(Cloud, "listing_delay_seconds", 300.0)
+    killed = Owner("leaks")
     killed.close(keep=True)
     with VMPoolManager(cloud, 1, name="leaks"):
         cloud.existing["late"] = killed.id
-    assert [folder.name for folder in dead_runs("leaks")] == [killed.id]
+    assert [folder.name for folder in dead_owners("leaks")] == [killed.id]
     with VMPoolManager(cloud, 1, name="leaks"):
         assert "late" not in cloud.existing
-    monkeypatch.setattr(Cloud, "late_seconds", 0.0)
+    monkeypatch.setattr(Cloud, "listing_delay_seconds", 0.0)
     with VMPoolManager(cloud, 1, name="leaks"):
-        assert dead_runs("leaks") == []
+        assert dead_owners("leaks") == []

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from paragent import ConfigError, LeaseLost, Machine, MachineFailed, VMPoolManager
-from paragent.machines.cleanup import cache_folder, marked_processes
-from paragent.machines.guest_client import as_json, ask
+from paragent.machines.cleanup import cache_folder, owned_processes
+from paragent.machines.guest_client import GuestRequest, json_body
 from paragent.testing.programs import alive, wait_until
 
 ATTACK = """
@@ -212,11 +212,11 @@ def test_machines_have_secrets_and_tokens_of_their_own() -> None:
             with pool.lease(timeout=60) as first, pool.lease(timeout=60) as second:
                 for machine in (first, second):
                     seen += [machine.execute(read).output, machine.token]
-                taken = as_json({"token": "y" * 40, "time": None, "entropy": ""})
+                taken = json_body({"token": "y" * 40, "time": None, "entropy": ""})
                 for secret in (seen[-2], None):  # of the other machine, and none
-                    reply = ask(first.host, first.port, "POST", "/paragent/adopt", taken, token=secret, timeout=20)
+                    reply = GuestRequest(first.host, first.port, "POST", "/paragent/adopt", taken, secret, 20).send()
                     assert reply.status in {401, 403}
-                assert ask(first.host, first.port, "GET", "/platform", timeout=20).status == 401
+                assert GuestRequest(first.host, first.port, "GET", "/platform", timeout=20).send().status == 401
                 with pytest.raises(LeaseLost):
                     Machine("m0", first.host, first.port, second.token).platform()
     assert len(set(seen)) == len(seen) == 8
@@ -228,8 +228,8 @@ def test_a_free_machine_serves_nobody_but_its_pool() -> None:
         pool.wait_until_free(1, 60)
         host, _, port = pool.status().machines[0].address.rpartition(":")
         for method, path in (("GET", "/platform"), ("POST", "/execute"), ("POST", "/paragent/adopt")):
-            body = None if method == "GET" else as_json({"command": ["true"], "token": "z" * 40})
-            assert ask(host, int(port), method, path, body, timeout=20).status == 401
+            body = None if method == "GET" else json_body({"command": ["true"], "token": "z" * 40})
+            assert GuestRequest(host, int(port), method, path, body, timeout=20).send().status == 401
         with pool.lease(timeout=20) as machine:
             assert machine.execute(["true"]).ok
 
@@ -283,7 +283,7 @@ def test_a_guest_that_writes_to_its_console_does_not_fill_the_disk(monkeypatch: 
         VMPoolManager("qemu", 1, spares=0, name="console") as pool,
         pool.lease(timeout=60) as machine,
     ):
-        console = cache_folder("runs", "console")
+        console = cache_folder("owners", "console")
         files = list(console.glob("*/*/console.log"))
         assert len(files) == 1
         before = -1
@@ -317,7 +317,7 @@ def test_everything_of_a_machine_ends_with_a_pool_that_is_killed(network: str) -
     with process:
         assert process.stdout is not None
         run = process.stdout.readline().strip()
-        machines = marked_processes([run])
+        machines = owned_processes([run])
         assert len(machines) == (2 if network == "internet" else 1)
         process.kill()
     wait_until(lambda: not any(map(alive, machines)))

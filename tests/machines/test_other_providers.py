@@ -12,9 +12,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from paragent import ConfigError, MachineFailed, MachineSettings, MissingExtra, UnknownName, UsageError, VMPoolManager
-from paragent.machines.cleanup import Run
-from paragent.machines.providers import PROVIDERS, Instance, Provider, open_provider
+from paragent import (
+    ConfigError,
+    Machine,
+    MachineFailed,
+    MachineSettings,
+    MissingExtra,
+    UnknownName,
+    UsageError,
+    VMPoolManager,
+)
+from paragent.machines.cleanup import Owner
+from paragent.machines.providers import PROVIDERS, Provider, open_provider
+from paragent.machines.providers.aws import AwsProvider
 from paragent.testing.provider_contract import ProviderContract
 from tests.machines.fakes import guests
 from tests.machines.fakes.docker_engine import Engine
@@ -72,16 +82,16 @@ class TestDocker(ProviderContract):
     provider = "docker"
 
 
-def drive(name: str, settings: MachineSettings, story: Any) -> None:
+def drive(provider_type: str | type[Provider], settings: MachineSettings, story: Any) -> None:
     async def whole() -> None:
-        run = Run("others")
-        provider = open_provider(name, settings, run)
+        owner = Owner("others")
+        provider = open_provider(provider_type, settings, owner)
         try:
             await provider.prepare()
             await story(provider)
         finally:
             await provider.close()
-            run.close()
+            owner.close()
 
     asyncio.run(asyncio.wait_for(whole(), 60))
 
@@ -92,9 +102,9 @@ def calls(folder: Path, tool: str) -> list[list[str]]:
 
 def test_the_exact_commands_of_vmware(stand_in: Path) -> None:
     async def story(provider: Provider) -> None:
-        instance = await provider.create("m0")
-        await provider.reset(instance)
-        await provider.stop(instance.id)
+        machine = await provider.create("m0")
+        await provider.reset(machine)
+        await provider.stop(machine.id)
 
     settings = MachineSettings(path_to_vm="base.vmx", snapshot_name="init_state", options={"port": PORT})
     drive("vmware", settings, story)
@@ -117,9 +127,9 @@ def test_the_exact_commands_of_vmware(stand_in: Path) -> None:
 
 def test_the_exact_commands_of_virtualbox(stand_in: Path) -> None:
     async def story(provider: Provider) -> None:
-        instance = await provider.create("m0")
-        await provider.reset(instance)
-        await provider.stop(instance.id)
+        machine = await provider.create("m0")
+        await provider.reset(machine)
+        await provider.stop(machine.id)
 
     settings = MachineSettings(path_to_vm="base", snapshot_name="init_state", memory_mib=2048, cores=2)
     drive("virtualbox", settings, story)
@@ -140,9 +150,9 @@ def test_what_a_container_is_given(engine: Engine, stand_in: Path) -> None:
     (stand_in / "disk.qcow2").touch()
 
     async def story(provider: Provider) -> None:
-        instance = await provider.create("m0")
-        assert 8006 in instance.ports
-        await provider.stop(instance.id)
+        machine = await provider.create("m0")
+        assert 8006 in machine.ports
+        await provider.stop(machine.id)
 
     drive("docker", MachineSettings(path_to_vm="disk.qcow2", memory_mib=2048, cores=2), story)
     (body,) = engine.created
@@ -150,11 +160,11 @@ def test_what_a_container_is_given(engine: Engine, stand_in: Path) -> None:
     assert set(body["Env"]) == {"DISK_SIZE=32G", "RAM_SIZE=2048M", "CPU_CORES=2"}
     assert body["HostConfig"]["Binds"] == [f"{stand_in / 'disk.qcow2'}:/System.qcow2:ro"]
     assert body["HostConfig"]["CapAdd"] == ["NET_ADMIN"]
-    assert list(body["Labels"]) == ["paragent.run"]
+    assert list(body["Labels"]) == ["paragent.owner"]
 
 
 def test_a_tool_that_fails_is_named(stand_in: Path) -> None:
-    with pytest.raises(UsageError, match="has no snapshot 'other'; it has: init_state"):
+    with pytest.raises(UsageError, match="has no snapshot 'other'; snapshots: init_state"):
         VMPoolManager("vmware", 1, path_to_vm="base.vmx", snapshot_name="other", name="others").start()
     with pytest.raises(UsageError, match="snapshot_name"):
         VMPoolManager("virtualbox", 1, path_to_vm="base", name="others").start()
@@ -163,7 +173,7 @@ def test_a_tool_that_fails_is_named(stand_in: Path) -> None:
 def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "base.vmx").touch()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="vmrun is not on this host"):
+    with pytest.raises(UsageError, match="vmrun is not installed"):
         VMPoolManager("vmware", 1, path_to_vm=str(tmp_path / "base.vmx"), name="others").start()
 
 
@@ -204,16 +214,16 @@ def test_instances_are_made_marked_replaced_and_ended(cloud: MachineSettings) ->
         first, second = await asyncio.gather(provider.create("m0"), provider.create("m1"))
         assert first.host != second.host
         assert await provider.alive(first)
-        assert await provider.list_own([provider.run.id]) == sorted([first.id, second.id])
-        assert await provider.list_own(["somebody-else"]) == []
+        assert await provider.list_owned([provider.owner.id]) == sorted([first.id, second.id])
+        assert await provider.list_owned(["somebody-else"]) == []
         fresh = await provider.reset(first)
         assert fresh.id != first.id
         assert not await provider.alive(first)
-        assert await provider.list_own([provider.run.id]) == sorted([fresh.id, second.id])
-        for instance in (fresh, second):
-            await provider.stop(instance.id)
-            await provider.stop(instance.id)
-        assert await provider.list_own([provider.run.id]) == []
+        assert await provider.list_owned([provider.owner.id]) == sorted([fresh.id, second.id])
+        for machine in (fresh, second):
+            await provider.stop(machine.id)
+            await provider.stop(machine.id)
+        assert await provider.list_owned([provider.owner.id]) == []
 
     drive("aws", cloud, story)
 
@@ -223,11 +233,16 @@ def test_a_root_volume_is_replaced_by_these_requests(cloud: MachineSettings) -> 
     import boto3
     from botocore.stub import Stubber
 
-    async def story(provider: Any) -> None:
-        provider._client = boto3.client("ec2", region_name="us-east-1")
-        task, instance = "replacevol-0123", Instance("i-0123", "10.0.0.9", 5000)
+    client = boto3.client("ec2", region_name="us-east-1")
+
+    class RecordedAws(AwsProvider):
+        def create_client(self) -> Any:
+            return client
+
+    async def story(provider: Provider) -> None:
+        task, machine = "replacevol-0123", Machine("i-0123", "10.0.0.9", 5000)
         described = {"InstanceId": "i-0123", "State": {"Name": "running"}, "PrivateIpAddress": "10.0.0.9"}
-        with Stubber(provider._client) as stub:
+        with Stubber(client) as stub:
             stub.add_response(
                 "create_replace_root_volume_task",
                 {"ReplaceRootVolumeTask": {"ReplaceRootVolumeTaskId": task, "TaskState": "pending"}},
@@ -240,13 +255,13 @@ def test_a_root_volume_is_replaced_by_these_requests(cloud: MachineSettings) -> 
                     {"ReplaceRootVolumeTaskIds": [task]},
                 )
             stub.add_response("describe_instances", {"Reservations": [{"Instances": [described]}]})
-            assert await provider.reset(instance) == instance
+            assert await provider.reset(machine) == machine
             stub.add_client_error("create_replace_root_volume_task", "IncorrectState")
             with pytest.raises(MachineFailed, match=r"create_replace_root_volume_task.*IncorrectState"):
-                await provider.reset(instance)
+                await provider.reset(machine)
 
     options = dict(cloud.options) | {"reset": "root-volume"}
-    drive("aws", MachineSettings(path_to_vm="ami-1", region="us-east-1", options=options), story)
+    drive(RecordedAws, MachineSettings(path_to_vm="ami-1", region="us-east-1", options=options), story)
 
 
 def test_settings_are_checked() -> None:

@@ -18,6 +18,7 @@ import pytest
 from paragent import (
     LeaseLost,
     LeaseTimeout,
+    Machine,
     MachineFailed,
     MachineSettings,
     MachineState,
@@ -26,49 +27,49 @@ from paragent import (
     UsageError,
     VMPoolManager,
 )
-from paragent.machines.cleanup import cache_folder, dead_runs, marked_processes
-from paragent.machines.lease import LeaseRequest, Leasing
-from paragent.machines.providers import Instance
+from paragent.machines.cleanup import cache_folder, dead_owners, owned_processes
+from paragent.machines.lease import LeaseContext
 from paragent.machines.providers.process import ProcessProvider
-from paragent.testing.programs import alive, wait_until
+from paragent.testing.programs import alive
+from tests.waiting import wait_until
 
 
 class SlowReset(ProcessProvider):
     seconds: ClassVar[float] = 0.5
 
-    async def reset(self, instance: Instance) -> Instance:
+    async def reset(self, machine: Machine) -> Machine:
         await asyncio.sleep(self.seconds)
-        return await super().reset(instance)
+        return await super().reset(machine)
 
 
 class ForgetfulReset(ProcessProvider):
     """Says that it has reset and did nothing."""
 
-    async def reset(self, instance: Instance) -> Instance:
-        return instance
+    async def reset(self, machine: Machine) -> Machine:
+        return machine
 
 
 class DiskOnly(ProcessProvider):
     """Resets the disk and leaves the memory as it was."""
 
-    async def reset(self, instance: Instance) -> Instance:
-        for path in (self._local.folder(instance.id) / "home").iterdir():
+    async def reset(self, machine: Machine) -> Machine:
+        for path in (self._local.folder(machine.id) / "home").iterdir():
             path.unlink()
-        return instance
+        return machine
 
 
 class NeverBoots(ProcessProvider):
-    async def create(self, machine_id: str) -> Instance:
+    async def create(self, machine_id: str) -> Machine:
         raise MachineFailed("there is no kernel in the image")
 
 
 class DirtyImage(ProcessProvider):
     """Has the marker of a holder in its image."""
 
-    async def create(self, machine_id: str) -> Instance:
-        instance = await super().create(machine_id)
-        (self._local.folder(instance.id) / "home" / ".paragent-marker").touch()
-        return instance
+    async def create(self, machine_id: str) -> Machine:
+        machine = await super().create(machine_id)
+        (self._local.folder(machine.id) / "home" / ".paragent-marker").touch()
+        return machine
 
 
 class NeverReady(ProcessProvider):
@@ -77,15 +78,15 @@ class NeverReady(ProcessProvider):
     made: ClassVar[list[str]] = []
     stopped: ClassVar[list[str]] = []
 
-    async def create(self, machine_id: str) -> Instance:
-        instance = await super().create(machine_id)
-        self.made.append(instance.id)
+    async def create(self, machine_id: str) -> Machine:
+        machine = await super().create(machine_id)
+        self.made.append(machine.id)
         await asyncio.sleep(300)
-        return instance
+        return machine
 
-    async def stop(self, instance_id: str) -> None:
-        self.stopped.append(instance_id)
-        await super().stop(instance_id)
+    async def stop(self, machine_id: str) -> None:
+        self.stopped.append(machine_id)
+        await super().stop(machine_id)
 
 
 def pool_of(size: int, provider: Any = "process", **more: Any) -> VMPoolManager:
@@ -218,7 +219,7 @@ def test_a_killed_machine_is_replaced_and_its_holder_told() -> None:
 def test_a_dead_free_machine_costs_the_next_holder_nothing() -> None:
     with pool_of(1, spares=1) as pool:
         pool.wait_until_free(2, 20)
-        for process in marked_processes([run.name for run in runs_of("test")]):
+        for process in owned_processes([run.name for run in runs_of("test")]):
             os.kill(process, signal.SIGKILL)
         with pool.lease(timeout=20) as machine:
             assert machine.execute("true").ok
@@ -242,7 +243,7 @@ def test_a_reset_that_leaves_the_memory_quarantines() -> None:
 
 
 def test_each_use_of_a_leasing_is_a_lease_of_its_own() -> None:
-    async def use(leasing: Leasing) -> None:
+    async def use(leasing: LeaseContext) -> None:
         for _ in range(2):
             async with leasing as machine:
                 assert (await machine.aexecute("true")).ok
@@ -256,13 +257,13 @@ def test_each_use_of_a_leasing_is_a_lease_of_its_own() -> None:
 
 
 def test_a_run_that_is_being_made_is_not_a_dead_one() -> None:
-    (cache_folder("runs", "young") / ".young-1").mkdir()
-    (cache_folder("runs", "young") / "young-2").mkdir()
-    assert [run.name for run in dead_runs("young")] == ["young-2"]
+    (cache_folder("owners", "young") / ".young-1").mkdir()
+    (cache_folder("owners", "young") / "young-2").mkdir()
+    assert [run.name for run in dead_owners("young")] == ["young-2"]
 
 
 def test_machines_that_never_reset_end_the_pool() -> None:
-    with pool_of(1, ForgetfulReset, patience=3) as pool:
+    with pool_of(1, ForgetfulReset, max_failures=3) as pool:
 
         def use_up() -> None:
             for _ in range(10):
@@ -282,7 +283,7 @@ def test_a_bad_image_stops_the_pool_with_its_reason() -> None:
 
 def test_an_image_that_is_not_clean_is_handed_to_nobody() -> None:
     with pytest.raises(PoolFailed, match=r"in a row did not boot.*the marker of an earlier holder"):
-        pool_of(1, DirtyImage, patience=2).start()
+        pool_of(1, DirtyImage, max_failures=2).start()
 
 
 def test_a_machine_that_was_being_made_when_the_pool_ended_is_ended_too() -> None:
@@ -309,17 +310,18 @@ def test_a_request_that_is_sent_again_gets_the_same_machine() -> None:
     with pool_of(2) as pool:
         pool.wait_until_free(2, 20)
         held = [pool.allocate(timeout=20) for _ in range(2)]
-        request = LeaseRequest("the-same", "somebody", 20.0, None)
-        asked = [pool._submit(pool._acquire(request)) for _ in range(2)]
+        request = ("the-same", "a holder", 20.0, None)
+        asked = [pool.bridge.submit(pool.async_pool.acquire(*request)) for _ in range(2)]
         wait_until(lambda: pool.status().waiting == 1)
         for lease in held:
             lease.release()
         first, second = (future.result(20) for future in asked)
-        again = pool._submit(pool._acquire(request)).result(20)
+        again = pool.bridge.submit(pool.async_pool.acquire(*request)).result(20)
         assert first == second == again
         wait_until(lambda: pool.status().count(MachineState.FREE) == 1)
         assert pool.status().count(MachineState.LEASED) == 1
-        assert pool.wait(pool._release(first.token), 20)
+        token, _ = first
+        assert pool.bridge.wait(pool.async_pool.release(token), 20)
 
 
 def test_logs_of_machines_that_broke_are_kept_and_do_not_pile_up() -> None:
@@ -341,15 +343,15 @@ def test_no_more_machines_are_reset_at_a_time_than_asked_for() -> None:
         under_way: ClassVar[list[int]] = []
         most: ClassVar[int] = 0
 
-        async def reset(self, instance: Instance) -> Instance:
+        async def reset(self, machine: Machine) -> Machine:
             Counted.under_way.append(1)
             Counted.most = max(Counted.most, len(Counted.under_way))
             try:
-                return await super().reset(instance)
+                return await super().reset(machine)
             finally:
                 Counted.under_way.pop()
 
-    with pool_of(3, Counted, resets_at_once=1) as pool:
+    with pool_of(3, Counted, max_resets=1) as pool:
         pool.wait_until_free(3, 20)
         for lease in [pool.allocate(timeout=20) for _ in range(3)]:
             lease.release()
@@ -359,7 +361,7 @@ def test_no_more_machines_are_reset_at_a_time_than_asked_for() -> None:
 
 def test_resets_are_off_the_critical_path() -> None:
     """12 tasks of 0.2 s on 4 machines with 0.5 s resets: 0.6 s of work; one reset after the other would take 6 s."""
-    with pool_of(4, SlowReset, spares=4, resets_at_once=8) as pool:
+    with pool_of(4, SlowReset, spares=4, max_resets=8) as pool:
         pool.wait_until_free(8, 30)
         began = time.monotonic()
 
@@ -431,22 +433,22 @@ def check_killed_pool(provider: str) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     (run,) = runs_of("killed")
-    machines = {pid for pid, owner in marked_processes([run.name]).items() if owner}
+    machines = {pid for pid, owner in owned_processes([run.name]).items() if owner}
     assert len(machines) >= 2
     with pool_of(1, name="killed"):
-        assert machines <= set(marked_processes([run.name])), "a living pool's machines are not touched"
+        assert machines <= set(owned_processes([run.name])), "a living pool's machines are not touched"
     process.kill()
     process.communicate(timeout=20)
-    assert dead_runs("killed") == [run]
-    wait_until(lambda: len(marked_processes([run.name])) <= 1)  # what a guest process started itself has no parent left
+    assert dead_owners("killed") == [run]
+    wait_until(lambda: len(owned_processes([run.name])) <= 1)  # what a guest process started itself has no parent left
     with pool_of(1, name="killed"):
-        assert marked_processes([run.name]) == {}
+        assert owned_processes([run.name]) == {}
         assert not run.exists()
     assert runs_of("killed") == []
 
 
 def runs_of(pool: str) -> list[Path]:
-    return sorted(cache_folder("runs", pool).iterdir())
+    return sorted(cache_folder("owners", pool).iterdir())
 
 
 def test_unknown_options_are_refused() -> None:
@@ -458,21 +460,24 @@ BROKEN = """
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from paragent import PoolStopped, VMPoolManager
-from paragent.testing.programs import wait_until
-from paragent.machines.cleanup import dead_runs, marked_processes
+from tests.waiting import wait_until
+from paragent.machines.cleanup import cache_folder, dead_owners, owned_processes
 
 def end():
     raise SystemExit  # the loop goes on
+
+async def running_loop():
+    return asyncio.get_running_loop()
 
 def fail():
     raise OSError("no more file descriptors")
 
 pool = VMPoolManager("process", 1, spares=0, name="broken").start()
 lease = pool.allocate()
-loop = pool._loop()
+loop = pool.bridge.wait(running_loop(), 20)
 loop.call_soon_threadsafe(end)
 with ThreadPoolExecutor(2) as others:
-    waiting = [others.submit(pool.allocate), others.submit(pool.wait, asyncio.sleep(100), 100)]
+    waiting = [others.submit(pool.allocate), others.submit(pool.bridge.wait, asyncio.sleep(100), 100)]
     wait_until(lambda: pool.status().waiting == 1)
     loop.call_soon_threadsafe(setattr, loop, "_run_once", fail)
     for one in [*(one.result for one in waiting), pool.status, lease.renew, pool.allocate]:
@@ -481,12 +486,12 @@ with ThreadPoolExecutor(2) as others:
         except PoolStopped as error:
             print(error)
 assert "no more file descriptors" in pool.failure
-run = pool._run.id
+(owner,) = [folder.name for folder in cache_folder("owners", "broken").iterdir()]
 pool.stop()
 pool.stop()
-assert not marked_processes([run])
+assert not owned_processes([owner])
 with VMPoolManager("process", 1, spares=0, name="broken"):
-    assert dead_runs("broken") == []
+    assert dead_owners("broken") == []
 """
 
 

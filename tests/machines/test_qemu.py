@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from paragent import ConfigError, MachineFailed, UsageError, VMPoolManager
-from paragent.machines.cleanup import Run
+from paragent.machines.cleanup import Owner
 from paragent.machines.images import frozen_states, images
 from paragent.machines.providers import MachineSettings
 from paragent.machines.providers.qemu import provider as qemu
-from paragent.machines.providers.qemu.golden import _remove_drafts
+from paragent.machines.providers.qemu.golden import remove_drafts
 from paragent.machines.providers.qemu.hardware import kvm_works
-from paragent.machines.providers.qemu.monitor import Monitor
+from paragent.machines.providers.qemu.process import Monitor
 
 
 def test_clones_have_the_time_and_random_numbers_of_their_own() -> None:
@@ -49,7 +49,7 @@ def test_a_monitor_that_is_given_up_says_nothing_of_its_own(caplog: pytest.LogCa
                 await asyncio.sleep(0)
             connecting.cancel()
             await asyncio.wait([connecting])
-            with pytest.raises(MachineFailed, match="QEMU of lost does not speak"):
+            with pytest.raises(MachineFailed, match="QEMU of lost does not answer"):
                 await lost.connect()
         finally:
             os.close(other_end)
@@ -105,14 +105,14 @@ def test_kvm_that_does_not_work_is_noticed(monkeypatch: pytest.MonkeyPatch, capl
     if kvm_works():
         monkeypatch.setattr(qemu, "qemu_program", broken_program)
     monkeypatch.setattr(qemu, "kvm_works", lambda: True)
-    monkeypatch.setattr(qemu, "_KVM_BOOT_SECONDS", 3.0)
+    monkeypatch.setattr(qemu, "KVM_BOOT_SECONDS", 3.0)
     with (
         caplog.at_level(logging.WARNING, "paragent.machines"),
         VMPoolManager("qemu", 1, spares=0, name="kvm") as pool,
         pool.lease(timeout=60) as machine,
     ):
         assert machine.execute(["true"]).ok
-    assert "KVM does not work here" in caplog.text
+    assert "KVM does not work on this host" in caplog.text
 
 
 def broken_program() -> object:
@@ -128,17 +128,17 @@ def test_an_internal_snapshot_is_what_the_disk_had_then(tmp_path: Path) -> None:
         ["qemu-io", "-c", "write -P 9 0 64k", str(disk)],
     ):
         subprocess.run(command, check=True, capture_output=True, timeout=30)
-    extracted = qemu._extract(disk, "init_state")
+    extracted = qemu.extract_snapshot(disk, "init_state")
     read = ["qemu-io", "-r", "-c", "read -P 7 0 64k", str(extracted)]
     assert "Pattern verification failed" not in subprocess.run(read, capture_output=True, text=True, check=True).stdout
-    with pytest.raises(UsageError, match="no snapshot 'other'; it has: init_state"):
-        qemu._extract(disk, "other")
+    with pytest.raises(UsageError, match="no snapshot 'other'; snapshots: init_state"):
+        qemu.extract_snapshot(disk, "other")
     extracted.unlink()
 
 
 def test_a_desktop_that_nobody_named_is_not_frozen_as_another_image() -> None:
     """It would take the place of the golden state of the other image, which then boots again each time."""
-    run = Run("named")
+    run = Owner("named")
     try:
         for settings, name in (
             (MachineSettings(), "tiny"),
@@ -151,7 +151,7 @@ def test_a_desktop_that_nobody_named_is_not_frozen_as_another_image() -> None:
 
 
 def test_a_disk_that_is_not_there_and_a_wrong_accelerator() -> None:
-    with pytest.raises(UsageError, match=r"no file and no built image; there are: .*tiny"):
+    with pytest.raises(UsageError, match=r"neither a file nor a built image; images: .*tiny"):
         VMPoolManager("qemu", 1, path_to_vm="/no/such.qcow2", name="wrong").start()
     with pytest.raises(ConfigError, match="'kvm' or 'tcg'"):
         VMPoolManager("qemu", 1, options={"accelerator": "xen"}, name="wrong").start()
@@ -163,5 +163,5 @@ def test_half_made_states_are_removed_unless_somebody_makes_them(tmp_path: Path)
         (tmp_path / name / "ram").touch()
     with (tmp_path / ".being-made.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _remove_drafts(tmp_path)
+        remove_drafts(tmp_path)
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {".being-made", "whole"}

@@ -1,15 +1,19 @@
-"""Leasing from a pool in another process."""
+"""LeaseContext from a pool in another process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Self
 
 import pytest
 
@@ -27,12 +31,9 @@ from paragent import (
     UsageError,
     VMPoolManager,
 )
-from paragent.errors import ProtocolError
-from paragent.machines import protocol as wire
 from paragent.machines import service
-from paragent.testing.programs import wait_until
 from paragent.transport import Token
-from paragent.transport.loop import run as run_on_io_loop
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_a_holder_is_shown_by_the_name_of_its_program(client: PoolClient, monkey
 
 
 def test_settings_of_machines_are_checked() -> None:
-    with pytest.raises(ConfigError, match=r"no setting 'core' of machines; there are: .*cores"):
+    with pytest.raises(ConfigError, match=r"machines have no setting 'core'; settings: .*cores"):
         VMPoolManager("process", 1, core=2)
     with pytest.raises(ConfigError, match="leave `settings` out"):
         VMPoolManager("process", 1, settings=MachineSettings(), cores=2)
@@ -116,7 +117,7 @@ def test_a_reset_reaches_the_holder(client: PoolClient) -> None:
 
 
 def test_a_stranger_is_refused(pool: VMPoolManager) -> None:
-    address = str(pool._servers[0].address)
+    address = pool.address
     with PoolClient(address, token=Token("not the user's token")) as stranger, pytest.raises(AccessDenied):
         stranger.status()
 
@@ -124,6 +125,61 @@ def test_a_stranger_is_refused(pool: VMPoolManager) -> None:
 def test_nobody_there() -> None:
     with PoolClient("127.0.0.1:1", reconnect=0.5) as client, pytest.raises(ServerLost):
         client.allocate(timeout=20)
+
+
+class Relay:
+    """A TCP relay in front of a pool's service; `cut` breaks all connections."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self.received = bytearray()
+        """What clients have sent."""
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(20)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(20)
+
+    def cut(self) -> None:
+        while self._sockets:
+            _shut_down(self._sockets.pop())
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                self._sockets += [client, server]
+                for source, target, record in ((client, server, self.received), (server, client, bytearray())):
+                    self._threads.append(threading.Thread(target=_forward, args=(source, target, record)))
+                    self._threads[-1].start()
+
+
+def _forward(source: socket.socket, target: socket.socket, record: bytearray) -> None:
+    """Copy what one end sends to the other end until either is closed."""
+    with source:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                record += data
+                target.sendall(data)
+        _shut_down(target)
+
+
+def _shut_down(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -136,29 +192,28 @@ def later(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
 
 
 def test_a_client_that_comes_back_keeps_its_place_and_then_its_machine(
-    pool: VMPoolManager, client: PoolClient, later: list[Callable[[], None]]
+    pool: VMPoolManager, later: list[Callable[[], None]]
 ) -> None:
     held = [pool.allocate(timeout=20) for _ in range(2)]
-    with ThreadPoolExecutor(1) as threads:
+    with Relay(pool.address) as relay, PoolClient(relay.address) as client, ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(client.allocate, timeout=60)
         wait_until(lambda: pool.status().waiting == 1)
-        line = client._line
-        assert line is not None
-        run_on_io_loop(line._stream.close(), 5)
-        wait_until(lambda: later and sum(pool._servers[0]._service._awaited.values()) == 1)
+        relay.cut()
+        wait_until(lambda: later and relay.received.count(b'"acquire"') == 2)
+        client.status()  # has the answer only after the service has seen the second request
         later[0]()
         assert pool.status().waiting == 1
         held[0].release()
         lease = waiting.result(20)
-    later[0]()
-    assert lease.renew() > 0, "it has come back long ago"
-    for one in (lease, held[1]):
-        one.release()
+        later[0]()
+        assert lease.renew() > 0, "the client has reconnected"
+        for one in (lease, held[1]):
+            one.release()
 
 
 def test_a_client_that_stays_away_loses_its_place(pool: VMPoolManager, later: list[Callable[[], None]]) -> None:
     held = [pool.allocate(timeout=20) for _ in range(2)]
-    client = PoolClient(str(pool._servers[0].address), reconnect=0.0)
+    client = PoolClient(pool.address, reconnect=0.0)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(client.allocate, timeout=60)
         wait_until(lambda: pool.status().waiting == 1)
@@ -186,7 +241,7 @@ def test_a_call_that_makes_no_sense_is_answered(
     client: PoolClient, call: tuple[str, ...], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        client.wait(client._call(*call), 20)
+        client.bridge.wait(client.async_pool.call(*call), 20)
     assert client.status().size == 2
 
 
@@ -231,7 +286,7 @@ time.sleep(300)
 
 
 def test_a_killed_worker_loses_its_machine_and_a_waiting_one_its_place(pool: VMPoolManager) -> None:
-    address = str(pool._servers[0].address)
+    address = pool.address
     command = [sys.executable, "-c", HOLDER, address]
     holders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for holder in holders:
@@ -245,9 +300,3 @@ def test_a_killed_worker_loses_its_machine_and_a_waiting_one_its_place(pool: VMP
     with pool.lease(timeout=30), pool.lease(timeout=30):
         pass
     wait_until(lambda: pool.status().waiting == 0)
-
-
-@pytest.mark.parametrize("message", [b"[" * 100_000, b'{"call":' * 100_000, b"\xff", b"[]", b'{"call": "x"}'])
-def test_messages_that_are_no_calls_are_refused(message: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        wire.decode(message)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from paragent import RolloutConfig, run_parallel_rollout
-from paragent.machines.cleanup import marked_processes
+from paragent.machines.cleanup import owned_processes
 from paragent.rollout.live_status import Tally
 from paragent.store import Journal
 from paragent.testing import OpenAIServer, Script
@@ -40,8 +40,8 @@ class Chaos:
             self._plan[step]()
 
     def _machines(self) -> dict[int, str]:
-        runs = self._cache / "runs/rollout"
-        return marked_processes(path.name for path in runs.iterdir()) if runs.is_dir() else {}
+        owners = self._cache / "owners/rollout"
+        return owned_processes(path.name for path in owners.iterdir()) if owners.is_dir() else {}
 
     def _kill_a_machine(self) -> None:
         self._hit(next(iter(self._machines())), signal.SIGKILL)

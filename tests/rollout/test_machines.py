@@ -142,7 +142,7 @@ def test_rollouts_share_machines(engine: str, data: Path, tmp_path: Path, monkey
     assert all(t["messages"][-2]["content"] == "42" for t in trajectories), "each machine was clean"
     assert all(t["steps"][0]["kind"] == "machine" for t in trajectories)
     figures = json.loads((tmp_path / "results/run/summary.json").read_text())["machines"]
-    assert figures["hand_overs"] == 6
+    assert figures["leases_granted"] == 6
     assert 0 < figures["leased_seconds"] <= figures["machine_seconds"]
     assert 0 < figures["utilisation"] <= 1
     assert nothing_is_left(tmp_path)
@@ -165,11 +165,11 @@ def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
 
         config = RolloutConfig(**chosen, data=data, num_rollouts=3)
         with Session(prepare(config)) as session:
-            earlier = {"hand_overs": 10, "leased_seconds": 1000.0, "machine_seconds": 4000.0}
+            earlier = {"leases_granted": 10, "leased_seconds": 1000.0, "machine_seconds": 4000.0}
             session.directory.journal.set_meta(MACHINES, json.dumps(earlier))
         summary = run_parallel_rollout(config, watch)
     assert summary.machines is not None
-    assert (summary.mean, summary.machines["hand_overs"]) == (1.0, 16), "those of earlier sessions count"
+    assert (summary.mean, summary.machines["leases_granted"]) == (1.0, 16), "those of earlier sessions count"
     assert summary.machines["leased_seconds"] > 1000
     assert summary.machines["machine_seconds"] > 4000
     assert seen
@@ -261,7 +261,7 @@ def test_a_pool_that_others_serve_with_tls(
         told = ["rollout", "--env", f"{HERE}:Room", "--data", str(data), "--config", str(written), "--json"]
         assert main(told) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert (summary["mean"], summary["machines"]["hand_overs"]) == (1.0, 6)
+    assert (summary["mean"], summary["machines"]["leases_granted"]) == (1.0, 6)
     assert pool.failure is None
     wait_until(lambda: not any(row.holder for row in pool.status().machines))
 

@@ -79,7 +79,7 @@ def _serve(options: argparse.Namespace) -> int:
         print(f"pool {options.name} is served at {server.address}", flush=True)
         print(f"look at it: paragent pool status --pool {server.address}", flush=True)
         while not ended.wait(_TICK) and not pool.failure:
-            if server.drain_asked and pool.drain(timeout=0):
+            if server.drain_requested and pool.drain(timeout=0):
                 print("drained: all machines came back", flush=True)
                 return 0
         if pool.failure:

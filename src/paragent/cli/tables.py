@@ -79,7 +79,7 @@ def summary_table(name: str, summary: Summary) -> Any:
 
 def _machines(figures: dict[str, float]) -> str:
     leased, part = figures["leased_seconds"], figures["utilisation"]
-    return f"{counted(round(figures['hand_overs']), 'hand-over')}, {leased:.1f} s leased, {part:.0%} of their time"
+    return f"{counted(round(figures['leases_granted']), 'lease')}, {leased:.1f} s leased, {part:.0%} of their time"
 
 
 def _margin(summary: Summary) -> str:

@@ -1,8 +1,8 @@
-"""Who owns what on this host: every pool process marks what it starts, so that the next one can clear up after it.
+"""Ownership of what a pool creates on this host, so that the next pool can remove what a killed one left behind.
 
-A run is one pool process. Its folder holds a file that the process keeps locked as long as it lives; the kernel drops the
-lock when the process ends, however it ends. A run whose lock can be taken is therefore dead, and what bears its mark may
-be removed. Nothing else ever is.
+Every pool process is one owner. The owner's folder contains a file that the process keeps locked while it lives; the kernel
+releases the lock when the process ends, however it ends. An owner whose lock is free is therefore dead, and everything with
+its id (processes, containers, cloud instances, folders) may be removed. Nothing else is removed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import IO
 
-__all__ = ["Run", "cache_folder", "dead_runs", "end_marked", "find_program", "marked_processes"]
+__all__ = ["OWNER_VARIABLE", "Owner", "cache_folder", "dead_owners", "find_program", "kill_owned", "owned_processes"]
 
 
 _PACKAGES = {
@@ -41,11 +41,11 @@ _PACKAGES = {
     "VBoxManage": "virtualbox",
     "Xvfb": "xvfb",
 }
-"""Which Debian package has which program."""
+"""The Debian packages of programs."""
 
 
 def cache_folder(*parts: str) -> Path:
-    """Return a folder for what can be made again: `PARAGENT_CACHE`, else the user's cache folder; it is created."""
+    """Return a folder below `PARAGENT_CACHE` or the user's cache folder; it is created if it is missing."""
     chosen = os.environ.get("PARAGENT_CACHE")
     if chosen:
         root = Path(chosen)
@@ -58,38 +58,42 @@ def cache_folder(*parts: str) -> Path:
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program, also where only the administrator's search path has it.
+    """Return the path of a program; `/usr/sbin` and `/sbin` are searched, too.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: the program is not installed.
     """
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
         package = _PACKAGES.get(name)
         cure = f"sudo apt-get install --no-install-recommends {package}" if package else "install it"
-        raise UsageError(f"the program {name} is not on this host: {cure}")
+        raise UsageError(f"the program {name} is not installed: {cure}")
     return found
 
 
-MARK = "PARAGENT_RUN"
-"""The environment variable that marks local processes: `<run>/<machine>`."""
-_END_SECONDS = 10.0
-"""For the kernel to remove processes that were killed; freeing a machine's memory takes milliseconds."""
+OWNER_VARIABLE = "PARAGENT_OWNER"
+"""The environment variable of local processes that belong to a machine: `<owner id>/<provider's machine id>`."""
+_KILL_SECONDS = 10.0
+"""For the kernel to remove killed processes; freeing a machine's memory takes milliseconds."""
 
 
-class Run:
-    """This pool process's mark. `id` names it everywhere: in labels, tags, environments and folders."""
+class Owner:
+    """The identity of this pool process: `id` is in the labels, tags, environments and folders of all that it creates.
+
+    Raises:
+        ConfigError: the name of the pool is invalid.
+    """
 
     def __init__(self, pool: str) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", pool):
-            raise ConfigError(f"a pool's name has up to 31 small letters, digits and '-', not {pool!r}")
+            raise ConfigError(f"a pool's name has up to 31 lower-case letters, digits and '-', not {pool!r}")
         self.pool = pool
         self.id = f"{pool}-{os.getpid()}-{os.urandom(4).hex()}"
-        self.folder = cache_folder("runs", pool) / self.id
-        self._lock = self._take()
+        self.folder = cache_folder("owners", pool) / self.id
+        self._lock = self._create_folder()
 
-    def _take(self) -> IO[str]:
-        """Lock first, then appear: nobody sees a folder of this run whose lock is free."""
+    def _create_folder(self) -> IO[str]:
+        """Lock before the folder gets its final name: others never see it with a free lock."""
         draft = self.folder.with_name(f".{self.id}")
         draft.mkdir(mode=0o700)
         lock = (draft / "lock").open("w")
@@ -97,25 +101,25 @@ class Run:
         draft.rename(self.folder)
         return lock
 
-    def mark(self, machine_id: str) -> dict[str, str]:
+    def environment(self, machine_id: str) -> dict[str, str]:
         """Return what to add to the environment of a process that belongs to a machine."""
-        return {MARK: f"{self.id}/{machine_id}"}
+        return {OWNER_VARIABLE: f"{self.id}/{machine_id}"}
 
     def close(self, *, keep: bool = False) -> None:
-        """Remove the folder, as all that bears the mark is gone; or `keep` it for the next run to clear up."""
+        """Remove the folder if nothing of this owner is left; `keep` it if the next pool has to clean up."""
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
 
 
-def dead_runs(pool: str) -> list[Path]:
-    """Return the folders of runs of this pool on this host whose process has ended."""
-    return [folder for folder in sorted(cache_folder("runs", pool).iterdir()) if _is_dead(folder)]
+def dead_owners(pool: str) -> list[Path]:
+    """Return the folders of pools of this name on this host whose process has ended."""
+    return [folder for folder in sorted(cache_folder("owners", pool).iterdir()) if _is_dead(folder)]
 
 
 def _is_dead(folder: Path) -> bool:
     if folder.name.startswith("."):
-        return False  # being made, or abandoned while it was: it owns nothing
+        return False  # it is being created, or its creation was interrupted: it owns nothing
     try:
         with (folder / "lock").open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,33 +130,33 @@ def _is_dead(folder: Path) -> bool:
     return True
 
 
-def marked_processes(runs: Iterable[str]) -> dict[int, str]:
-    """Return the processes of this user that bear the mark of one of `runs`: process id to machine id."""
-    wanted = set(runs)
+def owned_processes(owners: Iterable[str]) -> dict[int, str]:
+    """Return the processes of this user that belong to these owners: process id to the provider's machine id."""
+    wanted = set(owners)
     found = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
-            run, _, machine = _mark_in((folder / "environ").read_bytes()).partition("/")
-            if run in wanted and int(folder.name) != os.getpid():
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            owner, _, machine = _owner_in((folder / "environ").read_bytes()).partition("/")
+            if owner in wanted and int(folder.name) != os.getpid():
                 found[int(folder.name)] = machine
     return found
 
 
-def _mark_in(environment: bytes) -> str:
-    prefix = f"{MARK}=".encode()
+def _owner_in(environment: bytes) -> str:
+    prefix = f"{OWNER_VARIABLE}=".encode()
     for entry in environment.split(b"\0"):
         if entry.startswith(prefix):
             return entry.removeprefix(prefix).decode(errors="replace")
     return ""
 
 
-def end_marked(run: str, machine_id: str | None = None) -> None:
-    """Kill every process with the mark of a run, or of one machine of it, and wait until they are gone."""
-    deadline = time.monotonic() + _END_SECONDS
+def kill_owned(owner: str, machine_id: str | None = None) -> None:
+    """Kill every process of an owner, or of one of its machines, and wait until the processes are gone."""
+    deadline = time.monotonic() + _KILL_SECONDS
     while time.monotonic() < deadline:
-        chosen = [pid for pid, owner in marked_processes([run]).items() if machine_id in {None, owner}]
+        chosen = [pid for pid, machine in owned_processes([owner]).items() if machine_id in {None, machine}]
         if not chosen:
             return
         for pid in chosen:

@@ -1,47 +1,58 @@
-"""A pool that is served elsewhere, with the same face as one in this process."""
+"""`PoolClient`: a pool that another process serves, with the interface of a pool in this process."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 from typing import TYPE_CHECKING, Any, Self
 
+from paragent import errors
 from paragent._internal.clock import monotonic
-from paragent.errors import ConfigError, ParagentError, PoolStopped, ServerLost
-from paragent.machines.lease import PoolFace
-from paragent.machines.protocol import SERVICE, decode, encode, error_from, grant_from, status_from
+from paragent.errors import ConfigError, MachineFailed, PoolStopped, ServerLost
+from paragent.machines.lease import Pool
+from paragent.machines.machine import Machine, MachineStatus, PoolStatus
+from paragent.machines.state_machine import MachineState
 from paragent.transport.address import Address
 from paragent.transport.auth import Token, load_token
 from paragent.transport.client import ClientStream, connect
+from paragent.transport.json_calls import JsonClient
 from paragent.transport.loop import io_loop
 
 if TYPE_CHECKING:
-    from paragent.machines.lease import LeaseRequest
-    from paragent.machines.machine import Grant, PoolStatus
     from paragent.transport.tls import TlsConf
 
-__all__ = ["PoolClient"]
+__all__ = ["POOL_ERRORS", "SERVICE", "PoolClient", "RemotePool"]
 
+SERVICE = "pool"
+"""The name of the service in the handshake."""
+POOL_ERRORS = (
+    errors.ConfigError,
+    errors.LeaseLost,
+    errors.LeaseTimeout,
+    errors.MachineFailed,
+    errors.PoolFailed,
+    errors.PoolStopped,
+    errors.UsageError,
+)
+"""Errors of a pool that a client raises with their own type; all others become `MachineFailed`."""
 _CONNECT_SECONDS = 5.0
 _RETRY_PAUSE = 0.2
 RECONNECT_SECONDS = 30.0
-"""How long a request outlives a pool that cannot be reached: long enough for a service to be started again."""
+"""How long a request for a machine survives a pool that cannot be reached: long enough to restart the service."""
 _RELEASE_SECONDS = 5.0
-"""How long a release is tried; after that the lease ends by its deadline."""
+"""How long a release is retried; after that the lease ends by its deadline."""
 
 
-class PoolClient(PoolFace):
-    """A pool at `host:port`. Making one connects to nothing; it can be pickled, and may be used from any thread.
+class PoolClient(Pool):
+    """A pool at `host:port`. The constructor does not connect. A client can be pickled and used from any thread.
 
     Args:
         address: `host:port`, as `paragent pool serve` prints it.
-        token: What proves that this client may use the pool; by default the user's, as in `PARAGENT_TOKEN`.
-        tls: For a pool that is served with TLS.
-        reconnect: Seconds that a request for a machine outlives a pool that cannot be reached.
+        token: proves that this client may use the pool; the default is the user's own token, as in `PARAGENT_TOKEN`.
+        tls: for a pool that is served with TLS.
+        reconnect: seconds for which a request for a machine survives a pool that cannot be reached.
 
     Raises:
-        ConfigError: `address` is no address.
+        ConfigError: `address` is not a valid address.
     """
 
     def __init__(
@@ -55,25 +66,21 @@ class PoolClient(PoolFace):
         super().__init__()
         host, separator, port = address.rpartition(":")
         if not separator:
-            raise ConfigError(f"a pool's address has the form host:port, not {address!r}")
+            raise ConfigError(f"the address of a pool has the form host:port, not {address!r}")
         self.address = Address.of(host.strip("[]"), port)
-        self._given, self._tls, self._reconnect = token, tls, reconnect
-        self._line: _Line | None = None
-        self._dialling: asyncio.Lock | None = None
-        self._closed = False
+        self._token, self._tls, self._reconnect = token, tls, reconnect
+        self._remote = RemotePool(self.address, token, tls, reconnect)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._given is not None:
+        if self._token is not None:
             raise ConfigError(
-                "a PoolClient with a token of its own cannot travel; let the other side use PARAGENT_TOKEN"
+                "a PoolClient with its own token cannot be pickled; let the other process use PARAGENT_TOKEN"
             )
         return (_rebuild, (str(self.address), self._tls, self._reconnect))
 
     def close(self) -> None:
-        """Hang up; leases that are still held end by their deadline."""
-        self._closed = True
-        if self._line is not None:
-            self.wait(self._line.close(), _CONNECT_SECONDS)
+        """Close the connection; leases that are still held end by their deadline."""
+        self.bridge.wait(self._remote.close(), _CONNECT_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -82,140 +89,118 @@ class PoolClient(PoolFace):
         self.close()
 
     def drain(self) -> None:
-        """Ask the pool to grant nothing more and to end when all machines came back."""
-        self.wait(self._call("drain"), _CONNECT_SECONDS * 2)
+        """Ask the pool to grant no more leases and to stop when all leases have ended."""
+        self.bridge.wait(self._remote.drain(), _CONNECT_SECONDS * 2)
 
-    # --- what a face is made of ---------------------------------------------------------------------------------------
+    @property
+    def async_pool(self) -> RemotePool:
+        return self._remote
 
-    def _loop(self) -> asyncio.AbstractEventLoop:
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
         return io_loop()
-
-    async def _acquire(self, request: LeaseRequest) -> Grant:
-        return grant_from(await self._insist(self._reconnect, "acquire", *request))
-
-    async def _withdraw(self, request_id: str) -> None:
-        await self._call("withdraw", request_id)
-
-    async def _renew(self, token: int) -> float:
-        return float(await self._call("renew", token))
-
-    async def _release(self, token: int) -> bool:
-        try:
-            return bool(await self._insist(_RELEASE_SECONDS, "release", token))
-        except ServerLost:
-            return False
-
-    async def _reset(self, token: int) -> Grant:
-        return grant_from(await self._call("reset", token))
-
-    async def _pause(self, token: int, paused: bool) -> None:
-        await self._call("pause", token, paused)
-
-    async def _status(self) -> PoolStatus:
-        return status_from(await self._call("status"))
-
-    async def _retire(self, machine_id: str) -> None:
-        await self._call("retire", machine_id)
-
-    # --- the line -----------------------------------------------------------------------------------------------------
-
-    async def _insist(self, seconds: float, name: str, *arguments: Any) -> Any:
-        """Call, and call again while the pool cannot be reached; only for what may be said twice.
-
-        The time counts from the moment at which the pool was last heard of, so that waiting long is no reason to stop.
-        """
-        silent_since: float | None = None
-        while True:
-            try:
-                line = await self._connected()
-                silent_since = None
-                return await line.call(name, *arguments)
-            except ServerLost:
-                now = monotonic()
-                silent_since = now if silent_since is None else silent_since
-                if now - silent_since >= seconds or self._closed:
-                    raise
-            await asyncio.sleep(_RETRY_PAUSE)
-
-    async def _call(self, name: str, *arguments: Any) -> Any:
-        return await (await self._connected()).call(name, *arguments)
-
-    async def _connected(self) -> _Line:
-        if self._closed:
-            raise PoolStopped("this client was closed")
-        if self._dialling is None:
-            self._dialling = asyncio.Lock()
-        async with self._dialling:
-            if self._line is None or self._line.broken:
-                self._line = _Line(await self._dial(self._given or load_token()))
-            return self._line
-
-    async def _dial(self, token: Token) -> ClientStream:
-        try:
-            stream, _ = await connect(self.address, SERVICE, token, self._tls, {}, _CONNECT_SECONDS)
-        except ServerLost as error:
-            host, port, _ = self.address
-            cure = f"start one there with: paragent pool serve --host {host} --port {port}"
-            if self._tls is None:
-                cure += ", or connect with TLS (--tls-ca) if it is served so"
-            raise ServerLost(f"no pool answers at {self.address}; {cure} ({error})") from None
-        return stream
 
 
 def _rebuild(address: str, tls: TlsConf | None, reconnect: float) -> PoolClient:
     return PoolClient(address, tls=tls, reconnect=reconnect)
 
 
-class _Line:
-    """One connection: calls go out, answers come back in any order."""
+class RemotePool:
+    """The operations of a pool as calls to its service. Everything runs on the I/O loop."""
 
-    def __init__(self, stream: ClientStream) -> None:
-        self._stream = stream
-        self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._turn = asyncio.Lock()  # one message at a time is written
-        self.broken = False
-        self._reader = asyncio.get_running_loop().create_task(self._read(), name="pool client")
+    def __init__(self, address: Address, token: Token | None, tls: TlsConf | None, reconnect: float) -> None:
+        self._address, self._token, self._tls, self._reconnect = address, token, tls, reconnect
+        self._calls = JsonClient(self._connect, errors=POOL_ERRORS, other_errors=MachineFailed)
+        self._closed = False
 
-    async def call(self, name: str, *arguments: Any) -> Any:
-        """Send a call and wait for its answer.
+    async def acquire(self, request_id: str, holder: str, duration: float, limit: float | None) -> tuple[int, Machine]:
+        answer = await self._call_until(self._reconnect, "acquire", request_id, holder, duration, limit)
+        token, machine = answer
+        return int(token), _machine(machine)
+
+    async def withdraw(self, request_id: str) -> None:
+        await self.call("withdraw", request_id)
+
+    async def renew(self, token: int) -> float:
+        return float(await self.call("renew", token))
+
+    async def release(self, token: int) -> bool:
+        try:
+            return bool(await self._call_until(_RELEASE_SECONDS, "release", token))
+        except ServerLost:
+            return False
+
+    async def reset(self, token: int) -> Machine:
+        return _machine(await self.call("reset", token))
+
+    async def pause(self, token: int, paused: bool) -> None:
+        await self.call("pause", token, paused)
+
+    async def status(self) -> PoolStatus:
+        fields = await self.call("status")
+        rows = tuple(MachineStatus(**row | {"state": MachineState(row["state"])}) for row in fields["machines"])
+        return PoolStatus(**fields | {"machines": rows})
+
+    async def retire(self, machine_id: str) -> None:
+        await self.call("retire", machine_id)
+
+    async def drain(self) -> None:
+        """Ask the pool to drain."""
+        await self.call("drain")
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the service.
 
         Raises:
-            ServerLost: the connection broke; whether the call was performed is unknown.
-            ParagentError: what the pool raised.
+            PoolStopped: this client was closed.
+            ServerLost: the pool cannot be reached.
+            ParagentError: the error that the pool raised.
         """
-        number = next(self._numbers)
-        future = self._waiting[number] = asyncio.get_running_loop().create_future()
-        try:
-            async with self._turn:
-                await self._stream.write(encode(**{"call": number, "do": name, "with": arguments}))
-            return await future
-        finally:
-            self._waiting.pop(number, None)
-
-    async def _read(self) -> None:
-        error: ParagentError = ServerLost("the connection to the pool was closed")
-        try:
-            while True:
-                fields = decode(await self._stream.read())
-                future = self._waiting.pop(fields["call"], None)
-                if future is None or future.done():
-                    continue
-                if "error" in fields:
-                    future.set_exception(error_from(fields["error"]))
-                else:
-                    future.set_result(fields.get("answer"))
-        except ParagentError as reason:
-            error = reason if isinstance(reason, ServerLost) else ServerLost(str(reason))
-        finally:
-            self.broken = True
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(error)
-            with contextlib.suppress(ParagentError):
-                await self._stream.close()
+        if self._closed:
+            raise PoolStopped("this client was closed")
+        return await self._calls.call(method, *args)
 
     async def close(self) -> None:
-        """Hang up."""
-        self._reader.cancel()
-        await asyncio.wait([self._reader])
+        """Close the connection."""
+        self._closed = True
+        await self._calls.close()
+
+    async def _call_until(self, seconds: float, method: str, *args: Any) -> Any:
+        """Call a method, and repeat the call while the pool cannot be reached; for calls that may be executed twice.
+
+        `seconds` counts from the moment at which the pool was last reached, so that a long wait for a machine does not count.
+        """
+        lost_since: float | None = None
+        while True:
+            try:
+                await self._connected()
+                lost_since = None
+                return await self.call(method, *args)
+            except ServerLost:
+                now = monotonic()
+                lost_since = now if lost_since is None else lost_since
+                if now - lost_since >= seconds or self._closed:
+                    raise
+            await asyncio.sleep(_RETRY_PAUSE)
+
+    async def _connected(self) -> None:
+        if self._closed:
+            raise PoolStopped("this client was closed")
+        await self._calls.connection()
+
+    async def _connect(self) -> ClientStream:
+        try:
+            stream, _ = await connect(
+                self._address, SERVICE, self._token or load_token(), self._tls, {}, _CONNECT_SECONDS
+            )
+        except ServerLost as error:
+            host, port, _ = self._address
+            cure = f"start one there with: paragent pool serve --host {host} --port {port}"
+            if self._tls is None:
+                cure += ", or connect with TLS (--tls-ca) if the pool is served with it"
+            raise ServerLost(f"no pool answers at {self._address}; {cure} ({error})") from None
+        return stream
+
+
+def _machine(fields: dict[str, Any]) -> Machine:
+    ports = {int(inside): outside for inside, outside in fields["ports"].items()}
+    return Machine(**fields | {"ports": ports})

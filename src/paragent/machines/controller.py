@@ -1,4 +1,7 @@
-"""The pool's hands: does what the ledger decides, on one event loop, and tells it what came of it."""
+"""Pool controller: executes the state machine's commands and reports the results to it.
+
+It is the pool as coroutines (`AsyncPool`). Its thread-safe interface is `VMPoolManager`, its network interface `PoolServer`.
+"""
 
 from __future__ import annotations
 
@@ -9,454 +12,483 @@ import shutil
 from typing import TYPE_CHECKING
 
 from paragent._internal.clock import monotonic
-from paragent.errors import LeaseLost, ParagentError, PoolFailed, PoolStopped
-from paragent.machines.cleanup import cache_folder, dead_runs
-from paragent.machines.machine import Grant, MachineStatus, PoolStatus, adopt, verify_clean
-from paragent.machines.state_machine import FINAL, EffectKind, LeaseRecord, Trouble
+from paragent.errors import LeaseLost, LeaseTimeout, ParagentError, PoolFailed, PoolStopped
+from paragent.machines.cleanup import cache_folder, dead_owners
+from paragent.machines.machine import MachineStatus, PoolStatus, assign_to_holder, verify_clean
+from paragent.machines.state_machine import FINAL, CommandKind, FailureKind, LeaseRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping
     from pathlib import Path
 
-    from paragent.machines.providers.base import Instance, Provider
-    from paragent.machines.state_machine import Effect, Ledger
+    from paragent.machines.machine import Machine
+    from paragent.machines.providers.base import Provider
+    from paragent.machines.state_machine import Command, PoolStateMachine
 
-__all__ = ["Keeper"]
+__all__ = ["PoolController"]
 
 _log = logging.getLogger("paragent.machines")
 
 _STOP_SECONDS = 60.0
-"""For ending one machine; a cloud answers a request to end one in seconds."""
-_WAY_SECONDS = 0.25
-"""How long a reset makes way for machines that are being handed out: somebody waits for those, nobody for the reset. Ten
-hand-outs at once are through in a tenth of that."""
-_LOOKS = 6
-_LOOK_PAUSE = 0.5
-"""How often it is looked for what is left of a run before its folder is kept for the next pool, and seconds in between."""
+"""For stopping one machine; a cloud answers such a request within seconds."""
+_YIELD_SECONDS = 0.25
+"""How long a reset waits for machines that are being given to holders: holders wait for those, nobody waits for the reset.
+Ten at once take a tenth of that."""
+_LIST_ATTEMPTS = 6
+"""How often leftovers are listed before the owner's folder is kept for the next pool."""
+LIST_PAUSE_SECONDS = 0.5
+"""Between two listings."""
 _LOGS_KEPT = 50
-"""Files of quarantined machines that are kept for one pool, the newest ones."""
+"""Log files of quarantined machines that are kept for one pool, the newest ones."""
 
 
-class Keeper:
-    """Runs the machines of one pool. All of it belongs to one event loop."""
+class PoolController:
+    """The machines of one pool. Everything runs on one event loop.
 
-    def __init__(self, provider: Provider, ledger: Ledger, *, boots_at_once: int, resets_at_once: int) -> None:
-        self.provider, self.ledger = provider, ledger
-        self._boots = asyncio.Semaphore(boots_at_once)
-        self._resets = asyncio.Semaphore(resets_at_once)
-        self._instances: dict[str, Instance] = {}
-        self._work: dict[str, asyncio.Task[None]] = {}
-        """The last thing that was begun for each machine; things for one machine happen one after the other."""
-        self._waiting: dict[str, asyncio.Future[Grant]] = {}
-        self._grants: dict[int, Grant] = {}
+    Args:
+        provider: creates, resets and stops machines.
+        state: decides what to do.
+        max_boots: boots that run at a time.
+        max_resets: resets that run at a time.
+    """
+
+    def __init__(self, provider: Provider, state: PoolStateMachine, *, max_boots: int, max_resets: int) -> None:
+        self._provider, self._state = provider, state
+        self._boots = asyncio.Semaphore(max_boots)
+        self._resets = asyncio.Semaphore(max_resets)
+        self._machines: dict[str, Machine] = {}
+        """Machines as the provider returned them, by the pool's id."""
+        self._operations: dict[str, asyncio.Task[None]] = {}
+        """The latest operation of each machine; operations of one machine run one after the other."""
+        self._requests: dict[str, asyncio.Future[tuple[int, Machine]]] = {}
+        """Requests that wait for a machine, by request id."""
+        self._leased: dict[int, Machine] = {}
+        """Machines as their holders see them, by the token of the lease."""
         self._changed = asyncio.Event()
-        self._handing_out = 0
-        self._none_handed_out = asyncio.Event()
-        """Whether no machine is on its way to a holder."""
-        self._alarm: asyncio.TimerHandle | None = None
-        self._health: asyncio.Task[None] | None = None
-        self._second_look: asyncio.Task[None] | None = None
+        self._activations = 0
+        self._no_activations = asyncio.Event()
+        """Set when the last activation under way has ended."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self._health_check: asyncio.Task[None] | None = None
+        self._late_cleanup: asyncio.Task[None] | None = None
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Prepare, clear up after earlier runs, and begin to boot all machines; raises as `Provider.prepare`."""
+        """Remove leftovers of earlier pools, prepare the provider, start to boot all machines.
+
+        Raises:
+            UsageError, MachineFailed: as `Provider.prepare`.
+        """
         await self._remove_leftovers()
-        await self.provider.prepare()
-        self.ledger.open()
-        self._settle()
-        self._health = asyncio.get_running_loop().create_task(self._watch())
+        await self._provider.prepare()
+        self._state.open()
+        self._execute_commands()
+        self._health_check = asyncio.get_running_loop().create_task(self._check_health())
 
     async def _remove_leftovers(self) -> None:
-        dead = {folder.name: folder for folder in dead_runs(self.provider.run.pool)}
+        dead = {folder.name: folder for folder in dead_owners(self._provider.owner.pool)}
         if not dead:
             return
-        if not await self._end_all(dead.keys(), "removing machine %s, which an earlier pool left"):
-            return  # their folders stay, so that the next pool tries again
-        self._second_look = asyncio.get_running_loop().create_task(self._look_again(dead))
-        if not self.provider.late_seconds:
-            await self._second_look
+        if not await self._stop_owned(dead.keys(), "removing machine %s, which an earlier pool left behind"):
+            return  # the folders stay, so that the next pool tries again
+        self._late_cleanup = asyncio.get_running_loop().create_task(self._remove_late_leftovers(dead))
+        if not self._provider.listing_delay_seconds:
+            await self._late_cleanup
 
-    async def _look_again(self, dead: Mapping[str, Path]) -> None:
-        """End what dead runs had made and was not listed at first; then forget those runs.
+    async def _remove_late_leftovers(self, dead: Mapping[str, Path]) -> None:
+        """Stop machines of dead owners that were not listed at first, then remove the owners' folders.
 
-        A pool that stops before leaves that to the next one, as the folders stay.
+        If the pool stops before, the folders stay and the next pool does it.
         """
-        if self.provider.late_seconds:
-            await asyncio.sleep(self.provider.late_seconds)
+        if self._provider.listing_delay_seconds:
+            await asyncio.sleep(self._provider.listing_delay_seconds)
             try:
-                if not await self._end_all(dead.keys(), "removing machine %s, which an earlier pool left"):
+                if not await self._stop_owned(dead.keys(), "removing machine %s, which an earlier pool left behind"):
                     return
             except ParagentError as error:
-                _log.warning("it cannot be found out what earlier pools left; the next pool tries again: %s", error)
+                _log.warning("cannot list what earlier pools left behind; the next pool tries again: %s", error)
                 return
         for folder in dead.values():
             await asyncio.to_thread(shutil.rmtree, folder, True)
 
-    async def _end_all(self, runs: Collection[str], message: str) -> bool:
-        """End what bears the mark of one of `runs`, until a last look finds nothing; return whether it did.
+    async def _stop_owned(self, owners: Collection[str], message: str) -> bool:
+        """Stop all machines of these owners until a listing is empty; return whether one was.
 
-        A cloud lists what was created or ended a moment ago late, so one look is not enough.
+        One listing is not enough: a cloud lists machines late that were created or stopped a moment ago.
 
         Raises:
-            MachineFailed: it cannot be found out what there is.
+            MachineFailed: the machines cannot be listed.
         """
-        for _ in range(_LOOKS):
-            left = await self.provider.list_own(runs)
+        for _ in range(_LIST_ATTEMPTS):
+            left = await self._provider.list_owned(owners)
             if not left:
                 return True
-            for instance_id in left:
-                _log.warning(message, instance_id)
+            for machine_id in left:
+                _log.warning(message, machine_id)
                 try:
                     async with asyncio.timeout(_STOP_SECONDS):
-                        await self.provider.stop(instance_id)
+                        await self._provider.stop(machine_id)
                 except (ParagentError, OSError) as error:  # TimeoutError is an OSError
-                    _log.warning("machine %s could not be ended: %s", instance_id, error)
-            await asyncio.sleep(_LOOK_PAUSE)
-        _log.error("not all machines could be ended; the next pool of this name tries again: %s", ", ".join(left))
+                    _log.warning("machine %s could not be stopped: %s", machine_id, error)
+            await asyncio.sleep(LIST_PAUSE_SECONDS)
+        _log.error("some machines could not be stopped; the next pool of this name tries again: %s", ", ".join(left))
         return False
 
-    async def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Return when `condition` holds; it is looked at after every change of the ledger."""
+    async def stop(self) -> bool:
+        """Revoke all leases, reject all requests and stop all machines; return whether no machine is left."""
+        for task in (self._health_check, self._late_cleanup):
+            if task is not None:
+                task.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._state.drain()
+        for token in list(self._state.leases):
+            self._state.release(token)
+        self._execute_commands()
+        while self._operations:
+            await asyncio.wait(list(self._operations.values()))
+        try:
+            return await self._stop_owned([self._provider.owner.id], "stopping machine %s, which is still there")
+        except ParagentError as error:
+            _log.error("some machines could not be stopped; the next pool of this name tries again: %s", error)
+            return False
+        finally:
+            await self._provider.close()
+
+    async def wait_until_usable(self, machines: int, timeout: float) -> None:
+        """Return when this many machines are free or leased.
+
+        Raises:
+            PoolFailed: the pool failed.
+            LeaseTimeout: it took longer than `timeout` seconds.
+        """
+        state = self._state
+        try:
+            async with asyncio.timeout(timeout):
+                await self._wait_for(lambda: bool(state.failure) or state.usable >= machines)
+        except TimeoutError:
+            raise LeaseTimeout(f"{state.usable} of {machines} machines are ready after {timeout:.0f} s") from None
+        if state.failure:
+            raise PoolFailed(state.failure)
+
+    async def wait_until_drained(self, timeout: float | None) -> bool:
+        """Wait until no machine is alive; return False if that took longer than `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._wait_for(lambda: self._state.drained)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        """Return when `condition` holds; it is evaluated after every change of state."""
         while not condition():
             self._changed.clear()
             await self._changed.wait()
 
-    async def stop(self) -> bool:
-        """End all machines and everybody's waiting; leases are revoked. Return whether nothing is left."""
-        for task in (self._health, self._second_look):
-            if task is not None:
-                task.cancel()
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self.ledger.drain()
-        for token in list(self.ledger.leases):
-            self.ledger.release(token)
-        self._settle()
-        while self._work:
-            await asyncio.wait(list(self._work.values()))
-        try:
-            return await self._end_all([self.provider.run.id], "ending machine %s, which is still there")
-        except ParagentError as error:
-            _log.error("not all machines could be ended; the next pool of this name tries again: %s", error)
-            return False
-        finally:
-            await self.provider.close()
+    # --- AsyncPool --------------------------------------------------------------------------------------------------
 
-    # --- what holders ask -------------------------------------------------------------------------------------------
-
-    async def acquire(self, request_id: str, holder: str, duration: float, limit: float | None) -> Grant:
-        """Wait for a machine; the same id again waits for the same one. Whoever stops waiting calls `withdraw`.
-
-        Raises:
-            PoolStopped, PoolFailed, LeaseLost, ConfigError: as `Ledger.ask`.
-        """
-        lease = self.ledger.ask(request_id, holder, duration, limit)
-        if lease is not None and lease.handed_out and lease.token in self._grants:
-            return self._grants[lease.token]
-        future = self._waiting.get(request_id)
+    async def acquire(self, request_id: str, holder: str, duration: float, limit: float | None) -> tuple[int, Machine]:
+        lease = self._state.request(request_id, holder, duration, limit)
+        if lease is not None and lease.active and lease.token in self._leased:
+            return lease.token, self._leased[lease.token]
+        future = self._requests.get(request_id)
         if future is None:
-            future = self._waiting[request_id] = asyncio.get_running_loop().create_future()
-        self._settle()
+            future = self._requests[request_id] = asyncio.get_running_loop().create_future()
+        self._execute_commands()
         return await asyncio.shield(future)
 
-    def withdraw(self, request_id: str) -> None:
-        """Nobody waits for this request any more."""
-        self.ledger.withdraw(request_id)
+    async def withdraw(self, request_id: str) -> None:
+        self._state.withdraw(request_id)
         self._answer(request_id, PoolStopped("the request was withdrawn"))
-        self._settle()
+        self._execute_commands()
 
-    def withdraw_pending(self, request_id: str) -> None:
-        """Take a request out of the queue if it still waits."""
-        if request_id in self._waiting and not self.ledger.has_lease(request_id):
-            self.withdraw(request_id)
+    async def withdraw_pending(self, request_id: str) -> None:
+        """Cancel a request if it still waits; a lease that it has got ends by its deadline."""
+        if request_id in self._requests and not self._state.is_granted(request_id):
+            await self.withdraw(request_id)
 
-    def renew(self, token: int) -> float:
-        """Move a lease's deadline; return the seconds until then. Raises as `Ledger.renew`."""
-        seconds = self.ledger.renew(token)
-        self._set_alarm()
-        return seconds
+    async def renew(self, token: int) -> float:
+        left = self._state.renew(token)
+        self._schedule_expiry()
+        return left
 
-    def release(self, token: int) -> bool:
-        """Give a machine back."""
-        released = self.ledger.release(token)
-        self._settle()
+    async def release(self, token: int) -> bool:
+        released = self._state.release(token)
+        self._execute_commands()
         return released
 
-    async def reset(self, token: int) -> Grant:
-        """Make a leased machine as new for the same holder.
-
-        Raises:
-            LeaseLost: the lease has ended, or ends because the machine cannot be reset.
-        """
-        lease = self.ledger.leases.get(token)
-        if lease is None or not lease.handed_out:
-            raise LeaseLost(f"lease {token} has ended")
-        machine_id = lease.machine_id
-        await self._begin(machine_id, self._reset_for_holder(machine_id, lease))
-        grant = self._grants.get(token)
-        if grant is None or token not in self.ledger.leases:
-            raise LeaseLost(f"lease {token} has ended: {self.ledger.reason(machine_id) or 'it was too late'}")
-        return grant
+    async def reset(self, token: int) -> Machine:
+        lease = self._active_lease(token)
+        await self._start_operation(lease.machine_id, self._reset_for_holder(lease))
+        machine = self._leased.get(token)
+        if machine is None or token not in self._state.leases:
+            raise self._lease_lost(lease)
+        return machine
 
     async def pause(self, token: int, paused: bool) -> None:
-        """Let a leased machine stand still, or go on, where its provider can.
+        lease = self._active_lease(token)
+        await self._start_operation(lease.machine_id, self._pause(lease, paused))
+        if token not in self._state.leases:
+            raise self._lease_lost(lease)
 
-        Raises:
-            LeaseLost: the lease has ended, or ends because the machine is gone.
-        """
-        lease = self.ledger.leases.get(token)
-        if lease is None or not lease.handed_out:
-            raise LeaseLost(f"lease {token} has ended")
-        await self._begin(lease.machine_id, self._pause(lease.machine_id, lease, paused))
-        if token not in self.ledger.leases:
-            reason = self.ledger.reason(lease.machine_id) or "it was too late"
-            raise LeaseLost(f"lease {token} has ended: {reason}")
+    async def retire(self, machine_id: str) -> None:
+        self._state.retire(machine_id)
+        self._execute_commands()
 
-    async def _pause(self, machine_id: str, lease: LeaseRecord, paused: bool) -> None:
-        if self.ledger.leases.get(lease.token) is not lease:
-            return
-        instance = self._instances[machine_id]
-        try:
-            await (self.provider.rest(instance) if paused else self.provider.wake(instance))
-        except (ParagentError, OSError) as error:
-            self._broke(machine_id, Trouble.HEALTH, error)
+    async def drain(self) -> None:
+        """Grant no more leases; machines stop when their leases end."""
+        self._state.drain()
+        self._execute_commands()
 
-    def retire(self, machine_id: str) -> None:
-        """Replace a machine; raises as `Ledger.retire`."""
-        self.ledger.retire(machine_id)
-        self._settle()
-
-    def drain(self) -> None:
-        """Grant nothing more."""
-        self.ledger.drain()
-        self._settle()
-
-    def status(self) -> PoolStatus:
-        """Return the table of machines."""
+    async def status(self) -> PoolStatus:
+        state = self._state
+        kind = type(self._provider).__name__.removesuffix("Provider").lower()
         now, rows = monotonic(), []
-        for record in self.ledger.machines.values():
-            instance = self._instances.get(record.id)
+        for record in state.machines.values():
+            machine = self._machines.get(record.id)
             rows.append(
                 MachineStatus(
-                    record.id,
-                    record.state,
-                    now - record.since,
-                    record.lease.holder if record.lease else "",
-                    record.uses,
-                    f"{instance.host}:{instance.port}" if instance else "",
-                    record.reason,
+                    id=record.id,
+                    state=record.state,
+                    seconds=now - record.since,
+                    holder=record.lease.holder if record.lease else "",
+                    uses=record.uses,
+                    address=machine.address if machine else "",
+                    reason=record.reason,
                 )
             )
-        ledger, kind = self.ledger, type(self.provider).__name__.removesuffix("Provider").lower()
         return PoolStatus(
-            self.provider.run.pool,
-            kind,
-            ledger.size,
-            ledger.spares,
-            ledger.waiting,
-            ledger.draining,
-            ledger.failure,
-            tuple(rows),
-            ledger.hand_overs,
-            ledger.leased_seconds,
-            ledger.seconds,
+            pool=self._provider.owner.pool,
+            provider=kind,
+            size=state.size,
+            spares=state.spares,
+            waiting=state.waiting,
+            draining=state.draining,
+            failure=state.failure,
+            machines=tuple(rows),
+            leases_granted=state.leases_granted,
+            leased_seconds=state.leased_seconds,
+            seconds=state.seconds,
         )
 
-    # --- what the ledger asks ---------------------------------------------------------------------------------------
+    def _active_lease(self, token: int) -> LeaseRecord:
+        lease = self._state.leases.get(token)
+        if lease is None or not lease.active:
+            raise LeaseLost(f"lease {token} has ended")
+        return lease
 
-    def _settle(self) -> None:
-        """Do what the ledger has decided."""
-        while self.ledger.effects:
-            self._do(self.ledger.effects.popleft())
-        while self.ledger.rejected:
-            failure = self.ledger.failure
+    def _lease_lost(self, lease: LeaseRecord) -> LeaseLost:
+        reason = self._state.reason(lease.machine_id) or "it was released or has expired"
+        return LeaseLost(f"lease {lease.token} has ended: {reason}")
+
+    def _answer(self, request_id: str, answer: tuple[int, Machine] | Exception) -> None:
+        future = self._requests.pop(request_id, None)
+        if future is None or future.done():
+            return
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+            future.exception()  # marks it as retrieved: the caller may have stopped waiting
+        else:
+            future.set_result(answer)
+
+    # --- commands of the state machine ------------------------------------------------------------------------------
+
+    def _execute_commands(self) -> None:
+        """Start the operations that the state machine has decided on, and answer requests that it rejected."""
+        state = self._state
+        while state.commands:
+            self._execute(state.commands.popleft())
+        while state.rejected:
+            failure = state.failure
             reason = PoolFailed(failure) if failure else PoolStopped("the pool was drained while this request waited")
-            self._answer(self.ledger.rejected.popleft(), reason)
-        for token in self._grants.keys() - self.ledger.leases.keys():
-            del self._grants[token]
-        self._set_alarm()
+            self._answer(state.rejected.popleft(), reason)
+        for token in self._leased.keys() - state.leases.keys():
+            del self._leased[token]
+        self._schedule_expiry()
         self._changed.set()
 
-    def _do(self, effect: Effect) -> None:
-        machine_id, lease = effect.machine_id, effect.lease
-        if effect.kind is EffectKind.BOOT:
-            self._begin(machine_id, self._boot(machine_id))
-        elif effect.kind is EffectKind.RESET:
-            self._begin(machine_id, self._reset(machine_id))
-        elif effect.kind is EffectKind.DISCARD:
-            self._begin(machine_id, self._discard(machine_id, effect.quarantined), instead=True)
+    def _execute(self, command: Command) -> None:
+        machine_id, lease = command.machine_id, command.lease
+        if command.kind is CommandKind.BOOT:
+            self._start_operation(machine_id, self._boot(machine_id))
+        elif command.kind is CommandKind.RESET:
+            self._start_operation(machine_id, self._reset(machine_id))
+        elif command.kind is CommandKind.DISCARD:
+            self._start_operation(machine_id, self._discard(machine_id, command.quarantined), cancel_current=True)
         elif lease is not None:
-            self._begin(machine_id, self._hand_out(machine_id, lease))
+            self._start_operation(machine_id, self._activate(lease))
 
-    def _begin(
-        self, machine_id: str, work: Coroutine[None, None, None], *, instead: bool = False
+    def _start_operation(
+        self, machine_id: str, operation: Coroutine[None, None, None], *, cancel_current: bool = False
     ) -> asyncio.Task[None]:
-        """Do something for a machine after, or instead of, what is being done for it."""
-        before = self._work.get(machine_id)
-        if instead and before is not None:
-            before.cancel()
+        """Run an operation of a machine after its current one has ended or was cancelled."""
+        current = self._operations.get(machine_id)
+        if cancel_current and current is not None:
+            current.cancel()
 
         async def in_turn() -> None:
-            if before is not None:
-                await asyncio.wait([before])
-            await work
+            if current is not None:
+                await asyncio.wait([current])
+            await operation
 
         task = asyncio.get_running_loop().create_task(in_turn(), name=f"machine {machine_id}")
-        self._work[machine_id] = task
-        task.add_done_callback(lambda done: self._ended(machine_id, done, work))
+        self._operations[machine_id] = task
+        task.add_done_callback(lambda done: self._operation_ended(machine_id, done, operation))
         return task
 
-    def _ended(self, machine_id: str, task: asyncio.Task[None], work: Coroutine[None, None, None]) -> None:
-        work.close()  # cancelled before its turn came
-        if self._work.get(machine_id) is task:
-            del self._work[machine_id]
+    def _operation_ended(
+        self, machine_id: str, task: asyncio.Task[None], operation: Coroutine[None, None, None]
+    ) -> None:
+        operation.close()  # it has not started if the task was cancelled while it waited
+        if self._operations.get(machine_id) is task:
+            del self._operations[machine_id]
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("work for machine %s failed in a way it must not", machine_id, exc_info=error)
-            self._broke(machine_id, Trouble.HEALTH, error)
+            _log.error("unexpected error in an operation of machine %s", machine_id, exc_info=error)
+            self._failed(machine_id, FailureKind.HEALTH, error)
         self._changed.set()
 
     async def _boot(self, machine_id: str) -> None:
         try:
             async with self._boots:
-                self._instances[machine_id] = instance = await self.provider.create(machine_id)
-                await self.provider.wait_until_ready(instance)
-                await verify_clean(instance)
-                await self.provider.rest(instance)
+                self._machines[machine_id] = machine = await self._provider.create(machine_id)
+                await self._provider.wait_until_ready(machine)
+                await verify_clean(machine)
+                await self._provider.pause(machine)
         except (ParagentError, OSError) as error:
-            self._broke(machine_id, Trouble.BOOT, error)
+            self._failed(machine_id, FailureKind.BOOT, error)
         else:
-            self.ledger.booted(machine_id)
-            self._settle()
+            self._state.machine_booted(machine_id)
+            self._execute_commands()
 
     async def _reset(self, machine_id: str) -> None:
         try:
             async with self._resets:
-                await self._make_way()
-                instance = await self._clean(machine_id)
-                await self.provider.rest(instance)
+                await self._wait_for_activations()
+                machine = await self._reset_and_verify(machine_id)
+                await self._provider.pause(machine)
         except (ParagentError, OSError) as error:
-            self._broke(machine_id, Trouble.RESET, error)
+            self._failed(machine_id, FailureKind.RESET, error)
         else:
-            self.ledger.was_reset(machine_id)
-            self._settle()
+            self._state.machine_reset(machine_id)
+            self._execute_commands()
 
-    async def _reset_for_holder(self, machine_id: str, lease: LeaseRecord) -> None:
-        if self.ledger.leases.get(lease.token) is not lease:
+    async def _reset_for_holder(self, lease: LeaseRecord) -> None:
+        if self._state.leases.get(lease.token) is not lease:
             return
         try:
-            instance = await self._clean(machine_id)
-            machine = await adopt(machine_id, instance)
+            machine = await self._reset_and_verify(lease.machine_id)
+            leased = await assign_to_holder(machine, lease.machine_id)
         except (ParagentError, OSError) as error:
-            self._broke(machine_id, Trouble.RESET, error)
+            self._failed(lease.machine_id, FailureKind.RESET, error)
         else:
-            self.provider.held_by(instance, machine.token or "")
-            self._grants[lease.token] = Grant(lease.token, machine, lease.duration)
+            self._provider.set_holder_token(machine, leased.token or "")
+            self._leased[lease.token] = leased
 
-    async def _make_way(self) -> None:
-        """Let those pass who wait for a machine."""
-        if self._handing_out:
+    async def _wait_for_activations(self) -> None:
+        """Let machines be given to their holders first."""
+        if self._activations:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._none_handed_out.wait(), _WAY_SECONDS)
+                await asyncio.wait_for(self._no_activations.wait(), _YIELD_SECONDS)
 
-    async def _clean(self, machine_id: str) -> Instance:
-        instance = await self.provider.reset(self._instances[machine_id])
-        self._instances[machine_id] = instance
-        await self.provider.wait_until_ready(instance)
-        await verify_clean(instance)
-        return instance
+    async def _reset_and_verify(self, machine_id: str) -> Machine:
+        machine = await self._provider.reset(self._machines[machine_id])
+        self._machines[machine_id] = machine
+        await self._provider.wait_until_ready(machine)
+        await verify_clean(machine)
+        return machine
 
-    async def _hand_out(self, machine_id: str, lease: LeaseRecord) -> None:
-        instance = self._instances[machine_id]
-        self._handing_out += 1
-        self._none_handed_out.clear()
+    async def _activate(self, lease: LeaseRecord) -> None:
+        machine = self._machines[lease.machine_id]
+        self._activations += 1
+        self._no_activations.clear()
         try:
-            await self.provider.wake(instance)
-            machine = await adopt(machine_id, instance)
+            await self._provider.resume(machine)
+            leased = await assign_to_holder(machine, lease.machine_id)
         except (ParagentError, OSError) as error:
-            self._broke(machine_id, Trouble.HAND_OUT, error)
+            self._failed(lease.machine_id, FailureKind.ACTIVATE, error)
             return
         finally:
-            self._handing_out -= 1
-            if not self._handing_out:
-                self._none_handed_out.set()
-        if self.ledger.handed_out(lease.token):
-            self.provider.held_by(instance, machine.token or "")
-            grant = self._grants[lease.token] = Grant(lease.token, machine, lease.duration)
-            self._answer(lease.request_id, grant)
-            self._set_alarm()
+            self._activations -= 1
+            if not self._activations:
+                self._no_activations.set()
+        if self._state.lease_activated(lease.token):
+            self._provider.set_holder_token(machine, leased.token or "")
+            self._leased[lease.token] = leased
+            self._answer(lease.request_id, (lease.token, leased))
+            self._schedule_expiry()
+
+    async def _pause(self, lease: LeaseRecord, paused: bool) -> None:
+        if self._state.leases.get(lease.token) is not lease:
+            return
+        machine = self._machines[lease.machine_id]
+        try:
+            await (self._provider.pause(machine) if paused else self._provider.resume(machine))
+        except (ParagentError, OSError) as error:
+            self._failed(lease.machine_id, FailureKind.HEALTH, error)
 
     async def _discard(self, machine_id: str, quarantined: bool) -> None:
-        instance = self._instances.pop(machine_id, None)
-        if instance is None:
+        machine = self._machines.pop(machine_id, None)
+        if machine is None:
             return
         try:
             if quarantined:
-                await asyncio.to_thread(self._keep_logs, machine_id, instance.id)
+                await asyncio.to_thread(self._keep_logs, machine_id, machine.id)
             async with asyncio.timeout(_STOP_SECONDS):
-                await self.provider.stop(instance.id)
+                await self._provider.stop(machine.id)
         except (ParagentError, OSError) as error:
-            _log.error("machine %s (%s) could not be ended: %s", machine_id, instance.id, error)
+            _log.error("machine %s (%s) could not be stopped: %s", machine_id, machine.id, error)
 
-    def _keep_logs(self, machine_id: str, instance_id: str) -> None:
-        run = self.provider.run
-        home = cache_folder("logs", run.pool)
-        for log in self.provider.logs(instance_id):
+    def _keep_logs(self, machine_id: str, provider_id: str) -> None:
+        owner = self._provider.owner
+        home = cache_folder("logs", owner.pool)
+        for log in self._provider.logs(provider_id):
             with contextlib.suppress(OSError):
-                target = home / f"{run.id}-{machine_id}-{log.name}"
+                target = home / f"{owner.id}-{machine_id}-{log.name}"
                 shutil.copyfile(log, target)
-                self.ledger.note(machine_id, f" (log: {target})")
+                self._state.add_reason(machine_id, f" (log: {target})")
         kept = sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)
         for old in kept[:-_LOGS_KEPT]:
             old.unlink(missing_ok=True)
 
-    # --- watching ---------------------------------------------------------------------------------------------------
+    # --- health and expiry ------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        """Look at every machine that nobody works on, again and again."""
+    async def _check_health(self) -> None:
+        """Check every machine that has no operation under way, periodically."""
         while True:
-            await asyncio.sleep(self.provider.health_seconds)
-            for machine_id, instance in list(self._instances.items()):
-                record = self.ledger.machines.get(machine_id)
-                if machine_id in self._work or record is None or record.state in FINAL:
+            await asyncio.sleep(self._provider.health_check_seconds)
+            for machine_id, machine in list(self._machines.items()):
+                record = self._state.machines.get(machine_id)
+                if machine_id in self._operations or record is None or record.state in FINAL:
                     continue
                 try:
-                    alive = await self.provider.alive(instance)
+                    alive = await self._provider.alive(machine)
                 except (ParagentError, OSError) as error:
-                    _log.info("machine %s cannot be looked at: %s", machine_id, error)
+                    _log.info("the state of machine %s is unknown: %s", machine_id, error)
                     continue
-                if not alive and self._instances.get(machine_id) is instance and machine_id not in self._work:
-                    self._broke(machine_id, Trouble.HEALTH, PoolStopped("it does not run any more"))
+                if not alive and self._machines.get(machine_id) is machine and machine_id not in self._operations:
+                    self._failed(machine_id, FailureKind.HEALTH, PoolStopped("it is not running any more"))
 
-    def _broke(self, machine_id: str, trouble: Trouble, error: BaseException) -> None:
-        _log.warning("machine %s %s: %s; another one takes its place", machine_id, trouble, error)
-        self.ledger.broke(machine_id, trouble, str(error))
-        if self.ledger.failure:
-            _log.error("the pool gives up: %s", self.ledger.failure)
-        self._settle()
+    def _failed(self, machine_id: str, kind: FailureKind, error: BaseException) -> None:
+        _log.warning("machine %s %s: %s; a new one replaces it", machine_id, kind, error)
+        self._state.machine_failed(machine_id, kind, str(error))
+        if self._state.failure:
+            _log.error("the pool failed: %s", self._state.failure)
+        self._execute_commands()
 
-    def _set_alarm(self) -> None:
-        when = self.ledger.alarm
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if when is not None:
-            delay = max(when - monotonic(), 0.0)
-            self._alarm = asyncio.get_running_loop().call_later(delay, self._expire)
+    def _schedule_expiry(self) -> None:
+        deadline = self._state.next_deadline
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if deadline is not None:
+            delay = max(deadline - monotonic(), 0.0)
+            self._expiry = asyncio.get_running_loop().call_later(delay, self._expire)
 
     def _expire(self) -> None:
-        for lease in self.ledger.expire():
-            over = lease.deadline == lease.limit
-            reason = "has held it for as long as it may" if over else f"was silent for {lease.duration:.1f} s"
+        for lease in self._state.expire():
+            at_limit = lease.deadline == lease.final_deadline
+            reason = "reached its time limit" if at_limit else f"sent no heartbeat for {lease.duration:.1f} s"
             _log.warning("machine %s is taken back: %s %s", lease.machine_id, lease.holder, reason)
-        self._settle()
-
-    def _answer(self, request_id: str, answer: Grant | Exception) -> None:
-        future = self._waiting.pop(request_id, None)
-        if future is None or future.done():
-            return
-        if isinstance(answer, Exception):
-            future.set_exception(answer)
-            future.exception()  # whoever waited may be gone: that is no forgotten error
-        else:
-            future.set_result(answer)
+        self._execute_commands()

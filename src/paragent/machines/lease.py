@@ -1,4 +1,8 @@
-"""What every pool offers its users, here or on another host: leases that beat by themselves, sync and async."""
+"""Leases: the interface that every pool has, in this process or on another host, sync and async.
+
+`AsyncPool` is the core: the pool's operations as coroutines on the pool's event loop. `Pool` offers them to any thread and to
+other event loops, and keeps leases alive with heartbeats.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import InvalidStateError
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from paragent._internal.clock import monotonic
 from paragent._internal.ids import new_id
@@ -16,118 +21,228 @@ from paragent._internal.validation import seconds
 from paragent.errors import LeaseLost, LeaseTimeout, ParagentError, PoolStopped
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
     from types import TracebackType
 
-    from paragent.machines.machine import Grant, Machine, PoolStatus
+    from paragent.machines.machine import Machine, PoolStatus
 
-__all__ = ["LEASE_SECONDS", "Lease", "Leasing", "PoolFace"]
+__all__ = ["LEASE_SECONDS", "AsyncPool", "EventLoopBridge", "Lease", "LeaseContext", "Pool"]
 
 LEASE_SECONDS = 30.0
-"""Until a holder that went silent loses its machine: three heartbeats may be late, and a laptop may hiccup."""
-_BEATS = 3
-"""Heartbeats in the time of a lease."""
-_ANSWER_SECONDS = 60.0
-"""For a pool to answer what needs no machine; a reset waits for one."""
+"""Default time after which a holder without heartbeats loses its machine: two heartbeats in a row may be lost."""
+_HEARTBEATS = 3
+"""Heartbeats within the duration of a lease."""
+_REPLY_SECONDS = 60.0
+"""For operations of the pool that do not wait for a machine."""
 _RESET_SECONDS = 600.0
 
 T = TypeVar("T")
 
 
-class LeaseRequest(NamedTuple):
-    """What is asked of a pool."""
+class AsyncPool(Protocol):
+    """The operations of a pool, on its event loop. Leases are identified by their fencing tokens."""
 
-    id: str
-    holder: str
-    duration: float
-    limit: float | None
+    async def acquire(self, request_id: str, holder: str, duration: float, limit: float | None) -> tuple[int, Machine]:
+        """Wait for a machine; return the token of the lease and the machine.
+
+        Calls with the same `request_id` are the same request. A caller that stops waiting calls `withdraw`.
+
+        Raises:
+            PoolStopped, PoolFailed: the pool has ended.
+            LeaseLost: the lease of this request has ended.
+            ConfigError: `duration` or `limit` is not a positive number of seconds.
+        """
+
+    async def withdraw(self, request_id: str) -> None:
+        """Cancel a request; release its machine if it has got one."""
+
+    async def renew(self, token: int) -> float:
+        """Move the deadline of a lease; return the seconds until the deadline.
+
+        Raises:
+            LeaseLost: the lease has ended.
+        """
+
+    async def release(self, token: int) -> bool:
+        """End a lease; return False if it has already ended."""
+
+    async def reset(self, token: int) -> Machine:
+        """Reset a leased machine for the same holder and return it; its address may have changed.
+
+        Raises:
+            LeaseLost: the lease has ended, or ends because the machine cannot be reset.
+        """
+
+    async def pause(self, token: int, paused: bool) -> None:
+        """Pause or resume a leased machine, if its provider can.
+
+        Raises:
+            LeaseLost: the lease has ended, or ends because the machine failed.
+        """
+
+    async def status(self) -> PoolStatus:
+        """Return the state of the pool."""
+
+    async def retire(self, machine_id: str) -> None:
+        """Replace a machine by a new one, now or when its lease ends.
+
+        Raises:
+            UsageError: there is no such live machine.
+        """
+
+
+class EventLoopBridge:
+    """Runs coroutines on the pool's event loop for other threads and loops.
+
+    Args:
+        loop: returns the event loop, or raises the reason why there is none.
+    """
+
+    def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        self._loop = loop
+        self._pending: set[Future[Any]] = set()
+        """What other threads wait for."""
+        self.failure: ParagentError | None = None
+        """Why the loop ended unexpectedly, or None."""
+
+    def submit(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> Future[T]:
+        """Start `work` on the pool's loop, or on `loop`, and return its future."""
+        try:
+            target = loop or self._loop()
+        except ParagentError:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, target)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        if self.failure is not None:  # the loop ended a moment ago
+            self.fail(self.failure)
+        return future
+
+    def wait(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
+        """Run `work` on the pool's loop and wait for its result in the calling thread.
+
+        Raises:
+            TimeoutError: it took too long; it is cancelled.
+        """
+        future = self.submit(work)
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    async def wait_async(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the pool's loop and wait for its result in the calling loop."""
+        return await asyncio.wrap_future(self.submit(work))
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function on the pool's loop, without waiting for it."""
+        self._loop().call_soon_threadsafe(function)
+
+    def fail(self, error: ParagentError) -> None:
+        """Let all pending and future work raise `error`, because the loop ended."""
+        self.failure = error
+        for future in list(self._pending):
+            with contextlib.suppress(InvalidStateError):  # it has just ended
+                future.set_exception(error)
 
 
 class Lease:
-    """A machine that is yours until you release it.
+    """A leased machine. It belongs to the holder until `release`.
 
-    Heartbeats keep it while this process lives. If they cannot (the process dies, the host sleeps, the pool is gone) the
-    machine is taken back after `duration` seconds, `lost` says why, and the machine refuses what is still sent to it.
+    Heartbeats keep the lease while this process runs. If they stop (the process ends, the host sleeps, the pool cannot be
+    reached), the pool takes the machine back after `duration` seconds, `lost` says why, and the machine rejects further
+    requests of this holder.
     """
 
-    def __init__(self, face: PoolFace, request: LeaseRequest, grant: Grant) -> None:
-        self._face, self.request = face, request
-        self.token = grant.token
-        self.machine: Machine = grant.machine
-        """Where the machine is; a reset may change that."""
-        self.duration = grant.duration
-        self.deadline = monotonic() + grant.duration
+    def __init__(self, pool: AsyncPool, bridge: EventLoopBridge, token: int, machine: Machine, duration: float) -> None:
+        self._pool, self._bridge = pool, bridge
+        self.token = token
+        """The fencing token: larger than that of every earlier lease."""
+        self.machine = machine
+        """The machine; a reset may change its address."""
+        self.duration = duration
+        self.deadline = monotonic() + duration
         self.lost: str | None = None
         """Why the lease has ended without being released, or None."""
-        self._beat: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
 
     def renew(self) -> float:
-        """Send a heartbeat now; return the seconds until the next one must have come.
+        """Send a heartbeat now; return the seconds until the deadline.
 
         Raises:
             LeaseLost: the lease has ended.
         """
-        return self._face.wait(self._renew(), _ANSWER_SECONDS)
+        return self._bridge.wait(self._renew(), _REPLY_SECONDS)
 
     def release(self) -> None:
-        """Give the machine back; again is no error, and neither is a pool that is gone."""
+        """Give the machine back. Releasing twice, or after the pool stopped, is not an error."""
         with contextlib.suppress(PoolStopped):
-            self._face.wait(self._release(), _ANSWER_SECONDS)
+            self._bridge.wait(self.release_on_loop(), _REPLY_SECONDS)
 
     def reset(self) -> Machine:
-        """Make the machine as new and keep it; return it, as its address may be another one.
+        """Reset the machine, keep the lease and return the machine, whose address may have changed.
 
         Raises:
             LeaseLost: the lease has ended.
         """
-        return self._face.wait(self._reset(), _RESET_SECONDS)
-
-    async def arenew(self) -> float:
-        """As `renew`, without holding the event loop."""
-        return await self._face.wait_async(self._renew())
+        return self._bridge.wait(self._reset(), _RESET_SECONDS)
 
     def pause(self) -> None:
-        """Let the machine stand still, so that it uses no processor: while a model thinks, for example.
+        """Pause the machine so that it uses no CPU, for example while a model answers.
 
-        It answers nothing until `resume`, except for its picture where the provider serves that. Its clock stands still
-        as well. Only `qemu` can do it; machines of other providers go on.
+        It answers no requests until `resume`, except for screenshots where the provider serves them. Its clock stops, too.
+        Only `qemu` can pause; machines of other providers go on.
 
         Raises:
             LeaseLost: the lease has ended.
         """
-        self._face.wait(self._face._pause(self.token, True), _ANSWER_SECONDS)
+        self._bridge.wait(self._pool.pause(self.token, True), _REPLY_SECONDS)
 
     def resume(self) -> None:
-        """Let the machine go on; again is no error; raises as `pause`."""
-        self._face.wait(self._face._pause(self.token, False), _ANSWER_SECONDS)
+        """Resume a paused machine. Resuming twice is not an error. Raises as `pause`."""
+        self._bridge.wait(self._pool.pause(self.token, False), _REPLY_SECONDS)
 
-    async def apause(self) -> None:
-        """As `pause`, without holding the event loop."""
-        await self._face.wait_async(self._face._pause(self.token, True))
-
-    async def aresume(self) -> None:
-        """As `resume`, without holding the event loop."""
-        await self._face.wait_async(self._face._pause(self.token, False))
+    async def arenew(self) -> float:
+        """Like `renew`, without blocking the event loop."""
+        return await self._bridge.wait_async(self._renew())
 
     async def arelease(self) -> None:
-        """As `release`, without holding the event loop."""
+        """Like `release`, without blocking the event loop."""
         with contextlib.suppress(PoolStopped):
-            await self._face.wait_async(self._release())
+            await self._bridge.wait_async(self.release_on_loop())
 
     async def areset(self) -> Machine:
-        """As `reset`, without holding the event loop."""
-        return await self._face.wait_async(self._reset())
+        """Like `reset`, without blocking the event loop."""
+        return await self._bridge.wait_async(self._reset())
+
+    async def apause(self) -> None:
+        """Like `pause`, without blocking the event loop."""
+        await self._bridge.wait_async(self._pool.pause(self.token, True))
+
+    async def aresume(self) -> None:
+        """Like `resume`, without blocking the event loop."""
+        await self._bridge.wait_async(self._pool.pause(self.token, False))
 
     # --- on the pool's loop -----------------------------------------------------------------------------------------
 
-    def start_beating(self) -> None:
-        """Begin to send heartbeats; on the pool's loop."""
-        self._beat = asyncio.get_running_loop().create_task(self._keep_beating(), name=f"lease {self.token}")
+    def start_heartbeats(self) -> None:
+        """Start to send heartbeats; call it on the pool's loop."""
+        loop = asyncio.get_running_loop()
+        self._heartbeat = loop.create_task(self._send_heartbeats(), name=f"lease {self.token}")
 
-    async def _keep_beating(self) -> None:
+    async def release_on_loop(self) -> None:
+        """Stop the heartbeats and release the machine; call it on the pool's loop."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if self.lost is None:
+            await self._pool.release(self.token)
+
+    async def _send_heartbeats(self) -> None:
         while self.lost is None:
-            await asyncio.sleep(self.duration / _BEATS)
+            await asyncio.sleep(self.duration / _HEARTBEATS)
             try:
                 await self._renew()
             except LeaseLost:
@@ -138,34 +253,39 @@ class Lease:
 
     async def _renew(self) -> float:
         try:
-            seconds = await self._face._renew(self.token)
+            left = await self._pool.renew(self.token)
         except LeaseLost as error:
             self.lost = str(error)
             raise
-        self.deadline = monotonic() + seconds
-        return seconds
-
-    async def _release(self) -> None:
-        if self._beat is not None:
-            self._beat.cancel()
-        if self.lost is None:
-            await self._face._release(self.token)
+        self.deadline = monotonic() + left
+        return left
 
     async def _reset(self) -> Machine:
-        self.machine = (await self._face._reset(self.token)).machine
+        self.machine = await self._pool.reset(self.token)
         return self.machine
 
 
-class Leasing:
-    """`with pool.lease() as machine:` and `async with pool.lease() as machine:`; each use is one lease."""
+@dataclass(frozen=True, slots=True)
+class _LeaseOptions:
+    """The checked arguments of `Pool.lease` and `Pool.allocate`."""
 
-    def __init__(self, face: PoolFace, request: LeaseRequest, timeout: float | None, heartbeat: bool) -> None:
-        self._face, self._request, self._timeout, self._heartbeat = face, request, timeout, heartbeat
+    holder: str
+    duration: float
+    limit: float | None
+    timeout: float | None
+    heartbeat: bool
+
+
+class LeaseContext:
+    """Context manager for `with pool.lease() as machine:` and `async with`. Each use acquires one lease."""
+
+    def __init__(self, pool: Pool, options: _LeaseOptions) -> None:
+        self._pool, self._options = pool, options
         self.lease: Lease | None = None
-        """The lease, inside the `with`."""
+        """The lease, inside the `with` block."""
 
     def __enter__(self) -> Machine:
-        self.lease = self._face._take(self._request, self._timeout, self._heartbeat)
+        self.lease = self.acquire()
         return self.lease.machine
 
     def __exit__(self, *_: object) -> None:
@@ -173,7 +293,7 @@ class Leasing:
         self.lease.release()
 
     async def __aenter__(self) -> Machine:
-        self.lease = await self._face._take_async(self._request, self._timeout, self._heartbeat)
+        self.lease = await self.acquire_async()
         return self.lease.machine
 
     async def __aexit__(
@@ -182,59 +302,93 @@ class Leasing:
         assert self.lease is not None
         await asyncio.shield(asyncio.ensure_future(self.lease.arelease()))
 
+    def acquire(self) -> Lease:
+        """Wait for a machine and return its lease; the caller releases it."""
+        bridge = self._pool.bridge
+        waiter = _Waiter(self._pool.async_pool, bridge, self._options)
+        try:
+            return bridge.submit(waiter.wait()).result()
+        except KeyboardInterrupt:
+            bridge.call_soon(waiter.abandon)
+            raise
 
-class _Ticket:
-    """One wait for a machine. It belongs to the pool's loop, so that giving up and being served cannot miss each other."""
+    async def acquire_async(self) -> Lease:
+        """Like `acquire`, without blocking the event loop."""
+        bridge = self._pool.bridge
+        waiter = _Waiter(self._pool.async_pool, bridge, self._options)
+        try:
+            return await asyncio.wrap_future(bridge.submit(waiter.wait()))
+        except asyncio.CancelledError:
+            bridge.call_soon(waiter.abandon)
+            raise
 
-    def __init__(self, face: PoolFace, request: LeaseRequest, timeout: float | None, heartbeat: bool) -> None:
-        self._face, self._request, self._timeout, self._heartbeat = face, request, timeout, heartbeat
+
+class _Waiter:
+    """One request for a machine. It runs on the pool's loop, so that cancelling and being served cannot interleave."""
+
+    def __init__(self, pool: AsyncPool, bridge: EventLoopBridge, options: _LeaseOptions) -> None:
+        self._pool, self._bridge, self._options = pool, bridge, options
+        self._request_id = new_id("request")
         self._lease: Lease | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._release: asyncio.Task[None] | None = None
         self._abandoned = False
 
-    async def serve(self) -> Lease:
-        """Wait for a machine."""
+    async def wait(self) -> Lease:
+        """Wait for a machine and return its lease."""
+        options = self._options
         self._task = asyncio.current_task()
         try:
             if self._abandoned:
                 raise asyncio.CancelledError
-            async with asyncio.timeout(self._timeout):
-                grant = await self._face._acquire(self._request)
+            async with asyncio.timeout(options.timeout):
+                token, machine = await self._pool.acquire(
+                    self._request_id, options.holder, options.duration, options.limit
+                )
         except TimeoutError:
             await self._withdraw()
-            raise LeaseTimeout(f"no machine became free within {self._timeout} s") from None
+            raise LeaseTimeout(f"no machine became free within {options.timeout} s") from None
         except BaseException:
             await self._withdraw()
             raise
-        self._lease = Lease(self._face, self._request, grant)
-        if self._heartbeat:
-            self._lease.start_beating()
+        self._lease = Lease(self._pool, self._bridge, token, machine, options.duration)
+        if options.heartbeat:
+            self._lease.start_heartbeats()
         return self._lease
 
     async def _withdraw(self) -> None:
         with contextlib.suppress(ParagentError):
-            await asyncio.shield(asyncio.ensure_future(self._face._withdraw(self._request.id)))
+            await asyncio.shield(asyncio.ensure_future(self._pool.withdraw(self._request_id)))
 
     def abandon(self) -> None:
-        """Nobody waits any more: leave the queue, or give the machine back."""
+        """Stop waiting: leave the queue, or release the machine."""
         self._abandoned = True
         if self._lease is not None:
-            self._face.spawn(self._lease._release())
+            self._release = asyncio.get_running_loop().create_task(self._lease.release_on_loop())
         elif self._task is not None:
             self._task.cancel()
 
 
-class PoolFace(ABC):
-    """A pool of machines. Every method may be called from any thread."""
+class Pool(ABC):
+    """What `VMPoolManager` and `PoolClient` have in common. Every method may be called from any thread."""
 
     def __init__(self) -> None:
-        self._spawned: set[asyncio.Task[Any]] = set()
-        self._under_way: set[Future[Any]] = set()
-        """What other threads wait for."""
-        self._failed: ParagentError | None = None
-        """Why the loop has ended although it may not, or None."""
+        self.bridge = EventLoopBridge(self._event_loop)
+        """Runs coroutines on the pool's event loop."""
         self._lock = threading.Lock()
         """Protects the start and the end of the pool's thread or connection."""
+
+    @property
+    @abstractmethod
+    def async_pool(self) -> AsyncPool:
+        """The pool's operations as coroutines, for its own event loop.
+
+        Raises:
+            PoolStopped: the pool does not run.
+        """
+
+    @abstractmethod
+    def _event_loop(self) -> asyncio.AbstractEventLoop: ...
 
     def lease(
         self,
@@ -244,22 +398,29 @@ class PoolFace(ABC):
         duration: float = LEASE_SECONDS,
         limit: float | None = None,
         heartbeat: bool = True,
-    ) -> Leasing:
-        """Lease a machine for the length of a `with` or an `async with`.
+    ) -> LeaseContext:
+        """Lease a machine for the length of a `with` or `async with` block.
 
         Args:
-            timeout: Seconds to wait for a machine; None waits as long as it takes.
-            holder: Who is shown in the table of machines; by default `host:pid`, after what `paragent.init` was told.
-            duration: Seconds until a holder that went silent loses the machine.
-            limit: Seconds after which the machine is taken back even from a holder whose heart beats: one that hangs.
-            heartbeat: Whether heartbeats are sent by themselves; else call `Lease.renew`.
+            timeout: seconds to wait for a machine; None waits without limit.
+            holder: shown in the table of machines; the default is the name given to `paragent.init` and `host:pid`.
+            duration: seconds after which a holder without heartbeats loses the machine.
+            limit: seconds after which the lease ends even if heartbeats arrive, for holders that hang.
+            heartbeat: whether to send heartbeats; if not, call `Lease.renew`.
 
         Raises:
-            ConfigError: a number is not one of seconds.
+            ConfigError: a number of seconds is invalid.
             LeaseTimeout: (on entering) no machine became free in time.
             PoolStopped, PoolFailed: (on entering) the pool has ended.
         """
-        return Leasing(self, self._request(holder, duration, limit, timeout), timeout, heartbeat)
+        seconds(duration, "duration")
+        if limit is not None:
+            seconds(limit, "limit", none=True)
+        if timeout is not None:
+            seconds(timeout, "timeout", zero=True, none=True)
+        shown = holder or f"{program()} {here()}".strip()
+        options = _LeaseOptions(shown, duration, limit, timeout, heartbeat)
+        return LeaseContext(self, options)
 
     def allocate(
         self,
@@ -270,133 +431,26 @@ class PoolFace(ABC):
         limit: float | None = None,
         heartbeat: bool = True,
     ) -> Lease:
-        """Lease a machine until `release`; arguments and errors as `lease`."""
-        return self._take(self._request(holder, duration, limit, timeout), timeout, heartbeat)
+        """Lease a machine until `release`; arguments and errors as for `lease`."""
+        context = self.lease(timeout=timeout, holder=holder, duration=duration, limit=limit, heartbeat=heartbeat)
+        return context.acquire()
 
     def release(self, lease: Lease) -> None:
-        """Give a machine back; again is no error."""
+        """Give a machine back; releasing twice is not an error."""
         lease.release()
 
     def reset(self, lease: Lease) -> Machine:
-        """Make a leased machine as new; raises as `Lease.reset`."""
+        """Reset a leased machine; raises as `Lease.reset`."""
         return lease.reset()
 
     def status(self) -> PoolStatus:
-        """Return the table of machines."""
-        return self.wait(self._status(), _ANSWER_SECONDS)
+        """Return the state of the pool and the table of machines."""
+        return self.bridge.wait(self.async_pool.status(), _REPLY_SECONDS)
 
     def retire(self, machine_id: str) -> None:
-        """Replace a machine by a fresh one, now or when its holder is done.
+        """Replace a machine by a new one, now or when its lease ends.
 
         Raises:
             UsageError: there is no such live machine.
         """
-        self.wait(self._retire(machine_id), _ANSWER_SECONDS)
-
-    # --- what the two kinds of pool are made of -----------------------------------------------------------------------
-
-    @abstractmethod
-    def _loop(self) -> asyncio.AbstractEventLoop: ...
-
-    @abstractmethod
-    async def _acquire(self, request: LeaseRequest) -> Grant: ...
-
-    @abstractmethod
-    async def _withdraw(self, request_id: str) -> None: ...
-
-    @abstractmethod
-    async def _renew(self, token: int) -> float: ...
-
-    @abstractmethod
-    async def _release(self, token: int) -> bool: ...
-
-    @abstractmethod
-    async def _reset(self, token: int) -> Grant: ...
-
-    @abstractmethod
-    async def _pause(self, token: int, paused: bool) -> None: ...
-
-    @abstractmethod
-    async def _status(self) -> PoolStatus: ...
-
-    @abstractmethod
-    async def _retire(self, machine_id: str) -> None: ...
-
-    # --- crossing threads ---------------------------------------------------------------------------------------------
-
-    def _request(self, holder: str | None, duration: float, limit: float | None, timeout: float | None) -> LeaseRequest:
-        """Return what is asked of the pool.
-
-        Raises:
-            ConfigError: a number is not one of seconds.
-        """
-        seconds(duration, "duration")
-        if limit is not None:
-            seconds(limit, "limit", none=True)
-        if timeout is not None:
-            seconds(timeout, "timeout", zero=True, none=True)
-        return LeaseRequest(new_id("request"), holder or f"{program()} {here()}".strip(), duration, limit)
-
-    def _take(self, request: LeaseRequest, timeout: float | None, heartbeat: bool) -> Lease:
-        request = request._replace(id=new_id("request"))
-        ticket, loop = _Ticket(self, request, timeout, heartbeat), self._loop()
-        try:
-            return self._run_on(loop, ticket.serve()).result()
-        except KeyboardInterrupt:
-            loop.call_soon_threadsafe(ticket.abandon)
-            raise
-
-    async def _take_async(self, request: LeaseRequest, timeout: float | None, heartbeat: bool) -> Lease:
-        request = request._replace(id=new_id("request"))
-        ticket, loop = _Ticket(self, request, timeout, heartbeat), self._loop()
-        try:
-            return await asyncio.wrap_future(self._run_on(loop, ticket.serve()))
-        except asyncio.CancelledError:
-            loop.call_soon_threadsafe(ticket.abandon)
-            raise
-
-    def wait(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
-        """Run `work` on the pool's loop and wait for it, from another thread.
-
-        Raises:
-            TimeoutError: it took too long; it is cancelled.
-        """
-        future = self._submit(work)
-        try:
-            return future.result(timeout)
-        except TimeoutError:
-            future.cancel()
-            raise
-
-    async def wait_async(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` on the pool's loop and wait for it, from another loop."""
-        return await asyncio.wrap_future(self._submit(work))
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        try:
-            loop = self._loop()
-        except ParagentError:
-            work.close()
-            raise
-        return self._run_on(loop, work)
-
-    def _run_on(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
-        future = asyncio.run_coroutine_threadsafe(work, loop)
-        self._under_way.add(future)
-        future.add_done_callback(self._under_way.discard)
-        if self._failed is not None:  # just now
-            self._fail_all(self._failed)
-        return future
-
-    def _fail_all(self, error: ParagentError) -> None:
-        """Have everything that other threads wait for, now and later, raise `error`, as its loop has ended."""
-        self._failed = error
-        for future in list(self._under_way):
-            with contextlib.suppress(InvalidStateError):  # it is done meanwhile
-                future.set_exception(error)
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run `work` on the pool's loop, where this is called, and wait for nothing."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._spawned.add(task)
-        task.add_done_callback(self._spawned.discard)
+        self.bridge.wait(self.async_pool.retire(machine_id), _REPLY_SECONDS)

@@ -1,47 +1,46 @@
-"""A machine as its holder sees it."""
+"""A machine: where it is, what its holder can do with it, and how the pool verifies it and assigns it to a holder."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import MachineFailed
 from paragent.machines.guest_client import (
-    ANSWER_BYTES,
     FILE_BYTES,
-    Reply,
-    as_form,
-    as_json,
-    as_upload,
-    ask,
-    ask_async,
-    checked,
+    REPLY_BYTES,
+    GuestReply,
+    GuestRequest,
+    form_body,
+    json_body,
+    upload_body,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from paragent.machines.guest_client import Body
-    from paragent.machines.providers.base import Instance
+    from paragent.machines.guest_client import RequestBody
     from paragent.machines.state_machine import MachineState
 
-__all__ = ["CommandResult", "Grant", "Machine", "MachineStatus", "PoolStatus", "adopt", "verify_clean"]
+__all__ = ["CommandResult", "Machine", "MachineStatus", "PoolStatus", "assign_to_holder", "verify_clean"]
 
 
 _FILE_SECONDS = 60.0
-"""For moving a file; the guest's network gives tens of megabytes a second."""
-_ANSWER_SECONDS = 10.0
-"""For what a guest answers without work."""
+"""For the transfer of a file; a machine's network transfers tens of megabytes per second."""
+_REPLY_SECONDS = 10.0
+"""For replies that need no work."""
 COMMAND_SECONDS = 90.0
-"""What OSWorld's client allows a command."""
+"""The time limit of a command in OSWorld's client."""
+_POOL_SECONDS = 20.0
+"""For one reply to the pool of a machine that is known to be up; a busy host with emulation takes up to some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What came of a command."""
+    """The result of a command."""
 
     output: str
     error: str
@@ -55,107 +54,107 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a machine is and what it can do for its holder.
+    """The address of a machine and the token that its agent accepts.
 
-    It is a plain record: it can travel between processes, and it owns nothing. Every request carries the lease's fencing
-    token, so that one who has lost the lease is refused.
+    A provider returns one with its own id and the machine's secret as token. A holder gets one with the pool's id and the
+    token of its lease: after the lease ended, the machine rejects that token.
+
+    It is a plain record: it can be pickled, and it owns nothing.
 
     Raises:
-        MachineFailed: (all methods) the guest does not answer in time, or refuses.
+        MachineFailed: (all methods) the machine does not answer in time, or rejects the request.
         LeaseLost: (all methods) the machine has another holder now.
     """
 
     id: str
     host: str
     port: int
+    """Where the agent inside the machine listens."""
     token: str | None = field(default=None, repr=False)
     ports: Mapping[int, int] = field(default_factory=dict)
-    """Other ports of the guest and where they are reached on `host`."""
+    """Other ports of the machine and the ports of `host` at which they are reached."""
     details: Mapping[str, str] = field(default_factory=dict)
-    """What else the provider knows: a display's address, an instance's id."""
+    """What else the provider knows: the address of a display, a process id."""
 
     @property
     def address(self) -> str:
-        """`host:port` of the guest agent."""
+        """`host:port` of the agent."""
         return f"{self.host}:{self.port}"
 
     def request(
         self,
         method: str,
         path: str,
-        body: Body | None = None,
+        body: RequestBody | None = None,
         *,
-        timeout: float = _ANSWER_SECONDS,
-        limit: int = ANSWER_BYTES,
-    ) -> Reply:
-        """Send any request of the guest protocol and return the answer, whatever it is.
+        timeout: float = _REPLY_SECONDS,
+        limit: int = REPLY_BYTES,
+    ) -> GuestReply:
+        """Send any request of the guest protocol and return the reply, whatever its status is.
 
-        `timeout` is for the whole answer, `limit` its size in bytes; a guest that exceeds either has failed.
+        Args:
+            method: the HTTP method.
+            path: the path, such as `/screenshot`.
+            body: what to send.
+            timeout: seconds for the whole exchange.
+            limit: maximum number of bytes of the reply's body.
         """
-        return ask(self.host, self.port, method, path, body, token=self.token, timeout=timeout, limit=limit)
+        return GuestRequest(self.host, self.port, method, path, body, self.token, timeout, limit).send()
 
     def platform(self) -> str:
-        """Return the name of the guest's system, as `Linux`."""
-        return checked(self.request("GET", "/platform"), "platform").body.decode(errors="replace").strip()
+        """Return the name of the machine's operating system, such as `Linux`."""
+        return self.request("GET", "/platform").check("platform").body.decode(errors="replace").strip()
 
     def execute(
         self, command: str | Sequence[str], *, shell: bool | None = None, timeout: float = COMMAND_SECONDS
     ) -> CommandResult:
-        """Run a command to its end. A text runs in a shell, a list does not, unless `shell` says so.
+        """Run a command and return its result.
 
-        It is never sent twice: whether a command whose answer was lost has run is for the caller to find out.
+        A string runs in a shell and a list does not, unless `shell` says otherwise. The command is sent once: if the reply
+        is lost, the caller has to find out whether the command ran.
         """
         in_shell = isinstance(command, str) if shell is None else shell
         fields: dict[str, Any] = {"command": command if isinstance(command, str) else list(command), "shell": in_shell}
         fields["timeout"] = timeout
-        reply = self.request("POST", "/execute", as_json(fields), timeout=timeout + _ANSWER_SECONDS)
-        answer = checked(reply, f"execute {command!r}").fields()
+        reply = self.request("POST", "/execute", json_body(fields), timeout=timeout + _REPLY_SECONDS)
+        answer = reply.check(f"execute {command!r}").fields()
         output, error, status = answer.get("output") or "", answer.get("error") or "", answer.get("returncode", 0)
         if not (isinstance(output, str) and isinstance(error, str) and isinstance(status, int)):
-            raise MachineFailed(f"execute {command!r}: the guest answered {reply.body[:200]!r}")
+            raise MachineFailed(f"execute {command!r}: the machine sent {reply.body[:200]!r}")
         return CommandResult(output, error, status)
 
     def put_file(self, path: str, data: bytes) -> None:
-        """Write a file in the guest; folders on the way are made."""
-        checked(self.request("POST", "/setup/upload", as_upload(path, data), timeout=_FILE_SECONDS), f"put_file {path}")
+        """Write a file in the machine; missing folders are created."""
+        self.request("POST", "/setup/upload", upload_body(path, data), timeout=_FILE_SECONDS).check(f"put_file {path}")
 
     def get_file(self, path: str, *, limit: int = FILE_BYTES) -> bytes:
-        """Return the contents of a file in the guest, which may have `limit` bytes."""
-        reply = self.request("POST", "/file", as_form({"file_path": path}), timeout=_FILE_SECONDS, limit=limit)
-        return checked(reply, f"get_file {path}").body
+        """Return the contents of a file in the machine; a file with more than `limit` bytes is an error."""
+        reply = self.request("POST", "/file", form_body({"file_path": path}), timeout=_FILE_SECONDS, limit=limit)
+        return reply.check(f"get_file {path}").body
 
     def screenshot(self) -> bytes:
-        """Return what the machine's screen shows, as PNG: from its emulated display if the provider serves that."""
+        """Return the screen as PNG: from the emulated display if the provider serves it, else from the agent."""
         host, _, port = self.details.get("screen", self.address).rpartition(":")
-        reply = ask(host, int(port), "GET", "/screenshot", token=self.token, timeout=_FILE_SECONDS)
-        return checked(reply, "screenshot").body
+        request = GuestRequest(host, int(port), "GET", "/screenshot", token=self.token, timeout=_FILE_SECONDS)
+        return request.send().check("screenshot").body
 
     async def ascreenshot(self) -> bytes:
-        """As `screenshot`, without holding the event loop."""
+        """Like `screenshot`, without blocking the event loop."""
         return await asyncio.to_thread(self.screenshot)
 
     async def aexecute(
         self, command: str | Sequence[str], *, shell: bool | None = None, timeout: float = COMMAND_SECONDS
     ) -> CommandResult:
-        """As `execute`, without holding the event loop."""
+        """Like `execute`, without blocking the event loop."""
         return await asyncio.to_thread(self.execute, command, shell=shell, timeout=timeout)
 
     async def aput_file(self, path: str, data: bytes) -> None:
-        """As `put_file`, without holding the event loop."""
+        """Like `put_file`, without blocking the event loop."""
         await asyncio.to_thread(self.put_file, path, data)
 
     async def aget_file(self, path: str, *, limit: int = FILE_BYTES) -> bytes:
-        """As `get_file`, without holding the event loop."""
+        """Like `get_file`, without blocking the event loop."""
         return await asyncio.to_thread(self.get_file, path, limit=limit)
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A machine for a holder, and how long until the next heartbeat must have come."""
-
-    token: int
-    machine: Machine
-    duration: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,89 +164,101 @@ class MachineStatus:
     id: str
     state: MachineState
     seconds: float
-    """Since when it is in this state."""
+    """How long it has been in this state."""
     holder: str
     uses: int
+    """Number of leases that have ended on it."""
     address: str
     reason: str
+    """Why it is in a final state; empty if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """What `paragent pool status` shows."""
+    """The state of a pool, as `paragent pool status` shows it."""
 
     pool: str
     provider: str
     size: int
     spares: int
     waiting: int
+    """Number of requests that wait for a machine."""
     draining: bool
     failure: str | None
+    """Why the pool failed, or None."""
     machines: tuple[MachineStatus, ...]
-    hand_overs: int = 0
-    """Leases whose holders got their machine."""
+    leases_granted: int = 0
     leased_seconds: float = 0.0
-    """How long machines were with holders, all together."""
+    """Total time for which holders had machines."""
     seconds: float = 0.0
-    """Since the machines were asked for."""
+    """Time since the machines were requested."""
 
     def count(self, state: MachineState) -> int:
         """Return how many machines are in a state."""
         return sum(1 for machine in self.machines if machine.state is state)
 
 
-_SECONDS = 20.0
-"""For one answer of a guest that is known to be up; a busy host under emulation takes up to some seconds."""
 _NOT_FOUND = 404
+"""The status of a reply to `/paragent/...` by an agent that is not ours, such as OSWorld's own server."""
 _MARKER = ".paragent-marker"
-_LEAVE = f"import pathlib; pathlib.Path.home().joinpath({_MARKER!r}).touch()"
-_LOOK = f"import pathlib; print(pathlib.Path.home().joinpath({_MARKER!r}).exists())"
+_CREATE_MARKER = f"import pathlib; pathlib.Path.home().joinpath({_MARKER!r}).touch()"
+_FIND_MARKER = f"import pathlib; print(pathlib.Path.home().joinpath({_MARKER!r}).exists())"
 
 
-async def verify_clean(instance: Instance) -> None:
-    """Return when the guest answers and shows no trace of an earlier holder.
+async def verify_clean(machine: Machine) -> None:
+    """Return if the agent answers and the machine shows no trace of an earlier holder.
+
+    Args:
+        machine: the machine as its provider returned it.
 
     Raises:
-        MachineFailed: it does not answer, or it is dirty.
+        MachineFailed: it does not answer, or it is not clean.
     """
-    reply = await _ask(instance, "GET", "/paragent/state")
+    reply = await _request(machine, "GET", "/paragent/state")
     if reply.status == _NOT_FOUND:
-        if (await _python(instance, _LOOK)).strip() != "False":
+        if (await _run_python(machine, _FIND_MARKER)).strip() != "False":
             raise MachineFailed("the marker of an earlier holder is still there: the reset did not reset the disk")
         return
-    state = checked(reply, "state").fields()
+    state = reply.check("state").fields()
     if state.get("held") is not False or state.get("marker") is not False:
         raise MachineFailed("the marker of an earlier holder is still there: the reset did not reset the machine")
-    # The first command of an emulated clone takes three times as long as the next ones: let it be one that nobody waits for.
-    checked(await _ask(instance, "POST", "/execute", as_json({"command": ["true"], "shell": False})), "execute")
+    # The first command of an emulated clone takes three times as long as the next ones: run one before a holder waits.
+    (await _request(machine, "POST", "/execute", json_body({"command": ["true"], "shell": False}))).check("execute")
 
 
-async def adopt(machine_id: str, instance: Instance) -> Machine:
-    """Give the machine to a new holder: leave a marker, set clock and random state, serve only the holder's token.
+async def assign_to_holder(machine: Machine, machine_id: str) -> Machine:
+    """Let the machine serve a new holder: leave a marker, set clock and random state, accept only the holder's token.
 
-    The token is random. It does not depend on the lease's number, which others can guess.
+    The token is random. It cannot be derived from the number of the lease, which others can guess.
+
+    Args:
+        machine: the machine as its provider returned it.
+        machine_id: the pool's id of the machine.
+
+    Returns:
+        The machine for its holder.
 
     Raises:
-        MachineFailed: the guest does not answer or refuses.
+        MachineFailed: the agent does not answer, or rejects the request.
     """
     token = secrets.token_urlsafe(32)
     fields = {"token": token, "time": time.time(), "entropy": secrets.token_hex(64)}
-    reply = await _ask(instance, "POST", "/paragent/adopt", as_json(fields))
+    reply = await _request(machine, "POST", "/paragent/adopt", json_body(fields))
     if reply.status == _NOT_FOUND:
-        await _python(instance, _LEAVE)
+        await _run_python(machine, _CREATE_MARKER)
     else:
-        checked(reply, "adopt")
-    return Machine(machine_id, instance.host, instance.port, token, dict(instance.ports), dict(instance.details))
+        reply.check("adopt")
+    return replace(machine, id=machine_id, token=token, ports=dict(machine.ports), details=dict(machine.details))
 
 
-async def _ask(instance: Instance, method: str, path: str, body: Body | None = None) -> Reply:
-    token = instance.secret or None
-    return await ask_async(instance.host, instance.port, method, path, body, token=token, timeout=_SECONDS)
+async def _request(machine: Machine, method: str, path: str, body: RequestBody | None = None) -> GuestReply:
+    request = GuestRequest(machine.host, machine.port, method, path, body, machine.token, _POOL_SECONDS)
+    return await request.send_async()
 
 
-async def _python(instance: Instance, code: str) -> str:
-    reply = await _ask(instance, "POST", "/execute", as_json({"command": ["python3", "-c", code], "shell": False}))
-    answer = checked(reply, "marker").fields()
+async def _run_python(machine: Machine, code: str) -> str:
+    command = json_body({"command": ["python3", "-c", code], "shell": False})
+    answer = (await _request(machine, "POST", "/execute", command)).check("marker").fields()
     if answer.get("returncode"):
-        raise MachineFailed(f"the guest cannot run Python: {str(answer.get('error', ''))[:200]}")
+        raise MachineFailed(f"the machine cannot run Python: {str(answer.get('error', ''))[:200]}")
     return str(answer.get("output", ""))

@@ -1,22 +1,21 @@
-"""A pool for others: workers in other processes and on other hosts lease from it over gRPC.
+"""Pool service: workers in other processes and on other hosts lease machines over gRPC.
 
-The stream may break and come back. A request whose client is gone keeps its place for a moment, so that a client which
-comes back finds it; a lease whose client is gone ends by its deadline.
+A connection may break and be opened again. A waiting request keeps its place for a moment after its connection broke, so that
+a client that reconnects finds it. A lease whose client does not come back ends by its deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from paragent.errors import ParagentError, ProtocolError
-from paragent.machines.lease import LeaseRequest
-from paragent.machines.protocol import SERVICE, decode, encode, error_to, to_plain
+from paragent.errors import ParagentError
+from paragent.machines.client import SERVICE
 from paragent.transport.address import Address
 from paragent.transport.auth import Token, load_token
+from paragent.transport.json_calls import JsonConnection
 from paragent.transport.loop import io_loop
 from paragent.transport.loop import run as run_on_io_loop
 from paragent.transport.server import RpcServer
@@ -24,31 +23,40 @@ from paragent.transport.server import RpcServer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from paragent.machines.pool import VMPoolManager
+    from paragent.machines.controller import PoolController
+    from paragent.machines.lease import EventLoopBridge
+    from paragent.machines.machine import Machine
     from paragent.transport.server import ServerStream
     from paragent.transport.tls import TlsConf
 
 __all__ = ["PoolServer"]
 
-_log = logging.getLogger("paragent.machines")
-
-_RETURN_SECONDS = 3.0
-"""How long a waiting request keeps its place while its client is away; a client notices a cut within two seconds."""
+RECONNECT_SECONDS = 3.0
+"""How long a waiting request keeps its place without a connection; a client notices a broken one within two seconds."""
 _START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 
 
 class PoolServer:
-    """Serves a running pool at an address; it does not own the pool.
+    """Serves a running pool at an address. It does not own the pool.
+
+    Args:
+        pool: the pool's operations.
+        bridge: runs them on the pool's event loop.
+        host: the address to listen at.
+        port: the port to listen at; 0: any free port.
+        token: proves that a client may use the pool; the default is the user's own token.
+        tls: encrypts connections.
 
     Raises:
-        ConfigError: the address cannot be listened at.
-        AccessDenied: the user's token file can be read by others.
+        ConfigError: the server cannot listen at this address.
+        AccessDenied: other users can read the user's token file.
     """
 
     def __init__(
         self,
-        pool: VMPoolManager,
+        pool: PoolController,
+        bridge: EventLoopBridge,
         host: str = "127.0.0.1",
         port: int = 0,
         *,
@@ -56,15 +64,15 @@ class PoolServer:
         tls: TlsConf | None = None,
     ) -> None:
         address = Address.of(host, port)
-        self._service = _PoolService(pool)
+        self._service = _PoolService(pool, bridge)
         self._server = RpcServer(address, {SERVICE: self._service}, token or load_token(), tls=tls)
         self.address = Address(host, run_on_io_loop(self._server.start(), _START_SECONDS))
         """Where the pool is served."""
 
     @property
-    def drain_asked(self) -> bool:
-        """Whether a client has asked for the pool to be drained."""
-        return self._service.drain_asked
+    def drain_requested(self) -> bool:
+        """Whether a client has asked to drain the pool."""
+        return self._service.drain_requested
 
     def close(self) -> None:
         """Stop serving; the pool goes on."""
@@ -72,83 +80,50 @@ class PoolServer:
 
 
 class _PoolService:
-    """What happens on the streams; all of it on the loop of all gRPC traffic."""
+    """The calls of clients. Everything runs on the I/O loop."""
 
-    def __init__(self, pool: VMPoolManager) -> None:
-        self._pool = pool
-        self._awaited: Counter[str] = Counter()
-        """How many streams wait for each request."""
-        self.drain_asked = False
-        self._calls: dict[str, Callable[..., Awaitable[Any]]] = {
-            "withdraw": pool._withdraw,
-            "renew": pool._renew,
-            "release": pool._release,
-            "reset": pool._reset,
-            "pause": pool._pause,
-            "status": pool._status,
-            "retire": pool._retire,
+    def __init__(self, pool: PoolController, bridge: EventLoopBridge) -> None:
+        self._pool, self._bridge = pool, bridge
+        self._waiting: Counter[str] = Counter()
+        """How many connections wait for each request."""
+        self.drain_requested = False
+        self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "acquire": self._acquire,
             "drain": self._drain,
         }
+        for name in ("withdraw", "renew", "release", "reset", "pause", "status", "retire"):
+            self._methods[name] = self._on_pool_loop(getattr(pool, name))
 
-    def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:  # noqa: ARG002 - the contract's
-        """Every client that knows the token is welcome."""
+    def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:  # noqa: ARG002 - part of the contract
+        """Accept every client that has the token."""
         return {}, None
 
-    async def serve(self, stream: ServerStream, admitted: Any) -> None:  # noqa: ARG002 - the contract's
-        """Answer calls, each as soon as it is done."""
-        under_way: set[asyncio.Task[None]] = set()
-        turn = asyncio.Lock()  # one message at a time is written
-        try:
-            while True:
-                fields = decode(await stream.read())
-                task = asyncio.create_task(self._answer(stream, turn, fields))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
-        finally:
-            for task in under_way:
-                task.cancel()
+    async def serve(self, stream: ServerStream, admitted: Any) -> None:  # noqa: ARG002 - part of the contract
+        """Execute the calls of one client until its connection ends."""
+        await JsonConnection(stream, self._methods).serve()
 
-    async def _answer(self, stream: ServerStream, turn: asyncio.Lock, fields: dict[str, Any]) -> None:
-        number = fields["call"]
-        try:
-            message = encode(call=number, answer=to_plain(await self._perform(fields.get("do"), fields.get("with"))))
-        except ParagentError as error:
-            message = encode(call=number, error=error_to(error))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a call, its caller must not wait for ever
-            _log.exception("a call of a client failed in a way it must not")
-            message = encode(call=number, error=error_to(ProtocolError(f"{type(error).__name__}: {error}")))
-        async with turn:
-            with contextlib.suppress(ParagentError):
-                await stream.write(message)
+    def _on_pool_loop(self, method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any) -> Any:
+            return await self._bridge.wait_async(method(*args))
 
-    async def _perform(self, name: Any, arguments: Any) -> Any:
-        if not isinstance(arguments, list):
-            raise ProtocolError("a call has a list of arguments")
-        if name == "acquire":
-            return await self._acquire(LeaseRequest(*arguments))
-        call = self._calls.get(name)
-        if call is None:
-            raise ProtocolError(f"a pool knows no call {name!r}")
-        return await self._pool.wait_async(call(*arguments))  # type: ignore[arg-type]
+        return call
 
-    async def _acquire(self, request: LeaseRequest) -> Any:
-        self._awaited[request.id] += 1
+    async def _acquire(self, request_id: str, holder: str, duration: float, limit: float | None) -> tuple[int, Machine]:
+        self._waiting[request_id] += 1
         try:
-            grant = await self._pool.wait_async(self._pool._acquire(request))
+            return await self._bridge.wait_async(self._pool.acquire(request_id, holder, duration, limit))
         except asyncio.CancelledError:
-            io_loop().call_later(_RETURN_SECONDS, self._withdraw_if_abandoned, request.id)
+            io_loop().call_later(RECONNECT_SECONDS, self._withdraw_if_abandoned, request_id)
             raise
         finally:
-            self._awaited[request.id] -= 1
-            self._awaited += Counter()  # drops those that nobody waits for
-        return grant
+            self._waiting[request_id] -= 1
+            self._waiting += Counter()  # removes requests for which no connection waits
 
     def _withdraw_if_abandoned(self, request_id: str) -> None:
-        if not self._awaited[request_id]:
-            with contextlib.suppress(ParagentError):  # a pool that has ended has no queue
-                loop = self._pool._loop()
-                asyncio.run_coroutine_threadsafe(self._pool._withdraw_pending(request_id), loop)
+        if not self._waiting[request_id]:
+            with contextlib.suppress(ParagentError):  # a pool that has stopped has no queue
+                self._bridge.submit(self._pool.withdraw_pending(request_id))
 
     async def _drain(self) -> None:
-        self.drain_asked = True
-        self._pool._open().drain()
+        self.drain_requested = True
+        await self._bridge.wait_async(self._pool.drain())

@@ -1,7 +1,12 @@
-"""Who holds which machine: every decision of the pool, without I/O.
+"""Pool state machine: decides who gets which machine, without I/O.
 
-The ledger is told what happened (a machine booted, somebody asks, a lease is released, time passed) and answers by its
-state and by `effects`: what its owner has to do next. It belongs to one thread.
+The owner reports events (a machine booted, a holder asks, a lease is released, time passed). The state machine updates its
+records and appends to `commands` what the owner has to do next. It belongs to one thread.
+
+::
+
+    booting -> free -> leased -> resetting -> free ...
+    any live state -> quarantined (the machine failed) or stopped (retired, or the pool ends)
 """
 
 from __future__ import annotations
@@ -19,24 +24,34 @@ from paragent.errors import LeaseLost, PoolFailed, PoolStopped, UsageError
 if TYPE_CHECKING:
     from paragent._internal.clock import Clock
 
-__all__ = ["FINAL", "LIVE", "Effect", "EffectKind", "LeaseRecord", "Ledger", "MachineRecord", "MachineState", "Trouble"]
+__all__ = [
+    "FINAL",
+    "LIVE",
+    "Command",
+    "CommandKind",
+    "FailureKind",
+    "LeaseRecord",
+    "MachineRecord",
+    "MachineState",
+    "PoolStateMachine",
+]
 
 
 class MachineState(StrEnum):
-    """The state of a machine; only the ledger changes it."""
+    """The state of a machine. Only the state machine changes it."""
 
     BOOTING = "booting"
-    """Was asked of the provider and has not answered yet."""
+    """The provider was asked to create it, and it has not answered yet."""
     FREE = "free"
-    """Answered, is clean, and waits for a holder. A provider may have paused it."""
+    """It answered, is clean and waits for a holder. The provider may have paused it."""
     LEASED = "leased"
-    """Has exactly one holder, from the moment the pool decides so until the lease is released, expires or is revoked."""
+    """It has exactly one holder, from the pool's decision until the lease is released, expires or is revoked."""
     RESETTING = "resetting"
-    """Had a holder and is being made clean; it is free only after the reset was verified."""
+    """Its lease ended and it is being reset. It becomes free only after the reset was verified."""
     QUARANTINED = "quarantined"
-    """Did not boot, did not answer, or was not clean after a reset. Its logs are kept; it is never handed out again."""
+    """It did not boot, did not answer, or was not clean after a reset. Its logs are kept; it is never leased again."""
     STOPPED = "stopped"
-    """Ended on purpose."""
+    """It was stopped on purpose."""
 
 
 FINAL = frozenset({MachineState.QUARANTINED, MachineState.STOPPED})
@@ -45,177 +60,189 @@ LIVE = frozenset(set(MachineState) - FINAL)
 """States of machines that count towards the pool's size and spares."""
 
 _ENDED_KEPT = 10_000
-"""Request ids remembered after their lease ended, so that a late copy of a request is known for what it is. A copy comes
-within seconds, in which a pool ends at most some thousands of leases."""
+"""Request ids that are remembered after their lease ended, to recognize a late copy of a request. A copy arrives within
+seconds, in which a pool ends at most some thousands of leases."""
 _FINAL_KEPT = 50
-"""Quarantined and stopped machines that stay in the table, for people to look at."""
+"""Quarantined and stopped machines that stay in the table for users to see."""
 
 
-class EffectKind(StrEnum):
-    """What the owner of the ledger has to do for a machine."""
+class CommandKind(StrEnum):
+    """What the owner of the state machine has to do with a machine."""
 
     BOOT = "boot"
-    """Create it; then report `booted` or `broke`."""
-    HAND_OUT = "hand out"
-    """Give it to the holder of `lease`; then report `handed_out` or `broke`."""
+    """Create it, then report `machine_booted` or `machine_failed`."""
+    ACTIVATE = "activate"
+    """Give it to the holder of `lease`, then report `lease_activated` or `machine_failed`."""
     RESET = "reset"
-    """Make it clean and verify that; then report `was_reset` or `broke`."""
+    """Reset it and verify that it is clean, then report `machine_reset` or `machine_failed`."""
     DISCARD = "discard"
-    """End it. Nothing has to be reported."""
+    """Stop it. There is nothing to report."""
 
 
-class Trouble(StrEnum):
-    """In which work a machine broke; each kind is forgiven when the same work succeeds once."""
+class FailureKind(StrEnum):
+    """During which operation a machine failed. One success of an operation clears its count of failures."""
 
     BOOT = "did not boot"
     RESET = "could not be reset"
-    HAND_OUT = "could not be handed out"
+    ACTIVATE = "could not be given to its holder"
     HEALTH = "stopped answering"
 
 
 @dataclass(slots=True)
 class LeaseRecord:
-    """One machine for one holder, until a deadline that the holder moves by heartbeats."""
+    """A request for a machine and, once a machine is assigned, the lease."""
 
-    token: int
-    """The fencing token: larger than that of every earlier lease. It also names the lease."""
     request_id: str
-    machine_id: str
     holder: str
     duration: float
-    deadline: float
+    """Seconds after the last heartbeat at which the lease expires."""
     limit: float | None
-    """The moment beyond which heartbeats do not move the deadline."""
-    handed_out: bool = False
+    """Seconds after which the lease ends even if heartbeats arrive."""
+    token: int = 0
+    """The fencing token, larger than that of every earlier lease. It identifies the lease; 0: no machine is assigned yet."""
+    machine_id: str = ""
+    deadline: float = 0.0
+    """When the lease expires unless a heartbeat moves it."""
+    final_deadline: float | None = None
+    """The time beyond which heartbeats do not move the deadline."""
+    active: bool = False
+    """Whether the holder has got the machine."""
     since: float = 0.0
-    """When its holder got the machine."""
+    """When it became active."""
+
+    def move_deadline(self, now: float) -> None:
+        """Set the deadline to `duration` from now, at most to the final one."""
+        self.deadline = now + self.duration
+        if self.final_deadline is not None:
+            self.deadline = min(self.deadline, self.final_deadline)
 
 
 @dataclass(slots=True)
 class MachineRecord:
-    """One machine in the ledger."""
+    """One machine of the pool."""
 
     id: str
     state: MachineState
     since: float
+    """When it entered this state."""
     lease: LeaseRecord | None = None
     uses: int = 0
-    """Leases that it has had."""
+    """Number of leases that have ended on it."""
     reason: str = ""
     """Why it is in a final state."""
     retiring: bool = False
-    """Whether it ends, instead of being reset, when its holder is done."""
+    """Whether it is stopped instead of reset when its lease ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
-    """One thing to do."""
+class Command:
+    """One operation that the owner has to execute."""
 
-    kind: EffectKind
+    kind: CommandKind
     machine_id: str
     lease: LeaseRecord | None = None
     quarantined: bool = False
-    """For DISCARD: whether the machine broke. By the time that it is ended, the table may have forgotten the machine."""
+    """For DISCARD: whether the machine failed. Its record may be gone by the time that the command is executed."""
 
 
-@dataclass(slots=True)
-class _Request:
-    id: str
-    holder: str
-    duration: float
-    limit: float | None
-    """Seconds that it may hold a machine at most."""
+class PoolStateMachine:
+    """Machines, requests and leases of one pool.
 
+    At most `size` machines are leased at a time. `size + spares` are kept alive, so that a spare machine is free while others
+    are being reset.
 
-class Ledger:
-    """The pool's book.
-
-    At most `size` machines are leased at a time. `size + spares` are kept alive, so that with spares a machine is free
-    while others are being reset.
+    Args:
+        size: maximum number of leases at a time.
+        spares: additional machines that are kept ready.
+        clock: returns the time in seconds.
+        max_failures: consecutive failures of one kind after which the pool fails.
+        first_token: the token of the first lease.
 
     Raises:
-        ConfigError: `size` is not at least 1, `spares` is negative or `patience` is not at least 1.
+        ConfigError: `size` or `max_failures` is less than 1, or `spares` is negative.
     """
 
     def __init__(
-        self, size: int, spares: int = 0, *, clock: Clock = monotonic, patience: int = 3, first_token: int = 1
+        self, size: int, spares: int = 0, *, clock: Clock = monotonic, max_failures: int = 3, first_token: int = 1
     ) -> None:
-        for name, number, least in (("size", size, 1), ("spares", spares, 0), ("patience", patience, 1)):
-            integer(number, f"the {name} of a pool", least=least)
-        self.size, self.spares, self.patience = size, spares, patience
+        integer(size, "the size of a pool", least=1)
+        integer(spares, "the spares of a pool", least=0)
+        integer(max_failures, "max_failures of a pool", least=1)
+        self.size, self.spares, self.max_failures = size, spares, max_failures
         self.machines: dict[str, MachineRecord] = {}
         self.leases: dict[int, LeaseRecord] = {}
-        self.effects: deque[Effect] = deque()
+        self.commands: deque[Command] = deque()
+        """Operations to execute, oldest first; the owner removes them."""
         self.rejected: deque[str] = deque()
-        """Ids of requests that were pending when the pool was drained or failed."""
+        """Ids of requests that were pending when the pool was drained or failed; the owner removes them."""
         self.draining = False
         self.failure: str | None = None
-        """Why the pool gave up, or None."""
-        self.hand_overs = 0
-        """Leases whose holders got their machine."""
+        """Why the pool failed, or None."""
+        self.leases_granted = 0
+        """Leases that became active."""
         self._clock = clock
         self._opened = clock()
         self._leased_seconds = 0.0
         self._token = first_token
         self._next_machine = 0
         self._free: OrderedDict[str, None] = OrderedDict()
-        self._pending: OrderedDict[str, _Request] = OrderedDict()
+        self._pending: OrderedDict[str, LeaseRecord] = OrderedDict()
         self._granted: dict[str, LeaseRecord] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._final: deque[str] = deque()
-        self._in_a_row = dict.fromkeys(Trouble, 0)
+        self._failures = dict.fromkeys(FailureKind, 0)
 
     # --- machines ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Ask for all machines; once."""
+        """Request all machines; to be called once."""
         self._opened = self._clock()
-        self._fill()
+        self._boot_missing()
 
-    def booted(self, machine_id: str) -> None:
-        """A machine that was to boot answers."""
-        self._in_a_row[Trouble.BOOT] = 0
-        self._becomes_free(machine_id, MachineState.BOOTING)
+    def machine_booted(self, machine_id: str) -> None:
+        """Report that a booting machine answers and is clean."""
+        self._failures[FailureKind.BOOT] = 0
+        self._make_free(machine_id, MachineState.BOOTING)
 
-    def was_reset(self, machine_id: str) -> None:
-        """A machine that was to be reset is verified to be clean."""
-        self._in_a_row[Trouble.RESET] = 0
-        self._becomes_free(machine_id, MachineState.RESETTING)
+    def machine_reset(self, machine_id: str) -> None:
+        """Report that a machine was reset and verified to be clean."""
+        self._failures[FailureKind.RESET] = 0
+        self._make_free(machine_id, MachineState.RESETTING)
 
-    def handed_out(self, token: int) -> bool:
-        """A machine is with its holder; False if the lease ended meanwhile."""
+    def lease_activated(self, token: int) -> bool:
+        """Report that a holder has got its machine; return False if the lease ended in the meantime."""
         lease = self.leases.get(token)
         if lease is None:
             return False
-        self._in_a_row[Trouble.HAND_OUT] = self._in_a_row[Trouble.HEALTH] = 0
-        lease.handed_out, lease.since = True, self._clock()
-        lease.deadline = self._bounded(lease, lease.since + lease.duration)
-        self.hand_overs += 1
+        self._failures[FailureKind.ACTIVATE] = self._failures[FailureKind.HEALTH] = 0
+        lease.active, lease.since = True, self._clock()
+        lease.move_deadline(lease.since)
+        self.leases_granted += 1
         return True
 
-    def broke(self, machine_id: str, trouble: Trouble, reason: str) -> None:
-        """A machine is of no use any more: it is quarantined and replaced, and its lease, if it has one, is revoked.
+    def machine_failed(self, machine_id: str, kind: FailureKind, reason: str) -> None:
+        """Report that a machine is unusable: quarantine and replace it, and revoke its lease.
 
-        A request whose machine broke before its holder got it is served next. After `patience` troubles of one kind in a
-        row the pool gives up, because replacing machines again and again would not end.
+        If the lease was not active yet, its request returns to the head of the queue. After `max_failures` consecutive
+        failures of one kind the pool fails, because replacing machines would not help.
         """
         machine = self.machines.get(machine_id)
         if machine is None or machine.state in FINAL:
             return
         lease = machine.lease
-        self._end(machine, MachineState.QUARANTINED, f"{trouble}: {reason}")
+        self._end_machine(machine, MachineState.QUARANTINED, f"{kind}: {reason}")
         if lease is not None:
-            self._forget(lease)
-            if not lease.handed_out:
-                self._serve_next(lease)
-        self._in_a_row[trouble] += 1
-        if self._in_a_row[trouble] >= self.patience:
-            self._give_up(f"{counted(self._in_a_row[trouble], 'machine')} in a row {trouble}; the last one: {reason}")
-        self._fill()
-        self._match()
+            self._end_lease(lease)
+            if not lease.active:
+                self._requeue(lease)
+        self._failures[kind] += 1
+        if self._failures[kind] >= self.max_failures:
+            self._fail(f"{counted(self._failures[kind], 'machine')} in a row {kind}; the last one: {reason}")
+        self._boot_missing()
+        self._assign()
 
     def retire(self, machine_id: str) -> None:
-        """Replace a machine by a fresh one: now, or when its holder is done.
+        """Replace a machine by a new one: now, or when its lease ends.
 
         Raises:
             UsageError: there is no such live machine.
@@ -223,28 +250,26 @@ class Ledger:
         machine = self.machines.get(machine_id)
         if machine is None or machine.state in FINAL:
             live = ", ".join(sorted(m.id for m in self.machines.values() if m.state in LIVE)) or "none"
-            raise UsageError(f"there is no live machine {machine_id!r}; there are: {live}")
+            raise UsageError(f"there is no live machine {machine_id!r}; live machines: {live}")
         if machine.state is MachineState.LEASED:
             machine.retiring = True
             return
-        self._end(machine, MachineState.STOPPED, "retired")
-        self._fill()
+        self._end_machine(machine, MachineState.STOPPED, "retired")
+        self._boot_missing()
 
     def drain(self) -> None:
-        """Grant nothing more and boot nothing more; machines stop as they come back."""
+        """Grant no more leases and boot no more machines. Leased machines stop when their leases end."""
         self.draining = True
         self._reject_pending()
-        for machine in list(self.machines.values()):
-            if machine.state in LIVE and machine.state is not MachineState.LEASED:
-                self._end(machine, MachineState.STOPPED, "the pool was drained")
+        self._stop_unleased("the pool was drained")
 
     def reason(self, machine_id: str) -> str:
-        """Return why a machine is in a final state; empty if it is not, or has been forgotten."""
+        """Return why a machine is in a final state; empty if it is not, or if its record was dropped."""
         machine = self.machines.get(machine_id)
         return machine.reason if machine is not None else ""
 
-    def note(self, machine_id: str, text: str) -> None:
-        """Add to the reason of a machine that has ended, if it is still remembered."""
+    def add_reason(self, machine_id: str, text: str) -> None:
+        """Append to the reason of a machine, if it still has a record."""
         if (machine := self.machines.get(machine_id)) is not None:
             machine.reason += text
 
@@ -255,64 +280,70 @@ class Ledger:
 
     @property
     def live(self) -> int:
-        """How many machines are alive."""
+        """Number of machines that are alive."""
         return sum(1 for machine in self.machines.values() if machine.state in LIVE)
 
     @property
+    def usable(self) -> int:
+        """Number of machines that are free or leased."""
+        usable = {MachineState.FREE, MachineState.LEASED}
+        return sum(1 for machine in self.machines.values() if machine.state in usable)
+
+    @property
     def waiting(self) -> int:
-        """How many requests wait for a machine."""
+        """Number of requests that wait for a machine."""
         return len(self._pending)
 
     @property
     def seconds(self) -> float:
-        """Since the machines were asked for."""
+        """Seconds since `open`."""
         return self._clock() - self._opened
 
     @property
     def leased_seconds(self) -> float:
-        """How long machines were with holders, all together."""
+        """Total time for which holders had machines."""
         now = self._clock()
-        return self._leased_seconds + sum(now - lease.since for lease in self.leases.values() if lease.handed_out)
+        return self._leased_seconds + sum(now - lease.since for lease in self.leases.values() if lease.active)
 
     # --- leases -----------------------------------------------------------------------------------------------------
 
-    def ask(self, request_id: str, holder: str, duration: float, limit: float | None = None) -> LeaseRecord | None:
-        """Ask for a machine; return the lease if there is one already, or None: it will come as a HAND_OUT effect.
+    def request(self, request_id: str, holder: str, duration: float, limit: float | None = None) -> LeaseRecord | None:
+        """Request a machine; return the lease if one is assigned, else None: it follows with an ACTIVATE command.
 
-        The same id asked again is the same request: it keeps its place, or gets the same lease.
+        Repeating an id repeats the same request: it keeps its place in the queue, or returns the same lease.
 
         Raises:
-            LeaseLost: this request had a lease which has ended.
-            PoolFailed: the pool gave up.
+            LeaseLost: the lease of this request has ended.
+            PoolFailed: the pool failed.
             PoolStopped: the pool is being drained.
-            ConfigError: `duration` or `limit` is not a number of seconds above 0.
+            ConfigError: `duration` or `limit` is not a positive number of seconds.
         """
         if lease := self._granted.get(request_id):
             return lease
         if request_id in self._ended:
-            raise LeaseLost(f"the lease of request {request_id} has ended; ask again with a new id")
+            raise LeaseLost(f"the lease of request {request_id} has ended; send a request with a new id")
         self._check_open()
         seconds(duration, "the duration of a lease")
         if limit is not None:
             seconds(limit, "the limit of a lease", none=True)
         if request_id not in self._pending:
-            self._pending[request_id] = _Request(request_id, holder, duration, limit)
-            self._match()
+            self._pending[request_id] = LeaseRecord(request_id, holder, duration, limit)
+            self._assign()
         return self._granted.get(request_id)
 
-    def has_lease(self, request_id: str) -> bool:
-        """Return whether a request has got a machine."""
+    def is_granted(self, request_id: str) -> bool:
+        """Return whether a machine is assigned to a request."""
         return request_id in self._granted
 
     def withdraw(self, request_id: str) -> None:
-        """Nobody waits for this request any more; a machine that it has got meanwhile is released."""
+        """Cancel a request. If a machine was assigned in the meantime, its lease is released."""
         if self._pending.pop(request_id, None) is not None:
-            self._remember(request_id)
+            self._remember_ended(request_id)
         elif lease := self._granted.get(request_id):
             self.release(lease.token)
 
     def renew(self, token: int) -> float:
-        """Move the deadline of a lease; return the seconds until then.
+        """Move the deadline of a lease; return the seconds until the deadline.
 
         Raises:
             LeaseLost: the lease was released, has expired or was revoked.
@@ -321,29 +352,30 @@ class Ledger:
         lease = self.leases.get(token)
         if lease is None or now >= lease.deadline:
             raise LeaseLost(
-                f"lease {token} has ended: it was released, its heartbeat was late, or its machine broke. "
-                "What it still sends is refused"
+                f"lease {token} has ended: it was released, its heartbeat was late, or its machine failed. "
+                "The machine rejects further requests of this holder"
             )
-        lease.deadline = self._bounded(lease, now + lease.duration)
+        lease.move_deadline(now)
         return lease.deadline - now
 
     def release(self, token: int) -> bool:
-        """Give a machine back; False if that lease has ended already, which is no error."""
+        """End a lease and reset its machine; return False if the lease has already ended."""
         lease = self.leases.get(token)
         if lease is None:
             return False
         machine = self.machines[lease.machine_id]
-        self._forget(lease)
+        self._end_lease(lease)
         machine.lease = None
         machine.uses += 1
         if self.draining or self.failure or machine.retiring:
-            self._end(machine, MachineState.STOPPED, "retired" if machine.retiring else "the pool ends")
-            self._fill()
-            self._match()
+            reason = "retired" if machine.retiring else "the pool is stopping"
+            self._end_machine(machine, MachineState.STOPPED, reason)
+            self._boot_missing()
+            self._assign()
         else:
-            self._set(machine, MachineState.RESETTING)
-            self._match()  # before the reset: somebody waits for a machine, nobody for the reset
-            self.effects.append(Effect(EffectKind.RESET, machine.id))
+            self._set_state(machine, MachineState.RESETTING)
+            self._assign()  # before the reset: a request may be waiting for a free machine
+            self.commands.append(Command(CommandKind.RESET, machine.id))
         return True
 
     def expire(self) -> list[LeaseRecord]:
@@ -355,85 +387,82 @@ class Ledger:
         return late
 
     @property
-    def alarm(self) -> float | None:
-        """When `expire` has something to do, if nobody renews."""
+    def next_deadline(self) -> float | None:
+        """When `expire` will have something to do unless leases are renewed; None: there are no leases."""
         return min((lease.deadline for lease in self.leases.values()), default=None)
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- transitions ------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self.failure:
             raise PoolFailed(self.failure)
         if self.draining:
-            raise PoolStopped("the pool is being drained and grants no more machines")
+            raise PoolStopped("the pool is being drained and grants no more leases")
 
-    def _bounded(self, lease: LeaseRecord, deadline: float) -> float:
-        return deadline if lease.limit is None else min(deadline, lease.limit)
-
-    def _fill(self) -> None:
+    def _boot_missing(self) -> None:
         if self.draining or self.failure:
             return
         for _ in range(self.size + self.spares - self.live):
             machine = MachineRecord(f"m{self._next_machine}", MachineState.BOOTING, self._clock())
             self._next_machine += 1
             self.machines[machine.id] = machine
-            self.effects.append(Effect(EffectKind.BOOT, machine.id))
+            self.commands.append(Command(CommandKind.BOOT, machine.id))
 
-    def _becomes_free(self, machine_id: str, before: MachineState) -> None:
+    def _make_free(self, machine_id: str, before: MachineState) -> None:
         machine = self.machines.get(machine_id)
         if machine is None or machine.state is not before:
-            return  # it was retired, or the pool drained, while the work was under way
-        self._set(machine, MachineState.FREE)
+            return  # it was retired, or the pool was drained, during the operation
+        self._set_state(machine, MachineState.FREE)
         self._free[machine_id] = None
-        self._match()
+        self._assign()
 
-    def _match(self) -> None:
-        """Give free machines to those who wait, first come first served."""
+    def _assign(self) -> None:
+        """Assign free machines to pending requests, first come first served."""
         while self._pending and self._free and len(self.leases) < self.size and not (self.draining or self.failure):
-            _, request = self._pending.popitem(last=False)
-            machine_id, _ = self._free.popitem(last=False)
+            _, lease = self._pending.popitem(last=False)
+            lease.machine_id, _ = self._free.popitem(last=False)
             now = self._clock()
-            limit = None if request.limit is None else now + max(request.limit, 0.0)
-            lease = LeaseRecord(
-                self._token, request.id, machine_id, request.holder, request.duration, now + request.duration, limit
-            )
-            lease.deadline = self._bounded(lease, lease.deadline)
+            if lease.limit is not None:
+                lease.final_deadline = now + max(lease.limit, 0.0)
+            lease.move_deadline(now)
+            lease.token = self._token
             self._token += 1
-            machine = self.machines[machine_id]
+            machine = self.machines[lease.machine_id]
             machine.lease = lease
-            self._set(machine, MachineState.LEASED)
-            self.leases[lease.token] = self._granted[request.id] = lease
-            self.effects.append(Effect(EffectKind.HAND_OUT, machine_id, lease))
+            self._set_state(machine, MachineState.LEASED)
+            self.leases[lease.token] = self._granted[lease.request_id] = lease
+            self.commands.append(Command(CommandKind.ACTIVATE, machine.id, lease))
 
-    def _serve_next(self, lease: LeaseRecord) -> None:
-        """Put the request of a lease that its holder never got back to the head of the queue."""
-        limit = None if lease.limit is None else lease.limit - self._clock()
+    def _requeue(self, lease: LeaseRecord) -> None:
+        """Put the request of a lease that never became active at the head of the queue, with a new record."""
+        limit = None if lease.final_deadline is None else lease.final_deadline - self._clock()
         self._ended.pop(lease.request_id, None)
-        self._pending[lease.request_id] = _Request(lease.request_id, lease.holder, lease.duration, limit)
+        self._pending[lease.request_id] = LeaseRecord(lease.request_id, lease.holder, lease.duration, limit)
         self._pending.move_to_end(lease.request_id, last=False)
         if self.draining or self.failure:
             self._reject_pending()
 
-    def _set(self, machine: MachineRecord, state: MachineState) -> None:
+    def _set_state(self, machine: MachineRecord, state: MachineState) -> None:
         machine.state, machine.since = state, self._clock()
 
-    def _end(self, machine: MachineRecord, state: MachineState, reason: str) -> None:
+    def _end_machine(self, machine: MachineRecord, state: MachineState, reason: str) -> None:
         self._free.pop(machine.id, None)
         machine.lease, machine.reason = None, reason
-        self._set(machine, state)
-        self.effects.append(Effect(EffectKind.DISCARD, machine.id, quarantined=state is MachineState.QUARANTINED))
+        self._set_state(machine, state)
+        quarantined = state is MachineState.QUARANTINED
+        self.commands.append(Command(CommandKind.DISCARD, machine.id, quarantined=quarantined))
         self._final.append(machine.id)
         if len(self._final) > _FINAL_KEPT:
             del self.machines[self._final.popleft()]
 
-    def _forget(self, lease: LeaseRecord) -> None:
+    def _end_lease(self, lease: LeaseRecord) -> None:
         del self.leases[lease.token]
-        if lease.handed_out:
+        if lease.active:
             self._leased_seconds += self._clock() - lease.since
         del self._granted[lease.request_id]
-        self._remember(lease.request_id)
+        self._remember_ended(lease.request_id)
 
-    def _remember(self, request_id: str) -> None:
+    def _remember_ended(self, request_id: str) -> None:
         self._ended[request_id] = None
         if len(self._ended) > _ENDED_KEPT:
             self._ended.popitem(last=False)
@@ -442,9 +471,12 @@ class Ledger:
         self.rejected.extend(self._pending)
         self._pending.clear()
 
-    def _give_up(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         self.failure = reason
         self._reject_pending()
+        self._stop_unleased("the pool failed")
+
+    def _stop_unleased(self, reason: str) -> None:
         for machine in list(self.machines.values()):
             if machine.state in LIVE and machine.state is not MachineState.LEASED:
-                self._end(machine, MachineState.STOPPED, "the pool gave up")
+                self._end_machine(machine, MachineState.STOPPED, reason)

@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from paragent.errors import MachineFailed
-from paragent.machines import guest_client as guest_http
-from paragent.machines.guest_client import ANSWER_BYTES, FILE_BYTES, Reply, as_form, as_json, as_upload, ask_async
+from paragent.machines.guest_client import (
+    FILE_BYTES,
+    REPLY_BYTES,
+    GuestReply,
+    GuestRequest,
+    form_body,
+    json_body,
+    upload_body,
+)
 from paragent.osworld.context import GuestRefused
 
 if TYPE_CHECKING:
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Playwright
 
     from paragent.machines import Machine
-    from paragent.machines.guest_client import Body
+    from paragent.machines.guest_client import RequestBody
 
 __all__ = ["CALL_SECONDS", "COMMAND_SECONDS", "Controller", "Executed", "browser_address", "driver", "limited"]
 
@@ -116,30 +123,30 @@ class Controller:
 
     async def screen_size(self) -> tuple[int, int]:
         """Return width and height of the screen."""
-        return _size(await self._read_json("POST", "/screen_size", as_json({})))
+        return _size(await self._read_json("POST", "/screen_size", json_body({})))
 
     async def window_size(self, app_class_name: str) -> tuple[int, int]:
         """Return width and height of an application's window."""
-        return _size(await self._read_json("POST", "/window_size", as_form({"app_class_name": app_class_name})))
+        return _size(await self._read_json("POST", "/window_size", form_body({"app_class_name": app_class_name})))
 
     async def desktop_path(self) -> str:
         """Return the path of the user's desktop folder."""
-        return str(_field(await self._read_json("POST", "/desktop_path", as_json({})), "desktop_path"))
+        return str(_field(await self._read_json("POST", "/desktop_path", json_body({})), "desktop_path"))
 
     async def wallpaper(self) -> bytes:
         """Return the picture behind the desktop."""
-        return await self._read("POST", "/wallpaper", as_json({}), limit=_LOOK_SECONDS)
+        return await self._read("POST", "/wallpaper", json_body({}), limit=_LOOK_SECONDS)
 
     async def list_directory(self, path: str) -> Mapping[str, Any]:
         """Return the tree below a folder: `type`, `name`, `children`."""
-        reply = await self._read_json("POST", "/list_directory", as_json({"path": path}), limit=_LOOK_SECONDS)
+        reply = await self._read_json("POST", "/list_directory", json_body({"path": path}), limit=_LOOK_SECONDS)
         tree: Mapping[str, Any] = _field(reply, "directory_tree")
         return tree
 
     async def file(self, path: str) -> bytes | None:
         """Return the contents of a file; None if there is none that the guest can read, as for a folder."""
         reply = await self._send(
-            "POST", "/file", as_form({"file_path": path}), limit=_FILE_SECONDS, again=True, size=FILE_BYTES
+            "POST", "/file", form_body({"file_path": path}), limit=_FILE_SECONDS, again=True, size=FILE_BYTES
         )
         return None if reply.status in _REFUSALS else checked(reply, f"file {path}").body
 
@@ -168,7 +175,7 @@ class Controller:
 
     async def run_python(self, code: str) -> Executed:
         """Run Python code in the guest, which allows it 30 s."""
-        reply = await self._send("POST", "/run_python", as_json({"code": code}), limit=COMMAND_SECONDS)
+        reply = await self._send("POST", "/run_python", json_body({"code": code}), limit=COMMAND_SECONDS)
         return _executed(reply, "run_python", code_field="return_code")
 
     async def run_bash_script(
@@ -176,7 +183,7 @@ class Controller:
     ) -> Executed:
         """Run a script of bash."""
         fields = {"script": script, "timeout": timeout, "working_dir": working_dir}
-        reply = await self._send("POST", "/run_bash_script", as_json(fields), limit=timeout + _TRAVEL)
+        reply = await self._send("POST", "/run_bash_script", json_body(fields), limit=timeout + _TRAVEL)
         return _executed(reply, "run_bash_script")
 
     async def launch(self, command: str | list[str], *, shell: bool = False) -> None:
@@ -206,7 +213,7 @@ class Controller:
 
     async def upload(self, path: str, data: bytes) -> None:
         """Write a file; folders on the way are made."""
-        body = as_upload(path, data)
+        body = upload_body(path, data)
         reply = await self._send("POST", "/setup/upload", body, limit=_FILE_SECONDS, again=True)
         checked(reply, f"upload {path}")
 
@@ -216,35 +223,39 @@ class Controller:
 
     async def end_recording(self) -> bytes:
         """End the video and return it as MP4."""
-        reply = await self._send("POST", "/end_recording", as_json({}), limit=_RECORDING_SECONDS, size=FILE_BYTES)
+        reply = await self._send("POST", "/end_recording", json_body({}), limit=_RECORDING_SECONDS, size=FILE_BYTES)
         return checked(reply, "end_recording").body
 
     # --- how ------------------------------------------------------------------------------------------------------------
 
-    async def _read(self, method: str, path: str, body: Body | None = None, *, limit: float = _TRAVEL) -> bytes:
+    async def _read(self, method: str, path: str, body: RequestBody | None = None, *, limit: float = _TRAVEL) -> bytes:
         return checked(await self._send(method, path, body, limit=limit, again=True), path).body
 
-    async def _read_json(self, method: str, path: str, body: Body | None = None, *, limit: float = _TRAVEL) -> Any:
+    async def _read_json(
+        self, method: str, path: str, body: RequestBody | None = None, *, limit: float = _TRAVEL
+    ) -> Any:
         return checked(await self._send(method, path, body, limit=limit, again=True), path).json()
 
     async def _do(self, path: str, fields: dict[str, Any], *, limit: float = 60.0, again: bool = False) -> None:
-        checked(await self._send("POST", path, as_json(fields), limit=limit, again=again), path)
+        checked(await self._send("POST", path, json_body(fields), limit=limit, again=again), path)
 
     async def _execute(self, path: str, fields: dict[str, Any], timeout: float) -> Executed:
         limit = max(timeout, _GUEST_SECONDS) + _TRAVEL
-        return _executed(await self._send("POST", path, as_json(fields), limit=limit), f"execute {fields['command']!r}")
+        return _executed(
+            await self._send("POST", path, json_body(fields), limit=limit), f"execute {fields['command']!r}"
+        )
 
     async def _send(
         self,
         method: str,
         path: str,
-        body: Body | None = None,
+        body: RequestBody | None = None,
         *,
         limit: float,
         again: bool = False,
         address: str = "",
-        size: int = ANSWER_BYTES,
-    ) -> Reply:
+        size: int = REPLY_BYTES,
+    ) -> GuestReply:
         machine = self._machine
         host, _, port = (address or machine.address).rpartition(":")
         clock = asyncio.get_running_loop().time
@@ -253,9 +264,8 @@ class Controller:
         while True:
             left = deadline - clock()
             try:
-                return await ask_async(
-                    host, int(port), method, path, body, token=machine.token, timeout=left, limit=size
-                )
+                request = GuestRequest(host, int(port), method, path, body, machine.token, left, size)
+                return await request.send_async()
             except MachineFailed as error:
                 # A refused connection carried nothing; after any other failure the guest may have acted.
                 unsent = isinstance(error.__cause__, ConnectionRefusedError)
@@ -265,7 +275,7 @@ class Controller:
             await asyncio.sleep(pause)
 
 
-def checked(reply: Reply, what: str) -> Reply:
+def checked(reply: GuestReply, what: str) -> GuestReply:
     """Return the reply if it is a success.
 
     Raises:
@@ -275,7 +285,7 @@ def checked(reply: Reply, what: str) -> Reply:
     """
     if reply.status in _REFUSALS:
         raise GuestRefused(f"{what}: the guest refused: {reply.body[:500].decode(errors='replace')}")
-    return guest_http.checked(reply, what)
+    return reply.check(what)
 
 
 async def browser_address(devtools: str) -> str:
@@ -287,7 +297,7 @@ async def browser_address(devtools: str) -> str:
         MachineFailed: there is no browser, or the answer is not that of one.
     """
     host, _, port = devtools.rpartition(":")
-    reply = await ask_async(host, int(port), "GET", "/json/version", timeout=_TRAVEL)
+    reply = await GuestRequest(host, int(port), "GET", "/json/version", timeout=_TRAVEL).send_async()
     told = str(_field(checked(reply, "/json/version").json(), "webSocketDebuggerUrl"))
     path = urlsplit(told).path if told.startswith(("ws://", "wss://")) else ""
     if not _BROWSER_PATH.fullmatch(path):
@@ -319,7 +329,7 @@ def _pixels(value: Any) -> int:
     return int(value)
 
 
-def _executed(reply: Reply, what: str, *, code_field: str = "returncode") -> Executed:
+def _executed(reply: GuestReply, what: str, *, code_field: str = "returncode") -> Executed:
     """Read the answer to a command; a guest that could not run it says so with status 500, or 400 for a bad one."""
     try:
         if reply.status in {400, 500}:

@@ -150,7 +150,7 @@ class SessionPool:
             return {}
         before = self._before
         return {
-            "hand_overs": status.hand_overs - (before.hand_overs if before else 0),
+            "leases_granted": status.leases_granted - (before.leases_granted if before else 0),
             "leased_seconds": status.leased_seconds - (before.leased_seconds if before else 0.0),
             "machine_seconds": status.size * (status.seconds - (before.seconds if before else 0.0)),
         }

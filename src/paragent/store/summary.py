@@ -22,7 +22,7 @@ PRICES = "prices"
 """The journal's note, in JSON, of `input` and `output`, for a million tokens, of the `model` and, if there is one, of a `judge`
 that is another model; without it the cost is unknown."""
 MACHINES = "machines"
-"""The journal's note, in JSON, of what came of the machines of all sessions: `hand_overs`, `leased_seconds`,
+"""The journal's note, in JSON, of what came of the machines of all sessions: `leases_granted`, `leased_seconds`,
 `machine_seconds`."""
 _SOLVED = 1.0 - 1e-9
 """A task counts as solved, for pass@k, with the full score."""
@@ -73,7 +73,7 @@ class Summary:
     means: dict[str, float] = field(default_factory=dict)
     """By metric, over the results for which it has a value."""
     machines: dict[str, float] | None = None
-    """`hand_overs`, `leased_seconds`, `machine_seconds` and `utilisation`; None: no machines were used."""
+    """`leases_granted`, `leased_seconds`, `machine_seconds` and `utilisation`; None: no machines were used."""
 
     out_of_turns: bool = False
     """Every result came from a rollout that used up its turns, and none has a score above 0."""

@@ -1,4 +1,4 @@
-"""The contract of providers as a suite: subclass it in a test file, say which provider, and run pytest.
+"""The contract of providers as a test suite: subclass it in a test file, set the provider, and run pytest.
 
 ::
 
@@ -10,162 +10,160 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 from paragent.errors import MachineFailed
-from paragent.machines.cleanup import Run
-from paragent.machines.guest_client import as_json, ask_async
-from paragent.machines.machine import adopt, verify_clean
+from paragent.machines.cleanup import Owner
+from paragent.machines.guest_client import json_body
+from paragent.machines.machine import assign_to_holder, verify_clean
 from paragent.machines.providers import MachineSettings, Provider, open_provider
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from paragent.machines.providers import Instance
+    from paragent.machines.machine import Machine
 
 __all__ = ["ProviderContract"]
 
 _SECONDS = 100.0
-"""For one test; a desktop under emulation boots within half of it."""
+"""For one test; a desktop under emulation boots in half of that time."""
 
 
 class ProviderContract:
-    """What every provider promises. Guests must have our agent."""
+    """What every provider guarantees. The machines must run our agent."""
 
     provider: ClassVar[str | type[Provider]]
     settings: ClassVar[MachineSettings] = MachineSettings()
     pool: ClassVar[str] = "contract"
 
-    def drive(self, story: Callable[[Provider], Awaitable[None]]) -> None:
-        """Run a story with a provider of its own; nothing of it may be left afterwards."""
+    def run_with_provider(self, test: Callable[[Provider], Awaitable[None]]) -> None:
+        """Run a test with its own provider and check that no machine is left."""
 
-        async def whole() -> None:
-            run = Run(self.pool)
+        async def run() -> None:
+            owner = Owner(self.pool)
             try:
-                provider = open_provider(self.provider, self.settings, run)
+                provider = open_provider(self.provider, self.settings, owner)
                 try:
                     await provider.prepare()
-                    await story(provider)
-                    for left in await provider.list_own([run.id]):
+                    await test(provider)
+                    for left in await provider.list_owned([owner.id]):
                         await provider.stop(left)
-                    assert await provider.list_own([run.id]) == []
+                    assert await provider.list_owned([owner.id]) == []
                 finally:
-                    for left in await provider.list_own([run.id]):
+                    for left in await provider.list_owned([owner.id]):
                         await provider.stop(left)
                     await provider.close()
             finally:
-                run.close()
+                owner.close()
 
-        asyncio.run(asyncio.wait_for(whole(), _SECONDS))
+        asyncio.run(asyncio.wait_for(run(), _SECONDS))
 
-    def test_a_machine_is_made_answers_and_ends(self) -> None:
-        async def story(provider: Provider) -> None:
-            instance = await _ready(provider)
-            assert await provider.alive(instance)
-            assert "hello" in (await _execute(instance, ["echo", "hello"]))["output"]
-            assert await provider.list_own([provider.run.id]) == [instance.id]
-            await provider.stop(instance.id)
-            assert await provider.list_own([provider.run.id]) == []
-            assert not await provider.alive(instance)
+    def test_a_machine_is_created_answers_and_is_stopped(self) -> None:
+        async def test(provider: Provider) -> None:
+            machine = await _create(provider)
+            assert await provider.alive(machine)
+            assert "hello" in await _output(machine, ["echo", "hello"])
+            assert await provider.list_owned([provider.owner.id]) == [machine.id]
+            await provider.stop(machine.id)
+            assert await provider.list_owned([provider.owner.id]) == []
+            assert not await provider.alive(machine)
 
-        self.drive(story)
+        self.run_with_provider(test)
 
-    def test_ending_what_is_gone_is_no_error(self) -> None:
-        async def story(provider: Provider) -> None:
-            instance = await _ready(provider)
-            await provider.stop(instance.id)
-            await provider.stop(instance.id)
+    def test_stopping_twice_is_not_an_error(self) -> None:
+        async def test(provider: Provider) -> None:
+            machine = await _create(provider)
+            await provider.stop(machine.id)
+            await provider.stop(machine.id)
 
-        self.drive(story)
+        self.run_with_provider(test)
 
-    def test_a_reset_takes_everything_away(self) -> None:
-        async def story(provider: Provider) -> None:
-            instance = await _ready(provider)
-            machine = await adopt("m0", instance)
-            await asyncio.to_thread(machine.put_file, "left-behind", b"secret")
+    def test_a_reset_removes_everything(self) -> None:
+        async def test(provider: Provider) -> None:
+            machine = await _create(provider)
+            leased = await assign_to_holder(machine, "m0")
+            await asyncio.to_thread(leased.put_file, "left-behind", b"secret")
             try:
-                await verify_clean(instance)
+                await verify_clean(machine)
             except MachineFailed:
                 pass
             else:
-                raise AssertionError("a machine with a holder's marker counts as clean")
-            fresh = await provider.reset(instance)
+                raise AssertionError("a machine with the marker of a holder counts as clean")
+            fresh = await provider.reset(machine)
             await provider.wait_until_ready(fresh)
             await verify_clean(fresh)
-            assert "left-behind" not in (await _execute(fresh, ["ls", "-a"]))["output"]
-            assert len(await provider.list_own([provider.run.id])) == 1
+            assert "left-behind" not in await _output(fresh, ["ls", "-a"])
+            assert len(await provider.list_owned([provider.owner.id])) == 1
 
-        self.drive(story)
+        self.run_with_provider(test)
 
-    def test_a_machine_that_rests_wakes_up(self) -> None:
-        async def story(provider: Provider) -> None:
-            instance = await _ready(provider)
-            await provider.rest(instance)
-            await provider.wake(instance)
-            assert "awake" in (await _execute(instance, ["echo", "awake"]))["output"]
+    def test_a_paused_machine_can_be_resumed(self) -> None:
+        async def test(provider: Provider) -> None:
+            machine = await _create(provider)
+            await provider.pause(machine)
+            await provider.resume(machine)
+            assert "awake" in await _output(machine, ["echo", "awake"])
 
-        self.drive(story)
+        self.run_with_provider(test)
 
-    def test_a_former_holder_is_refused(self) -> None:
-        async def story(provider: Provider) -> None:
-            instance = await _ready(provider)
-            first = await adopt("m0", instance)
-            fresh = await provider.reset(instance)
+    def test_an_earlier_holder_is_rejected(self) -> None:
+        async def test(provider: Provider) -> None:
+            machine = await _create(provider)
+            first = await assign_to_holder(machine, "m0")
+            fresh = await provider.reset(machine)
             await provider.wait_until_ready(fresh)
-            second = await adopt("m0", fresh)
-            path, token = "/platform", first.token
-            reply = await ask_async(fresh.host, fresh.port, "GET", path, token=token, timeout=30)
-            assert reply.status == 409
+            second = await assign_to_holder(fresh, "m0")
+            stale = replace(fresh, token=first.token)
+            assert (await asyncio.to_thread(stale.request, "GET", "/platform", timeout=30)).status == 409
             assert await asyncio.to_thread(second.platform)
 
-        self.drive(story)
+        self.run_with_provider(test)
 
     def test_only_the_holder_is_served(self) -> None:
-        async def story(provider: Provider) -> None:
-            instance = await _ready(provider)
-            machine = await adopt("m0", instance)
-            command = as_json({"command": ["true"], "shell": False})
-            taken = as_json({"token": "x" * 40, "time": None, "entropy": ""})
-            guesses = (None, "", "0", "x" * 40, f"{machine.token}0", (machine.token or "")[:-1])
+        async def test(provider: Provider) -> None:
+            machine = await _create(provider)
+            leased = await assign_to_holder(machine, "m0")
+            command = json_body({"command": ["true"], "shell": False})
+            takeover = json_body({"token": "x" * 40, "time": None, "entropy": ""})
+            guesses = (None, "", "0", "x" * 40, f"{leased.token}0", (leased.token or "")[:-1])
             for token in guesses:
-                for path, body in (("/execute", command), ("/paragent/adopt", taken)):
-                    reply = await ask_async(instance.host, instance.port, "POST", path, body, token=token, timeout=30)
+                other = replace(machine, token=token)
+                for path, body in (("/execute", command), ("/paragent/adopt", takeover)):
+                    reply = await asyncio.to_thread(other.request, "POST", path, body, timeout=30)
                     assert reply.status in {401, 403, 409}, (path, token, reply)
-            assert (await asyncio.to_thread(machine.request, "POST", "/paragent/adopt", taken)).status == 403
-            assert (await asyncio.to_thread(machine.execute, ["true"])).ok
+            assert (await asyncio.to_thread(leased.request, "POST", "/paragent/adopt", takeover)).status == 403
+            assert (await asyncio.to_thread(leased.execute, ["true"])).ok
 
-        self.drive(story)
+        self.run_with_provider(test)
 
-    def test_machines_are_strangers_to_each_other(self) -> None:
-        async def story(provider: Provider) -> None:
-            first, second = await asyncio.gather(_ready(provider, "m0"), _ready(provider, "m1"))
+    def test_machines_are_isolated_from_each_other(self) -> None:
+        async def test(provider: Provider) -> None:
+            first, second = await asyncio.gather(_create(provider, "m0"), _create(provider, "m1"))
             assert first.id != second.id
             assert (first.host, first.port) != (second.host, second.port)
-            machine = await adopt("m0", first)
-            await asyncio.to_thread(machine.put_file, "mine", b"x")
-            assert "mine" not in (await _execute(second, ["ls"]))["output"]
+            leased = await assign_to_holder(first, "m0")
+            await asyncio.to_thread(leased.put_file, "mine", b"x")
+            assert "mine" not in await _output(second, ["ls"])
             await provider.stop(first.id)
-            assert "still" in (await _execute(second, ["echo", "still"]))["output"]
+            assert "still" in await _output(second, ["echo", "still"])
 
-        self.drive(story)
+        self.run_with_provider(test)
 
-    def test_what_belongs_to_others_is_not_listed(self) -> None:
-        async def story(provider: Provider) -> None:
-            await _ready(provider)
-            assert await provider.list_own(["somebody-else"]) == []
+    def test_machines_of_other_owners_are_not_listed(self) -> None:
+        async def test(provider: Provider) -> None:
+            await _create(provider)
+            assert await provider.list_owned(["another-owner"]) == []
 
-        self.drive(story)
-
-
-async def _ready(provider: Provider, machine_id: str = "m0") -> Instance:
-    instance = await provider.create(machine_id)
-    await provider.wait_until_ready(instance)
-    return instance
+        self.run_with_provider(test)
 
 
-async def _execute(instance: Instance, command: list[str]) -> dict[str, Any]:
-    body = as_json({"command": command, "shell": False})
-    token = instance.secret or None
-    reply = await ask_async(instance.host, instance.port, "POST", "/execute", body, token=token, timeout=30)
-    answer: dict[str, Any] = reply.json()
-    return answer
+async def _create(provider: Provider, machine_id: str = "m0") -> Machine:
+    machine = await provider.create(machine_id)
+    await provider.wait_until_ready(machine)
+    return machine
+
+
+async def _output(machine: Machine, command: list[str]) -> str:
+    """Return the output of a command that the pool, not a holder, runs."""
+    return (await asyncio.to_thread(machine.execute, command, timeout=30)).output

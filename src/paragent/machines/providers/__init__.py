@@ -1,4 +1,4 @@
-"""Where machines come from: one contract, one file or folder per implementation."""
+"""Providers create machines: one contract, one file or folder per implementation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.errors import ConfigError
-from paragent.machines.providers.base import Instance, MachineSettings, Provider
+from paragent.machines.providers.base import MachineSettings, Provider
 
 if TYPE_CHECKING:
-    from paragent.machines.cleanup import Run
+    from paragent.machines.cleanup import Owner
 
-__all__ = ["PROVIDERS", "Instance", "MachineSettings", "Provider", "open_provider", "provider_class"]
+__all__ = ["PROVIDERS", "MachineSettings", "Provider", "open_provider", "provider_class"]
 
 PROVIDERS = Registry(
     kind="provider",
@@ -28,12 +28,12 @@ PROVIDERS = Registry(
 
 
 def provider_class(provider: str | type[Provider]) -> type[Provider]:
-    """Return the provider of that name, path (`package.module:Class`) or class.
+    """Return the provider class with this name or path (`package.module:Class`).
 
     Raises:
         UnknownName: no provider has this name.
         MissingExtra: its optional packages are not installed.
-        ConfigError: it is no provider.
+        ConfigError: it is not a subclass of `Provider`.
     """
     chosen: Any = provider
     if isinstance(chosen, str):
@@ -43,6 +43,6 @@ def provider_class(provider: str | type[Provider]) -> type[Provider]:
     return chosen
 
 
-def open_provider(provider: str | type[Provider], settings: MachineSettings, run: Run) -> Provider:
-    """Return a new provider; the caller owns it and closes it. Raises as `provider_class`."""
-    return provider_class(provider)(settings, run)
+def open_provider(provider: str | type[Provider], settings: MachineSettings, owner: Owner) -> Provider:
+    """Return a new provider, which the caller closes; raises as `provider_class`."""
+    return provider_class(provider)(settings, owner)

@@ -1,40 +1,43 @@
-"""The contract of providers: create, wait until ready, reset, stop, list own."""
+"""The contract of providers, and classes for providers whose machines are processes or programs of this host."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import subprocess
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paragent._internal.clock import monotonic
-from paragent._internal.processes import bound_to_parent
+from paragent._internal.processes import bound_to_parent, describe_exit, plain_environment
 from paragent._internal.validation import integer, seconds
 from paragent.errors import ConfigError, MachineFailed
-from paragent.machines.cleanup import find_program
-from paragent.machines.guest_client import ask_async
+from paragent.machines.cleanup import find_program, kill_owned, owned_processes
+from paragent.machines.guest_client import GuestRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
 
-    from paragent.machines.cleanup import Run
+    from paragent.machines.cleanup import Owner
+    from paragent.machines.machine import Machine
 
-__all__ = ["GUEST_PORT", "Instance", "MachineSettings", "Provider", "Tool", "uncancelled"]
+__all__ = ["AGENT_PORT", "CommandLineTool", "LocalProcesses", "MachineSettings", "Provider", "complete_or_undo"]
 
 
-GUEST_PORT = 5000
-"""Where OSWorld's guest server and ours listen inside a machine."""
-_TRY_SECONDS = 0.3
-"""For one try to reach a guest that boots: QEMU's network accepts a connection before the guest listens, and then nobody
-ever answers on it."""
-_TRY_PAUSE = 0.05
+AGENT_PORT = 5000
+"""The port of OSWorld's server and of our agent inside a machine."""
+_ATTEMPT_SECONDS = 0.3
+"""For one attempt to reach a machine that boots: QEMU's network accepts a connection before the agent listens, and such a
+connection never gets an answer."""
+_ATTEMPT_PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSettings:
-    """What a machine is like. Every provider reads what it can act on and refuses `options` that it does not know.
+    """The settings of machines. Each provider uses those that it supports and rejects unknown `options`.
 
     Raises:
         ConfigError: a number is out of range.
@@ -43,27 +46,27 @@ class MachineSettings:
     path_to_vm: str | None = None
     """The image: a disk (`.qcow2`, `.vmx`, `.vbox`), the name of a built image, a container image or an AMI."""
     snapshot_name: str | None = None
-    """The snapshot that a reset goes back to."""
+    """The snapshot that a reset restores."""
     headless: bool = True
-    """Whether machines have no display that a person can look at."""
+    """Whether machines have no display for people."""
     memory_mib: int | None = None
-    """Memory of a machine; None: what the provider or the image thinks best."""
+    """Memory of a machine; None: the default of the provider or the image."""
     cores: int | None = None
     desktop: bool = False
-    """Whether whoever leases a machine needs a desktop: decides what `qemu` and `process` offer where nothing else does."""
+    """Whether the holder needs a desktop; `qemu` and `process` use it as the default of their options."""
     internet: bool = False
-    """Whether whoever leases a machine needs the Internet in it: decides what `qemu` gives where its option does not."""
+    """Whether the holder needs the Internet in the machine; `qemu` uses it as the default of its option."""
     screen: tuple[int, int] = (1920, 1080)
     forwards: tuple[int, ...] = ()
-    """Ports of the guest, besides the agent's, that are to be reached."""
+    """Ports of the machine that must be reachable, besides the agent's."""
     host: str = "127.0.0.1"
-    """The address of this host at which machines that run here are reached. Workers on other hosts need one that they can
-    reach. Requests are not encrypted, so only in a network that is trusted."""
+    """The address of this host at which machines that run here are reached. Workers on other hosts need an address that they
+    can reach. Requests are not encrypted: use it only in a trusted network."""
     region: str | None = None
     boot_seconds: float = 300.0
     """How long a machine may take until it answers."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What only one provider knows; docs/machines.md lists them."""
+    """Options of single providers; docs/machines.md lists them."""
 
     def __post_init__(self) -> None:
         for name in ("memory_mib", "cores"):
@@ -73,182 +76,177 @@ class MachineSettings:
         if any(not 0 < port < 65536 for port in self.forwards):
             raise ConfigError(f"forwards must be ports, not {self.forwards!r}")
 
-    def only(self, provider: str, *known: str) -> None:
-        """Check that `options` has nothing that a provider does not know.
+    def check_options(self, provider: str, *known: str) -> None:
+        """Check that `options` contains only known names.
 
         Raises:
-            ConfigError: it has.
+            ConfigError: an option is unknown.
         """
         if unknown := sorted(set(self.options) - set(known)):
-            raise ConfigError(f"{provider} has no option {unknown[0]!r}; it has: {', '.join(known) or 'none'}")
+            raise ConfigError(f"{provider} has no option {unknown[0]!r}; options: {', '.join(known) or 'none'}")
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """A machine as its provider knows it."""
+class Provider(ABC):
+    """Creates machines. All methods run on the pool's event loop, must not block it, and end in bounded time.
 
-    id: str
-    """What `stop` and `reset` are told; it may be another one after a reset."""
-    host: str
-    port: int
-    """Where the guest agent answers."""
-    ports: Mapping[int, int] = field(default_factory=dict)
-    details: Mapping[str, str] = field(default_factory=dict)
-    secret: str = field(default="", repr=False)
-    """What the guest was given when it was made, so that it knows its pool; empty: it was given nothing."""
+    A provider labels everything that it creates with `owner.id`, in a way that survives this process.
+    """
+
+    default_spares: ClassVar[int] = 0
+    """Spares of a pool that does not set them: more than 0 only if a spare costs next to nothing."""
+    health_check_seconds: ClassVar[float] = 1.0
+    """Time between calls of `alive` for each machine. A dead machine that is assigned in the meantime costs its next holder
+    one more assignment."""
+    listing_delay_seconds: ClassVar[float] = 0.0
+    """How long after the death of a pool `list_owned` may miss machines that the pool had just requested."""
+
+    def __init__(self, settings: MachineSettings, owner: Owner) -> None:
+        self.settings, self.owner = settings, owner
+
+    async def prepare(self) -> None:  # noqa: B027 - optional
+        """Prepare what all machines share; called once, before any other method.
+
+        Raises:
+            UsageError: the settings cannot work on this host.
+            MachineFailed: the image cannot be used.
+        """
+
+    @abstractmethod
+    async def create(self, machine_id: str) -> Machine:
+        """Start a machine and return as soon as its address is known.
+
+        If it is cancelled, nothing of the machine may be left: use `complete_or_undo` for requests that go on in a thread.
+
+        Args:
+            machine_id: the pool's id. The returned machine has an id of the provider, for `stop` and `list_owned`, and the
+                machine's secret as its token, if it has one.
+
+        Raises:
+            MachineFailed: the machine cannot be started; nothing of it is left.
+        """
+
+    async def wait_until_ready(self, machine: Machine) -> None:
+        """Return when the agent inside the machine answers.
+
+        Raises:
+            MachineFailed: it did not answer within `boot_seconds`, or the machine has ended.
+        """
+        deadline = monotonic() + self.settings.boot_seconds
+        request = GuestRequest(
+            machine.host, machine.port, "GET", "/platform", token=machine.token, timeout=_ATTEMPT_SECONDS
+        )
+        while True:
+            try:
+                await request.send_async()
+            except MachineFailed as error:
+                if not await self.alive(machine):
+                    raise MachineFailed(f"{machine.id} ended before it answered") from error
+                if monotonic() > deadline:
+                    limit = self.settings.boot_seconds
+                    raise MachineFailed(f"{machine.id} did not answer within {limit:.0f} s") from error
+                await asyncio.sleep(_ATTEMPT_PAUSE)
+            else:
+                return
+
+    @abstractmethod
+    async def reset(self, machine: Machine) -> Machine:
+        """Reset a machine and return it with its current address and id; its earlier holder can no longer reach it.
+
+        Raises:
+            MachineFailed: the reset failed; the caller stops the machine.
+        """
+
+    async def pause(self, machine: Machine) -> None:  # noqa: B027 - optional
+        """Pause a machine that is not in use, if the provider can."""
+
+    async def resume(self, machine: Machine) -> None:  # noqa: B027 - optional
+        """Resume a paused machine.
+
+        Raises:
+            MachineFailed: the machine has ended.
+        """
+
+    def set_holder_token(self, machine: Machine, token: str) -> None:  # noqa: B027 - optional
+        """Tell the token of the new holder to what the provider itself serves for this machine, such as screenshots."""
+
+    @abstractmethod
+    async def stop(self, machine_id: str) -> None:
+        """Stop a machine and remove all that belongs to it; it is not an error if the machine is gone.
+
+        Args:
+            machine_id: the provider's id of the machine.
+
+        Raises:
+            MachineFailed: the machine still exists.
+        """
+
+    @abstractmethod
+    async def list_owned(self, owners: Collection[str]) -> list[str]:
+        """Return the provider's ids of all existing machines that belong to these owners.
+
+        Raises:
+            MachineFailed: the machines cannot be listed now.
+        """
+
+    async def alive(self, machine: Machine) -> bool:  # noqa: ARG002 - optional
+        """Return whether the machine is running, as far as a cheap check can tell."""
+        return True
+
+    def logs(self, machine_id: str) -> list[Path]:  # noqa: ARG002 - optional
+        """Return log files of a machine; `machine_id` is the provider's id."""
+        return []
+
+    async def close(self) -> None:  # noqa: B027 - optional
+        """Release what `prepare` acquired."""
 
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
-async def uncancelled(
-    work: Coroutine[Any, Any, _Made], undo: Callable[[_Made], Coroutine[Any, Any, None]] | None = None
-) -> _Made:
-    """Wait for work that nothing can interrupt, such as a request in a thread, and return its result.
+async def complete_or_undo(
+    work: Coroutine[Any, Any, _Result], undo: Callable[[_Result], Coroutine[Any, Any, None]] | None = None
+) -> _Result:
+    """Wait for work that cannot be interrupted, such as a request in a thread, and return its result.
 
-    If the caller is cancelled meanwhile, the work is still waited for, its result is undone, and then the cancellation goes on.
+    If the caller is cancelled, the work is awaited to its end, its result is undone, and then the cancellation continues.
 
     Raises:
-        MachineFailed: as `work` does; or the caller was cancelled, and `undo` failed.
+        MachineFailed: `work` failed; or the caller was cancelled and `undo` failed.
     """
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        ending = asyncio.ensure_future(_undone(task, undo))
+        ending = asyncio.ensure_future(_undo_result(task, undo))
         while not ending.done():
-            with contextlib.suppress(asyncio.CancelledError):  # whoever cancels again has to wait, too
+            with contextlib.suppress(asyncio.CancelledError):  # a second cancellation does not interrupt it either
                 await asyncio.wait([ending])
         ending.result()
         raise
 
 
-async def _undone(task: asyncio.Future[_Made], undo: Callable[[_Made], Coroutine[Any, Any, None]] | None) -> None:
+async def _undo_result(
+    task: asyncio.Future[_Result], undo: Callable[[_Result], Coroutine[Any, Any, None]] | None
+) -> None:
     await asyncio.wait([task])
     if undo is not None and not task.cancelled() and task.exception() is None:
         await undo(task.result())
 
 
-class Provider(ABC):
-    """Makes machines. All methods run on the pool's event loop and must not hold it; each ends in bounded time.
-
-    A provider marks all that it makes with `run.id`, in a way that outlives this process.
-    """
-
-    default_spares: ClassVar[int] = 0
-    """Spares of a pool that does not say how many: more than 0 only where a spare costs next to nothing."""
-    health_seconds: ClassVar[float] = 1.0
-    """Between calls of `alive` for each machine. A dead machine that is handed out meanwhile costs its next holder one more
-    hand-out, no more."""
-
-    late_seconds: ClassVar[float] = 0.0
-    """After a pool was killed, `list_own` may miss for so long what it was just having made."""
-
-    def __init__(self, settings: MachineSettings, run: Run) -> None:
-        self.settings, self.run = settings, run
-
-    async def prepare(self) -> None:  # noqa: B027 - optional
-        """Get ready what all machines share; called once, before anything else.
-
-        Raises:
-            UsageError: the settings cannot work here.
-            MachineFailed: the image is of no use.
-        """
-
-    @abstractmethod
-    async def create(self, machine_id: str) -> Instance:
-        """Start a machine and return as soon as it is known where it will answer.
-
-        If it is cancelled, nothing of the machine may be left: use `uncancelled` for a request that goes on in a thread.
-
-        Raises:
-            MachineFailed: it cannot be started; nothing of it is left.
-        """
-
-    async def wait_until_ready(self, instance: Instance) -> None:
-        """Return when the guest answers.
-
-        Raises:
-            MachineFailed: it did not within `boot_seconds`, or the machine has ended.
-        """
-        deadline = monotonic() + self.settings.boot_seconds
-        while True:
-            try:
-                token = instance.secret or None
-                await ask_async(instance.host, instance.port, "GET", "/platform", token=token, timeout=_TRY_SECONDS)
-            except MachineFailed as error:
-                if not await self.alive(instance):
-                    raise MachineFailed(f"{instance.id} ended before it answered") from error
-                if monotonic() > deadline:
-                    seconds = self.settings.boot_seconds
-                    raise MachineFailed(f"{instance.id} did not answer within {seconds:.0f} s") from error
-                await asyncio.sleep(_TRY_PAUSE)
-            else:
-                return
-
-    @abstractmethod
-    async def reset(self, instance: Instance) -> Instance:
-        """Make a machine as new and return where it is now; whoever held it before cannot reach it any more.
-
-        Raises:
-            MachineFailed: that did not work; the machine is stopped by its owner then.
-        """
-
-    async def rest(self, instance: Instance) -> None:  # noqa: B027 - optional
-        """The machine waits, for a holder or because its holder wants it to: a provider may pause it."""
-
-    async def wake(self, instance: Instance) -> None:  # noqa: B027 - optional
-        """The machine is about to be handed out, or its holder goes on with it.
-
-        Raises:
-            MachineFailed: it is not there any more.
-        """
-
-    def held_by(self, instance: Instance, token: str) -> None:  # noqa: B027 - optional
-        """The machine has this holder now: what a provider serves itself, beside the guest, is for its token alone."""
-
-    @abstractmethod
-    async def stop(self, instance_id: str) -> None:
-        """End a machine and remove all that belongs to it; one that is gone already is no error.
-
-        Raises:
-            MachineFailed: it is still there.
-        """
-
-    @abstractmethod
-    async def list_own(self, runs: Collection[str]) -> list[str]:
-        """Return the ids of everything that exists and bears the mark of one of `runs`.
-
-        Raises:
-            MachineFailed: that cannot be found out now.
-        """
-
-    async def alive(self, instance: Instance) -> bool:  # noqa: ARG002 - optional
-        """Return whether the machine still runs, as far as that can be told cheaply."""
-        return True
-
-    def logs(self, instance_id: str) -> list[Path]:  # noqa: ARG002 - optional
-        """Return files that help to understand what went wrong with a machine."""
-        return []
-
-    async def close(self) -> None:  # noqa: B027 - optional
-        """Let go of what `prepare` took."""
-
-
 _KILL_SECONDS = 10.0
 
 
-class Tool:
-    """One program. `name` is looked for when it is first used, so that making a provider needs nothing installed."""
+class CommandLineTool:
+    """A program of this host. It is searched when it is first run, so that a provider can be created without it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     async def run(self, *arguments: str, timeout: float) -> str:
-        """Run the program to its end and return what it printed.
+        """Run the program and return its output.
 
         Raises:
-            UsageError: it is not installed.
+            UsageError: the program is not installed.
             MachineFailed: it failed, or took longer than `timeout` seconds.
         """
         command = bound_to_parent([find_program(self._name), *arguments])
@@ -270,3 +268,146 @@ class Tool:
         if process.returncode:
             raise MachineFailed(f"{self._name} {' '.join(arguments)} failed: {text.strip()[-500:]}")
         return text
+
+
+_LOG = "machine.log"
+
+
+class LocalProcesses:
+    """Processes of this host that are machines. Each has a folder below the owner's folder.
+
+    They are started in the thread of the pool's event loop, which lives as long as the pool: the kernel ends them with it.
+    Processes of a dead owner are found by their environment.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._helpers: dict[str, subprocess.Popen[bytes]] = {}
+        """Second processes of machines, which end with the first ones."""
+        self._endings: dict[str, asyncio.Task[None]] = {}
+
+    def folder(self, machine_id: str) -> Path:
+        """Return the folder of a machine."""
+        return self._owner.folder / machine_id
+
+    def logs(self, machine_id: str) -> list[Path]:
+        """Return the log file of a machine's processes."""
+        return [self.folder(machine_id) / _LOG]
+
+    def start(
+        self,
+        machine_id: str,
+        command: Sequence[str],
+        descriptors: Collection[int] = (),
+        environment: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
+        """Start the process of a machine in its folder.
+
+        Args:
+            machine_id: the provider's id of the machine.
+            command: the command line.
+            descriptors: file descriptors that the process inherits.
+            environment: variables beyond a plain environment without API keys.
+            stdin: the standard input.
+
+        Raises:
+            MachineFailed: the program cannot be run.
+        """
+        self._processes[machine_id] = self._start(machine_id, command, descriptors, environment or {}, stdin)
+
+    def start_helper(self, machine_id: str, command: Sequence[str], descriptors: Collection[int] = ()) -> None:
+        """Start a second process of a machine; raises as `start`."""
+        self._helpers[machine_id] = self._start(machine_id, command, descriptors, {}, subprocess.DEVNULL)
+
+    def _start(
+        self,
+        machine_id: str,
+        command: Sequence[str],
+        descriptors: Collection[int],
+        environment: Mapping[str, str],
+        stdin: int,
+    ) -> subprocess.Popen[bytes]:
+        folder = self.folder(machine_id)
+        folder.mkdir(exist_ok=True)
+        with (folder / _LOG).open("ab") as log:
+            try:
+                return subprocess.Popen(
+                    bound_to_parent(command),
+                    stdin=stdin,
+                    stdout=log,
+                    stderr=log,
+                    cwd=folder,
+                    env={**plain_environment(), **environment, **self._owner.environment(machine_id)},
+                    pass_fds=tuple(descriptors),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise MachineFailed(f"{command[0]} cannot be started: {error}") from error
+
+    def pid(self, machine_id: str) -> int | None:
+        """Return the process id of a machine that was started here."""
+        process = self._processes.get(machine_id)
+        return None if process is None else process.pid
+
+    def alive(self, machine_id: str) -> bool:
+        """Return whether the process of a machine is running, and its helper if it has one."""
+        process, helper = self._processes.get(machine_id), self._helpers.get(machine_id)
+        return process is not None and process.poll() is None and (helper is None or helper.poll() is None)
+
+    def describe_end(self, machine_id: str) -> str:
+        """Return how the process of a machine ended, and the end of its log."""
+        process = self._processes.get(machine_id)
+        how = describe_exit(process.poll() if process else None)
+        try:
+            output = (self.folder(machine_id) / _LOG).read_bytes()[-500:].decode(errors="replace").strip()
+        except OSError:
+            output = ""
+        return f"{how}: {output}" if output else how
+
+    async def stop(self, machine_id: str, *, descendants: bool = False) -> None:
+        """Kill a machine and remove its folder; with `descendants` also all processes that it started.
+
+        It continues to its end if the caller is cancelled.
+        """
+        ending = self._endings.get(machine_id)
+        if ending is None:
+            ending = asyncio.get_running_loop().create_task(self._stop(machine_id, descendants))
+            self._endings[machine_id] = ending
+            ending.add_done_callback(lambda _: self._endings.pop(machine_id, None))
+        await asyncio.shield(ending)
+
+    async def close(self) -> None:
+        """Wait until all machines that are being stopped have ended."""
+        if self._endings:
+            await asyncio.wait(list(self._endings.values()))
+
+    async def _stop(self, machine_id: str, descendants: bool) -> None:
+        process = self._processes.pop(machine_id, None)
+        both = [each for each in (process, self._helpers.pop(machine_id, None)) if each is not None]
+        for each in both:
+            if each.poll() is None:
+                each.kill()
+        owner = self._owner_of(machine_id)
+        if process is None or descendants:
+            await asyncio.to_thread(kill_owned, owner, machine_id)
+        for each in both:
+            await asyncio.to_thread(each.wait, 10.0)
+        await asyncio.to_thread(shutil.rmtree, self._owner.folder.parent / owner / machine_id, True)
+
+    def _owner_of(self, machine_id: str) -> str:
+        """Return the id of a machine's owner: leftovers belong to others, whose folders are next to ours."""
+        for folder in self._owner.folder.parent.iterdir():
+            if (folder / machine_id).is_dir():
+                return folder.name
+        return self._owner.id
+
+    async def list_owned(self, owners: Collection[str]) -> list[str]:
+        """Return the ids of machines of these owners that still have a process or a folder."""
+        found = set((await asyncio.to_thread(owned_processes, owners)).values())
+        for owner in owners:
+            folder = self._owner.folder.parent / owner
+            if folder.is_dir():
+                found |= {path.name for path in folder.iterdir() if path.is_dir()}
+        return sorted(found)

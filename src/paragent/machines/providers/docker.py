@@ -1,7 +1,7 @@
-"""`docker`: OSWorld's container, which runs a machine by QEMU inside, through the docker SDK.
+"""`docker`: machines are OSWorld's containers, which run QEMU inside, controlled with the docker SDK.
 
 `path_to_vm` is the disk, mounted read-only at `/System.qcow2`. A reset removes the container and starts another one, which
-boots: there is no quicker way into that image. Containers bear the label `paragent.run`; docker itself chooses the ports.
+boots; that image has no faster way. Containers have the label `paragent.owner`. Docker chooses the ports.
 """
 
 from __future__ import annotations
@@ -16,39 +16,44 @@ import requests.exceptions
 
 from paragent._internal.ids import new_id
 from paragent.errors import MachineFailed, UsageError
-from paragent.machines.providers.base import GUEST_PORT, Instance, MachineSettings, Provider, uncancelled
+from paragent.machines.machine import Machine
+from paragent.machines.providers.base import AGENT_PORT, MachineSettings, Provider, complete_or_undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from paragent.machines.cleanup import Run
+    from paragent.machines.cleanup import Owner
 
 __all__ = ["DockerProvider"]
 
 IMAGE = "happysixd/osworld-docker"
-LABEL = "paragent.run"
+LABEL = "paragent.owner"
 _DISPLAY, _DEVTOOLS, _VLC = 8006, 9222, 8080
 _SECONDS = 120.0
-"""For one request; starting a container takes seconds where the image is there."""
+"""For one request; starting a container takes seconds if the image is present."""
 
 
 class DockerProvider(Provider):
     """Machines in containers of this host's docker.
 
-    Options: `image` (default: OSWorld's), `disk_size` (default `32G`), `environment` (more variables of the container).
+    Options: `image` (default: OSWorld's), `disk_size` (default `32G`), `environment` (additional variables of the container).
     """
 
-    health_seconds: ClassVar[float] = 5.0
-    """Each look is a request."""
+    health_check_seconds: ClassVar[float] = 5.0
+    """Each check is a request."""
 
-    def __init__(self, settings: MachineSettings, run: Run) -> None:
-        super().__init__(settings, run)
-        settings.only("docker", "image", "disk_size", "environment")
+    def __init__(self, settings: MachineSettings, owner: Owner) -> None:
+        super().__init__(settings, owner)
+        settings.check_options("docker", "image", "disk_size", "environment")
         self._image = str(settings.options.get("image", IMAGE))
         self._client: Any = None
 
     async def _do(self, work: Callable[[], Any]) -> Any:
-        """Do something with docker, off the loop. Each of its requests has a time limit, which ends the thread."""
+        """Call docker in a thread. Each request has a time limit, after which the thread ends.
+
+        Raises:
+            MachineFailed: the call failed.
+        """
         try:
             return await asyncio.to_thread(work)
         except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
@@ -60,83 +65,86 @@ class DockerProvider(Provider):
                 self._client = await self._do(lambda: docker.from_env(timeout=int(_SECONDS)))
             except MachineFailed as error:
                 raise UsageError(
-                    f"docker does not answer: {error}. Is its service running, and may you use it?"
+                    f"docker does not answer: {error}. Check that its service is running and that you may use it"
                 ) from error
         return self._client
 
     async def prepare(self) -> None:
         client = await self._docker()
         if self.settings.path_to_vm and not Path(self.settings.path_to_vm).is_file():
-            raise UsageError(f"path_to_vm={self.settings.path_to_vm!r} is no file")
+            raise UsageError(f"path_to_vm={self.settings.path_to_vm!r} is not a file")
         try:
             await self._do(lambda: client.images.get(self._image))
         except MachineFailed as error:
-            raise UsageError(f"docker has no image {self._image}: docker pull {self._image} ({error})") from error
+            raise UsageError(
+                f"docker has no image {self._image}; get it with: docker pull {self._image} ({error})"
+            ) from error
 
-    async def create(self, machine_id: str) -> Instance:
+    async def create(self, machine_id: str) -> Machine:
         client, name, settings = await self._docker(), new_id(machine_id), self.settings
         environment = {
             "DISK_SIZE": str(settings.options.get("disk_size", "32G")),
             "RAM_SIZE": f"{settings.memory_mib or 4096}M",
             "CPU_CORES": str(settings.cores or 4),
         } | dict(settings.options.get("environment", {}))
-        guest_ports = dict.fromkeys((GUEST_PORT, _DISPLAY, _DEVTOOLS, _VLC, *settings.forwards))
+        inner_ports = dict.fromkeys((AGENT_PORT, _DISPLAY, _DEVTOOLS, _VLC, *settings.forwards))
         volumes = {}
         if settings.path_to_vm:
             volumes[str(Path(settings.path_to_vm).resolve())] = {"bind": "/System.qcow2", "mode": "ro"}
-        making = self._do(
+        creation = self._do(
             lambda: client.containers.run(
                 self._image,
-                name=f"{self.run.id}-{name}",
-                labels={LABEL: self.run.id},
+                name=f"{self.owner.id}-{name}",
+                labels={LABEL: self.owner.id},
                 environment=environment,
                 cap_add=["NET_ADMIN"],
                 devices=["/dev/kvm"] if Path("/dev/kvm").exists() else [],
                 volumes=volumes,
-                ports={f"{port}/tcp": (settings.host, None) for port in guest_ports},
+                ports={f"{port}/tcp": (settings.host, None) for port in inner_ports},
                 detach=True,
             )
         )
         try:
-            container = await uncancelled(making)  # docker goes on with a request that nobody waits for any more
+            container = await complete_or_undo(creation)  # docker completes a request even if its sender stops waiting
             await self._do(container.reload)
         except BaseException:
-            await uncancelled(self.stop(f"{self.run.id}-{name}"))
+            await complete_or_undo(self.stop(f"{self.owner.id}-{name}"))
             raise
         ports = {
             int(port.partition("/")[0]): int(bindings[0]["HostPort"])
             for port, bindings in container.ports.items()
             if bindings
         }
-        if GUEST_PORT not in ports:
+        if AGENT_PORT not in ports:
             await self.stop(container.name)
-            raise MachineFailed(f"container {container.name} ended at once, or publishes no port {GUEST_PORT}")
-        return Instance(container.name, settings.host, ports.pop(GUEST_PORT), ports, {"container": container.id})
+            raise MachineFailed(f"container {container.name} ended at once, or does not publish port {AGENT_PORT}")
+        agent_port = ports.pop(AGENT_PORT)
+        return Machine(container.name, settings.host, agent_port, ports=ports, details={"container": container.id})
 
-    async def reset(self, instance: Instance) -> Instance:
-        await self.stop(instance.id)
-        return await self.create(instance.id.removeprefix(f"{self.run.id}-").partition("-")[0])
+    async def reset(self, machine: Machine) -> Machine:
+        await self.stop(machine.id)
+        return await self.create(machine.id.removeprefix(f"{self.owner.id}-").partition("-")[0])
 
-    async def alive(self, instance: Instance) -> bool:
+    async def alive(self, machine: Machine) -> bool:
         client = await self._docker()
-        running = await self._do(lambda: client.containers.list(filters={"name": instance.id, "status": "running"}))
+        running = await self._do(lambda: client.containers.list(filters={"name": machine.id, "status": "running"}))
         return bool(running)
 
-    async def stop(self, instance_id: str) -> None:
+    async def stop(self, machine_id: str) -> None:
         client = await self._docker()
 
         def remove() -> None:
             try:
-                client.containers.get(instance_id).remove(force=True, v=True)
+                client.containers.get(machine_id).remove(force=True, v=True)
             except docker.errors.NotFound:
                 return
 
         await self._do(remove)
 
-    async def list_own(self, runs: Collection[str]) -> list[str]:
+    async def list_owned(self, owners: Collection[str]) -> list[str]:
         client = await self._docker()
         found = await self._do(lambda: client.containers.list(all=True, filters={"label": LABEL}))
-        return sorted(container.name for container in found if container.labels.get(LABEL) in runs)
+        return sorted(container.name for container in found if container.labels.get(LABEL) in owners)
 
     async def close(self) -> None:
         if self._client is not None:

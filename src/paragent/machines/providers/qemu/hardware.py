@@ -1,4 +1,4 @@
-"""What a QEMU machine is made of: one record, from which every command line and the key of its golden state follow."""
+"""The hardware of a QEMU machine: one record that determines the command line and the key of the golden state."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from typing import TYPE_CHECKING
 from paragent._internal.processes import describe_exit
 from paragent.errors import UsageError
 from paragent.machines.cleanup import find_program
-from paragent.machines.providers.base import GUEST_PORT
+from paragent.machines.providers.base import AGENT_PORT
 from paragent.machines.providers.qemu.network import INNER_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Accelerator", "Drives", "Hardware", "kvm_works", "qemu_program"]
+__all__ = ["Accelerator", "Hardware", "MachineFiles", "QemuProgram", "kvm_works", "qemu_program"]
 
 Accelerator = str
 """`kvm` or `tcg`."""
 
-_FORM = 2
-"""Of golden states: another one whenever the devices on the command line change."""
+_FORMAT = 2
+"""Version of golden states; to be increased whenever the devices on the command line change."""
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
-"""System calls that QEMU gives up before a guest runs: a guest that breaks out of it shall find little to use."""
-# Under emulation a plain x86-64-v2 processor is faster than `max`: guests would use wide vectors, which are emulated.
+"""System calls that QEMU gives up before the machine runs, so that code that breaks out of the machine can do little."""
+# Under emulation a plain x86-64-v2 processor is faster than `max`, with which programs use wide vectors that are emulated.
 _PROCESSORS = {"kvm": "host", "tcg": "Nehalem"}
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """The QEMU of this host."""
+class QemuProgram:
+    """The QEMU that is installed on this host."""
 
     path: str
     version: str
     machine: str
-    """A versioned machine type: an unversioned one is another machine after an upgrade."""
+    """A versioned machine type: an unversioned one changes with an upgrade of QEMU."""
 
 
-def qemu_program() -> Program:
-    """Return the QEMU of this host.
+def qemu_program() -> QemuProgram:
+    """Return the QEMU that is installed on this host.
 
     Raises:
-        UsageError: it is not installed, does not work, or does not know the machine that we use.
+        UsageError: it is not installed, does not work, or does not have the machine type that we use.
     """
     path = find_program("qemu-system-x86_64")
-    version, machines = _said(path, "--version"), _said(path, "-machine", "help")
+    version, machines = _output(path, "--version"), _output(path, "-machine", "help")
     alias = re.search(r"^pc\s.*\(alias of (\S+?)\)", machines, re.MULTILINE)
     if alias is None:
         raise UsageError(f"{path} has no machine type 'pc'")
-    return Program(path, version.splitlines()[0], alias[1])
+    return QemuProgram(path, version.splitlines()[0], alias[1])
 
 
-def _said(*command: str) -> str:
-    """Return what a program says; in a session of its own, for a Ctrl-C is meant for us."""
+def _output(*command: str) -> str:
+    """Return the output of a program. It runs in its own session, so that a Ctrl-C of the user does not end it."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, start_new_session=True)
     if done.returncode:
         raise UsageError(f"{shlex.join(command)} {describe_exit(done.returncode)}: {done.stderr.strip()[-300:]}")
@@ -67,9 +67,9 @@ def _said(*command: str) -> str:
 
 
 def kvm_works(cpuinfo: Path = Path("/proc/cpuinfo"), device: Path = Path("/dev/kvm")) -> bool:
-    """Return whether KVM can be expected to work.
+    """Return whether KVM is likely to work.
 
-    The device alone is no proof: there are hosts on which it exists, QEMU starts, and every guest hangs.
+    The device alone is not enough: on some hosts it exists and QEMU starts, but every machine hangs.
     """
     try:
         flags = re.search(r"^flags\s*:.*\b(vmx|svm)\b", cpuinfo.read_text(), re.MULTILINE)
@@ -79,18 +79,18 @@ def kvm_works(cpuinfo: Path = Path("/proc/cpuinfo"), device: Path = Path("/dev/k
 
 
 @dataclass(frozen=True, slots=True)
-class Drives:
-    """Which files one process uses."""
+class MachineFiles:
+    """The files of one process."""
 
     ram: Path
     shared: bool
-    """Whether writes to memory go to the file: only while the golden state is made."""
+    """Whether writes to the memory go to the file: only while the golden state is created."""
     disk: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A machine. Two machines with equal records can continue each other's state."""
+    """The hardware of a machine. A machine can continue from the state of another one with an equal record."""
 
     program: str
     version: str
@@ -99,7 +99,7 @@ class Hardware:
     memory_mib: int
     cores: int
     image_key: str
-    """Which image, and which contents of it."""
+    """Identifies the image and its contents."""
     kernel: str = ""
     initrd: str = ""
     arguments: str = ""
@@ -107,27 +107,27 @@ class Hardware:
     graphics: bool = False
     screen: tuple[int, int] = (1920, 1080)
     host: str = "127.0.0.1"
-    forwards: tuple[int, ...] = (GUEST_PORT,)
+    forwards: tuple[int, ...] = (AGENT_PORT,)
     network: str = "none"
-    """What the guest reaches; `none`, `internet` or `host`. It is reached in any case."""
+    """What the machine can reach: `none`, `internet` or `host`. Its forwarded ports are reachable in any case."""
     firmware: str = ""
 
     @property
     def key(self) -> str:
-        """Return a digest of all that is part of a state: the name of its golden state.
+        """Return the name of the golden state: a digest of everything that a state depends on.
 
-        Forwarded ports are not; where the program and the image's files are does not matter, as version and key name them.
+        It does not depend on forwarded ports, nor on the paths of the program and the image, whose version and key count.
         """
-        elsewhere = {"host", "forwards", "program", "kernel", "initrd", "network"}
-        fields: dict[str, object] = {name: value for name, value in asdict(self).items() if name not in elsewhere}
-        fields["form"] = _FORM
-        # A guest that asks for its address is told a gateway or none. Images that are built here, with a kernel, do not ask.
+        independent = {"host", "forwards", "program", "kernel", "initrd", "network"}
+        fields: dict[str, object] = {name: value for name, value in asdict(self).items() if name not in independent}
+        fields["format"] = _FORMAT
+        # A machine that uses DHCP gets a gateway or none. Images that are built here, with a kernel, do not use DHCP.
         fields["offline"] = self.network == "none" and not self.kernel
         return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:24]
 
     def command(
         self,
-        drives: Drives,
+        files: MachineFiles,
         monitor: int,
         *,
         incoming: bool,
@@ -135,29 +135,29 @@ class Hardware:
         display: str = "",
         password: Path | None = None,
     ) -> list[str]:
-        """Return the command line of one process. It can start no other program and gain no rights.
+        """Return the command line of one process, which cannot start other programs or gain privileges.
 
         Args:
-            drives: Its files.
-            monitor: The descriptor of a connected socket for QMP.
-            incoming: Whether it waits for a state instead of booting.
-            secret: A file with what the guest is told, by which it knows its pool.
-            display: An address for VNC; empty: no display.
-            password: A file with the display's password.
+            files: the files of the process.
+            monitor: the file descriptor of a connected socket for QMP.
+            incoming: whether it waits for a state instead of booting.
+            secret: the file with the secret by which the machine recognizes its pool.
+            display: the address for VNC; empty: no display.
+            password: the file with the password of the display.
         """
-        memory = f"memory-backend-file,id=ram0,mem-path={drives.ram},size={self.memory_mib}M"
+        memory = f"memory-backend-file,id=ram0,mem-path={files.ram},size={self.memory_mib}M"
         return [
             self.program,
             *("-nodefaults", "-no-user-config", "-no-reboot"),
             *(("-sandbox", _SANDBOX) if sys.platform == "linux" else ()),
             *("-machine", f"{self.machine},memory-backend=ram0", "-accel", self.accelerator),
             *("-cpu", _PROCESSORS[self.accelerator], "-smp", str(self.cores), "-m", f"{self.memory_mib}M"),
-            *("-object", f"{memory},share={'on' if drives.shared else 'off'}"),
+            *("-object", f"{memory},share={'on' if files.shared else 'off'}"),
             *("-chardev", f"socket,id=qmp,fd={monitor}", "-mon", "chardev=qmp,mode=control"),
             *("-chardev", "file,id=serial0,path=console.log,append=on", "-serial", "chardev:serial0"),
             *("-fw_cfg", f"name=opt/paragent/secret,file={secret}"),
             *self._boot(),
-            *self._disk(drives.disk),
+            *self._disk(files.disk),
             *self._network(),
             *("-device", "virtio-rng-pci"),
             *self._graphics(display, password),
@@ -174,24 +174,24 @@ class Hardware:
         return [word for option, value in parts.items() if value for word in (option, value)]
 
     def _disk(self, disk: Path | None) -> list[str]:
-        """A machine that ends is thrown away, so what it writes need never reach the disk."""
+        """Return the options of the disk. A machine that ends is discarded, so its writes need not reach the disk."""
         if disk is None:
             return []
         drive = f"if=none,id=disk0,file={disk},format=qcow2,cache=unsafe,discard=unmap"
         return ["-drive", drive, "-device", "virtio-blk-pci,drive=disk0"]
 
     def _network(self) -> list[str]:
-        """Port 0 lets the kernel choose: nobody else can take the port in between."""
+        """Return the options of the network. With port 0 the kernel chooses a free port, which no other process can take."""
         inner = INNER_ADDRESS if self.network == "internet" else self.host
         forwards = "".join(f",hostfwd=tcp:{inner}:0-:{port}" for port in self.forwards)
         restrict = ",restrict=on" if self.network == "none" else ""
         return ["-netdev", f"user,id=net0{restrict}{forwards}", "-device", "virtio-net-pci,netdev=net0"]
 
     def _graphics(self, display: str, password: Path | None) -> list[str]:
-        shown = ["-display", "none"]
+        output = ["-display", "none"]
         if display:
-            shown = ["-object", f"secret,id=vnc0,file={password}", "-vnc", f"{display},password-secret=vnc0"]
+            output = ["-object", f"secret,id=vnc0,file={password}", "-vnc", f"{display},password-secret=vnc0"]
         if not self.graphics:
-            return ["-vga", "none", *shown]
+            return ["-vga", "none", *output]
         width, height = self.screen
-        return ["-device", f"VGA,edid=on,xres={width},yres={height}", "-device", "virtio-tablet-pci", *shown]
+        return ["-device", f"VGA,edid=on,xres={width},yres={height}", "-device", "virtio-tablet-pci", *output]

@@ -1,4 +1,4 @@
-"""The provider: every machine is a clone of the golden state, and a reset throws one away and loads another."""
+"""The provider: every machine is a clone of the golden state, and a reset replaces it by another clone."""
 
 from __future__ import annotations
 
@@ -20,93 +20,96 @@ from paragent.machines.cleanup import cache_folder, find_program
 from paragent.machines.images import images
 from paragent.machines.images.desktop import desktop_image
 from paragent.machines.images.tiny import tiny_image
-from paragent.machines.providers.base import GUEST_PORT, Instance, MachineSettings, Provider
-from paragent.machines.providers.local_processes import LocalProcesses
-from paragent.machines.providers.qemu.golden import Golden, make_golden
-from paragent.machines.providers.qemu.hardware import Drives, Hardware, kvm_works, qemu_program
-from paragent.machines.providers.qemu.monitor import Monitor
-from paragent.machines.providers.qemu.network import Namespace
-from paragent.machines.providers.qemu.process import Screen, Started
+from paragent.machines.machine import Machine
+from paragent.machines.providers.base import AGENT_PORT, LocalProcesses, MachineSettings, Provider
+from paragent.machines.providers.qemu.golden import GoldenState, golden_state
+from paragent.machines.providers.qemu.hardware import Hardware, MachineFiles, kvm_works, qemu_program
+from paragent.machines.providers.qemu.network import NetworkNamespace
+from paragent.machines.providers.qemu.process import Monitor, QemuProcess, ScreenServer
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import IO
 
-    from paragent.machines.cleanup import Run
+    from paragent.machines.cleanup import Owner
     from paragent.machines.images import Image
 
-__all__ = ["QemuProvider"]
+__all__ = ["Clone", "QemuProvider", "extract_snapshot"]
 
 _log = logging.getLogger("paragent.machines")
 
-_DISK_MIB = 4096
-"""What OSWorld's own container gives its guest."""
-_BUILT_HERE = {"tiny": tiny_image, "desktop": desktop_image}
-_KVM_BOOT_SECONDS = 90.0
-"""A guest with hardware virtualization boots in a third of that; one on which KVM does not work never does."""
+_DISK_IMAGE_MIB = 4096
+"""Memory of a machine with a disk of the user; OSWorld's own container gives as much."""
+_BUILDERS = {"tiny": tiny_image, "desktop": desktop_image}
+KVM_BOOT_SECONDS = 90.0
+"""A machine with hardware virtualization boots in a third of that time. If KVM does not work, it never boots."""
 _NETWORKS = ("none", "internet", "host")
 _CONSOLE = "console.log"
 _LOG_BYTES = 4 << 20
 _CLONES_LOADING = 4
-"""Clones that load at a time. Each needs a core for 0.1 s; more at a time are not sooner ready, only all of them later."""
+"""Clones that load at a time. Each needs a core for 0.1 s; with more at a time, all of them are ready later."""
 
 
 @dataclass(slots=True)
-class _Clone:
+class Clone:
+    """What the provider knows of one running clone."""
+
     monitor: Monitor
     paused: bool = False
-    screen: Screen | None = None
+    screen: ScreenServer | None = None
 
 
 class QemuProvider(Provider):
-    """Machines that are QEMU processes of this host.
+    """QEMU processes of this host.
 
-    Options: `accelerator` (`kvm` or `tcg` instead of what is found out), `network` (what guests reach: `none`, `internet` or
+    Options: `accelerator` (`kvm` or `tcg`; the default is detected), `network` (what machines can reach: `none`, `internet` or
     `host`), `firmware` (a file, for images that need UEFI), `display` (where VNC listens, with `headless=False`).
     """
 
     default_spares: ClassVar[int] = 1
 
-    def __init__(self, settings: MachineSettings, run: Run) -> None:
-        super().__init__(settings, run)
-        settings.only("qemu", "accelerator", "network", "firmware", "display")
+    def __init__(self, settings: MachineSettings, owner: Owner) -> None:
+        super().__init__(settings, owner)
+        settings.check_options("qemu", "accelerator", "network", "firmware", "display")
         self._network = str(settings.options.get("network", "internet" if settings.internet else "none"))
         if self._network not in _NETWORKS:
             raise ConfigError(f"network must be one of {', '.join(_NETWORKS)}, not {self._network!r}")
         if settings.options.get("accelerator", "tcg") not in {"kvm", "tcg"}:
             raise ConfigError(f"accelerator must be 'kvm' or 'tcg', not {settings.options['accelerator']!r}")
-        self._local = LocalProcesses(run)
-        self._clones: dict[str, _Clone] = {}
+        self._local = LocalProcesses(owner)
+        self._clones: dict[str, Clone] = {}
         self._loading = asyncio.Semaphore(_CLONES_LOADING)
-        self._held: IO[str] | None = None
+        self._golden_lock: IO[str] | None = None
         self.hardware: Hardware
-        self.golden: Golden
+        self.golden: GoldenState
 
-    # --- what all machines share --------------------------------------------------------------------------------------
+    # --- hardware, image and golden state --------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
         if self._network == "internet":
-            await asyncio.to_thread(Namespace.check)
+            await asyncio.to_thread(NetworkNamespace.check)
         self.hardware, disk = await asyncio.to_thread(self._describe)
         if self.hardware.accelerator == "kvm":
             try:
-                self.golden = await self._freeze(disk, min(self.settings.boot_seconds, _KVM_BOOT_SECONDS))
+                self.golden = await self._freeze(disk, min(self.settings.boot_seconds, KVM_BOOT_SECONDS))
             except MachineFailed as error:
                 if "accelerator" in self.settings.options:
                     raise
-                _log.warning("KVM does not work here (%s): machines are emulated, which is several times slower", error)
+                _log.warning(
+                    "KVM does not work on this host (%s); machines are emulated, which is several times slower", error
+                )
                 self.hardware = replace(self.hardware, accelerator="tcg")
             else:
                 return
         elif "accelerator" not in self.settings.options:
-            _log.info("this host has no hardware virtualization: machines are emulated, which is several times slower")
+            _log.info("this host has no hardware virtualization; machines are emulated, which is several times slower")
         self.golden = await self._freeze(disk, self.settings.boot_seconds)
 
     def _describe(self) -> tuple[Hardware, Path | None]:
         settings, program = self.settings, qemu_program()
         image = self._image()
         disk = image.disk if image is not None else self._disk_file()
-        default = image.memory_mib if image is not None else _DISK_MIB
+        default = image.memory_mib if image is not None else _DISK_IMAGE_MIB
         hardware = Hardware(
             program=program.path,
             version=program.version,
@@ -122,7 +125,7 @@ class QemuProvider(Provider):
             graphics=image is None or image.graphics,
             screen=settings.screen,
             host=settings.host,
-            forwards=(GUEST_PORT, *settings.forwards),
+            forwards=(AGENT_PORT, *settings.forwards),
             network=self._network,
             firmware=str(settings.options.get("firmware", "")),
         )
@@ -130,14 +133,14 @@ class QemuProvider(Provider):
 
     @property
     def image_name(self) -> str:
-        """What people call the image; golden states of an earlier build of the same name are removed."""
+        """The name of the image; golden states of an earlier build of the same name are removed."""
         return self.settings.path_to_vm or ("desktop" if self.settings.desktop else "tiny")
 
     def _image(self) -> Image | None:
-        """Return the built image that is meant, or None for a disk of the user's."""
+        """Return the built image with this name or disk; None for a disk of the user."""
         wanted = self.image_name
-        if wanted in _BUILT_HERE:
-            return _BUILT_HERE[wanted]()
+        if wanted in _BUILDERS:
+            return _BUILDERS[wanted]()
         named = {image.name: image for image in images() if image.part_of is None}
         if wanted in named:
             return named[wanted]
@@ -145,8 +148,8 @@ class QemuProvider(Provider):
             if image.disk is not None and image.disk.resolve() == Path(wanted).resolve():
                 return image
         if not Path(wanted).is_file():
-            known = ", ".join(sorted({*_BUILT_HERE, *named}))
-            raise UsageError(f"path_to_vm={wanted!r} is no file and no built image; there are: {known}")
+            known = ", ".join(sorted({*_BUILDERS, *named}))
+            raise UsageError(f"path_to_vm={wanted!r} is neither a file nor a built image; images: {known}")
         return None
 
     def _disk_file(self) -> Path:
@@ -154,133 +157,134 @@ class QemuProvider(Provider):
         disk, snapshot = Path(self.settings.path_to_vm).resolve(), self.settings.snapshot_name
         if not snapshot:
             return disk
-        return _extract(disk, snapshot)
+        return extract_snapshot(disk, snapshot)
 
-    async def _freeze(self, disk: Path | None, boot_seconds: float) -> Golden:
-        async def ready(instance: Instance) -> None:
+    async def _freeze(self, disk: Path | None, boot_seconds: float) -> GoldenState:
+        async def ready(machine: Machine) -> None:
             async with asyncio.timeout(boot_seconds):
-                await self.wait_until_ready(instance)
+                await self.wait_until_ready(machine)
 
         try:
-            golden = await make_golden(self.hardware, self.image_name, disk, self._local, ready, boot_seconds)
+            golden = await golden_state(self.hardware, self.image_name, disk, self._local, ready, boot_seconds)
         except TimeoutError:
-            raise MachineFailed(f"the machine did not answer within {boot_seconds:.0f} s of its boot") from None
-        self._held = golden.hold()
+            raise MachineFailed(f"the machine did not answer within {boot_seconds:.0f} s after its start") from None
+        self._golden_lock = golden.lock()
         return golden
 
     # --- machines -----------------------------------------------------------------------------------------------------
 
-    async def create(self, machine_id: str) -> Instance:
-        instance_id = new_id(machine_id)
+    async def create(self, machine_id: str) -> Machine:
+        name = new_id(machine_id)
         async with self._loading:
             try:
-                return await self._clone(instance_id)
+                return await self.start_clone(name)
             except BaseException as error:
-                ending = "" if self._local.alive(instance_id) else f" ({self._local.ending(instance_id)})"
-                await self.stop(instance_id)
+                ending = "" if self._local.alive(name) else f" ({self._local.describe_end(name)})"
+                await self.stop(name)
                 if isinstance(error, MachineFailed):
                     raise MachineFailed(f"{error}{ending}") from error
                 raise
 
-    async def _clone(self, instance_id: str) -> Instance:
-        started = Started(self._local, instance_id, self.hardware)
-        clone = self._clones[instance_id] = _Clone(Monitor(instance_id))
-        folder, disk, details = started.folder, None, {}
+    async def start_clone(self, name: str) -> Machine:
+        """Start a clone of the golden state; `create` ends it if this fails."""
+        process = QemuProcess(self._local, name, self.hardware)
+        clone = self._clones[name] = Clone(Monitor(name))
+        disk, details = None, {}
         if self.golden.overlay is not None:
-            disk = folder / "disk"
+            disk = process.folder / "disk"
             shutil.copyfile(self.golden.overlay, disk)
-        drives, monitor = Drives(self.golden.ram, False, disk), clone.monitor
+        files, monitor = MachineFiles(self.golden.ram, False, disk), clone.monitor
         display = "" if self.settings.headless else str(self.settings.options.get("display", "127.0.0.1:0,to=999"))
-        secret, password = started.make_secret(), started.password_file
+        secret, password = process.create_secret(), process.password_file
         if display:
-            details["vnc_password"] = started.make_password()
+            details["vnc_password"] = process.create_password()
         command = self.hardware.command(
-            drives, monitor.descriptor, incoming=True, secret=started.secret_file, display=display, password=password
+            files, monitor.descriptor, incoming=True, secret=process.secret_file, display=display, password=password
         )
-        await started.start(command, [monitor.descriptor])
+        await process.start(command, [monitor.descriptor])
         await monitor.connect()
         await monitor.load(self.golden.state)
-        ports = await started.reachable(await monitor.ports())
+        ports = await process.reachable_ports(await monitor.ports())
         await monitor.execute("cont")
-        details["pid"] = str(self._local.pid(instance_id))
+        details["pid"] = str(self._local.pid(name))
         if display:
             details["vnc"] = await monitor.display()
         if self.hardware.graphics:
-            clone.screen = Screen(monitor, folder)
+            clone.screen = ScreenServer(monitor, process.folder)
             details["screen"] = f"{self.settings.host}:{await clone.screen.start(self.settings.host)}"
-        return Instance(instance_id, self.settings.host, ports.pop(GUEST_PORT), ports, details, secret)
+        return Machine(name, self.settings.host, ports.pop(AGENT_PORT), secret, ports, details)
 
-    def held_by(self, instance: Instance, token: str) -> None:
-        clone = self._clones.get(instance.id)
+    def set_holder_token(self, machine: Machine, token: str) -> None:
+        clone = self._clones.get(machine.id)
         if clone is not None and clone.screen is not None:
-            clone.screen.held_by(token)
+            clone.screen.set_holder_token(token)
 
-    async def rest(self, instance: Instance) -> None:
-        clone = self._find(instance)
+    async def pause(self, machine: Machine) -> None:
+        clone = self._find(machine)
         await clone.monitor.execute("stop")
         clone.paused = True
 
-    async def wake(self, instance: Instance) -> None:
-        clone = self._find(instance)
+    async def resume(self, machine: Machine) -> None:
+        clone = self._find(machine)
         if clone.paused:
             await clone.monitor.execute("cont")
             clone.paused = False
 
-    def _find(self, instance: Instance) -> _Clone:
-        clone = self._clones.get(instance.id)
+    def _find(self, machine: Machine) -> Clone:
+        clone = self._clones.get(machine.id)
         if clone is None:
-            raise MachineFailed(f"{instance.id} is not there any more")
+            raise MachineFailed(f"{machine.id} has ended")
         return clone
 
-    async def reset(self, instance: Instance) -> Instance:
-        await self.stop(instance.id)
-        return await self.create(instance.id.partition("-")[0])
+    async def reset(self, machine: Machine) -> Machine:
+        await self.stop(machine.id)
+        return await self.create(machine.id.partition("-")[0])
 
-    async def stop(self, instance_id: str) -> None:
-        clone = self._clones.pop(instance_id, None)
+    async def stop(self, machine_id: str) -> None:
+        clone = self._clones.pop(machine_id, None)
         if clone is not None:
             if clone.screen is not None:
                 clone.screen.close()
             await clone.monitor.close()
-        await self._local.end(instance_id)
+        await self._local.stop(machine_id)
 
-    async def list_own(self, runs: Collection[str]) -> list[str]:
-        return await self._local.list_own(runs)
+    async def list_owned(self, owners: Collection[str]) -> list[str]:
+        return await self._local.list_owned(owners)
 
     async def close(self) -> None:
         await self._local.close()
-        if self._held is not None:
-            self._held.close()
+        if self._golden_lock is not None:
+            self._golden_lock.close()
 
-    async def alive(self, instance: Instance) -> bool:
-        for log in self.logs(instance.id):
-            _shorten(log)
-        return self._local.alive(instance.id)
+    async def alive(self, machine: Machine) -> bool:
+        for log in self.logs(machine.id):
+            _truncate_if_large(log)
+        return self._local.alive(machine.id)
 
-    def logs(self, instance_id: str) -> list[Path]:
-        return [*self._local.logs(instance_id), self._local.folder(instance_id) / _CONSOLE]
+    def logs(self, machine_id: str) -> list[Path]:
+        return [*self._local.logs(machine_id), self._local.folder(machine_id) / _CONSOLE]
 
 
-def _shorten(log: Path) -> None:
-    """Empty what a guest writes to its console, or makes QEMU say, before that fills the disk of this host."""
+def _truncate_if_large(log: Path) -> None:
+    """Empty a log before the output of a machine or of its QEMU fills the disk of this host."""
     with contextlib.suppress(OSError):
         if log.stat().st_size > _LOG_BYTES:
             os.truncate(log, 0)
 
 
 def _key_of(disk: Path | None) -> str:
-    """A disk is known by its path, size and time: reading tens of gigabytes would take longer than booting it."""
+    """Return a key of a disk from its path, size and time: reading tens of gigabytes takes longer than booting it."""
     assert disk is not None
     status = disk.stat()
     return hashlib.sha256(f"{disk} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()
 
 
-def _extract(disk: Path, snapshot: str) -> Path:
-    """Return a disk with the contents that `disk` had at an internal snapshot; made once and kept.
+def extract_snapshot(disk: Path, snapshot: str) -> Path:
+    """Return a disk with the contents of an internal snapshot of `disk`; it is created once and kept.
 
     Raises:
         UsageError: the disk has no such snapshot.
-        MachineFailed: it cannot be read.
+        MachineFailed: the disk or the snapshot cannot be read.
     """
     program = find_program("qemu-img")
     command = [program, "info", "-U", "--output=json", str(disk)]
@@ -289,7 +293,7 @@ def _extract(disk: Path, snapshot: str) -> Path:
         raise MachineFailed(f"{disk} cannot be read: {listed.stderr.strip()[-300:]}")
     names = [each["name"] for each in json.loads(listed.stdout).get("snapshots", [])]
     if snapshot not in names:
-        raise UsageError(f"{disk} has no snapshot {snapshot!r}; it has: {', '.join(names) or 'none'}")
+        raise UsageError(f"{disk} has no snapshot {snapshot!r}; snapshots: {', '.join(names) or 'none'}")
     target = (
         cache_folder("snapshots") / f"{_key_of(disk)[:16]}-{hashlib.sha256(snapshot.encode()).hexdigest()[:8]}.qcow2"
     )
