@@ -1,8 +1,9 @@
-"""Whatever an engine reports, everything that is owed is settled exactly once, and charged fairly."""
+"""Every call gets exactly one response, whatever outcomes the engine reports, and executions are counted fairly."""
 
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -11,28 +12,32 @@ from hypothesis import strategies as st
 from paragent._internal.clock import ManualClock
 from paragent.config import RunConfig
 from paragent.engines import Call, RuntimeEngine
-from paragent.runners.dispatch import Driver
-from paragent.runners.responses import Owed, Settlement
-from paragent.runners.retry import smaller_company
+from paragent.runners.dispatch import Dispatcher
+from paragent.runners.retry import smaller_group
 from paragent.serialization import Parcel
-from paragent.tasks import Ending, ErrorInfo, Outcome
+from paragent.tasks import Ending, ErrorInfo, Outcome, Task, TaskResponse, TaskStatus
 
 TARGET = Parcel(b"", {})
 
 
-def take(driver: Driver) -> list[Settlement]:
-    driver.settle(0.0)
-    settled, driver.settled = list(driver.settled.values()), {}
-    return settled
+def call_for(engine: RuntimeEngine, name: str = "t", max_retries: int | None = None, accepted: float = 0.0) -> Call:
+    task = Task(1, id=name, max_retries=max_retries)
+    return Call(next(engine.numbers), TARGET, 1, name, task=task, accepted=accepted)
 
 
-def abandoned(driver: Driver) -> list[Settlement]:
-    driver.abandon(Ending.CANCELLED)
-    return list(driver.settled.values())
+def calls_for(engine: RuntimeEngine, count: int, max_retries: int | None = None) -> list[Call]:
+    return [call_for(engine, str(number), max_retries) for number in range(count)]
+
+
+def take(dispatcher: Dispatcher) -> list[TaskResponse]:
+    dispatcher.collect(0.0)
+    responses = list(dispatcher.ready.values())
+    dispatcher.ready.clear()
+    return responses
 
 
 class ScriptedEngine(RuntimeEngine):
-    """Ends calls as a script says, the same way for ever after its last word."""
+    """Ends calls as a script says; when the script is used up, calls return."""
 
     def __init__(self, script: Sequence[Outcome]) -> None:
         super().__init__(RunConfig(worker_num=1, concurrency=4))
@@ -64,103 +69,117 @@ def outcome(ending: Ending, *, retryable: bool = True, alone: bool = True) -> Ou
     return Outcome(0, ending, error=error, alone=alone)
 
 
-def settle_one(script: Sequence[Outcome], max_retries: int | None = None) -> tuple[Owed, Ending, ScriptedEngine]:
+def respond_to_one(script: Sequence[Outcome], max_retries: int | None = None) -> tuple[TaskResponse, ScriptedEngine]:
     engine = ScriptedEngine(script)
-    driver = Driver(engine)
-    owed = Owed("t", TARGET, 1, max_retries=max_retries)
-    driver.accept([owed])
-    settled = []
-    while driver.outstanding:
-        settled += take(driver)
-    assert [settlement.owed for settlement in settled] == [owed]
-    return owed, settled[0].outcome.ending, engine
+    dispatcher = Dispatcher(engine)
+    dispatcher.submit([call_for(engine, max_retries=max_retries)])
+    responses = []
+    while dispatcher.outstanding:
+        responses += take(dispatcher)
+    [response] = responses
+    return response, engine
 
 
-def test_a_lost_worker_costs_two_more_attempts_unless_said_otherwise() -> None:
+def test_a_lost_worker_causes_two_retries_by_default() -> None:
     lost = [outcome(Ending.LOST)] * 10
-    owed, ending, _ = settle_one(lost)
-    assert (owed.attempt, ending) == (3, Ending.LOST)
-    owed, ending, _ = settle_one(lost, max_retries=0)
-    assert (owed.attempt, ending) == (1, Ending.LOST)
-    owed, ending, _ = settle_one(lost[:4], max_retries=4)
-    assert (owed.attempt, ending) == (5, Ending.RETURNED)
+    response, _ = respond_to_one(lost)
+    assert (response.attempts, response.status) == (3, TaskStatus.LOST)
+    response, _ = respond_to_one(lost, max_retries=0)
+    assert (response.attempts, response.status) == (1, TaskStatus.LOST)
+    response, _ = respond_to_one(lost[:4], max_retries=4)
+    assert (response.attempts, response.status) == (5, TaskStatus.SUCCEEDED)
 
 
-def test_an_attempt_after_a_lost_one_is_alone_in_its_worker() -> None:
-    _, _, engine = settle_one([outcome(Ending.LOST)])
+def test_tasks_without_max_retries_use_those_of_the_run() -> None:
+    engine = ScriptedEngine([outcome(Ending.RAISED)] * 10)
+    dispatcher = Dispatcher(engine, max_retries=1)
+    dispatcher.submit([call_for(engine, "a"), call_for(engine, "b", max_retries=0)])
+    responses = {response.id: response for _ in range(3) for response in take(dispatcher)}
+    assert {name: response.attempts for name, response in responses.items()} == {"a": 2, "b": 1}
+
+
+def test_a_retry_after_a_lost_worker_is_alone_in_its_worker() -> None:
+    _, engine = respond_to_one([outcome(Ending.LOST)])
     assert [call.max_group for call in engine.calls] == [0, 1]
 
 
-def test_of_several_suspects_none_is_charged_until_one_is_found_alone() -> None:
+def test_no_suspect_is_charged_until_it_kills_a_worker_alone() -> None:
     engine = ScriptedEngine([outcome(Ending.LOST, alone=False)] * 4)
-    driver = Driver(engine)
-    owed = [Owed(str(i), TARGET, i, max_retries=0) for i in range(4)]
-    driver.accept(owed)
-    assert take(driver) == []
-    assert [piece.attempt for piece in owed] == [1] * 4
+    dispatcher = Dispatcher(engine)
+    dispatcher.submit(calls_for(engine, 4, max_retries=0))
+    assert take(dispatcher) == []
+    assert [call.executions for call in engine.waiting] == [1] * 4
     assert all(1 <= call.max_group < 4 for call in engine.waiting)
-    assert {settlement.outcome.ending for settlement in take(driver)} == {Ending.RETURNED}
+    assert {response.status for response in take(dispatcher)} == {TaskStatus.SUCCEEDED}
 
 
-def test_no_more_is_accepted_than_the_engine_wants_to_hold() -> None:
+def test_room_is_what_the_window_of_the_engine_leaves() -> None:
     engine = ScriptedEngine([])
-    driver = Driver(engine)
-    assert driver.room == engine.window > 1
-    driver.accept([Owed(str(i), TARGET, i) for i in range(engine.window - 1)])
-    assert driver.room == 1
-    driver.accept([Owed("x", TARGET, 1), Owed("y", TARGET, 1)])
-    assert driver.room == 0
-    take(driver)
-    assert driver.room == engine.window
+    dispatcher = Dispatcher(engine)
+    assert dispatcher.room == engine.window > 1
+    dispatcher.submit(calls_for(engine, engine.window - 1))
+    assert dispatcher.room == 1
+    dispatcher.submit(calls_for(engine, 2))
+    assert dispatcher.room == 0
+    take(dispatcher)
+    assert dispatcher.room == engine.window
 
 
-def test_a_failure_is_final_unless_retries_were_asked_for() -> None:
+def test_an_error_of_the_task_is_retried_only_on_request() -> None:
     failed = [outcome(Ending.RAISED)] * 10
-    assert settle_one(failed)[0].attempt == 1
-    assert settle_one(failed, max_retries=2)[0].attempt == 3
-    assert settle_one([outcome(Ending.RAISED, retryable=False)], max_retries=2)[0].attempt == 1
+    assert respond_to_one(failed)[0].attempts == 1
+    assert respond_to_one(failed, max_retries=2)[0].attempts == 3
+    assert respond_to_one([outcome(Ending.RAISED, retryable=False)], max_retries=2)[0].attempts == 1
 
 
-def test_a_time_limit_is_a_budget_and_not_tried_again() -> None:
-    owed, ending, _ = settle_one([outcome(Ending.TIMED_OUT)], max_retries=5)
-    assert (owed.attempt, ending) == (1, Ending.TIMED_OUT)
+def test_a_reached_time_limit_is_not_retried() -> None:
+    engine = ScriptedEngine([outcome(Ending.TIMED_OUT)])
+    dispatcher = Dispatcher(engine)
+    call = call_for(engine, max_retries=5)
+    call.limit = 1.0
+    dispatcher.submit([call])
+    [response] = take(dispatcher)
+    assert (response.attempts, response.status) == (1, TaskStatus.TIMED_OUT)
 
 
-def test_displaced_attempts_are_not_charged() -> None:
-    owed, ending, engine = settle_one([outcome(Ending.DISPLACED)] * 7)
-    assert (owed.attempt, ending) == (1, Ending.RETURNED)
+def test_displaced_calls_are_executed_again_and_not_charged() -> None:
+    response, engine = respond_to_one([outcome(Ending.DISPLACED)] * 7)
+    assert (response.attempts, response.status) == (1, TaskStatus.SUCCEEDED)
     assert len(engine.calls) == 8
 
 
-def test_the_time_that_was_not_work_is_told() -> None:
+def test_queue_time_is_the_time_without_work() -> None:
     clock = ManualClock(100.0)
-    driver = Driver(ScriptedEngine([]), clock)
-    driver.accept([Owed("t", TARGET, 1, accepted=100.0)])
-    clock.advance(5.0)
-    [settlement] = take(driver)
-    assert settlement.waited == 4.0
-
-
-def test_after_cancel_nothing_is_tried_again() -> None:
     engine = ScriptedEngine([])
-    driver = Driver(engine)
-    driver.accept([Owed(str(i), TARGET, i, max_retries=5) for i in range(3)])
-    driver.cancel(0.0)
+    dispatcher = Dispatcher(engine, clock=clock)
+    dispatcher.submit([call_for(engine, accepted=100.0)])
+    clock.advance(5.0)
+    [response] = take(dispatcher)
+    assert (response.time_cost, response.queue_time) == (1.0, 4.0)
+
+
+def test_nothing_is_retried_after_cancel() -> None:
+    engine = ScriptedEngine([])
+    dispatcher = Dispatcher(engine)
+    dispatcher.submit(calls_for(engine, 3, max_retries=5))
+    dispatcher.cancel(0.0)
     engine.script = [outcome(Ending.LOST), outcome(Ending.CANCELLED), outcome(Ending.RETURNED)]
-    endings = [settlement.outcome.ending for settlement in take(driver)]
-    assert endings == [Ending.CANCELLED, Ending.CANCELLED, Ending.RETURNED]
+    statuses = [response.status for response in take(dispatcher)]
+    assert statuses == [TaskStatus.CANCELLED, TaskStatus.CANCELLED, TaskStatus.SUCCEEDED]
 
 
-def test_abandon_settles_everything_at_once() -> None:
-    driver = Driver(ScriptedEngine([]))
-    driver.accept([Owed(str(i), TARGET, i) for i in range(3)])
-    assert {settlement.outcome.ending for settlement in abandoned(driver)} == {Ending.CANCELLED}
-    assert driver.outstanding == 0
+def test_abandon_responds_to_everything_at_once() -> None:
+    engine = ScriptedEngine([])
+    dispatcher = Dispatcher(engine)
+    dispatcher.submit(calls_for(engine, 3))
+    dispatcher.abandon(Ending.CANCELLED)
+    assert [response.status for response in dispatcher.ready.values()] == [TaskStatus.CANCELLED] * 3
+    assert dispatcher.outstanding == 0
 
 
 endings = st.builds(
     outcome,
-    st.sampled_from([ending for ending in Ending if ending is not Ending.CANCELLED]),
+    st.sampled_from([ending for ending in Ending if ending not in {Ending.CANCELLED, Ending.TIMED_OUT}]),
     retryable=st.booleans(),
     alone=st.booleans(),
 )
@@ -168,28 +187,35 @@ endings = st.builds(
 
 @settings(max_examples=200)
 @given(st.lists(endings, max_size=60), st.integers(1, 20), st.none() | st.integers(0, 3))
-def test_everything_owed_is_settled_exactly_once(script: list[Outcome], count: int, max_retries: int | None) -> None:
+def test_every_call_gets_exactly_one_response(script: list[Outcome], count: int, max_retries: int | None) -> None:
     engine = ScriptedEngine(script)
-    driver = Driver(engine)
-    owed = [Owed(str(i), TARGET, i, max_retries=max_retries) for i in range(count)]
-    driver.accept(owed)
-    settled = []
+    dispatcher = Dispatcher(engine)
+    dispatcher.submit(calls_for(engine, count, max_retries))
+    responses = []
     for _ in range(len(script) + 2):
-        settled += take(driver)
-    assert driver.outstanding == 0
-    assert sorted(settlement.owed.label for settlement in settled) == sorted(piece.label for piece in owed)
+        responses += take(dispatcher)
+    assert dispatcher.outstanding == 0
+    assert sorted(response.id for response in responses) == sorted(map(str, range(count)))
     allowed = 2 if max_retries is None else max_retries
-    assert all(1 <= piece.attempt <= allowed + 1 for piece in owed)
+    assert all(1 <= response.attempts <= allowed + 1 for response in responses)
     assert len({call.number for call in engine.calls}) == len(engine.calls)
 
 
+def test_calls_are_pickled_without_the_fields_of_the_dispatch_loop() -> None:
+    engine = ScriptedEngine([])
+    call = call_for(engine, accepted=3.0)
+    copy = pickle.loads(pickle.dumps(call))
+    assert (copy.number, copy.label, copy.argument) == (call.number, call.label, call.argument)
+    assert (copy.task, copy.accepted, copy.executions) == (None, 0.0, 1)
+
+
 @given(st.integers(2, 100_000), st.integers(0, 100_000), st.integers(1, 64))
-def test_suspects_end_up_alone_in_a_few_steps(suspects: int, company: int, workers: int) -> None:
+def test_groups_of_suspects_shrink_to_one_in_few_steps(suspects: int, max_group: int, workers: int) -> None:
     steps = 0
     most = math.ceil(math.log(suspects, max(2, workers))) + 1
     while suspects > 1:
-        smaller = smaller_company(suspects, company, workers)
+        smaller = smaller_group(suspects, max_group, workers)
         assert 1 <= smaller < suspects
-        suspects = company = smaller
+        suspects = max_group = smaller
         steps += 1
     assert steps <= most

@@ -13,16 +13,12 @@ import pytest
 
 from paragent import EngineFailed, Interrupted, RunConfig, Runners, Task, TaskResponse, TaskStatus
 from paragent.engines import Call, RuntimeEngine
-from paragent.runners import api as runners
-from paragent.runners import dispatch as driver
-from paragent.runners import iteration as fronts
-from paragent.runners import responses as responding
-from paragent.runners import run
+from paragent.runners import dispatch, prepare, responses, run
 from paragent.serialization import pack, unpack
 from paragent.tasks import Ending, ErrorInfo, Outcome, record_step
 from paragent.testing.agents import echo
 
-TRACED = {module.__file__ for module in (driver, fronts, responding, run)}
+TRACED = {module.__file__ for module in (dispatch, prepare, responses, run)}
 UNTRACED = {"_hand_out", "draw"}
 """CPython looks for signals where a function begins or goes on after a `yield`, where a loop goes on, and after calls of
 functions in C. That is not before every line: not between `try` and `yield`, nor between taking an item and using it."""
@@ -80,36 +76,63 @@ def interrupting(line: int) -> tuple[Callable[..., Any], list[str]]:
 
 def tasks_as(kind: str) -> Any:
     tasks = [Task([number], echo, id=str(number), max_retries=5) for number in range(9)]
-    return tasks if kind == "list" else iter([*tasks[:8], Task(0, echo, id="3")])
+    if kind == "generator with a duplicate":
+        tasks[8] = Task(0, echo, id="3")
+    return tasks if kind == "list" else iter(tasks)
 
 
-@pytest.mark.parametrize("kind", ["list", "generator"])
-def test_an_interrupt_before_any_line_loses_no_response(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_CANCEL_GRACE", 0.0)
-    monkeypatch.setattr(run, "_CANCEL_PATIENCE", 0.01)
+def iterating(given: Any, engine: Immediate, taken: list[TaskResponse]) -> Callable[[], None]:
+    running = Runners.iter_tasks(given, engine.config, engine=engine)
+    return lambda: taken.extend(running)
+
+
+def completing(given: Any, engine: Immediate, taken: list[TaskResponse]) -> Callable[[], None]:
+    def complete() -> None:
+        try:
+            taken.extend(Runners.sync_run_task(given, engine.config, engine=engine).values())
+        except Interrupted as interrupted:
+            taken.extend(interrupted.responses.values())
+            raise
+
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [
+        (iterating, "list"),
+        (iterating, "generator with a duplicate"),
+        (completing, "list"),
+        (completing, "generator"),
+    ],
+)
+def test_an_interrupt_before_any_line_loses_no_response(
+    way: Callable[..., Callable[[], None]], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "CANCEL_GRACE", 0.0)
+    monkeypatch.setattr(run, "CANCEL_LIMIT", 0.01)
     line, finished = 0, False
     while not finished:
         engine = Immediate()
         tasks = tasks_as(kind)
         expected = [task.id for task in tasks] if kind == "list" else []
-        given = tasks if kind == "list" else noting(tasks, expected)
-        responses: list[TaskResponse] = []
-        running = fronts.iterate(given, engine.config, engine)
+        taken: list[TaskResponse] = []
+        going = way(tasks if kind == "list" else noting(tasks, expected), engine, taken)
         trace, where = interrupting(line)
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            responses.extend(running)
-        except Interrupted:
-            pass
-        except KeyboardInterrupt:  # it came before the first task was drawn, or after the last response
-            expected = [response.id for response in responses]
-            assert len(expected) in (0, 9), where
+            going()
+        except KeyboardInterrupt as interrupt:
+            if not isinstance(interrupt, Interrupted) or not taken:  # before the first task, or after the last response
+                expected = [response.id for response in taken]
+                assert len(expected) in (0, 9), where
+                assert not engine.delivered or taken, where
         finally:
             sys.settrace(before)
         finished = not where
-        assert sorted(response.id for response in responses) == sorted(expected), where
-        answered = {response.id for response in responses if response.success}
+        assert sorted(response.id for response in taken) == sorted(expected), where
+        answered = {response.id for response in taken if response.success}
         assert engine.delivered <= answered, where
         line += 1
     assert line > 200, "next to nothing was traced"
@@ -166,19 +189,15 @@ def test_an_interrupt_while_an_answer_is_read_keeps_all_that_came(engine: str, t
     assert {response.answer for response in responses.values() if response.success} == {"read"}
 
 
-def test_an_interrupt_between_two_responses_is_passed_into_the_run() -> None:
-    class Interrupting(dict[str, TaskResponse]):
-        def __setitem__(self, key: str, value: TaskResponse) -> None:
-            super().__setitem__(key, value)
-            if len(self) == 3:
-                raise KeyboardInterrupt
-
+def test_an_interrupt_in_the_loop_of_the_caller_can_be_passed_into_the_run() -> None:
     engine = Immediate()
-    responses = Interrupting()
     tasks = [Task([number], echo, id=str(number)) for number in range(9)]
+    running: Any = Runners.iter_tasks(tasks, engine.config, engine=engine)
+    responses = [next(running) for _ in range(3)]
+    responses.append(running.throw(KeyboardInterrupt))
     with pytest.raises(Interrupted):
-        runners._gather(fronts.iterate(tasks, engine.config, engine), responses)
-    assert sorted(responses) == [task.id for task in tasks]
+        responses.extend(running)
+    assert sorted(response.id for response in responses) == [task.id for task in tasks]
 
 
 def exits_when_read() -> None:

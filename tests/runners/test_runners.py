@@ -35,7 +35,7 @@ from paragent import (
     exec_tasks,
 )
 from paragent.engines._worker_handle import WorkerSettings
-from paragent.runners.sequence import SeenIds
+from paragent.runners.prepare import IdSet
 from paragent.testing.agents import echo, fail, nap, stay
 from paragent.testing.programs import alive, wait_until
 
@@ -293,7 +293,7 @@ def test_statuses_are_words() -> None:
 
 @given(st.lists(st.text(min_size=1)))
 def test_seen_ids_are_a_set(ids: list[str]) -> None:
-    seen, reference = SeenIds(), set[str]()
+    seen, reference = IdSet(), set[str]()
     for task_id in ids:
         assert seen.add(task_id) is (task_id not in reference)
         reference.add(task_id)
@@ -301,6 +301,6 @@ def test_seen_ids_are_a_set(ids: list[str]) -> None:
 
 
 def test_seen_ids_grow() -> None:
-    seen = SeenIds()
+    seen = IdSet()
     assert all(seen.add(str(number)) for number in range(5000))
     assert not any(seen.add(str(number)) for number in range(5000))

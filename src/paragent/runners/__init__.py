@@ -1,4 +1,4 @@
-"""Tasks in, responses out: the door for people who come with a list of tasks."""
+"""Runners: execute tasks on any engine, with one response for each task."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
-"""`Runners`: the calls that users make."""
+"""`Runners`: the functions that users call to execute tasks."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Sized
 from typing import TYPE_CHECKING, Any
 
 from paragent.config import RunConfig
 from paragent.errors import ConfigError, EngineFailed, Interrupted, UsageError
-from paragent.runners.iteration import iterate, stream
 from paragent.tasks import Task, TaskResponse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from paragent.engines import RuntimeEngine
+    from paragent.runners.run import Run
 
 __all__ = ["Runners", "exec_tasks"]
 
@@ -21,9 +21,9 @@ __all__ = ["Runners", "exec_tasks"]
 class Runners:
     """Run tasks on any engine and get exactly one response for each.
 
-    Every method takes a `RunConfig` (or None for the defaults) and, as `engine=`, an open engine to use instead of starting
-    one: `with LocalRuntime(config) as engine: ...` keeps workers warm between runs. The sync methods also work inside a
-    running event loop, as in a notebook.
+    Every method takes a `RunConfig` (None: the defaults) and, as `engine=`, an open engine to use instead of starting one:
+    `with LocalRuntime(config) as engine: ...` keeps workers warm between runs. The sync methods also work inside a running
+    event loop, for example in a notebook.
     """
 
     @staticmethod
@@ -34,14 +34,17 @@ class Runners:
 
         Raises:
             UsageError: a task cannot be run as it is; nothing was started.
-            EngineFailed: the engine cannot go on; the exception has the responses there were.
-            Interrupted: Ctrl-C; the exception has all responses, those of cancelled tasks included. After a second Ctrl-C it has
-                those that there are.
+            EngineFailed: the engine cannot go on; the exception has the responses so far.
+            Interrupted: Ctrl-C; the exception has all responses, including those of cancelled tasks. After a second Ctrl-C it
+                has the responses so far.
         """
         tasks, order = _in_order(task)
         responses: dict[str, TaskResponse] = {}
+        run = _prepare(tasks, _config(run_conf), engine)
+        from paragent.runners.run import complete
+
         try:
-            _gather(iterate(tasks, _config(run_conf), engine), responses)
+            complete(run, responses)
         except KeyboardInterrupt:
             raise Interrupted(_sorted(responses, order)) from None
         except EngineFailed as failure:
@@ -60,7 +63,7 @@ class Runners:
         tasks, order = _in_order(task)
         responses: dict[str, TaskResponse] = {}
         try:
-            async for response in stream(tasks, _config(run_conf), engine):
+            async for response in _stream(tasks, _config(run_conf), engine):
                 responses[response.id] = response
         except EngineFailed as failure:
             failure.responses = _sorted(responses, order)
@@ -69,20 +72,20 @@ class Runners:
 
     @staticmethod
     def sync_run(
-        input: Any,  # noqa: A002 - the documents' own name
+        input: Any,  # noqa: A002 - the documented name
         agent: Any,
         run_conf: RunConfig | None = None,
         *,
         engine: RuntimeEngine | None = None,
         **settings: Any,
     ) -> TaskResponse:
-        """Ask one agent one thing. `settings` are further fields of `Task`: `id`, `timeout`, ..."""
+        """Run one agent on one input. `settings` are further fields of `Task`: `id`, `timeout`, ..."""
         task = Task(input=input, agent=agent, **settings)
         return Runners.sync_run_task(task, run_conf, engine=engine)[task.id]
 
     @staticmethod
     async def run(
-        input: Any,  # noqa: A002 - the documents' own name
+        input: Any,  # noqa: A002 - the documented name
         agent: Any,
         run_conf: RunConfig | None = None,
         *,
@@ -97,13 +100,20 @@ class Runners:
     def iter_tasks(
         tasks: Iterable[Task], run_conf: RunConfig | None = None, *, engine: RuntimeEngine | None = None
     ) -> Iterator[TaskResponse]:
-        """Yield responses as they finish, in the order in which they do.
+        """Yield responses in the order in which the tasks finish.
 
-        `tasks` may be a generator of any length: it is drawn from as workers become free, and what was yielded is
-        forgotten, so memory stays flat. Leaving the loop early stops everything that is under way. A task of a generator
-        that cannot be run, for example because its id was used before, gets a failed response.
+        `tasks` may be a generator of any length: tasks are drawn as workers become free, and responses that were yielded are
+        not kept, so memory use stays constant. Leaving the loop early stops everything that is under way. A task of a
+        generator that cannot be run, for example because its id was used before, gets a failed response.
+
+        Raises:
+            UsageError: a task of a list cannot be run; nothing was started.
+            Interrupted: (while iterating) after Ctrl-C, when the responses of the cancelled tasks have been yielded.
         """
-        return iterate(tasks, _config(run_conf), engine)
+        run = _prepare(tasks, _config(run_conf), engine)
+        from paragent.runners.run import iterate
+
+        return iterate(run)
 
     @staticmethod
     def stream_tasks(
@@ -112,27 +122,44 @@ class Runners:
         *,
         engine: RuntimeEngine | None = None,
     ) -> AsyncIterator[TaskResponse]:
-        """As `iter_tasks`, as an async iterator; tasks may come from an async iterable too."""
-        return stream(tasks, _config(run_conf), engine)
+        """As `iter_tasks`, as an async iterator; tasks may also come from an async iterable."""
+        return _stream(tasks, _config(run_conf), engine)
 
 
 def exec_tasks(tasks: Iterable[Task], run_conf: RunConfig | None = None) -> dict[str, TaskResponse]:
-    """Run tasks and return their responses by id, in input order: `Runners.sync_run_task` as a plain call."""
+    """Run tasks and return their responses by id, in input order: `Runners.sync_run_task` as a function."""
     return Runners.sync_run_task(tasks, run_conf)
 
 
-def _gather(running: Generator[TaskResponse], responses: dict[str, TaskResponse]) -> None:
-    """Go through a run; Ctrl-C between two responses is passed into it, as if it had come there."""
+async def _stream(tasks: Any, config: RunConfig, engine: RuntimeEngine | None) -> AsyncIterator[TaskResponse]:
+    run = _prepare(tasks, config, engine)
+    from contextlib import aclosing
+
+    from paragent.runners.run import stream
+
+    async with aclosing(stream(run)) as responses:
+        async for response in responses:
+            yield response
+
+
+def _prepare(tasks: Any, config: RunConfig, engine: RuntimeEngine | None) -> Run:
+    """Return the run of `tasks`. The engine starts its first workers while the run's modules load and the tasks are packed."""
+    used = engine if engine is not None else _open(config)
+    used.expect(min(len(tasks), config.workers) if isinstance(tasks, Sized) else config.workers)
     try:
-        for response in running:
-            responses[response.id] = response
-    except Interrupted:
+        from paragent.runners.run import Run
+
+        return Run(config, used, tasks, lent=engine is not None)
+    except BaseException:
+        if engine is None:
+            used.close()
         raise
-    except KeyboardInterrupt as interrupt:
-        response = running.throw(interrupt)  # raises if it was the run that ended with it
-        responses[response.id] = response
-        for response in running:
-            responses[response.id] = response
+
+
+def _open(config: RunConfig) -> RuntimeEngine:
+    from paragent.engines import open_engine
+
+    return open_engine(config)
 
 
 def _config(run_conf: RunConfig | None) -> RunConfig:
@@ -144,10 +171,10 @@ def _config(run_conf: RunConfig | None) -> RunConfig:
 
 
 def _in_order(task: Any) -> tuple[Any, list[str]]:
-    """Return the tasks as an iterable and a list that has their ids, in input order, when they have all been drawn.
+    """Return the tasks as an iterable, and a list that has their ids in input order when all of them have been drawn.
 
     Raises:
-        UsageError: `task` is neither a task nor anything that could yield some.
+        UsageError: `task` is neither a task nor an iterable.
     """
     if isinstance(task, Task):
         return [task], [task.id]
@@ -161,13 +188,13 @@ def _in_order(task: Any) -> tuple[Any, list[str]]:
 
 def _noting(tasks: Iterable[Task], order: list[str]) -> Iterator[Task]:
     for task in tasks:
-        order.append(getattr(task, "id", ""))  # what is no task is refused when it is fed
+        order.append(getattr(task, "id", ""))  # an object that is not a task is rejected later
         yield task
 
 
 async def _noting_async(tasks: AsyncIterable[Task], order: list[str]) -> AsyncIterator[Task]:
     async for task in tasks:
-        order.append(getattr(task, "id", ""))  # what is no task is refused when it is fed
+        order.append(getattr(task, "id", ""))  # as above
         yield task
 
 

@@ -1,4 +1,7 @@
-"""The loop every kind of work goes through, whatever engine carries it."""
+"""Dispatch loop: sends calls to an engine and turns each outcome into a response or a retry.
+
+All work passes through it, whatever the engine: the tasks of `Runners` and the rollouts of `paragent rollout`.
+"""
 
 from __future__ import annotations
 
@@ -7,165 +10,182 @@ from typing import TYPE_CHECKING, NamedTuple
 from paragent._internal.clock import Clock, monotonic
 from paragent.engines.base import Call
 from paragent.errors import EngineFailed
-from paragent.runners.responses import Owed, Settlement
-from paragent.runners.retry import Failure, RetryPolicy, smaller_company
-from paragent.tasks import Ending, Outcome
+from paragent.runners.responses import respond
+from paragent.runners.retry import Failure, RetryPolicy, smaller_group
+from paragent.tasks import Ending, Outcome, TaskResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from paragent.engines.base import RuntimeEngine
 
-__all__ = ["Driver"]
+__all__ = ["Dispatcher"]
 
 
 class _Repeat(NamedTuple):
-    """An attempt that is followed by another: as the charge will be when that one is sent."""
+    """A call whose outcome is followed by another execution of its task."""
 
-    owed: Owed
+    call: Call
     outcome: Outcome
-    attempt: int
-    company: int
+    executions: int
+    max_group: int
 
 
-class Driver:
-    """Keeps an engine supplied within its window and settles what comes back.
+class Dispatcher:
+    """Keeps an engine supplied within its window and collects the responses.
 
-    It has no thread of its own: whoever uses it calls `accept` while there is `room`, and `settle` for results. It belongs
-    to one thread at a time. Any method may be interrupted (Ctrl-C) at any point: what came from the engine is kept here until
-    it was taken from `settled`, and each step can be repeated, so nothing is lost and nothing is settled twice.
+    It has no thread of its own: the caller submits calls while there is `room`, and calls `collect`. It belongs to one thread
+    at a time. Ctrl-C may interrupt any method at any point: outcomes of the engine are kept until their responses are in
+    `ready`, and each step can be repeated, so no response is lost and no task gets two.
     """
 
-    def __init__(self, engine: RuntimeEngine, clock: Clock = monotonic) -> None:
+    def __init__(self, engine: RuntimeEngine, max_retries: int | None = None, clock: Clock = monotonic) -> None:
         self._engine = engine
+        self._max_retries = max_retries
+        """Of tasks that set none themselves."""
         self._clock = clock
-        self._numbers = engine.numbers
-        self._under_way: dict[int, Owed] = {}
+        self._under_way: dict[int, Call] = {}
         self._arrived: list[Outcome] = []
-        """Outcomes that were taken from the engine and may not have been judged."""
+        """Outcomes that were taken from the engine and may not have been processed."""
         self._repeats: dict[int, _Repeat] = {}
-        """Attempts, still among those under way, that are to be made again."""
-        self.settled: dict[int, Settlement] = {}
-        """What is settled, by number. The caller removes each settlement when it has put the result elsewhere."""
+        """Calls that are to be executed again; they are also in `_under_way`."""
+        self.ready: dict[int, TaskResponse] = {}
+        """Responses, by the number of their call. The caller removes each response when it has stored it elsewhere."""
         self._cancelled = False
         self._failure: EngineFailed | None = None
 
     @property
     def outstanding(self) -> int:
-        """How much was accepted and is not settled."""
+        """How many calls were submitted and have no response."""
         return len(self._under_way)
 
     @property
     def room(self) -> int:
-        """How much more may be accepted now."""
+        """How many more calls may be submitted now."""
         return max(0, self._engine.window - len(self._under_way))
 
-    def holds(self, source: object) -> bool:
-        """Return whether work with this source was accepted and is not settled."""
-        return any(owed.source is source for owed in self._under_way.values())
+    def has(self, call: Call) -> bool:
+        """Return whether a call was submitted and its response was not removed from `ready`."""
+        return call.number in self._under_way or call.number in self.ready
 
-    def accept(self, owed: Sequence[Owed]) -> None:
-        """Take charge of work; each piece will be settled exactly once."""
-        numbered = {number: piece for piece, number in zip(owed, self._numbers, strict=False)}
-        self._under_way.update(numbered)
-        self._submit(numbered)
+    def tasks(self) -> Iterable[object]:
+        """Return the tasks that were submitted and have no response."""
+        return [call.task for call in self._under_way.values()]
 
-    def settle(self, timeout: float) -> None:
-        """Add to `settled` what has ended, waiting up to `timeout` seconds for something to happen.
+    def submit(self, calls: Sequence[Call]) -> None:
+        """Send calls to the engine; each task gets exactly one response."""
+        self._under_way.update({call.number: call for call in calls})
+        self._engine.submit(calls)
+
+    def collect(self, timeout: float) -> None:
+        """Add responses to `ready`, waiting up to `timeout` seconds for an outcome.
 
         Raises:
-            EngineFailed: the engine cannot go on; `abandon` settles what is left.
+            EngineFailed: the engine cannot go on; `abandon` responds to the calls that are left.
         """
         if self._failure:
             raise self._failure
         if not self._arrived:
             self._arrived.extend(self._engine.wait(timeout))
-        self._judge_arrived()
+        self._process_arrived()
         if self._repeats:
             try:
                 self._repeat()
             except EngineFailed as failure:
-                if not self.settled:
+                if not self.ready:
                     raise
-                self._failure = failure  # told by the next call; this one has results
+                self._failure = failure  # raised by the next call, because this one has responses
 
-    def _judge_arrived(self) -> None:
+    def _process_arrived(self) -> None:
         now = self._clock()
-        under_way, settled, repeats = self._under_way, self.settled, self._repeats
+        under_way, ready, repeats = self._under_way, self.ready, self._repeats
+        returned = Ending.RETURNED
         for outcome in self._arrived:
             number = outcome.number
-            owed = under_way.get(number)
-            if owed is None or number in repeats:
-                continue  # it was judged before an interruption, or belongs to a run that was given up
-            if outcome.ending is not Ending.RETURNED and (repeat := self._next_attempt(owed, outcome)) is not None:
+            call = under_way.get(number)
+            if call is None or number in repeats:
+                continue  # it was processed before an interruption, or belongs to a run that was abandoned
+            if outcome.ending is not returned and (repeat := self._repeat_of(call, outcome)) is not None:
                 repeats[number] = repeat
             else:
-                settled[number] = Settlement(owed, outcome, max(0.0, now - owed.accepted - outcome.seconds))
+                ready[number] = respond(call, outcome, now)
                 del under_way[number]
         self._arrived.clear()
 
-    def _next_attempt(self, owed: Owed, outcome: Outcome) -> _Repeat | None:
-        """Return how an attempt that did not return is made again, or None if it is the last."""
-        ending, attempt, company = outcome.ending, owed.attempt, owed.company
+    def _repeat_of(self, call: Call, outcome: Outcome) -> _Repeat | None:
+        """Return how the task of a call that did not return is executed again, or None if the outcome is final."""
+        ending, executions, max_group = outcome.ending, call.executions, call.max_group
         suspected = ending is Ending.LOST and not outcome.alone
-        charged = not suspected and ending is not Ending.DISPLACED
-        if charged and not RetryPolicy.for_task(owed.max_retries).allows(_failure(outcome), attempt):
+        counts = not suspected and ending is not Ending.DISPLACED
+        if counts and not self._policy(call).allows(_failure(outcome), executions):
             return None
         if self._cancelled:
             outcome.ending = Ending.CANCELLED
             return None
         if suspected:
             suspects = sum(1 for other in self._arrived if other.ending is Ending.LOST and not other.alone)
-            company = smaller_company(suspects, company, self._engine.config.workers)
-        elif charged:
-            attempt += 1
+            max_group = smaller_group(suspects, max_group, self._engine.config.workers)
+        elif counts:
+            executions += 1
             if ending is Ending.LOST:
-                company = 1  # it may kill the next worker too, so no other call may share that worker
-        return _Repeat(owed, outcome, attempt, company)
+                max_group = 1  # it may kill the next worker too, so no other call may share that worker
+        return _Repeat(call, outcome, executions, max_group)
+
+    def _policy(self, call: Call) -> RetryPolicy:
+        own: int | None = call.task.max_retries
+        return RetryPolicy.for_task(self._max_retries if own is None else own)
 
     def _repeat(self) -> None:
-        """Send attempts again, or settle them if the run was cancelled meanwhile."""
+        """Submit calls again, or respond to them if the run was cancelled meanwhile."""
         repeats, under_way = self._repeats, self._under_way
         if self._cancelled:
-            for number, (owed, outcome, _, _) in repeats.items():
+            for number, (call, outcome, _, _) in repeats.items():
                 if number in under_way:
                     outcome.ending = Ending.CANCELLED
-                    self.settled[number] = Settlement(owed, outcome, max(0.0, self._clock() - owed.accepted))
+                    self.ready[number] = respond(call, outcome, self._clock())
                     del under_way[number]
             repeats.clear()
             return
-        renumbered: dict[int, Owed] = {}
-        for owed, _, attempt, company in repeats.values():
-            owed.attempt, owed.company = attempt, company
-            renumbered[next(self._numbers)] = owed
-        others = {number: owed for number, owed in under_way.items() if number not in repeats}
-        self._under_way, self._repeats = others | renumbered, {}  # in one step, so that each is under way once
-        self._submit(renumbered)
+        calls = {}
+        for call, _, executions, max_group in repeats.values():
+            number = next(self._engine.numbers)
+            calls[number] = _again(call, number, executions, max_group)
+        others = {number: call for number, call in under_way.items() if number not in repeats}
+        self._under_way, self._repeats = others | calls, {}  # in one step, so that each task is under way once
+        self._engine.submit(list(calls.values()))
 
     def cancel(self, grace: float) -> None:
-        """Have the engine stop everything; the settlements of what is outstanding follow from `settle`, with no more retries."""
+        """Have the engine stop everything. The responses follow from `collect`; nothing is retried any more."""
         self._cancelled = True
         self._engine.cancel(grace)
 
     def abandon(self, reason: Ending) -> None:
-        """Settle everything that is outstanding without waiting for it."""
-        self._judge_arrived()
+        """Respond to every outstanding call without waiting for its outcome."""
+        self._process_arrived()
         now = self._clock()
-        for number, owed in list(self._under_way.items()):
-            self.settled[number] = Settlement(owed, Outcome(number, reason), now - owed.accepted)
+        for number, call in list(self._under_way.items()):
+            self.ready[number] = respond(call, Outcome(number, reason), now)
             del self._under_way[number]
 
-    def _submit(self, numbered: Mapping[int, Owed]) -> None:
-        self._engine.submit(
-            [
-                Call(number, piece.target, piece.argument, piece.label, piece.limit, piece.is_async, piece.company)
-                for number, piece in numbered.items()
-            ]
-        )
+
+def _again(call: Call, number: int, executions: int, max_group: int) -> Call:
+    """Return the call that executes the same task again."""
+    return Call(
+        number,
+        call.target,
+        call.argument,
+        call.label,
+        call.limit,
+        call.is_async,
+        max_group,
+        call.task,
+        call.accepted,
+        executions,
+    )
 
 
 def _failure(outcome: Outcome) -> Failure:
-    """Return how an attempt failed, for the retry policy."""
+    """Return how an execution failed, for the retry policy."""
     if outcome.ending is Ending.LOST:
         return Failure.INFRASTRUCTURE
     if outcome.ending is Ending.RAISED and outcome.error and outcome.error.retryable:

@@ -14,7 +14,7 @@ from enum import Enum, auto
 
 from paragent.config import LOST_RETRIES
 
-__all__ = ["Failure", "RetryPolicy", "smaller_company"]
+__all__ = ["Failure", "RetryPolicy", "smaller_group"]
 
 
 class Failure(Enum):
@@ -58,13 +58,13 @@ class RetryPolicy:
 _DEFAULT = RetryPolicy()
 
 
-def smaller_company(suspects: int, company: int, workers: int) -> int:
+def smaller_group(suspects: int, max_group: int, workers: int) -> int:
     """Return the size of the groups in which calls run again after the worker that executed them died.
 
     Args:
         suspects: how many calls the worker was executing. One of them may have killed it.
-        company: the group size that was asked for before; 0: none.
+        max_group: the limit that the calls had before; 0: none.
         workers: how many groups can run at the same time.
     """
-    size = suspects if not company else min(suspects, company)
+    size = suspects if not max_group else min(suspects, max_group)
     return max(1, size // max(2, workers))

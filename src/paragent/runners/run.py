@@ -1,45 +1,51 @@
-"""One run: tasks are fed in, responses come out; the fronts for sync and async callers are thin around it."""
+"""One run: tasks in, responses out. `Run` has the state; the functions below drive it for sync and async callers."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections.abc import Sized
+from collections.abc import AsyncIterable, Sized
 from typing import TYPE_CHECKING, Any
 
 from paragent.engines import open_engine
-from paragent.errors import DuplicateTaskId, EngineFailed, UsageError
-from paragent.runners.dispatch import Driver
+from paragent.errors import DuplicateTaskId, EngineFailed, Interrupted, UsageError
+from paragent.runners.dispatch import Dispatcher
+from paragent.runners.prepare import IdSet, Preparer, Sequence, require_task
 from paragent.runners.progress import open_reporter
-from paragent.runners.responses import Owed, Preparer, cancelled, check_ids, failed_before_start, require_task, respond
-from paragent.runners.sequence import Chain, SeenIds
-from paragent.tasks import Ending
+from paragent.runners.responses import cancelled, failed_before_start
+from paragent.tasks import Ending, TaskResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import asyncio
+    from collections.abc import AsyncGenerator, Generator, Iterable
 
     from paragent.config import RunConfig
-    from paragent.engines import RuntimeEngine
-    from paragent.tasks import Task, TaskResponse
+    from paragent.engines import Call, RuntimeEngine
+    from paragent.tasks import Task
 
-__all__ = ["Run"]
+__all__ = ["CANCEL_GRACE", "CANCEL_LIMIT", "Run", "complete", "iterate", "stream"]
 
-_CANCEL_GRACE = 1.0
+CANCEL_GRACE = 1.0
 """Seconds that async agents have to clean up when the run is cancelled."""
-_CANCEL_PATIENCE = 5.0
-"""Seconds beyond the grace to wait for the engine's word on what it cancelled."""
+CANCEL_LIMIT = 5.0
+"""Seconds beyond the grace to wait for the engine's outcomes of what it cancelled."""
+_DRAW_SECONDS = 0.005
+"""How long to draw tasks from a generator before responses are collected again."""
+_COLLECT_SECONDS = 0.5
+"""How long to wait for responses when there is nothing else to do."""
 
 
 class Run:
-    """A run over one engine, which it closes in the end unless the caller only lends it. Belongs to one thread at a time.
+    """A run on one engine. It closes the engine in the end, unless the caller lends it. Belongs to one thread at a time.
 
-    Ctrl-C may interrupt any method. Tasks stay in `drawn` until the driver has them, and responses in `ready` until the caller
-    removes them, so that after `cancel` every task has exactly one response.
+    Ctrl-C may interrupt any method. Tasks stay in `drawn` until the dispatch loop has their calls, and responses in `ready`
+    until the caller removes them, so that after `cancel` every task has exactly one response.
 
-    Constructing a run checks and packs the tasks if they are all there already, and gives none to the engine.
+    The constructor checks and packs tasks that are all known already (a list, not a generator). It submits none.
 
     Raises:
-        UsageError: something in `tasks` is no task, has no agent, cannot be sent to a worker, or an id stands twice.
+        UsageError: an element of `tasks` is not a task, its agent cannot be called or sent to a worker, or an id is used twice.
     """
 
     def __init__(
@@ -48,125 +54,285 @@ class Run:
         self._config = config
         self._owns_engine = engine is None or not lent
         self._engine = engine if engine is not None else open_engine(config)
-        self._preparer = Preparer(config, carries_modules=self._engine.carries_modules)
-        self._chain = Chain() if config.sequence_dependent else None
-        self._packed: dict[str, Owed] = {}
-        self._seen: SeenIds | None = SeenIds()
+        self._preparer = Preparer(config, self._engine.numbers, carries_modules=self._engine.carries_modules)
+        self._sequence = Sequence() if config.sequence_dependent else None
+        self._ids: IdSet | None = IdSet()
+        self._prepared: list[Call] = []
+        """Calls that were not submitted, the next one last."""
         self._total: int | None = None
+        self.source: Any = tasks
+        """Tasks that the caller has to draw and feed; empty if the constructor has prepared all of them."""
         if isinstance(tasks, Sized):
             known: list[Task] = list(tasks)  # type: ignore[call-overload]
-            check_ids(known)
-            self._packed = {task.id: self._preparer.owed(task, task.input) for task in known}
-            self._seen, self._total = None, len(known)
+            calls = self._preparer.calls(known)
+            self._ids, self._total = None, len(known)
+            if self._sequence is None:
+                self._prepared, self.source = calls[::-1], ()
         self.drawn: list[Task] = []
         """Tasks for `feed`."""
-        self.ready: dict[int, TaskResponse] = {}
-        """Responses, by a number of their own. Whoever hands one out removes it."""
-        self._uncounted: list[TaskResponse] = []
-        """Responses that the display was not told of."""
+        self._reported: set[int] = set()
+        """Responses in `ready` that the progress display has counted."""
 
     def open(self) -> None:
-        """Take hold of the engine.
+        """Reserve the engine.
 
         Raises:
             UsageError: the engine that was lent is busy with another run.
         """
         if not self._engine.claim():
             raise UsageError("this engine is busy with another run; open one engine for each run that overlaps")
-        self._driver = Driver(self._engine)
+        self._dispatcher = Dispatcher(self._engine, self._config.max_retries)
         self._reporter = open_reporter(self._config, self._total)
 
     @property
+    def ready(self) -> dict[int, TaskResponse]:
+        """Responses, by a number of their own. The caller removes those that it has taken."""
+        return self._dispatcher.ready
+
+    @property
     def outstanding(self) -> int:
-        """How many tasks were fed and have no response that was handed out."""
-        return self._driver.outstanding + len(self._driver.settled) + len(self.ready)
+        """How many tasks were prepared or fed and have no response that was removed from `ready`."""
+        return len(self._prepared) + self._dispatcher.outstanding + len(self._dispatcher.ready)
 
     @property
     def room(self) -> int:
         """How many more tasks may be fed now."""
-        return self._driver.room if self._chain is None else int(self.outstanding == 0)
+        return self._dispatcher.room if self._sequence is None else int(self.outstanding == 0)
 
     def feed(self, tasks: Iterable[Task] = ()) -> None:
-        """Take charge of `tasks` and of those in `drawn`; each gets exactly one response in `ready`."""
+        """Submit prepared calls as far as there is room, and `tasks` and those in `drawn`; each gets exactly one response."""
+        if self._prepared and (room := self._dispatcher.room):
+            self._dispatcher.submit(self._prepared[: -room - 1 : -1])
+            del self._prepared[-room:]
         self.drawn.extend(tasks)
-        owed: list[Owed] = []
-        refused: dict[int, TaskResponse] = {}
+        if self.drawn:
+            self._feed_drawn()
+
+    def _feed_drawn(self) -> None:
+        calls: list[Call] = []
+        rejected: dict[int, TaskResponse] = {}
         for task in self.drawn:
-            prepared = self._prepared(task)
-            if isinstance(prepared, Owed):
-                owed.append(prepared)
+            prepared = self._prepare(task)
+            if isinstance(prepared, TaskResponse):
+                rejected[next(self._engine.numbers)] = prepared
             else:
-                refused[next(self._engine.numbers)] = prepared
-        if owed:
-            self._driver.accept(owed)
-        if refused:
-            self._uncounted.extend(refused.values())
-            self.ready, self.drawn = self.ready | refused, []  # in one step, so that each has one response
+                calls.append(prepared)
+        if calls:
+            self._dispatcher.submit(calls)
+        if rejected:  # in one step, so that each task has one response
+            self._dispatcher.ready, self.drawn = self._dispatcher.ready | rejected, []
         else:
             self.drawn = []
 
     def collect(self, timeout: float) -> None:
-        """Add to `ready` the responses that are there, waiting up to `timeout` seconds for the first.
+        """Add responses to `ready`, waiting up to `timeout` seconds if it is empty.
 
         Raises:
             EngineFailed: the engine cannot go on.
         """
-        self._collect(0.0 if self.ready or self._driver.settled else timeout)
+        self._collect(0.0 if self.ready else timeout)
 
     def _collect(self, timeout: float) -> None:
-        driver, ready = self._driver, self.ready
-        if driver.outstanding:
-            driver.settle(timeout)
-        for number in list(driver.settled):
-            response = respond(driver.settled[number])
-            ready[number] = response
-            self._uncounted.append(response)
-            del driver.settled[number]
-        if self._chain:
-            for response in ready.values():
-                self._chain.note(response)
+        if self._dispatcher.outstanding:
+            self._dispatcher.collect(timeout)
+        if self._sequence:
+            for response in self.ready.values():
+                self._sequence.note(response)
         if self._reporter:
-            self._reporter.note(self._uncounted, driver.outstanding)
-        self._uncounted.clear()
+            ready = self.ready
+            new = [response for number, response in ready.items() if number not in self._reported]
+            self._reported = set(ready)
+            self._reporter.note(new, self._dispatcher.outstanding)
 
-    def cancel(self, unfed: Iterable[Task] = ()) -> None:
-        """Stop everything; then `ready` has a response for each task that has none, the `unfed` ones included."""
-        unfed = [*(task for task in self.drawn if not self._driver.holds(task)), *unfed]
-        with contextlib.suppress(EngineFailed):  # what it cannot tell any more is cancelled below
-            self._driver.cancel(_CANCEL_GRACE)
-            deadline = time.monotonic() + _CANCEL_GRACE + _CANCEL_PATIENCE
-            while self._driver.outstanding and time.monotonic() < deadline:
+    def cancel(self, undrawn: Iterable[Task] = ()) -> None:
+        """Stop everything; then `ready` has a response for each task that has none, including the `undrawn` ones."""
+        submitted = {id(task) for task in self._dispatcher.tasks()}
+        unsubmitted = [
+            *(task for task in self.drawn if id(task) not in submitted),
+            *(call.task for call in reversed(self._prepared) if not self._dispatcher.has(call)),
+            *undrawn,
+        ]
+        with contextlib.suppress(EngineFailed):  # the calls whose outcomes it cannot report are cancelled below
+            self._dispatcher.cancel(CANCEL_GRACE)
+            deadline = time.monotonic() + CANCEL_GRACE + CANCEL_LIMIT
+            while self._dispatcher.outstanding and time.monotonic() < deadline:
                 self._collect(0.1)
-        self._driver.abandon(Ending.CANCELLED)
+        self._dispatcher.abandon(Ending.CANCELLED)
         self._collect(0.0)
         numbers = self._engine.numbers
-        self.ready.update((next(numbers), cancelled(task, "cancelled before it started")) for task in unfed)
-        self.drawn = []
+        self.ready.update((next(numbers), cancelled(task, "cancelled before it started")) for task in unsubmitted)
+        self.drawn, self._prepared = [], []
 
     def close(self) -> None:
-        """Free what the run holds: an engine of its own is closed, a borrowed one is emptied."""
+        """Close the engine, or, if it was lent, cancel the calls that it still has."""
         if self._owns_engine:
             self._engine.close()
-        elif self._driver.outstanding:
+        elif self._dispatcher.outstanding:
             self.cancel()
         self._engine.unclaim()
         if self._reporter:
             self._reporter.close()
 
-    def _prepared(self, task: Task) -> Owed | TaskResponse:
-        """Return what is owed for a task, or its response if it will not be run."""
-        if self._packed and self._chain is None and (piece := self._packed.pop(task.id, None)) is not None:
-            return piece
+    def _prepare(self, task: Task) -> Call | TaskResponse:
+        """Return the call of a task, or its response if it cannot be executed."""
         try:
             require_task(task)
-            if self._seen is not None and not self._seen.add(task.id):
+            if self._ids is not None and not self._ids.add(task.id):
                 raise DuplicateTaskId(task.id)
-            if self._chain is None:
-                return self._preparer.owed(task, task.input)
-            if self._chain.broken is None:
-                return self._preparer.owed(task, self._chain.given(task))
-            return cancelled(task, self._chain.broken)
+            if self._sequence is None:
+                return self._preparer.call(task, task.input)
+            if self._sequence.broken is None:
+                return self._preparer.call(task, self._sequence.next_input(task))
+            return cancelled(task, self._sequence.broken)
         except UsageError as problem:
             if not hasattr(task, "id"):
                 raise
             return failed_before_start(task, problem)
+
+
+def complete(run: Run, responses: dict[str, TaskResponse]) -> None:
+    """Execute all tasks of a run and store the responses by task id.
+
+    Raises:
+        EngineFailed: the engine cannot go on; `responses` has what there was.
+        Interrupted: Ctrl-C; `responses` has all responses, including those of cancelled tasks.
+    """
+    source = _Source(run.source)
+    run.open()
+    try:
+        for _ in _turns(run, source):
+            _take(run, responses)
+    except KeyboardInterrupt:
+        run.cancel(source.rest())
+        _take(run, responses)
+        raise Interrupted({}) from None
+    finally:
+        run.close()
+
+
+def _take(run: Run, responses: dict[str, TaskResponse]) -> None:
+    """Move responses out of a run; an interruption in between repeats a step and loses none."""
+    responses.update({response.id: response for response in run.ready.values()})
+    run.ready.clear()
+
+
+def iterate(run: Run) -> Generator[TaskResponse]:
+    """Yield the responses of a run as they finish.
+
+    Raises:
+        Interrupted: after Ctrl-C, when the responses of the cancelled tasks have been yielded.
+    """
+    source = _Source(run.source)
+    run.open()
+    try:
+        for _ in _turns(run, source):
+            yield from _hand_out(run)
+    except KeyboardInterrupt:
+        run.cancel(source.rest())
+        yield from _hand_out(run)
+        raise Interrupted({}) from None
+    finally:
+        run.close()
+
+
+def _turns(run: Run, source: _Source) -> Generator[None]:
+    """Feed and collect until every task has its response; yield after each turn, for the caller to take `run.ready`."""
+    while True:
+        source.draw(run.room, run.drawn)
+        run.feed()
+        if source.exhausted and not run.outstanding:
+            return
+        run.collect(_COLLECT_SECONDS if source.exhausted or not run.room else 0.0)
+        yield
+
+
+def _hand_out(run: Run) -> Generator[TaskResponse]:
+    """Yield what is ready; each response is removed when it has been yielded, also if Ctrl-C comes then."""
+    ready = run.ready
+    for number in list(ready):
+        response = ready[number]
+        try:
+            yield response
+        finally:
+            del ready[number]
+
+
+class _Source:
+    """Draws tasks from an iterable."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._iterator = iter(tasks)
+        self._finite = isinstance(tasks, Sized)
+        self.exhausted = isinstance(tasks, tuple) and not tasks
+
+    def draw(self, count: int, drawn: list[Task]) -> None:
+        """Add up to `count` tasks to `drawn`, fewer if they come slowly."""
+        if self.exhausted or not count:
+            return
+        before = len(drawn)
+        deadline = time.monotonic() + _DRAW_SECONDS
+        for task in itertools.islice(self._iterator, count):
+            drawn.append(task)
+            if time.monotonic() > deadline:
+                return
+        self.exhausted = len(drawn) - before < count
+
+    def rest(self) -> list[Task]:
+        """Return the tasks that were not drawn from a list or other collection; a generator is left alone."""
+        return list(self._iterator) if self._finite else []
+
+
+async def stream(run: Run) -> AsyncGenerator[TaskResponse, None]:
+    """Yield the responses of a run as they finish; cancelling the caller stops everything that is under way.
+
+    A thread waits for the engine, so the event loop stays free. Tasks are drawn on the event loop.
+    """
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    source = _AsyncSource(run.source) if isinstance(run.source, AsyncIterable) else _Source(run.source)
+    loop = asyncio.get_running_loop()
+    run.open()
+    waiter = ThreadPoolExecutor(1, thread_name_prefix="paragent-wait")
+    try:
+        while True:
+            if isinstance(source, _Source):
+                source.draw(run.room, run.drawn)
+            else:
+                await source.draw(run.room, run.drawn)
+            run.feed()
+            if source.exhausted and not run.outstanding:
+                return
+            seconds = _COLLECT_SECONDS if source.exhausted or not run.room else _DRAW_SECONDS
+            await loop.run_in_executor(waiter, run.collect, seconds)
+            for response in _hand_out(run):
+                yield response
+    finally:
+        await asyncio.shield(loop.run_in_executor(waiter, run.close))
+        waiter.shutdown(wait=False)
+
+
+class _AsyncSource:
+    """Draws tasks from an async iterable."""
+
+    def __init__(self, tasks: AsyncIterable[Task]) -> None:
+        self._iterator = aiter(tasks)
+        self._next: asyncio.Future[Any] | None = None
+        self.exhausted = False
+
+    async def draw(self, count: int, drawn: list[Task]) -> None:
+        """Add up to `count` tasks to `drawn`, waiting at most a moment for each."""
+        import asyncio
+
+        most = len(drawn) + count
+        while len(drawn) < most and not self.exhausted:
+            if self._next is None:
+                self._next = asyncio.ensure_future(anext(self._iterator))
+            done, _ = await asyncio.wait({self._next}, timeout=_DRAW_SECONDS)
+            if not done:
+                break
+            upcoming, self._next = self._next, None
+            try:
+                drawn.append(upcoming.result())
+            except StopAsyncIteration:
+                self.exhausted = True

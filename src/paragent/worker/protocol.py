@@ -37,12 +37,24 @@ class Command(Enum):
 
 
 class Call:
-    """One attempt as an engine sees it: `unpack(target)(unpack(argument))` with a time limit. It can be pickled.
+    """One execution of a task as an engine sees it: `unpack(target)(unpack(argument))` with a time limit.
 
-    Not a dataclass: creating one would double the time that a worker takes to start.
+    It can be pickled, without the fields that only the dispatch loop uses. Not a dataclass: creating one would double the
+    time that a worker takes to start.
     """
 
-    __slots__ = ("argument", "is_async", "label", "limit", "max_group", "number", "target")
+    __slots__ = (
+        "accepted",
+        "argument",
+        "executions",
+        "is_async",
+        "label",
+        "limit",
+        "max_group",
+        "number",
+        "target",
+        "task",
+    )
 
     number: int
     """Identifies the call; its outcome has the same number. Unique in the lifetime of an engine."""
@@ -59,6 +71,13 @@ class Call:
     max_group: int
     """How many calls may be in one worker together with this one, including itself; 0: any number. Used to find out which
     of several calls kills workers."""
+    task: Any
+    """Dispatch loop only: the `Task`; None in a worker."""
+    accepted: float
+    """Dispatch loop only: when the run accepted the task, by the monotonic clock."""
+    executions: int
+    """Dispatch loop only: how many times the task has been executed, this call included. Executions that ended because of
+    another call in the same worker do not count."""
 
     def __init__(
         self,
@@ -69,6 +88,9 @@ class Call:
         limit: float | None = None,
         is_async: bool = False,
         max_group: int = 0,
+        task: Any = None,
+        accepted: float = 0.0,
+        executions: int = 1,
     ) -> None:
         self.number = number
         self.target = target
@@ -77,6 +99,15 @@ class Call:
         self.limit = limit
         self.is_async = is_async
         self.max_group = max_group
+        self.task = task
+        self.accepted = accepted
+        self.executions = executions
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            Call,
+            (self.number, self.target, self.argument, self.label, self.limit, self.is_async, self.max_group),
+        )
 
 
 class WorkerSetup(NamedTuple):

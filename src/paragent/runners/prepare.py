@@ -1,0 +1,164 @@
+"""From tasks to calls: checks ids and agents, packs agents and inputs, and links the tasks of a sequence. No I/O."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from paragent._internal.clock import monotonic
+from paragent.agents import Reply, replies_async
+from paragent.agents.invoke import require_agent
+from paragent.errors import DuplicateTaskId, UsageError
+from paragent.serialization import Parcel, is_plain
+from paragent.serialization.packing import Packer
+from paragent.tasks import Task
+from paragent.worker.protocol import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from paragent.config import RunConfig
+    from paragent.tasks import TaskResponse
+
+__all__ = ["IdSet", "Preparer", "Sequence", "require_task"]
+
+_AGENTS_KEPT = 64
+"""Packed agents that are kept. A run in which every task has an agent of its own packs each agent once and drops it."""
+
+
+class Preparer:
+    """Makes the calls of one run. An agent that many tasks share is packed once."""
+
+    def __init__(self, config: RunConfig, numbers: Iterator[int], *, carries_modules: bool = False) -> None:
+        self._timeout = config.timeout
+        self._numbers = numbers
+        self._packer = Packer(carries_modules=carries_modules)
+        self._agents: OrderedDict[int, tuple[Any, Parcel, bool]] = OrderedDict()
+
+    def calls(self, tasks: Iterable[Any]) -> list[Call]:
+        """Return the calls of tasks that are all known.
+
+        Raises:
+            UsageError: an element is not a task, or its agent cannot be called.
+            DuplicateTaskId: two tasks have the same id.
+            Unserialisable: an agent or an input cannot be sent to a worker.
+        """
+        ids: set[str] = set()
+        calls: list[Call] = []
+        for task in tasks:
+            require_task(task)
+            if task.id in ids:
+                raise DuplicateTaskId(task.id)
+            ids.add(task.id)
+            calls.append(self.call(task, task.input))
+        return calls
+
+    def call(self, task: Task, given: Any) -> Call:
+        """Return the call that gives `given` to the agent of `task`.
+
+        Raises:
+            UsageError: the agent cannot be called.
+            Unserialisable: the agent or the input cannot be sent to a worker.
+        """
+        packed = self._agents.get(id(task.agent))
+        if packed is None:
+            packed = self._pack_agent(task)
+        _, target, is_async = packed
+        return Call(
+            next(self._numbers),
+            target,
+            given if is_plain(given) else self._packer.pack(given, f"task {task.id!r}", "input"),
+            task.id,
+            self._timeout if task.timeout is None else float(task.timeout),
+            is_async,
+            0,
+            task,
+            monotonic(),
+        )
+
+    def _pack_agent(self, task: Task) -> tuple[Any, Parcel, bool]:
+        agent = task.agent
+        require_agent(agent, f"task {task.id!r}")
+        target = self._packer.pack(Reply(agent), f"task {task.id!r}", "task")
+        packed = (agent, target, replies_async(agent))
+        self._agents[id(agent)] = packed
+        if len(self._agents) > _AGENTS_KEPT:
+            self._agents.popitem(last=False)
+        return packed
+
+
+def require_task(task: Any) -> None:
+    """Check that an object is a task.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if not isinstance(task, Task):
+        raise UsageError(f"expected a Task, got {task!r}; write Task(input=..., agent=...)")
+
+
+class Sequence:
+    """The state of a sequence of dependent tasks: each answer is the input of the next task."""
+
+    def __init__(self) -> None:
+        self._last: TaskResponse | None = None
+
+    @property
+    def broken(self) -> str | None:
+        """Why no further task can run, or None."""
+        last = self._last
+        if last is None or last.success:
+            return None
+        return f"not run: task {last.id!r}, before it in the sequence, {last.status}"
+
+    def next_input(self, task: Task) -> Any:
+        """Return the input of the next task: the last answer, or the task's own input if it is the first."""
+        return task.input if self._last is None else self._last.answer
+
+    def note(self, response: TaskResponse) -> None:
+        """Record the response to the task that was next. After a failure the state does not change any more."""
+        if self.broken is None:
+            self._last = response
+
+
+_FIRST_SIZE = 1 << 10
+
+
+class IdSet:
+    """A set of strings that stores a hash of 64 bits of each, in an open-addressing table at most half full.
+
+    Among a million ids, the probability that two different ones are taken for the same is 3e-8.
+    """
+
+    def __init__(self) -> None:
+        self._table = array("Q", bytes(8 * _FIRST_SIZE))
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, task_id: str) -> bool:
+        """Add an id; return False if the set had it already."""
+        if 2 * self._count >= len(self._table):
+            self._grow()
+        added = self._insert(hash(task_id) & 0xFFFF_FFFF_FFFF_FFFF or 1)
+        self._count += added
+        return added
+
+    def _insert(self, value: int) -> bool:
+        table, mask = self._table, len(self._table) - 1
+        index = (value ^ (value >> 32)) & mask
+        while table[index]:
+            if table[index] == value:
+                return False
+            index = (index + 1) & mask
+        table[index] = value
+        return True
+
+    def _grow(self) -> None:
+        old = self._table
+        self._table = array("Q", bytes(16 * len(old)))
+        for value in old:
+            if value:
+                self._insert(value)
