@@ -11,11 +11,11 @@ import pytest
 from paragent import BadData, RolloutConfig, UsageError, run_parallel_rollout
 from paragent.cli import main
 from paragent.demo.samples import sample_options, sample_path
-from paragent.demo.samples.desktop_tasks import desktop_tasks
 from paragent.osworld.env import OSWorldEnvironment
 from paragent.rollout.dataset import read_benchmark
 from paragent.rollout.prepare import prepare
 from paragent.store import Journal, images_folder
+from tests.demo.desktop_tasks import desktop_tasks
 
 MACHINES = [
     "--provider-name",

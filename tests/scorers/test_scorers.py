@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from paragent.errors import ConfigError, EnvironmentFailed, UnknownName
 from paragent.scorers import SCORERS, Score, open_scorer
-from paragent.scorers.number import final_number, same_number
-from paragent.scorers.text import contains, exact_match, f1, final_answer, normalised
+from paragent.scorers.text import contains, exact_match, f1, final_answer, final_number, normalised, same_number
 from paragent.tasks import BenchmarkTask
 
 TEXTS = st.text(max_size=60)
@@ -255,5 +254,5 @@ def test_mistakes_in_naming_are_told() -> None:
         open_scorer("exactmatch")
     with pytest.raises(ConfigError, match="--judge-model"):
         open_scorer("llm_judge")
-    with pytest.raises(ConfigError, match="no metric"):
+    with pytest.raises(ConfigError, match="not a scorer"):
         open_scorer("paragent.tasks:BenchmarkTask")

@@ -21,7 +21,7 @@ SCORERS = Registry(
         "f1": Implementation("paragent.scorers.text:F1"),
         "llm_judge": Implementation("paragent.scorers.judge:LlmJudge"),
         "math": Implementation("paragent.scorers.math:Mathematics", extra="math"),
-        "numeric": Implementation("paragent.scorers.number:Numeric"),
+        "numeric": Implementation("paragent.scorers.text:Numeric"),
     },
     entry_points="paragent.scorers",
 )

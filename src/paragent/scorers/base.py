@@ -1,4 +1,4 @@
-"""The contract of metrics: an item and a final answer in, a score out."""
+"""Base class of scorers."""
 
 from __future__ import annotations
 
@@ -13,39 +13,42 @@ if TYPE_CHECKING:
 __all__ = ["Ask", "Score", "Scorer"]
 
 Ask = Callable[[Sequence[Mapping[str, Any]]], Awaitable[str]]
-"""A model as a metric sees it: chat messages in, the text of the reply out. It retries and limits itself."""
+"""A judge model: takes chat messages and returns the text of the reply. It does its own retries and rate limiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a metric says about one answer."""
+    """The score of one answer."""
 
     value: float | None
-    """From 0 to 1; None if nothing can be said, because the item has no reference."""
+    """From 0 to 1; None if the answer cannot be scored, for example because the task has no reference."""
     note: str = ""
-    """Why, for people; may be empty."""
+    """The reason, for people; may be empty."""
 
 
 class Scorer(ABC):
-    """Scores final answers; one object serves a whole worker, at many answers at the same time, on one event loop.
+    """Scores final answers. One object serves a worker: many answers concurrently, on one event loop.
+
+    `paragent.testing.ScorerContract` tests an implementation.
 
     Args:
-        ask: a model, for metrics that need one (`needs_model`).
+        ask: the judge model, for scorers with `needs_model`.
     """
 
     name: ClassVar[str]
+    """The name for `--metric`, and the key of the score in results."""
     needs_model: ClassVar[bool] = False
 
     def __init__(self, ask: Ask | None = None) -> None:
         self.ask = ask
 
     @abstractmethod
-    async def score(self, item: BenchmarkTask, answer: str) -> Score:
-        """Score an answer.
+    async def score(self, task: BenchmarkTask, answer: str) -> Score:
+        """Score the final message `answer`.
 
         Raises:
-            InfrastructureError: scoring itself broke; the answer is neither right nor wrong.
+            InfrastructureError: scoring failed. The answer counts neither as right nor as wrong.
         """
 
-    async def close(self) -> None:  # noqa: B027 - most metrics hold nothing
-        """End whatever the metric started; more calls do nothing."""
+    async def close(self) -> None:  # noqa: B027 - most scorers hold no resources
+        """Release resources. Idempotent."""

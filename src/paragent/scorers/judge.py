@@ -33,13 +33,13 @@ class LlmJudge(Scorer):
     name = "llm_judge"
     needs_model = True
 
-    async def score(self, item: BenchmarkTask, answer: str) -> Score:
-        if not item.references:
-            return Score(None, "the item has no reference answer")
+    async def score(self, task: BenchmarkTask, answer: str) -> Score:
+        if not task.references:
+            return Score(None, "the task has no reference answer")
         if not answer.strip():
             return Score(0.0, "there is no answer")
         assert self.ask is not None, "open_scorer refuses a judge without a model"
-        case = {"question": item.question, "references": item.references, "answer": answer[-_LONGEST:]}
+        case = {"question": task.question, "references": task.references, "answer": answer[-_LONGEST:]}
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": _RULES},
             {"role": "user", "content": json.dumps(case, ensure_ascii=False)},

@@ -54,11 +54,11 @@ class Mathematics(Scorer):
         finally:
             await metric.close()
 
-    async def score(self, item: BenchmarkTask, answer: str) -> Score:
-        if not item.references:
-            return Score(None, "the item has no reference answer")
+    async def score(self, task: BenchmarkTask, answer: str) -> Score:
+        if not task.references:
+            return Score(None, "the task has no reference answer")
         try:
-            equal = await self._helpers.call("equal", list(item.references), answer[-_LONGEST:], limit=_LIMIT)
+            equal = await self._helpers.call("equal", list(task.references), answer[-_LONGEST:], limit=_LIMIT)
         except CallFailed as error:
             return Score(0.0, f"the answer cannot be compared: {error}")
         return Score(float(equal))

@@ -1,6 +1,6 @@
-"""Contract suites for people who write their own parts, and for ourselves; a scripted model endpoint.
+"""Contract suites for engines, environments, models, providers and scorers, and a scripted model endpoint.
 
-Names are loaded when they are first used: the endpoint is also a program that needs nothing of the suites.
+To test an implementation of your own, subclass a suite in a test file and name the implementation; pytest collects the tests.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from paragent._internal.lazy import names_from
 if TYPE_CHECKING:
     from paragent.testing.engine_contract import EngineContract, IsolationContract
     from paragent.testing.environment_contract import EnvironmentContract
+    from paragent.testing.model_contract import ModelContract
     from paragent.testing.openai_server import Fault, OpenAIServer, Script
     from paragent.testing.provider_contract import ProviderContract
+    from paragent.testing.scorer_contract import ScorerContract
 
 __all__ = [
     "EngineContract",
     "EnvironmentContract",
     "Fault",
     "IsolationContract",
+    "ModelContract",
     "OpenAIServer",
     "ProviderContract",
+    "ScorerContract",
     "Script",
 ]
 
@@ -30,7 +34,9 @@ __getattr__ = names_from(
     {
         "engine_contract": ("EngineContract", "IsolationContract"),
         "environment_contract": ("EnvironmentContract",),
+        "model_contract": ("ModelContract",),
         "openai_server": ("Fault", "OpenAIServer", "Script"),
         "provider_contract": ("ProviderContract",),
+        "scorer_contract": ("ScorerContract",),
     },
 )

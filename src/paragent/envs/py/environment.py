@@ -13,8 +13,7 @@ from paragent.envs.py.interpreter import Interpreter, LocalInterpreter, MachineI
 from paragent.envs.py.sandbox import SANDBOXES
 from paragent.envs.tools import ToolResult, tool
 from paragent.errors import EnvironmentFailed
-from paragent.scorers.number import same_number
-from paragent.scorers.text import exact_match, final_answer
+from paragent.scorers.text import exact_match, final_answer, same_number
 from paragent.subprocesses import ProcessLimits
 
 if TYPE_CHECKING:

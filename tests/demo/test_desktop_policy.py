@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 
-from paragent.demo.samples.desktop_tasks import desktop_tasks
 from paragent.demo.vision import focused_field, largest_patch
 from paragent.models import ModelSettings, open_model
+from tests.demo.desktop_tasks import desktop_tasks
 
 ROWS = """role\tname\ttext\tmiddle\tsize
 frame\tgalculator\t\t958, 619\t333x368

@@ -1,14 +1,15 @@
-"""Makes the sample tasks of `osworld`, four of each kind, in OSWorld's form, for the desktop that paragent builds.
+"""Generator of the sample tasks of `osworld`: four of each kind, in OSWorld's format, for the desktop that paragent builds.
 
-`python -m paragent.demo.samples.desktop_tasks` writes `osworld.jsonl` beside this file; a test keeps the two the same.
+`python -m tests.demo.desktop_tasks` writes the sample file; a test checks that the file is up to date.
 """
 
 from __future__ import annotations
 
 import json
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from paragent.demo.samples import sample_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["desktop_tasks"]
 
 Task = dict[str, Any]
-_HERE = Path(__file__).parent
 _NOTES = (
     ("shopping.txt", "bread, milk and two apples"),
     ("meeting.txt", "The meeting is at 14:30 in room 7."),
@@ -236,4 +236,4 @@ def _lines() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    (_HERE / "osworld.jsonl").write_text("".join(_lines()), encoding="utf-8")
+    sample_path("osworld").write_text("".join(_lines()), encoding="utf-8")

@@ -1,0 +1,49 @@
+"""The model contract for every model, and for a model as a third party would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from paragent.demo.policy import DemoModel
+from paragent.models import Completion, Model, ModelSettings
+from paragent.models.openai import OpenAIChat
+from paragent.testing import ModelContract, OpenAIServer, Script
+
+REPLIES = {"1/2 + 1/3": [{"tool": "calculator", "arguments": {"expression": "1/2 + 1/3"}}, "It is 5/6."]}
+
+
+class TestDemo(ModelContract):
+    model = DemoModel
+    settings = ModelSettings(name="demo")
+
+
+class TestOpenAI(ModelContract):
+    model = OpenAIChat
+    stream: ClassVar[bool] = False
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls) -> Iterator[None]:
+        with OpenAIServer(Script(answers=REPLIES, latency=0.01)) as server:
+            cls.settings = ModelSettings(name="m", base_url=server.url, api_key="a-secret-key", stream=cls.stream)
+            yield
+
+
+class TestOpenAIStreaming(TestOpenAI):
+    stream = True
+
+
+class Echo(Model):
+    """The smallest model: repeats the last message."""
+
+    async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
+        del tools
+        return Completion({"role": "assistant", "content": str(messages[-1]["content"])}, None)
+
+
+class TestThirdParty(ModelContract):
+    model = Echo
+    settings = ModelSettings(name="echo", api_key="another-key")
