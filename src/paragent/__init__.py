@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from paragent.engines.local import LocalRuntime
     from paragent.engines.ray import RayRuntime
     from paragent.engines.spark import SparkRuntime
-    from paragent.envs import Environment, ToolFailed, ToolResult, tool
+    from paragent.envs import Environment, Tool, ToolFailed, ToolResult, tool
     from paragent.errors import (
         AccessDenied,
         AgentError,
@@ -64,12 +64,14 @@ if TYPE_CHECKING:
     )
     from paragent.machines import Lease, Machine, MachineSettings, MachineState, PoolClient, VMPoolManager
     from paragent.messages import ActionModel, Msg
+    from paragent.models import Completion, Model, ModelSettings
     from paragent.remote import DistConf, concurrent
     from paragent.remote.client.result import Result, wait
     from paragent.remote.client.stream import RemoteStream
     from paragent.remote.launcher import RpcAgentServerLauncher
     from paragent.rollout import RolloutConfig, RolloutWorker, run_parallel_rollout
     from paragent.runners import Progress, Runners, exec_tasks
+    from paragent.scorers import Score, Scorer
     from paragent.tasks import (
         BenchmarkTask,
         ErrorInfo,
@@ -93,7 +95,7 @@ _ROOMS = {
     "engines.local": ("LocalRuntime",),
     "engines.ray": ("RayRuntime",),
     "engines.spark": ("SparkRuntime",),
-    "envs": ("Environment", "ToolFailed", "ToolResult", "tool"),
+    "envs": ("Environment", "Tool", "ToolFailed", "ToolResult", "tool"),
     "errors": (
         "AccessDenied",
         "AgentError",
@@ -136,6 +138,8 @@ _ROOMS = {
         "WorkerLost",
     ),
     "messages": ("ActionModel", "Msg"),
+    "models": ("Completion", "Model", "ModelSettings"),
+    "scorers": ("Score", "Scorer"),
     "remote": ("DistConf", "concurrent"),
     "remote.client.result": ("Result", "wait"),
     "remote.client.stream": ("RemoteStream",),
@@ -169,6 +173,7 @@ __all__ = [
     "CallCancelled",
     "CallTimedOut",
     "ChatAgent",
+    "Completion",
     "ConfigError",
     "ContextFull",
     "DistConf",
@@ -195,6 +200,8 @@ __all__ = [
     "MachineState",
     "MissingExtra",
     "MissingProgram",
+    "Model",
+    "ModelSettings",
     "Msg",
     "ParagentError",
     "ParallelizableAgent",
@@ -216,6 +223,8 @@ __all__ = [
     "RunConfig",
     "Runners",
     "RuntimeEngine",
+    "Score",
+    "Scorer",
     "ServerLost",
     "SparkRuntime",
     "StoreFailed",
@@ -226,6 +235,7 @@ __all__ = [
     "TaskResponse",
     "TaskStatus",
     "TlsConf",
+    "Tool",
     "ToolFailed",
     "ToolResult",
     "ToolsUnsupported",
