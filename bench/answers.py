@@ -27,7 +27,7 @@ def _growth(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
 def _answers(engine: str, needs: str = "") -> Measurement:
     return Measurement(
         name=f"answers-{engine}",
-        question=f"How much does the driver grow while {_TASKS:,} answers of 10 kB each, 1 GB in all, come from {engine}?",
+        question=f"How much memory does the driver gain while it receives {_TASKS:,} answers of 10 kB (1 GB) from {engine}?",
         unit="MB",
         size=_TASKS,
         quick_size=_TASKS // 20,

@@ -10,9 +10,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from bench.chores import echo
+from bench.executors import LIMIT, WORKERS
 from bench.measure import Contender, Measurement, Run
-from bench.pools import LIMIT, WORKERS
+from bench.simple_agents import echo
 from paragent import RunConfig, Runners, Task
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _paragent(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
 def _side_by_side(engine: str, needs: str = "") -> Measurement:
     return Measurement(
         name=f"aworld-{engine}",
-        question=f"How long do 200 trivial tasks take on {engine}, its start included, here and with AWorld?",
+        question=f"How long do 200 trivial tasks take on {engine}, including its start, here and with AWorld?",
         unit="s",
         size=200,
         quick_size=20,

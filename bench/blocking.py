@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from bench.chores import blocking_nap
+from bench.executors import LIMIT, WORKERS
 from bench.measure import Contender, Measurement, Run, Target
-from bench.pools import LIMIT, WORKERS
+from bench.simple_agents import blocking_nap
 from paragent import LocalRuntime, RunConfig, Runners, Task
 
 if TYPE_CHECKING:

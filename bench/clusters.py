@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from bench.chores import echo, nap, naps
+from bench.executors import LIMIT, WORKERS
 from bench.measure import Contender, Measurement, Run, Target
-from bench.pools import LIMIT, WORKERS
+from bench.simple_agents import echo, nap, naps
 from paragent import RunConfig, Runners, Task
 from paragent.engines import open_engine
 
@@ -164,8 +164,8 @@ _PARTITIONS = "Spark mapPartitions, by hand"
 
 MEASUREMENTS = (
     Measurement(
-        name="carrying-ray",
-        question="How many trivial tasks a second on Ray, with a full response for each?",
+        name="trivial-tasks-ray",
+        question="How many trivial tasks per second on Ray, with a full response for each?",
         unit="tasks/s",
         size=10_000,
         quick_size=1_000,
@@ -176,8 +176,8 @@ MEASUREMENTS = (
         targets=(Target("at least", 8, times=RAY_TASKS),),
     ),
     Measurement(
-        name="carrying-spark",
-        question="How many trivial tasks a second on Spark, with a full response for each?",
+        name="trivial-tasks-spark",
+        question="How many trivial tasks per second on Spark, with a full response for each?",
         unit="tasks/s",
         size=10_000,
         quick_size=1_000,

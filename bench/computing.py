@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from bench.chores import burn, calibrated
+from bench.executors import LOKY, PPE, WORKERS, loky_pool, process_pool, submit_each
 from bench.measure import Contender, Measurement, Run, Target
-from bench.pools import LOKY, PPE, WORKERS, loky_pool, process_pool, submit_each
+from bench.simple_agents import burn, calibrated
 from paragent import LocalRuntime, RunConfig, Runners, Task
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _rate(size: int, answers: Callable[[], list[Any]]) -> float:
 MEASUREMENTS = (
     Measurement(
         name="computing",
-        question="How many tasks of 20 ms of computing a second?",
+        question="How many tasks with 20 ms of CPU work per second?",
         unit="tasks/s",
         size=200,
         quick_size=40,

@@ -174,14 +174,14 @@ def _memory(size: int) -> Iterator[Run]:
 
 MEASUREMENTS = (
     Measurement(
-        name="desktop_hand_over",
-        question="QEMU desktops: from a release to the next holder's first picture of the screen?",
+        name="desktop_reset",
+        question="QEMU desktops: how long from a release to the next lease's first screenshot?",
         unit="s",
         size=5,
         quick_size=1,
         contenders=(
             Contender(_OURS, _hand_over("qemu", 1), needs="qemu"),
-            Contender(_BOOT, _hand_over("bench.qemu_ways:BootEach", 0), needs="qemu"),
+            Contender(_BOOT, _hand_over("bench.qemu_resets:BootEach", 0), needs="qemu"),
         ),
         targets=(Target("at most", 1.2), Target("at most", 0.1, times=_BOOT)),
         warm_up=False,
@@ -189,20 +189,20 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="desktop_utilisation",
-        question="Which part of two QEMU desktops' time do rollouts have them, from the first to the last of their tasks?",
+        question="What fraction of the time are two QEMU desktops leased, from the first to the last task?",
         unit="%",
         size=12,
         quick_size=3,
         contenders=(
             Contender(_OURS, _utilisation("qemu"), needs="qemu"),
-            Contender(_BOOT, _utilisation("bench.qemu_ways:BootEach"), needs="qemu"),
+            Contender(_BOOT, _utilisation("bench.qemu_resets:BootEach"), needs="qemu"),
         ),
         warm_up=False,
         most_rounds=1,
     ),
     Measurement(
-        name="desktop_picture",
-        question="One picture of a QEMU desktop's screen?",
+        name="desktop_screenshot",
+        question="How long does a screenshot of a QEMU desktop take?",
         unit="ms",
         size=10,
         quick_size=2,
@@ -215,7 +215,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="desktop_waiting",
-        question="Processor time of a QEMU desktop whose holder's model thinks, in per cent of a core?",
+        question="How much CPU does a QEMU desktop use while the model is generating, in percent of a core?",
         unit="%",
         size=2,
         quick_size=1,
@@ -229,7 +229,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="desktop_pause",
-        question="To pause a QEMU desktop and let it go on?",
+        question="How long does it take to pause and resume a QEMU desktop?",
         unit="ms",
         size=20,
         quick_size=2,
@@ -239,7 +239,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="desktop_memory",
-        question="Memory of a QEMU desktop, of four at once?",
+        question="How much memory does each of four concurrent QEMU desktops take?",
         unit="MB",
         size=4,
         quick_size=2,

@@ -31,8 +31,8 @@ def _script(name: str, *arguments: str) -> Callable[[int], AbstractContextManage
 
 def _start(engine: str, peer: str, script: str, needs: str) -> Measurement:
     return Measurement(
-        name=f"starting-{engine}",
-        question=f"How long from `python script.py` to the first answer with {peer} started for it?",
+        name=f"first-answer-{engine}",
+        question=f"How long from `python script.py` to the first answer, including the start of {peer}?",
         unit="s",
         size=1,
         quick_size=1,

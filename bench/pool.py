@@ -26,7 +26,7 @@ __all__ = ["MEASUREMENTS", "proportional"]
 
 _OURS = "paragent"
 _LOAD, _BOOT = "snapshot-load", "a boot per lease"
-_STILL = "bench.still_guests:StillGuests"
+_STILL = "bench.idle_machines:StillGuests"
 _LIMIT = 300.0
 _HOLD_SECONDS = 0.1
 """On average. With 10 machines that is 100 leases a second, not all at once: the guests run on the pool's own loop and must
@@ -39,7 +39,7 @@ def _tasks(spares: int) -> Callable[[int], AbstractContextManager[Run]]:
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
-        provider = "bench.still_guests:HalfSecondReset"
+        provider = "bench.idle_machines:HalfSecondReset"
         with VMPoolManager(provider, _MACHINES, spares=spares, name="bench") as pool:
             pool.wait_until_free(_MACHINES + spares, _LIMIT)
 
@@ -205,7 +205,7 @@ def _state_machine(size: int) -> Iterator[Run]:
 MEASUREMENTS = (
     Measurement(
         name="vm_tasks",
-        question="64 tasks of 1 s, 16 workers, 8 machines that take 0.5 s to reset: how long? (ideal 12.0)",
+        question="How long do 64 tasks of 1 s take with 16 workers and 8 machines that reset in 0.5 s? (ideal 12.0)",
         unit="s",
         size=64,
         quick_size=16,
@@ -216,7 +216,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="vm_tasks_spares",
-        question="The same with 4 spares? (ideal 8.0)",
+        question="The same with 4 spare machines? (ideal 8.0)",
         unit="s",
         size=64,
         quick_size=16,
@@ -226,15 +226,15 @@ MEASUREMENTS = (
         most_rounds=2,
     ),
     Measurement(
-        name="vm_hand_over",
-        question="QEMU machines: from a release to the next holder's first answered command?",
+        name="vm_reset",
+        question="QEMU: how long from a release to the next lease's first answered command?",
         unit="s",
         size=5,
         quick_size=1,
         contenders=(
             Contender(_OURS, _hand_over("qemu", 1), needs="qemu"),
-            Contender(_LOAD, _hand_over("bench.qemu_ways:SnapshotLoad", 0), needs="qemu"),
-            Contender(_BOOT, _hand_over("bench.qemu_ways:BootEach", 0), needs="qemu"),
+            Contender(_LOAD, _hand_over("bench.qemu_resets:SnapshotLoad", 0), needs="qemu"),
+            Contender(_BOOT, _hand_over("bench.qemu_resets:BootEach", 0), needs="qemu"),
         ),
         targets=(Target("at most", 0.3), Target("at most", 0.5, times=_LOAD), Target("at most", 0.1, times=_BOOT)),
         warm_up=False,
@@ -242,7 +242,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="vm_ready",
-        question="Ten QEMU machines ready, what was frozen being cached?",
+        question="How long until ten QEMU machines are ready, with a cached golden state?",
         unit="s",
         size=10,
         quick_size=2,
@@ -253,7 +253,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="vm_memory",
-        question="Memory of 16 QEMU machines at once?",
+        question="How much memory do 16 concurrent QEMU machines take?",
         unit="MB",
         size=16,
         quick_size=2,
@@ -263,8 +263,8 @@ MEASUREMENTS = (
         most_rounds=1,
     ),
     Measurement(
-        name="vm_crowd",
-        question="1,000 wait for 10 machines: from a release to the next holder, at the pool?",
+        name="vm_contention",
+        question="1,000 clients wait for 10 machines: how long from a release to the next lease?",
         unit="ms",
         size=1_000,
         quick_size=100,
@@ -274,8 +274,8 @@ MEASUREMENTS = (
         most_rounds=2,
     ),
     Measurement(
-        name="vm_crowd_burst",
-        question="The same when all ten machines come back at once?",
+        name="vm_contention_burst",
+        question="The same when all ten machines are released at once?",
         unit="ms",
         size=1_000,
         quick_size=100,
@@ -285,8 +285,8 @@ MEASUREMENTS = (
         most_rounds=2,
     ),
     Measurement(
-        name="vm_ledger",
-        question="Lease operations a second on the state machine?",
+        name="vm_pool_decisions",
+        question="How many lease operations per second does the state machine handle?",
         unit="1/s",
         size=10_000,
         quick_size=1_000,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.pools import LIMIT
+from bench.executors import LIMIT
 
 __all__ = ["run_script"]
 

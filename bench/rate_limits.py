@@ -216,7 +216,7 @@ def _measurement(endpoint: Endpoint) -> Measurement:
 
     return Measurement(
         "limit-" + re.sub(r"[^a-z0-9.]+", "-", endpoint.name.lower().replace(" %", "pc")),
-        f"How fast are rollouts with the limit that is found, at an endpoint with: {endpoint.name}?",
+        f"How fast are rollouts with the adaptive limit, at an endpoint with: {endpoint.name}?",
         "rollouts/s",
         600,
         200,

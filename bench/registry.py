@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 __all__ = ["SUBJECTS", "measurements"]
 
 SUBJECTS = (
-    "bench.carrying",
+    "bench.trivial_tasks",
     "bench.waiting",
     "bench.blocking",
     "bench.computing",
-    "bench.starting",
+    "bench.first_answer",
     "bench.streaming",
     "bench.clusters",
     "bench.answers",

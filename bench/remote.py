@@ -116,7 +116,7 @@ def _crowd(outstanding: int, size: int, times_ray: float, agentscope: bool) -> M
         targets.append(Target("at least", 40.0, times=_AGENTSCOPE))
     return Measurement(
         name=f"remote-{outstanding}",
-        question=f"How many trivial replies of 100 B a second with {outstanding:,} calls outstanding?",
+        question=f"How many trivial replies of 100 B per second with {outstanding:,} calls in flight?",
         unit="calls/s",
         size=size,
         quick_size=size // 10,
@@ -143,7 +143,7 @@ MEASUREMENTS = (
     _crowd(1_024, 40_000, 20.0, agentscope=False),
     Measurement(
         name="remote-1MB",
-        question="How many calls a second with an argument of 1 MB, 4 outstanding?",
+        question="How many calls per second with an argument of 1 MB, 4 in flight?",
         unit="calls/s",
         size=200,
         quick_size=20,
@@ -164,7 +164,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="remote-start-more",
-        question="How long until five more, each in a process of its own, have replied?",
+        question="How long until five more agents, each in its own process, have replied?",
         unit="s",
         size=5,
         quick_size=5,
@@ -173,7 +173,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="remote-exit",
-        question="How long does such a program take to end, its six child servers included?",
+        question="How long does such a program take to exit, including its six child servers?",
         unit="s",
         size=5,
         quick_size=5,
@@ -182,7 +182,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="remote-create",
-        question="How many agents a second can one server make?",
+        question="How many agents per second can one server create?",
         unit="agents/s",
         size=10_000,
         quick_size=1_000,
@@ -190,7 +190,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="remote-bytes",
-        question="How much memory of the server does each of 10,000 agents take?",
+        question="How much server memory does each of 10,000 agents take?",
         unit="bytes",
         size=10_000,
         quick_size=1_000,
@@ -198,7 +198,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="remote-broadcast",
-        question="How long for a message to each of 10,000 agents of one server, and all answers?",
+        question="How long does a message to each of 10,000 agents of one server take, with all answers?",
         unit="s",
         size=10_000,
         quick_size=1_000,

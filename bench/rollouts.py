@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.executors import LIMIT
 from bench.measure import Contender, Measurement, Run, Target
-from bench.pools import LIMIT
 from bench.processes import run_script
 from paragent.store import Journal, RolloutResult, RolloutStatus
 
@@ -142,7 +142,7 @@ def _plain_sqlite(size: int) -> Iterator[Run]:
 MEASUREMENTS = (
     Measurement(
         name="rollouts",
-        question=f"Which fraction of the ideal speed do rollouts of {_TURNS} turns reach, {_AT_A_TIME} at a time?",
+        question=f"What fraction of the ideal speed do rollouts of {_TURNS} turns reach, {_AT_A_TIME} at a time?",
         unit="of the ideal",
         size=2_000,
         quick_size=400,
@@ -153,7 +153,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="rollout-overhead",
-        question=f"How much CPU does a rollout of {_TURNS} turns take beyond its requests?",
+        question=f"How much CPU does a rollout of {_TURNS} turns take, excluding its requests?",
         unit="ms",
         size=4_000,
         quick_size=1_000,
@@ -164,7 +164,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="rollout-memory",
-        question="How much do driver and workers grow together while 100,000 tasks are played?",
+        question="How much memory do driver and workers gain in total during 100,000 rollouts?",
         unit="MB",
         size=100_000,
         quick_size=4_000,
@@ -175,7 +175,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="journal",
-        question="How many results a second become durable, in commits of 200?",
+        question="How many results per second become durable, in commits of 200?",
         unit="results/s",
         size=20_000,
         quick_size=4_000,

@@ -32,7 +32,7 @@ _SHORT_STREAM = f"paragent, {_SHORT:,} tasks"
 MEASUREMENTS = (
     Measurement(
         name="streaming-rate",
-        question="How many tasks a second in a stream of 1,000,000, compared with one of 10,000?",
+        question="How many tasks per second in a stream of 1,000,000, compared with a stream of 10,000?",
         unit="tasks/s",
         size=1_000_000,
         quick_size=100_000,
@@ -45,7 +45,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="streaming-memory",
-        question="How much do driver and workers grow together during a stream of 1,000,000 tasks?",
+        question="How much memory do driver and workers gain in total during a stream of 1,000,000 tasks?",
         unit="MB",
         size=1_000_000,
         quick_size=100_000,

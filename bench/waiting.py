@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from bench.chores import nap, naps
+from bench.executors import LIMIT, PPE, WORKERS, process_pool
 from bench.measure import Contender, Measurement, Run, Target
-from bench.pools import LIMIT, PPE, WORKERS, process_pool
+from bench.simple_agents import nap, naps
 from paragent import LocalRuntime, RunConfig, Runners, Task
 
 if TYPE_CHECKING:

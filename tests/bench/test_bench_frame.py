@@ -179,5 +179,5 @@ def test_every_measurement_has_a_name_of_its_own_and_targets_about_its_contender
 
 
 def test_a_misspelt_measurement_is_refused_with_the_names() -> None:
-    with pytest.raises(KeyError, match="carrying"):
+    with pytest.raises(KeyError, match="trivial-tasks"):
         measurements(["carying"])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HalfSecondReset", "StillGuests"]
 
-_LISTENER = Path(__file__).parent / "scripts" / "still_guest.py"
+_LISTENER = Path(__file__).parent / "scripts" / "idle_machine.py"
 
 
 class StillGuests(Provider):

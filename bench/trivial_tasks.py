@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from bench.chores import echo
 from bench.clusters import RAY_TASKS, plain_ray
+from bench.executors import LOKY, PPE, WORKERS, loky_pool, process_pool, submit_each
 from bench.measure import Contender, Measurement, Run, Target
-from bench.pools import LOKY, PPE, WORKERS, loky_pool, process_pool, submit_each
+from bench.simple_agents import echo
 from paragent import LocalRuntime, RunConfig, Runners, Task
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def _rate(size: int, answers: Callable[[], list[Any]]) -> float:
 
 MEASUREMENTS = (
     Measurement(
-        name="carrying",
-        question="How many trivial tasks a second, with a full response for each?",
+        name="trivial-tasks",
+        question="How many trivial tasks per second, with a full response for each?",
         unit="tasks/s",
         size=10_000,
         quick_size=2_000,

@@ -35,7 +35,7 @@ _PPE_SPAWN = "ProcessPoolExecutor, spawn"
 
 MEASUREMENTS = (
     Measurement(
-        name="starting",
+        name="first-answer",
         question="How long from `python script.py` to the first answer?",
         unit="s",
         size=1,
