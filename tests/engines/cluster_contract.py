@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 from paragent import RunConfig, Runners, Task
-from paragent.testing import IsolationContract
-from paragent.testing import agents as behaviours
+from paragent.testing import IsolationContract, agents
 from paragent.testing.engine_contract import comparable
 
 
@@ -26,7 +25,7 @@ class ClusterContract(IsolationContract):
     """The number of workers, and the loss of a node agent."""
 
     def test_worker_num_is_the_number_of_workers_even_beyond_the_cores(self) -> None:
-        tasks = [Task(0.5, behaviours.stay, id=str(i)) for i in range(15)]
+        tasks = [Task(0.5, agents.sleep_interval, id=str(i)) for i in range(15)]
         responses = self.run(*tasks, worker_num=5, concurrency=1)
         assert len({response.unwrap().pid for response in responses.values()}) == 5
 
@@ -39,7 +38,7 @@ class ClusterContract(IsolationContract):
         task = Task(str(tmp_path / "marker"), kill_node_agent, id="killer", max_retries=0)
         fields = comparable(self.run(task)["killer"])
         local = comparable(
-            Runners.sync_run(3, behaviours.exit_at_once, RunConfig(worker_num=1), id="killer", max_retries=0)
+            Runners.sync_run(3, agents.exit_at_once, RunConfig(worker_num=1), id="killer", max_retries=0)
         )
         for holder in (fields, local):
             del holder["msg"], holder["error"]["message"], holder["time_cost"]
@@ -47,6 +46,6 @@ class ClusterContract(IsolationContract):
 
     def test_a_killed_node_agent_loses_no_task(self, tmp_path: Path) -> None:
         killer = Task(str(tmp_path / "marker"), kill_node_agent, id="killer")
-        responses = self.run(killer, *(Task(i, behaviours.echo) for i in range(20)))
+        responses = self.run(killer, *(Task(i, agents.echo) for i in range(20)))
         assert all(response.success for response in responses.values()), responses
         assert responses["killer"].answer == "survived"

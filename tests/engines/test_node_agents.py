@@ -34,9 +34,7 @@ from paragent.engines._worker_handle import WorkerReport
 from paragent.engines.base import Call
 from paragent.serialization.packing import Packer
 from paragent.tasks import Ending
-from paragent.testing import IsolationContract
-from paragent.testing import agents as behaviours
-from paragent.testing import programs as scripts
+from paragent.testing import IsolationContract, agents, programs
 from paragent.transport.auth import MESSAGE_LIMIT, ClientSide, Token, accept_with_proof, connect_with_proof
 from paragent.transport.framing import encode, frame, receive
 from paragent.worker.protocol import OutcomeBatch
@@ -125,21 +123,21 @@ def test_noise_is_rejected_before_it_is_read(pair: tuple[socket.socket, socket.s
 
 
 def test_the_secret_is_not_in_what_may_be_logged() -> None:
-    spec = NodeAgentSpec("s", "h", 1, Token("a very secret token"), 1, 1, True, 1, 20, (3, 11), None)
+    spec = NodeAgentSpec("s", "h", 1, Token("a very secret token"), 1, 1, True, 1, {}, (3, 11), None)
     assert "a very secret token" not in f"{spec!r} {spec}"
 
 
 def test_a_station_that_nobody_ordered_is_turned_away() -> None:
     listener = NodeListener("127.0.0.1", TOKEN, lambda name, _: name == "expected", fatal)
     try:
-        spec = NodeAgentSpec("other", "127.0.0.1", listener.port, TOKEN, 1, 1, True, 2, 20, THIS, None)
+        spec = NodeAgentSpec("other", "127.0.0.1", listener.port, TOKEN, 1, 1, True, 2, {}, THIS, None)
         assert "was closed" in run_node_agent(spec)
     finally:
         listener.close()
 
 
 def test_a_station_of_another_python_says_so() -> None:
-    spec = NodeAgentSpec("s", "127.0.0.1", 1, TOKEN, 1, 1, True, 2, 20, (3, 2), None)
+    spec = NodeAgentSpec("s", "127.0.0.1", 1, TOKEN, 1, 1, True, 2, {}, (3, 2), None)
     assert "the engine's process has 3.2" in run_node_agent(spec)
 
 
@@ -147,7 +145,7 @@ def test_a_station_of_another_python_says_so() -> None:
 
 
 def calls(count: int) -> list[Call]:
-    target = Packer().pack(behaviours.echo, "it")
+    target = Packer().pack(agents.echo, "it")
     return [Call(number, target, number, str(number)) for number in range(count)]
 
 
@@ -233,7 +231,7 @@ def test_a_network_that_breaks_loses_no_task() -> None:
             return super().accept_node_agent(name, connection)
 
     config = RunConfig(cls=Fragile, worker_num=2, concurrency=4, max_retries=10)
-    tasks = [Task(0.1, behaviours.nap if i % 2 else behaviours.sleep, id=str(i)) for i in range(60)]
+    tasks = [Task(0.1, agents.nap if i % 2 else agents.sleep, id=str(i)) for i in range(60)]
     responses = Runners.sync_run_task(tasks, config)
     assert len(responses) == 60
     assert all(response.success for response in responses.values())
@@ -252,9 +250,9 @@ def test_a_station_that_fails_is_replaced_and_its_worker_ends(monkeypatch: pytes
 
     monkeypatch.setattr(NodeAgent, "step", fail_once)
     config = RunConfig(cls=ThreadRuntime, worker_num=1, max_retries=2)
-    response = Runners.sync_run(0.2, behaviours.sleep, config)
+    response = Runners.sync_run(0.2, agents.sleep, config)
     assert (response.success, response.attempts) == (True, 2)
-    scripts.wait_until(lambda: not any(map(scripts.alive, left)))
+    programs.wait_until(lambda: not any(map(programs.alive, left)))
 
 
 def test_stations_that_share_a_process_end_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +270,7 @@ def test_stations_that_share_a_process_end_each_by_itself(monkeypatch: pytest.Mo
     monkeypatch.setattr("paragent.engines._node_agent.run_node_agent", run)
     monkeypatch.setattr(threading.Thread, "start", start)
     names = ["first", "second", "third"]
-    specs = [NodeAgentSpec(name, "127.0.0.1", 1, TOKEN, 1, 1, True, 2, 20, THIS, None) for name in names]
+    specs = [NodeAgentSpec(name, "127.0.0.1", 1, TOKEN, 1, 1, True, 2, {}, THIS, None) for name in names]
     assert run_node_agents(specs) == {
         "first": "the engine asked for it",
         "second": "SystemExit: gone",
@@ -290,7 +288,7 @@ def test_stations_that_are_cut_off_before_they_speak_are_not_taken_for_workers_t
                 connection.shutdown(socket.SHUT_RDWR)
             return super().accept_node_agent(name, connection)
 
-    response = Runners.sync_run("x", behaviours.echo, RunConfig(cls=CutOff, worker_num=1, max_retries=10))
+    response = Runners.sync_run("x", agents.echo, RunConfig(cls=CutOff, worker_num=1, max_retries=10))
     assert (response.answer, response.attempts, len(cut)) == ("x", 6, 5)
 
 
@@ -302,7 +300,7 @@ def test_stations_whose_workers_cannot_start_are_an_error() -> None:
                 return super().node_agent_spec(name, host, port)
 
     with pytest.raises(EngineFailed, match="before they are ready"):
-        Runners.sync_run("x", behaviours.echo, RunConfig(cls=NoPython, worker_num=1, max_retries=10))
+        Runners.sync_run("x", agents.echo, RunConfig(cls=NoPython, worker_num=1, max_retries=10))
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -348,7 +346,7 @@ def test_a_cluster_that_is_not_there_is_an_error_within_seconds(
     importlib.import_module("ray" if engine == "ray" else "pyspark")  # which may take longer than the rest
     started = time.monotonic()
     with pytest.raises(EngineFailed, match=said):
-        Runners.sync_run(1, behaviours.echo, config)
+        Runners.sync_run(1, agents.echo, config)
     assert time.monotonic() - started < 30
 
 

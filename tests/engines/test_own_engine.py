@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from paragent import RunConfig, Runners, UnknownName
-from paragent.testing import IsolationContract
-from paragent.testing import agents as behaviours
+from paragent.testing import IsolationContract, agents
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_engine.py"
@@ -44,7 +43,7 @@ def test_a_class_and_a_dotted_path_select_the_same_engine() -> None:
 
 def test_an_unknown_engine_is_an_error_that_lists_the_installed_one() -> None:
     with pytest.raises(UnknownName, match="polite"):
-        Runners.sync_run(1, behaviours.echo, RunConfig(engine_name="polight"))
+        Runners.sync_run(1, agents.echo, RunConfig(engine_name="polight"))
 
 
 def test_the_document_shows_the_example_as_it_is() -> None:

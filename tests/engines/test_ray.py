@@ -11,8 +11,7 @@ import ray
 
 from paragent import EngineFailed, RunConfig, Runners, Task
 from paragent.engines import open_engine
-from paragent.testing import agents as behaviours
-from paragent.testing import programs as scripts
+from paragent.testing import agents, programs
 from tests.engines.cluster_contract import ClusterContract
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def test_ray_options_reach_the_workers() -> None:
 def test_workers_that_find_no_place_are_an_error_that_says_why() -> None:
     options = {"resources": {"no_such_thing": 1}, "start_timeout": 1.5}
     with pytest.raises(EngineFailed, match="no_such_thing"):
-        Runners.sync_run(1, behaviours.echo, RunConfig(engine_name="ray", worker_num=1, engine_options=options))
+        Runners.sync_run(1, agents.echo, RunConfig(engine_name="ray", worker_num=1, engine_options=options))
 
 
 def test_an_engine_is_warm_for_the_next_run() -> None:
@@ -63,11 +62,11 @@ def test_an_engine_is_warm_for_the_next_run() -> None:
         pids = set()
         for _ in range(3):
             responses = Runners.sync_run_task(
-                [Task(0.05, behaviours.stay, id=str(i)) for i in range(20)], config, engine=engine
+                [Task(0.05, agents.sleep_interval, id=str(i)) for i in range(20)], config, engine=engine
             )
             pids |= {response.unwrap().pid for response in responses.values()}
         assert len(pids) == 2
-    scripts.wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    programs.wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 def long_answer(number: int) -> bytes:

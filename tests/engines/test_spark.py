@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from paragent import RunConfig, Runners, Task
-from paragent.testing import agents as behaviours
+from paragent.testing import agents
 from tests.engines.cluster_contract import ClusterContract
 
 if TYPE_CHECKING:
@@ -32,5 +32,5 @@ class TestSpark(ClusterContract):
 
 def test_workers_may_share_spark_tasks() -> None:
     config = RunConfig(engine_name="spark", worker_num=3, concurrency=1, engine_options={"partitions": 1})
-    responses = Runners.sync_run_task([Task(0.3, behaviours.stay, id=str(i)) for i in range(9)], config)
+    responses = Runners.sync_run_task([Task(0.3, agents.sleep_interval, id=str(i)) for i in range(9)], config)
     assert len({response.unwrap().pid for response in responses.values()}) == 3

@@ -19,8 +19,7 @@ from paragent.engines import Call, open_engine
 from paragent.engines._process_pool import ProcessPoolRuntime
 from paragent.serialization.packing import Packer
 from paragent.tasks import Ending, Outcome, current_recording, record_usage
-from paragent.testing import agents as behaviours
-from paragent.testing import programs as scripts
+from paragent.testing import agents, programs
 from paragent.worker.executor import CallExecutor
 from paragent.worker.output import MAX_LINE_LENGTH, LabelledStream, Line
 
@@ -64,7 +63,7 @@ def test_a_worker_whose_thread_ends_is_lost_says_why_and_is_replaced(
     marker = str(tmp_path / "ended")
     killer = Task(marker, break_the_loop_once) if name == "paragent-loop" else Task((name, marker), end_thread_once)
     killer.id, killer.max_retries = "killer", 1
-    others = [Task(0.2, behaviours.sleep, id=str(i)) for i in range(5)]
+    others = [Task(0.2, agents.sleep, id=str(i)) for i in range(5)]
     responses = Runners.sync_run_task([killer, *others], RunConfig(worker_num=1, concurrency=2))
     assert all(response.success for response in responses.values()), responses
     assert responses["killer"].answer == "survived"
@@ -83,7 +82,7 @@ def use_up_threads(_: Any) -> None:
 def test_a_worker_that_cannot_start_threads_performs_calls_one_after_the_other() -> None:
     with open_engine(ONE) as engine:
         Runners.sync_run(None, use_up_threads, ONE, engine=engine)
-        tasks = [Task(0.01, behaviours.sleep, id=str(i)) for i in range(12)]
+        tasks = [Task(0.01, agents.sleep, id=str(i)) for i in range(12)]
         responses = Runners.sync_run_task(tasks, ONE, engine=engine)
         assert all(response.success and response.attempts == 1 for response in responses.values()), responses
 
@@ -91,7 +90,7 @@ def test_a_worker_that_cannot_start_threads_performs_calls_one_after_the_other()
 def test_a_worker_that_cannot_start_an_event_loop_fails_async_tasks_and_no_other() -> None:
     with open_engine(ONE) as engine:
         Runners.sync_run(None, use_up_threads, ONE, engine=engine)
-        tasks = [Task(0.0, behaviours.nap if i % 2 else behaviours.sleep, id=str(i)) for i in range(2000)]
+        tasks = [Task(0.0, agents.nap if i % 2 else agents.sleep, id=str(i)) for i in range(2000)]
         responses = list(Runners.sync_run_task(tasks, ONE, engine=engine).values())
     assert all(response.success for response in responses[::2])
     assert {(response.status, response.msg) for response in responses[1::2]} == {
@@ -111,7 +110,7 @@ def test_a_driver_that_cannot_start_threads_says_so(engine: str, monkeypatch: py
 
     monkeypatch.setattr(threading, "_start_new_thread", refuse)
     with pytest.raises(EngineFailed, match=r"can't start new thread.*ulimit -u"):
-        Runners.sync_run(1, behaviours.echo, RunConfig(engine_name=engine))
+        Runners.sync_run(1, agents.echo, RunConfig(engine_name=engine))
 
 
 def test_an_engine_whose_own_thread_ends_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,19 +119,19 @@ def test_an_engine_whose_own_thread_ends_raises(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(ProcessPoolRuntime, "step", leave)
     with pytest.raises(EngineFailed, match=r"paragent-engine.*SystemExit"):
-        Runners.sync_run(1, behaviours.echo, ONE)
+        Runners.sync_run(1, agents.echo, ONE)
 
 
 def test_inline_a_task_that_is_given_up_leaves_a_lane_for_the_next() -> None:
     config = RunConfig(engine_name="inline", concurrency=1)
-    tasks = [Task(3.0, behaviours.sleep, id="long", timeout=0.2), *(Task(i, behaviours.echo) for i in range(3))]
+    tasks = [Task(3.0, agents.sleep, id="long", timeout=0.2), *(Task(i, agents.echo) for i in range(3))]
     responses = list(Runners.sync_run_task(tasks, config).values())
     assert [response.status for response in responses] == [TaskStatus.TIMED_OUT, *[TaskStatus.SUCCEEDED] * 3]
 
 
 def start_and_nap(seconds: float) -> Any:
     """A sync function whose answer is to be awaited."""
-    return behaviours.nap(seconds)
+    return agents.nap(seconds)
 
 
 async def work_without_pause(seconds: float) -> str:
@@ -175,7 +174,7 @@ def break_the_recording(_: Any) -> None:
 
 
 def test_an_outcome_that_cannot_be_sent_fails_its_task_and_no_other() -> None:
-    tasks = [Task(i, break_the_recording if i == 5 else behaviours.echo, id=str(i)) for i in range(20)]
+    tasks = [Task(i, break_the_recording if i == 5 else agents.echo, id=str(i)) for i in range(20)]
     responses = Runners.sync_run_task(tasks, ONE)
     failed = responses.pop("5")
     assert (failed.status, failed.attempts) == (TaskStatus.FAILED, 1)
@@ -186,7 +185,7 @@ def test_an_outcome_that_cannot_be_sent_fails_its_task_and_no_other() -> None:
 def test_the_number_of_a_call_may_be_used_again_as_soon_as_it_has_its_outcome() -> None:
     outcomes: list[Outcome] = []
     done = threading.Event()
-    target = Packer().pack(behaviours.nap, "it")
+    target = Packer().pack(agents.nap, "it")
 
     def emit(outcome: Outcome) -> None:
         outcomes.append(outcome)
@@ -220,7 +219,7 @@ def handler_that_leaves() -> Iterator[None]:
 
 @pytest.mark.usefixtures("handler_that_leaves")
 def test_a_log_handler_of_the_program_that_raises_ends_no_run(capfd: pytest.CaptureFixture[str]) -> None:
-    responses = Runners.sync_run_task([Task(str(i), behaviours.print_and_log, id=str(i)) for i in range(3)], ONE)
+    responses = Runners.sync_run_task([Task(str(i), agents.print_and_log, id=str(i)) for i in range(3)], ONE)
     assert [response.answer for response in responses.values()] == ["0", "1", "2"]
     assert "could not be shown" in capfd.readouterr().err
 
@@ -242,14 +241,14 @@ else:
 
 import subprocess
 from paragent import RunConfig, Runners, Task
-from paragent.testing import agents as behaviours
+from paragent.testing import agents
 
 def fail(_):
     return subprocess.run(["false"]).returncode
 
-tasks = [Task(i, behaviours.echo, id=str(i)) for i in range(20)]
-tasks += [Task(3, behaviours.exit_at_once, id="killer", max_retries=1), Task(0, fail, id="false")]
-tasks += [Task(sys.argv[2], behaviours.hang_in_python, id="hang", timeout=0.5)]
+tasks = [Task(i, agents.echo, id=str(i)) for i in range(20)]
+tasks += [Task(3, agents.exit_at_once, id="killer", max_retries=1), Task(0, fail, id="false")]
+tasks += [Task(sys.argv[2], agents.hang_in_python, id="hang", timeout=0.5)]
 responses = Runners.sync_run_task(tasks, RunConfig(**SETTINGS))
 assert all(responses[str(i)].success for i in range(20)), responses
 for name in ("killer", "false", "hang"):
@@ -259,10 +258,10 @@ for name in ("killer", "false", "hang"):
 
 @pytest.mark.parametrize("mode", ["ignored", "waited for by another thread"])
 def test_workers_that_something_else_reaps_are_accounted_for(mode: str, tmp_path: Path) -> None:
-    program = scripts.Program(tmp_path, OTHERS_REAP, {"worker_num": 2})
+    program = programs.Program(tmp_path, OTHERS_REAP, {"worker_num": 2})
     printed = program.run(mode, str(tmp_path / "pid")).splitlines()
     assert printed == ["killer lost 2 None", "false succeeded 1 1", "hang timed out 1 None"]
-    scripts.wait_until(lambda: not any(map(scripts.alive, scripts.pids_in(tmp_path / "pid"))))
+    programs.wait_until(lambda: not any(map(programs.alive, programs.pids_in(tmp_path / "pid"))))
 
 
 WHILE_LOGGING_LOADS = """
@@ -297,7 +296,7 @@ import logging
 
 
 def test_workers_start_while_the_program_is_still_loading_logging(tmp_path: Path) -> None:
-    assert scripts.Program(tmp_path, WHILE_LOGGING_LOADS, {}).run() == "[5]\n"
+    assert programs.Program(tmp_path, WHILE_LOGGING_LOADS, {}).run() == "[5]\n"
 
 
 # --- what workers print -----------------------------------------------------------------------------------------------

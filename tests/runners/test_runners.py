@@ -36,7 +36,7 @@ from paragent import (
 )
 from paragent.engines._worker_handle import WorkerSettings
 from paragent.runners.prepare import IdSet
-from paragent.testing.agents import echo, fail, nap, stay
+from paragent.testing.agents import echo, fail, nap, sleep_interval
 from paragent.testing.programs import alive, wait_until
 
 ONE = RunConfig(worker_num=1)
@@ -134,15 +134,15 @@ def test_an_engine_can_be_named_by_class_or_path() -> None:
 
 def test_an_engine_that_is_lent_keeps_its_workers_and_serves_one_run_at_a_time() -> None:
     with LocalRuntime(ONE) as engine:
-        first = Runners.sync_run(0.0, stay, engine=engine).answer.pid
-        responses = Runners.iter_tasks((Task(0.0, stay) for _ in range(100)), engine=engine)
+        first = Runners.sync_run(0.0, sleep_interval, engine=engine).answer.pid
+        responses = Runners.iter_tasks((Task(0.0, sleep_interval) for _ in range(100)), engine=engine)
         assert next(responses).answer.pid == first
         with pytest.raises(UsageError, match="busy"):
-            Runners.sync_run(0.0, stay, engine=engine)
+            Runners.sync_run(0.0, sleep_interval, engine=engine)
         responses.close()  # type: ignore[attr-defined]
-        assert Runners.sync_run(0.0, stay, engine=engine).success
+        assert Runners.sync_run(0.0, sleep_interval, engine=engine).success
     with pytest.raises(EngineFailed, match="closed"):
-        Runners.sync_run(0.0, stay, engine=engine)
+        Runners.sync_run(0.0, sleep_interval, engine=engine)
 
 
 class BrokenWorkers(LocalRuntime):
@@ -239,8 +239,12 @@ def stay_until(path: str) -> None:
 def test_a_task_that_is_queued_behind_a_long_one_is_given_to_an_idle_worker(tmp_path: Path) -> None:
     """Short tasks make the engine feed ahead; a long one among them must not keep the rest to itself."""
     end = tmp_path / "all others are done"
-    short = [Task(0.0, stay, id=f"s{i}") for i in range(400)]
-    tasks = [*short, Task(str(end), stay_until, id="long"), *(Task(0.0, stay, id=f"t{i}") for i in range(400))]
+    short = [Task(0.0, sleep_interval, id=f"s{i}") for i in range(400)]
+    tasks = [
+        *short,
+        Task(str(end), stay_until, id="long"),
+        *(Task(0.0, sleep_interval, id=f"t{i}") for i in range(400)),
+    ]
     finished = []
     for response in Runners.iter_tasks(tasks, RunConfig(worker_num=2)):
         assert response.success, response

@@ -26,6 +26,7 @@ from paragent.engines._process_pool import ProcessPoolRuntime
 from paragent.engines._scheduler import max_held
 from paragent.errors import ConfigError, EngineFailed
 from paragent.transport.auth import Token
+from paragent.worker.output import log_levels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -200,7 +201,7 @@ class ClusterRuntime(ProcessPoolRuntime):
             async_limit=limits.asynchronous,
             shared_limit=limits.shared,
             slots=max_held(limits.sync) + max_held(limits.asynchronous),
-            log_level=logging.getLogger().getEffectiveLevel(),
+            log_levels=log_levels(),
             python=sys.version_info[:2],
             parent=parent,
         )

@@ -73,7 +73,7 @@ class NodeAgentSpec(NamedTuple):
     async_limit: int
     shared_limit: bool
     slots: int
-    log_level: int
+    log_levels: dict[str, int]
     python: tuple[int, int]
     """The engine's Python version: pickled code cannot be exchanged between different versions."""
     parent: ParentProcess | None
@@ -343,8 +343,20 @@ def _worker_settings(spec: NodeAgentSpec) -> WorkerSettings:
         shared_limit=spec.shared_limit,
         slots=spec.slots,
         sys_path=parent.sys_path if parent else None,
-        log_level=spec.log_level,
+        log_levels=spec.log_levels,
         directory=directory,
-        environment={**parent.environment, **os.environ} if parent else None,
+        environment={**os.environ, **parent.environment, **_cluster_variables()} if parent else None,
         evicts_code=False,
     )
+
+
+def _cluster_variables() -> dict[str, str]:
+    """Return the environment variables that the cluster set for this process, such as those of a runtime environment or the
+    numbers of its GPUs: the ones that differ from the environment with which its parent process was started."""
+    try:
+        inherited = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return dict(os.environ)
+    pairs = (os.fsdecode(item).partition("=") for item in inherited)
+    before = {name: value for name, _, value in pairs}
+    return {name: value for name, value in os.environ.items() if before.get(name) != value}

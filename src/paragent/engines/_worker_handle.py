@@ -24,6 +24,7 @@ from paragent.serialization import Parcel
 from paragent.serialization.code_cache import SentCode
 from paragent.tasks import Ending, Outcome
 from paragent.transport.framing import READ_BUDGET, FramedSocket
+from paragent.worker.output import log_levels
 from paragent.worker.protocol import CallBatch, Command, OutcomeBatch, WorkerSetup, WorkerUpdate
 
 if TYPE_CHECKING:
@@ -218,8 +219,6 @@ _WORKER = (
 )
 """Starts a worker with this copy of paragent, and leaves its `__main__` empty for the user's. Imports create no garbage, so
 collection is off until `main` enables it."""
-_WARNING = 30
-"""`logging.WARNING`, the level of a root logger that is not configured."""
 _EXIT_POLL = 5
 """Milliseconds between two checks whether a process has ended, where there is no pidfd."""
 _EXIT_TIMEOUT = 5.0
@@ -238,8 +237,8 @@ class WorkerSettings(NamedTuple):
     """The command that starts a Python interpreter."""
     sys_path: tuple[str, ...] | None = None
     """The worker's `sys.path`; None: that of this process."""
-    log_level: int | None = None
-    """The level from which log records are sent; None: that of this process's root logger."""
+    log_levels: dict[str, int] | None = None
+    """The levels of loggers by name; None: those of this process."""
     directory: str | None = None
     """The worker's working directory; None: that of this process."""
     environment: Mapping[str, str] | None = None
@@ -281,10 +280,10 @@ class ProcessHandle:
         self._connection = FramedSocket(ours)
         self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
         self.location = f"{os.uname().nodename}:{self._process.pid}"
-        level = _log_level() if settings.log_level is None else settings.log_level
+        levels = log_levels() if settings.log_levels is None else settings.log_levels
         sys_path = list(sys.path if settings.sys_path is None else settings.sys_path)
         self._connection.post(
-            WorkerSetup(sys_path, settings.sync_limit, settings.async_limit, settings.shared_limit, level)
+            WorkerSetup(sys_path, settings.sync_limit, settings.async_limit, settings.shared_limit, levels)
         )
 
     @property
@@ -509,12 +508,3 @@ def _shared_memory(size: int) -> IO[bytes]:
         shared = tempfile.TemporaryFile(prefix="paragent-starts-")  # noqa: SIM115 - the caller closes it
     shared.truncate(size)
     return shared
-
-
-def _log_level() -> int:
-    """Return the level of this process's root logger, without importing `logging`.
-
-    Another thread may be importing it: then the module is incomplete and may have no root logger yet.
-    """
-    root = getattr(sys.modules.get("logging"), "root", None)
-    return _WARNING if root is None else root.getEffectiveLevel()

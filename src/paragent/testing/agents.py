@@ -1,4 +1,4 @@
-"""Agents that behave in every way an agent can, for contract suites: well, badly, and fatally."""
+"""Agents for the contract suites: functions that succeed, fail, hang, or kill their process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from paragent.tasks import current_task, record_step, record_usage
 
 __all__ = [
     "Counter",
+    "Interval",
     "Point",
-    "Presence",
     "Rejected",
     "answer_that_exits",
     "answer_that_exits_when_read",
@@ -42,36 +42,38 @@ __all__ = [
     "ignore_cancellation",
     "interrupt_in_a_subtask",
     "leave_a_subtask_that_exits",
+    "log_debug",
     "log_with_own_level",
     "nap",
+    "nap_interval",
     "print_and_log",
+    "record_notes",
     "record_own_number",
     "segfault",
     "shout",
     "sleep",
-    "stay",
-    "stay_async",
-    "take_notes",
+    "sleep_interval",
+    "surroundings",
 ]
 
 
 class Point(NamedTuple):
-    """An answer that is no builtin."""
+    """An answer of a class that is not builtin."""
 
     x: int
     y: int
 
 
 class Rejected(Exception):
-    """An error whose constructor takes other arguments than it passes on, as those of many libraries do."""
+    """An error whose constructor takes other arguments than it passes to its base, as in many libraries."""
 
     def __init__(self, code: int, *, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
         self.code, self.detail = code, detail
 
 
-class Presence(NamedTuple):
-    """Where and when a task ran; times are `time.monotonic()` of one machine."""
+class Interval(NamedTuple):
+    """The process and the time in which a task ran; times are `time.monotonic()` of one machine."""
 
     pid: int
     began: float
@@ -79,7 +81,7 @@ class Presence(NamedTuple):
 
 
 class Counter(AgentBase):
-    """Counts its calls; a copy for each task always says 1."""
+    """Counts its calls; with a copy for each task the count is always 1."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -91,7 +93,7 @@ class Counter(AgentBase):
 
 
 def echo(given: Any) -> Any:
-    """Return what was given."""
+    """Return the input."""
     return given
 
 
@@ -106,7 +108,7 @@ def fail(text: str) -> None:
 
 
 def fail_until(given: tuple[str, int]) -> int:
-    """Raise until it was called often enough, as the lines of a file tell; then return how often that was."""
+    """Raise until it was called a given number of times, counted in a file; then return the number of calls."""
     path, needed = Path(given[0]), given[1]
     with path.open("a") as file:
         file.write("called\n")
@@ -128,47 +130,47 @@ async def nap(seconds: float) -> float:
     return seconds
 
 
-def stay(seconds: float) -> Presence:
-    """Block a thread and tell where and when."""
+def sleep_interval(seconds: float) -> Interval:
+    """Block a thread; return the process and the times."""
     began = time.monotonic()
     time.sleep(seconds)
-    return Presence(os.getpid(), began, time.monotonic())
+    return Interval(os.getpid(), began, time.monotonic())
 
 
-async def stay_async(seconds: float) -> Presence:
-    """Wait and tell where and when."""
+async def nap_interval(seconds: float) -> Interval:
+    """Wait without blocking; return the process and the times."""
     began = time.monotonic()
     await asyncio.sleep(seconds)
-    return Presence(os.getpid(), began, time.monotonic())
+    return Interval(os.getpid(), began, time.monotonic())
 
 
-def _note_pid(path: str) -> None:
+def _append_pid(path: str) -> None:
     with Path(path).open("a") as file:
         file.write(f"{os.getpid()}\n")
 
 
 def hang_in_python(path: str) -> None:
-    """Note the process and never end, in Python."""
-    _note_pid(path)
+    """Append the pid to a file and loop forever in Python."""
+    _append_pid(path)
     while True:
         pass
 
 
 def hang_in_c(path: str) -> None:
-    """Note the process and never end, in native code that holds the interpreter's lock."""
-    _note_pid(path)
+    """Append the pid to a file and hang in native code that holds the GIL."""
+    _append_pid(path)
     ctypes.PyDLL(None).sleep(3600)
 
 
 async def block_the_loop(path: str) -> None:
-    """Note the process and block the event loop, as async code must not."""
-    _note_pid(path)
+    """Append the pid to a file and block the event loop."""
+    _append_pid(path)
     time.sleep(3600)
 
 
 async def ignore_cancellation(path: str) -> None:
-    """Note the process and go on when cancelled."""
-    _note_pid(path)
+    """Append the pid to a file and continue when cancelled."""
+    _append_pid(path)
     while True:
         try:
             await asyncio.sleep(3600)
@@ -177,8 +179,8 @@ async def ignore_cancellation(path: str) -> None:
 
 
 async def clean_up_when_cancelled(path: str) -> None:
-    """Wait for ever; write to a file when cancelled."""
-    _note_pid(path)
+    """Wait forever; write to a file when cancelled."""
+    _append_pid(path)
     try:
         await asyncio.sleep(3600)
     finally:
@@ -187,30 +189,30 @@ async def clean_up_when_cancelled(path: str) -> None:
 
 
 def die_once(path: str) -> str:
-    """Kill the worker the first time; answer the second."""
+    """Kill the worker in the first call; return in the second."""
     if not Path(path).exists():
-        _note_pid(path)
+        _append_pid(path)
         os.kill(os.getpid(), signal.SIGKILL)
     return "survived"
 
 
 def exit_at_once(status: int) -> None:
-    """End the worker without a word."""
+    """End the worker without any clean-up."""
     os._exit(status)
 
 
 def segfault(_: Any) -> None:
-    """Make the kernel end the worker."""
+    """Crash the worker by an invalid memory access."""
     ctypes.string_at(0)
 
 
 def answer_with_a_lock(_: Any) -> Any:
-    """Return what no process can send to another."""
+    """Return an object that cannot be serialised."""
     return {"fine": 1, "lock": threading.Lock()}
 
 
 def answer_with_errors(_: Any) -> list[BaseException]:
-    """Answer with exceptions, as `asyncio.gather(..., return_exceptions=True)` does."""
+    """Return exceptions, as `asyncio.gather(..., return_exceptions=True)` does."""
     import urllib.error
     from email.message import Message
 
@@ -222,14 +224,24 @@ def answer_with_errors(_: Any) -> list[BaseException]:
 
 
 def print_and_log(text: str) -> str | None:
-    """Say something in every way."""
-    print(f"printed {text}")  # noqa: T201 - what is tested
-    print(f"no newline {text}", end="")  # noqa: T201 - what is tested
+    """Print with and without a newline, and log; return the id of the task."""
+    print(f"printed {text}")  # noqa: T201 - the suite tests prints
+    print(f"no newline {text}", end="")  # noqa: T201 - the suite tests prints
     logging.getLogger("contract").warning("logged %s", text)
     return current_task()
 
 
-def take_notes(steps: int) -> int:
+def log_debug(text: str) -> None:
+    """Log with a level below the default of the root logger."""
+    logging.getLogger("contract.detailed").debug(text)
+
+
+def surroundings(names: list[str]) -> tuple[str, list[str | None]]:
+    """Return the working directory and the values of environment variables."""
+    return str(Path.cwd()), [os.environ.get(name) for name in names]
+
+
+def record_notes(steps: int) -> int:
     """Record usage and steps."""
     for step in range(steps):
         record_usage(tokens=10)
@@ -248,17 +260,17 @@ async def _interrupt() -> None:
 
 
 async def exit_in_a_subtask(_: Any) -> None:
-    """Call `sys.exit` in a task of its own making, which ends a plain event loop."""
+    """Call `sys.exit` in a subtask, which would stop a normal event loop."""
     await asyncio.gather(_exit(), asyncio.sleep(0))
 
 
 async def interrupt_in_a_subtask(_: Any) -> None:
-    """Raise KeyboardInterrupt in a task of its own making."""
+    """Raise KeyboardInterrupt in a subtask."""
     await asyncio.create_task(_interrupt())
 
 
 async def leave_a_subtask_that_exits(given: Any) -> Any:
-    """Return without waiting for a task that calls `sys.exit`."""
+    """Return without waiting for a subtask that calls `sys.exit`."""
     left = asyncio.create_task(_exit())
     left.add_done_callback(lambda task: task.exception())
     await asyncio.sleep(0)
@@ -279,17 +291,17 @@ class _HidingError(ValueError):
 
 
 def answer_that_hides_its_attributes(_: Any) -> Any:
-    """Return an object that cannot be packed and raises KeyError where AttributeError is expected."""
+    """Return an object that cannot be serialised and raises KeyError instead of AttributeError."""
     return _Hiding()
 
 
 def fail_with_hidden_attributes(text: str) -> None:
-    """Raise an error that raises KeyError where AttributeError is expected."""
+    """Raise an error that raises KeyError instead of AttributeError."""
     raise _HidingError(text)
 
 
 def fail_with_own_text(text: str) -> None:
-    """Raise an error whose message is of a class that only this process has."""
+    """Raise an error whose message has a class that only this process knows."""
 
     class Text(str):
         __slots__ = ()
@@ -307,7 +319,7 @@ class _Exiting:
 
 
 def answer_that_exits(_: Any) -> Any:
-    """Return an object that calls `sys.exit` when it is packed."""
+    """Return an object that calls `sys.exit` when it is pickled."""
     return _Exiting()
 
 
@@ -317,12 +329,12 @@ class _ExitingWhenRead:
 
 
 def answer_that_exits_when_read(_: Any) -> Any:
-    """Return an object that calls `sys.exit` when it is unpacked."""
+    """Return an object that calls `sys.exit` when it is unpickled."""
     return _ExitingWhenRead()
 
 
 def record_own_number(number: int) -> int:
-    """Record usage of a numeric class that only this process has."""
+    """Record usage with a numeric class that only this process knows."""
 
     class Tokens(int):
         pass
@@ -332,7 +344,7 @@ def record_own_number(number: int) -> int:
 
 
 def log_with_own_level(text: str) -> str:
-    """Log with a level and a name of classes that only this process has."""
+    """Log with a level and a name of classes that only this process knows."""
 
     class Level(int):
         pass

@@ -1,4 +1,4 @@
-"""Programs as users write them, run as programs: agents in `__main__`, Ctrl-C, a driver that is killed."""
+"""Programs that the contract suites run as separate processes: agents in `__main__`, Ctrl-C, a killed program."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ asyncio.run(kernel())
 LONG_RUN = """
 import sys
 from paragent import Interrupted, RunConfig, Runners, Task
-from paragent.testing import agents as behaviours
-agent = getattr(behaviours, sys.argv[1])
-tasks = [Task("done", behaviours.echo, id="quick")]
+from paragent.testing import agents
+agent = getattr(agents, sys.argv[1])
+tasks = [Task("done", agents.echo, id="quick")]
 tasks += [Task(sys.argv[2], agent, id=f"slow{i}") for i in range(2)]
 try:
     Runners.sync_run_task(tasks, RunConfig(**SETTINGS))
@@ -116,10 +116,9 @@ except Interrupted as interrupted:
 
 
 START_LIMIT = 150.0
-"""Seconds for a program to bring up its engine and come to work: Ray and Spark need five on an idle machine, and thirty on a
-busy one."""
+"""Seconds for a program to start its engine and its tasks: Ray and Spark need 5 s on an idle machine and 30 s on a busy one."""
 END_LIMIT = 90.0
-"""Seconds for a program to end; an engine that was started for it is stopped then."""
+"""Seconds for a program to end, including the engine that it started."""
 
 
 class Program:
@@ -133,7 +132,7 @@ class Program:
             (folder / f"{name}.py").write_text(text)
 
     def run(self, *arguments: str, timeout: float = START_LIMIT) -> str:
-        """Run it to its end and return what it printed; a failure shows everything it said."""
+        """Run it to its end and return its standard output; a failure shows all of its output."""
         done = subprocess.run(
             [sys.executable, str(self.path), *arguments],
             capture_output=True,
@@ -146,7 +145,7 @@ class Program:
         return done.stdout
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start it as a shell would: leader of its own process group, so that a test can press Ctrl-C."""
+        """Start it as the leader of its own process group, as a shell does, so that a test can press Ctrl-C."""
         return subprocess.Popen(
             [sys.executable, str(self.path), *arguments],
             stdout=subprocess.PIPE,
@@ -163,7 +162,7 @@ def press_ctrl_c(process: subprocess.Popen[str]) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process is there and not a zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -171,7 +170,7 @@ def alive(pid: int) -> bool:
 
 
 def pids_in(path: Path) -> list[int]:
-    """Return the process ids that behaviours noted in a file."""
+    """Return the process ids that agents appended to a file."""
     return [int(line) for line in path.read_text().splitlines() if line.isdigit()] if path.exists() else []
 
 

@@ -57,7 +57,7 @@ def main(socket_fd: int, starts_fd: int) -> None:
     starts = memoryview(mmap.mmap(starts_fd, 0)).cast("d")
     queue = _SendQueue()
     output = OutputCapture(queue.put_line, keep_unlabelled=False)
-    forward_logs(queue.put_line, setup.log_level)
+    forward_logs(queue.put_line, setup.log_levels)
     executor = CallExecutor(
         queue.put,
         sync_limit=setup.sync_limit,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-import logging
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,20 +12,24 @@ from paragent._internal.threads import write_traceback
 from paragent.tasks import current_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import logging
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = [
     "MAX_LINE_LENGTH",
     "LabelledStream",
     "Line",
-    "LogForwarder",
     "OutputCapture",
     "as_str",
     "forward_logs",
+    "labelled_logs",
+    "log_levels",
     "show",
 ]
 
 
+_WARNING = 30
+"""`logging.WARNING`, the level of a root logger that is not configured."""
 MAX_LINE_LENGTH = 1 << 20
 """Characters of a line; a longer line is split. A task that prints without newlines buffers no more than this."""
 
@@ -201,25 +205,59 @@ def _show(line: Line, streams: tuple[Any, Any] | None) -> None:
         stream.flush()
 
 
-class LogForwarder(logging.Handler):
-    """A log handler that emits each record as a `Line`; the user's own handlers are in the engine's process."""
+def forward_logs(emit: Callable[[Line], None], levels: Mapping[str, int]) -> None:
+    """Emit every log record of this process as a `Line`, from the level of its logger on.
 
-    def __init__(self, emit: Callable[[Line], None]) -> None:
-        super().__init__()
-        self._emit_line = emit
+    Args:
+        emit: receives each record.
+        levels: the levels of loggers by name; the root logger has the empty name.
+    """
+    import logging  # not at the top: the engine imports this module, and loading `logging` delays its first worker
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Emit one record."""
-        try:
-            text = self.format(record)
-        except Exception:  # noqa: BLE001 - a wrong format string must not stop the task
-            self.handleError(record)
-            return
-        self._emit_line(Line(current_task(), "log", as_str(text), as_str(record.name), int(record.levelno)))
+    class Forwarder(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                text = self.format(record)
+            except Exception:  # noqa: BLE001 - a wrong format string must not stop the task
+                self.handleError(record)
+                return
+            emit(Line(current_task(), "log", as_str(text), as_str(record.name), int(record.levelno)))
+
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    logging.getLogger().addHandler(Forwarder())
 
 
-def forward_logs(emit: Callable[[Line], None], level: int) -> None:
-    """Emit every log record of this process from `level` on as a `Line`."""
-    root = logging.getLogger()
-    root.setLevel(level)
-    root.addHandler(LogForwarder(emit))
+def log_levels() -> dict[str, int]:
+    """Return the levels of this process's loggers for `forward_logs`, without importing `logging`.
+
+    Another thread may be importing it: then the module is incomplete and may have no root logger yet.
+    """
+    root = getattr(sys.modules.get("logging"), "root", None)
+    if root is None:
+        return {"": _WARNING}
+    loggers = list(getattr(root.manager, "loggerDict", {}).items())
+    levels = {name: level for name, logger in loggers if (level := getattr(logger, "level", 0))}
+    return {**levels, "": root.getEffectiveLevel()}
+
+
+@contextlib.contextmanager
+def labelled_logs() -> Iterator[None]:
+    """Put the id of the task in front of every log record that a task of this process creates."""
+    import logging  # as in `forward_logs`
+
+    original = logging.getLogRecordFactory()
+
+    def create(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = original(*args, **kwargs)
+        if label := current_task():
+            prefix = f"[{label}] "
+            record.msg = (prefix.replace("%", "%%") if record.args else prefix) + str(record.msg)
+        return record
+
+    logging.setLogRecordFactory(create)
+    try:
+        yield
+    finally:
+        if logging.getLogRecordFactory() is create:
+            logging.setLogRecordFactory(original)

@@ -117,7 +117,7 @@ class WorkerSetup(NamedTuple):
     sync_limit: int
     async_limit: int
     shared_limit: bool
-    log_level: int
+    log_levels: dict[str, int]
 
 
 class CallBatch(NamedTuple):
