@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from paragent import AgentStopped, CallCancelled, CallTimedOut, RpcAgentServerLauncher
+from paragent.agents.proxy import link_of
 from tests.remote.crew import Worker
 
 
@@ -147,6 +148,6 @@ def test_a_call_that_is_cancelled_before_its_first_step_is_answered(
     other.hog(1.5, str(mark))
     eventually(mark.exists)
     waiting = agent.nap(60)
-    eventually(lambda: agent._link.control("info").result(10)["calls_under_way"] >= 2)
+    eventually(lambda: link_of(agent).control("info").result(10)["calls_under_way"] >= 2)
     assert agent.stop().result(20)
     assert isinstance(waiting.exception(20), AgentStopped)

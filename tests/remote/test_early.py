@@ -1,48 +1,44 @@
-"""What reaches a server before that which it is about, as it came over another connection."""
+"""Messages that reach a server before the agent that they concern: the agent is created over another connection."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from typing import TYPE_CHECKING
 
-from paragent.remote.protocol import CallMethod, CallResult, CreateAgent, DefineClass, PushValue
-from paragent.remote.server.dispatcher import Host
-from paragent.remote.server.policy import Policy
-from paragent.remote.values import encode_argument
-from paragent.transport.limits import Limits
-from tests.remote.crew import Worker
+import pytest
 
-_OWNER, _OTHER = "a" * 32, "b" * 32
+from paragent import RpcAgentServerLauncher
+from paragent.remote.protocol import CallMethod, CallResult, CreateAgent, PushValue
+from tests.remote.raw_client import RawClient
 
-
-def _introduction() -> DefineClass:
-    cls, _, _ = encode_argument(Worker, "the class")
-    return DefineClass(1, Worker.__module__, Worker.__qualname__, cls)
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
-async def _answer(*said: tuple[str, list[Any]]) -> list[Any]:
-    """Return what the other client is told after each of the two has said something, in this order."""
-    limits = Limits()
-    policy = Policy((), accept_code=True, nesting=limits.nesting)
-    host = Host(policy, limits, asyncio.get_running_loop(), lambda: None)
-    sessions = {who: host.open_session(who)[0] for who in (_OWNER, _OTHER)}
-    for who, items in said:
-        host.handle(sessions[who], items, [])
-    async with asyncio.timeout(30):
-        await sessions[_OTHER]._wake.wait()
-    host.close()
-    return sessions[_OTHER]._take()[0]
+@pytest.fixture
+def clients() -> Iterator[tuple[RawClient, RawClient]]:
+    """Two clients of one server: the owner of an agent with the number 2, and another one that calls it."""
+    with RpcAgentServerLauncher() as server:
+        owner, other = RawClient(server.address), RawClient(server.address)
+        yield owner, other
+        owner.close()
+        other.close()
 
 
-def test_a_call_that_comes_before_its_agent_waits_until_the_agent_is_made() -> None:
-    call = CallMethod(1, (_OWNER, 1), "add", (1,))
-    new = CreateAgent(1, 1, "init", ("late",), None)
-    answer = _answer((_OTHER, [call]), (_OWNER, [_introduction(), new]))
-    assert asyncio.run(answer) == [CallResult(1, 2)]
+def test_a_call_waits_for_an_agent_that_is_created_later(clients: tuple[RawClient, RawClient]) -> None:
+    owner, other = clients
+    other.say([CallMethod(1, (owner.session, 2), "add", (1,))])
+    assert other.ask(CallMethod, 2, 1, "add", (5,)) == CallResult(2, 6), "the server has read the call above"
+    owner.say([CreateAgent(2, 1, "init", ("late",))])
+    assert other.read(1) == [CallResult(1, 2)]
 
 
-def test_a_call_waits_for_an_agent_whose_constructor_waits_for_an_argument() -> None:
-    call = CallMethod(1, (_OWNER, 1), "add", (1,))
-    new = CreateAgent(1, 1, "init", (("v", 7),), None)
-    answer = _answer((_OWNER, [_introduction(), new]), (_OTHER, [call]), (_OWNER, [PushValue(7, False, "late")]))
-    assert asyncio.run(answer) == [CallResult(1, 2)]
+def test_a_call_waits_for_an_agent_whose_constructor_waits_for_an_argument(
+    clients: tuple[RawClient, RawClient],
+) -> None:
+    owner, other = clients
+    owner.say([CreateAgent(2, 1, "init", (("v", 7),))])
+    assert owner.ask(CallMethod, 1, 1, "add", (5,)) == CallResult(1, 6), "the server has read the message above"
+    other.say([CallMethod(1, (owner.session, 2), "add", (1,))])
+    assert other.ask(CallMethod, 2, 1, "add", (5,)) == CallResult(2, 6), "the server has read the call above"
+    owner.say([PushValue(7, False, "late")])
+    assert other.read(1) == [CallResult(1, 2)]

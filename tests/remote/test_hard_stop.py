@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from paragent import AgentStopped, CallTimedOut, ConfigError
-from paragent.remote.client import hard_stop
+from paragent.agents.proxy import link_of
+from paragent.remote.client import calls
 from tests.remote.hazards import Hazard
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 def own(**settings: Any) -> Any:
     return Hazard(to_dist={"own_process": True, "grace": 0.3, **settings})  # type: ignore[call-arg]
+
+
+def watched(agent: Any) -> bool:
+    """Return whether cancelled calls of the agent may still cost its process."""
+    hard_stop = link_of(agent).hard_stop
+    return hard_stop is not None and hard_stop.active
 
 
 def ended(pid: int) -> bool:
@@ -46,7 +53,7 @@ def test_a_call_that_timed_out_and_does_not_end_costs_the_process(method: str, e
 def test_a_call_that_was_cancelled_and_holds_the_interpreter(
     eventually: Any, mark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hard_stop, "_ANSWER", 1.0)
+    monkeypatch.setattr(calls, "_ANSWER", 1.0)
     agent = own()
     pid = agent.pid().result(20)
     running = agent.hold_interpreter(60, str(mark))
@@ -86,7 +93,7 @@ def test_code_that_can_be_interrupted_keeps_its_process(eventually: Any) -> None
     for _ in range(3):
         with pytest.raises(CallTimedOut):
             agent.options(timeout=0.1).spin().result(20)
-    eventually(lambda: agent._link.hard_stop._task is None)
+    eventually(lambda: not watched(agent))
     assert agent.pid().result(20) == pid
 
 
@@ -99,7 +106,7 @@ def test_a_call_that_times_out_in_the_queue_costs_nothing(eventually: Any) -> No
         with pytest.raises(CallTimedOut):
             result.result(20)
     assert running.result(20) == "slept"
-    eventually(lambda: agent._link.hard_stop._task is None)
+    eventually(lambda: not watched(agent))
     assert agent.pid().result(20) == pid
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from paragent import LimitExceeded, ParagentError, RpcAgentServerLauncher
 from paragent._internal.threads import fatal
+from paragent.agents.proxy import link_of
 from paragent.errors import InfrastructureError, ProtocolError
-from paragent.remote.client.links import link_to
+from paragent.remote.client.link import link_to
 from paragent.remote.protocol import (
     CallMethod,
     CallResult,
@@ -197,7 +198,7 @@ def test_a_client_that_cannot_write_fails_what_waits(own_server: RpcAgentServerL
     agent: Any = Worker("a", to_dist={"host": own_server.host, "port": own_server.port})
     assert agent.add(1).result(20) == 2
     waiting = agent.nap(60)
-    agent._link.post(CancelCall(_Broken()))  # type: ignore[arg-type]
+    link_of(agent).post(CancelCall(_Broken()))  # type: ignore[arg-type]
     with pytest.raises(InfrastructureError):
         waiting.result(20)
 

@@ -9,13 +9,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from paragent import RpcAgentServerLauncher, ServerLost
-from paragent.remote.client.links import link_to
+from paragent import Limits, RpcAgentServerLauncher, ServerLost
+from paragent.agents.proxy import link_of
+from paragent.remote.client.link import link_to
 from paragent.transport import Address
 from paragent.transport.auth import ClientSide
 from paragent.transport.limits import TimeBudget
@@ -118,14 +120,14 @@ def test_nobody_listens(soon: Any) -> None:
 def test_a_broken_connection_is_mended_and_nothing_happens_twice(server: RpcAgentServerLauncher) -> None:
     """Every few milliseconds the stream is cut; all calls are carried out once, in order."""
     agent = remote(host=server.host, port=server.port)
-    link = agent._link
+    link = link_of(agent)
     agent.echo(0).result(10)
     results = []
     for n in range(400):
         results.append(agent.note(n))
         if n % 50 == 25:
             time.sleep(0.01)
-            run(link.connection.stream.close(), 5.0)
+            run(link.reconnect(), 5.0)
     assert [result.result(20) for result in results] == list(range(1, 401))
     assert agent.notes() == list(range(400))
 
@@ -134,7 +136,7 @@ def test_the_end_of_a_client_frees_its_agents_after_the_lease(
     own_server: RpcAgentServerLauncher, eventually: Any, tmp_path: Path
 ) -> None:
     mine = remote(host=own_server.host, port=own_server.port)
-    before = mine._link.control("info").result(10)
+    before = link_of(mine).control("info").result(10)
     program = f"""
         import sys
         from tests.remote.crew import Worker
@@ -155,13 +157,13 @@ def test_the_end_of_a_client_frees_its_agents_after_the_lease(
             eventually((tmp_path / "cancelled.started").exists)
             (tmp_path / "cancelled.started").unlink()
             if how == "killed":
-                eventually(lambda: mine._link.control("info").result(10)["agents"] == before["agents"] + 5)
+                eventually(lambda: link_of(mine).control("info").result(10)["agents"] == before["agents"] + 5)
                 child.kill()
             else:
                 child.stdin.write(b"\n")
                 child.stdin.flush()
             assert child.wait(20) == (-9 if how == "killed" else 0)
-        eventually(lambda: mine._link.control("info").result(10)["agents"] == before["agents"])
+        eventually(lambda: link_of(mine).control("info").result(10)["agents"] == before["agents"])
         eventually((tmp_path / "cancelled").exists)
         (tmp_path / "cancelled").unlink()
     assert mine.echo(1) == 1
@@ -315,15 +317,14 @@ def test_a_deadline_holds_although_the_caller_is_gone(eventually: Any, tmp_path:
     launcher.shutdown()
 
 
-def test_pressure_slows_the_caller(server: RpcAgentServerLauncher, mark: Path) -> None:
-    agent = remote(host=server.host, port=server.port)
-    blocked = agent.block_until(str(mark))
-    agent._link.ledger.window = 8 << 20
-    started = time.monotonic()
-    from threading import Timer
-
-    Timer(0.5, mark.touch).start()
-    results = [agent.size(bytes(1 << 20)) for _ in range(20)]
-    assert time.monotonic() - started > 0.4, "the callers of calls beyond the window wait"
-    assert blocked.result(10)
-    assert [result.result(10) for result in results] == [1 << 20] * 20
+def test_callers_wait_while_the_window_is_full(mark: Path) -> None:
+    with RpcAgentServerLauncher(limits=Limits(window_bytes=8 << 20)) as server:
+        agent = remote(host=server.host, port=server.port)
+        assert agent.add(1) == 2
+        blocked = agent.block_until(str(mark))
+        started = time.monotonic()
+        Timer(0.5, mark.touch).start()
+        results = [agent.size(bytes(1 << 20)) for _ in range(20)]
+        assert time.monotonic() - started > 0.4
+        assert blocked.result(10)
+        assert [result.result(10) for result in results] == [1 << 20] * 20

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import ServerLost
+from paragent.agents.proxy import link_of
 from paragent.transport import Address
 from tests.remote.crew import Worker
 
@@ -115,6 +116,6 @@ def test_a_cut_link_is_known_within_two_seconds_and_the_machine_can_come_back(ma
     newest = remote()
     assert newest.add(1) == 2
     # Agents and not clients are counted: the child is one too, if it did not notice the cut.
-    while newest._link.control("info").result(10)["agents"] > 1:
+    while link_of(newest).control("info").result(10)["agents"] > 1:
         assert time.monotonic() < deadline + 30, "what the lost client had is freed after the lease"
         time.sleep(0.1)

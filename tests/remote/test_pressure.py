@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import LimitExceeded, Limits, ProtocolError, RemoteStream, RpcAgentServerLauncher, ServerLost
+from paragent.agents.proxy import link_of
 from paragent.remote.protocol import CallError, CallMethod, CallResult, Goodbye, ReadAttribute
 from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.values import decode_error
@@ -47,7 +48,7 @@ def launch() -> Iterator[Callable[..., RpcAgentServerLauncher]]:
 
 
 def info(agent: Any) -> dict[str, Any]:
-    report: dict[str, Any] = agent._link.control("info").result(20)
+    report: dict[str, Any] = link_of(agent).control("info").result(20)
     return report
 
 

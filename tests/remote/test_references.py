@@ -10,6 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
+from paragent.agents.proxy import link_of
+from paragent.transport import Address
 from tests.remote.crew import Worker
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ def at(server: RpcAgentServerLauncher, name: str = "agent") -> Any:
 
 
 def kept(*agents: Any) -> int:
-    return sum(agent._link.control("info").result(10)["results_kept"] for agent in agents)
+    return sum(link_of(agent).control("info").result(10)["results_kept"] for agent in agents)
 
 
 def test_a_pending_result_is_passed_on_between_processes() -> None:
@@ -106,11 +108,9 @@ def test_between_a_child_and_an_independent_server(server: RpcAgentServerLaunche
 
 
 def test_through_the_caller_where_servers_cannot_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paragent.transport import Address
-
     first, second = remote(own_process=True), remote(own_process=True)
     second.echo(1).result(10)
-    local = property(lambda address: address != second._link.place.address)
+    local = property(lambda address: address != link_of(second).address)
     monkeypatch.setattr(Address, "is_local", local)
     assert second.echo(first.nap(0.1)).result(10) == "agent"
     assert second.size(first.make(3 << 20)).result(10) == 3 << 20

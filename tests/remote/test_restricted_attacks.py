@@ -26,6 +26,7 @@ from paragent import (
 from paragent._internal.threads import write_traceback
 from paragent.errors import ParagentError, RemoteError
 from paragent.remote.data import dump, load
+from paragent.remote.placement import parse_trusted, trusted_here
 from paragent.remote.protocol import (
     CallError,
     CallMethod,
@@ -39,7 +40,6 @@ from paragent.remote.protocol import (
 )
 from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.restricted import error_from
-from paragent.remote.trust import parse_trusted, trusted_here
 from paragent.remote.values import decode_error
 from paragent.transport import Address, load_token
 from paragent.transport.limits import Limits

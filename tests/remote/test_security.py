@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paragent import AccessDenied, ConfigError, LimitExceeded, Limits, ProtocolError, RpcAgentServerLauncher, TlsConf
+from paragent.agents.proxy import link_of
 from paragent.errors import ParagentError
 from paragent.remote import protocol
 from paragent.remote.data import dump
@@ -203,9 +204,9 @@ assert Worker("w", to_dist={{"host": "localhost", "port": {listener.getsockname(
 def test_a_recorded_conversation_cannot_be_replayed(here: RpcAgentServerLauncher, recorded: bytes) -> None:
     """The same bytes once more, and nothing happens."""
     watching = at(here)
-    before = watching._link.control("info").result(10)
+    before = link_of(watching).control("info").result(10)
     record_and_replay(here.port, recorded)
-    after = watching._link.control("info").result(10)
+    after = link_of(watching).control("info").result(10)
     assert (after["clients"], after["agents"]) == (before["clients"], before["agents"])
 
 
@@ -253,7 +254,7 @@ def connect_to(port: int) -> socket.socket:
 def test_after_the_recordings_nobody_is_there_and_the_server_works(here: RpcAgentServerLauncher) -> None:
     agent = at(here)
     assert agent.add(1) == 2
-    assert agent._link.control("info").result(10)["agents"] <= 2, "this one, and one that is being dropped"
+    assert link_of(agent).control("info").result(10)["agents"] <= 2, "this one, and one that is being dropped"
 
 
 def test_peers_that_wait_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:

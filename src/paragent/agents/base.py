@@ -34,7 +34,7 @@ class _AgentMeta(ABCMeta):
         """A proxy counts as an instance of the class of the agent that it stands for."""
         if super().__instancecheck__(instance):
             return True
-        agent_class = getattr(type(instance), "_paragent_agent", None)
+        agent_class = getattr(type(instance), "__paragent_agent__", None)
         return agent_class is not None and cls in agent_class.__mro__
 
 

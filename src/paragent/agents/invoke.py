@@ -33,7 +33,7 @@ def replies_async(agent: Any) -> bool:
 
     That is so for a coroutine, and for the lazy result of an agent that lives elsewhere.
     """
-    if hasattr(type(agent), "_paragent_agent"):
+    if hasattr(type(agent), "__paragent_agent__"):
         return True
     import inspect
 

@@ -10,7 +10,7 @@ from paragent._internal.validation import seconds
 from paragent.agents.base import AgentBase
 from paragent.errors import ConfigError
 from paragent.remote.methods import Kind, Method, attributes_of, methods_of
-from paragent.remote.placement import DistConf, place_of
+from paragent.remote.placement import DistConf, link_for
 from paragent.remote.protocol import DropAgent
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paragent.remote.client.link import Link
     from paragent.remote.client.result import Result
 
-__all__ = ["RpcAgent", "construct", "move"]
+__all__ = ["RpcAgent", "construct", "link_of", "move"]
 
 _OWN = frozenset({"stop", "options", "to_dist"})
 """What a proxy does itself, where the agent's class does not define it."""
@@ -34,18 +34,19 @@ class RpcAgent(AgentBase):
     and keeps the agent alive from its first use on.
     """
 
-    __slots__ = ("_agent", "_child", "_link", "_owns", "_timeout")
-    _paragent_agent: type = AgentBase
+    __slots__ = ("__paragent_link__", "_agent", "_child", "_owns", "_timeout")
+    __paragent_agent__: type = AgentBase
+    __paragent_link__: Link
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ConfigError("a proxy is made by to_dist: MyAgent(..., to_dist=True), or agent.to_dist()")
 
     def stop(self) -> Result:
         """Free the agent now: calls that wait for it or run fail with `AgentStopped`. The result comes when it is done."""
-        result: Result = self._link.stop(self._agent)
+        result: Result = self.__paragent_link__.stop(self._agent)
         self._owns = False
         if self._child is not None:
-            self._link.retire(self._child.end)
+            self.__paragent_link__.retire(self._child.end)
         return result
 
     def options(self, *, timeout: float | None) -> Any:
@@ -57,7 +58,9 @@ class RpcAgent(AgentBase):
         if timeout is not None:
             seconds(timeout, "timeout", none=True)
         # The view keeps the original alive, which owns the agent.
-        return _proxy(type(self)._paragent_agent, self._link, self._agent, timeout, owns=False, child=self)
+        return _proxy(
+            type(self).__paragent_agent__, self.__paragent_link__, self._agent, timeout, owns=False, child=self
+        )
 
     def to_dist(self, *_: Any, **__: Any) -> RpcAgent:
         """Refuse: the agent is on a server already."""
@@ -77,18 +80,18 @@ class RpcAgent(AgentBase):
             )
 
     def __dir__(self) -> list[str]:
-        cls = type(self)._paragent_agent
+        cls = type(self).__paragent_agent__
         return sorted({*methods_of(cls), *attributes_of(cls), *_OWN})
 
     def __repr__(self) -> str:
-        return f"<RpcAgent {type(self)._paragent_agent.__name__} at {self._link.place.address}>"
+        return f"<RpcAgent {type(self).__paragent_agent__.__name__} at {self.__paragent_link__.address}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        agent = self._agent if type(self._agent) is tuple else (self._link.session, self._agent)
+        agent = self._agent if type(self._agent) is tuple else (self.__paragent_link__.session, self._agent)
         return _revive, (
-            type(self)._paragent_agent,
-            tuple(self._link.place.address),
-            self._link.tls,
+            type(self).__paragent_agent__,
+            tuple(self.__paragent_link__.address),
+            self.__paragent_link__.tls,
             agent,
             self._timeout,
         )
@@ -96,11 +99,16 @@ class RpcAgent(AgentBase):
     def __del__(self) -> None:
         try:
             if self._owns:
-                self._link.post(DropAgent(self._agent))
+                self.__paragent_link__.post(DropAgent(self._agent))
                 if self._child is not None:
-                    self._link.retire(self._child.end)
+                    self.__paragent_link__.retire(self._child.end)
         except AttributeError:
             return  # it was never made
+
+
+def link_of(agent: RpcAgent) -> Link:
+    """Return the link to the server on which the agent of a proxy lives."""
+    return agent.__paragent_link__
 
 
 def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], where: Any) -> RpcAgent:
@@ -112,8 +120,8 @@ def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], where: A
     """
     conf = DistConf.of(where)
     assert conf is not None
-    link, child = place_of(conf)
-    return _proxy(cls, link, link.new(cls, "init", args, kwargs), conf.timeout, owns=True, child=child)
+    link, child = link_for(conf)
+    return _proxy(cls, link, link.create_agent(cls, "init", args, kwargs), conf.timeout, owns=True, child=child)
 
 
 def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
@@ -123,18 +131,18 @@ def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
         Unserialisable: some part of its state cannot travel; the error names the part.
     """
     cls = type(agent)
-    link, child = place_of(conf)
+    link, child = link_for(conf)
     reduced = agent.__reduce_ex__(4)
     plain = not isinstance(reduced, str) and len(reduced[1]) == 1 and reduced[1][0] is cls and not any(reduced[3:])
     how, state = ("state", reduced[2]) if plain else ("object", agent)
-    return _proxy(cls, link, link.new(cls, how, (state,), {}), conf.timeout, owns=True, child=child)
+    return _proxy(cls, link, link.create_agent(cls, how, (state,), {}), conf.timeout, owns=True, child=child)
 
 
 def _revive(
     cls: type, address: tuple[str, int, str], tls: Any, agent: tuple[str, int], timeout: float | None
 ) -> RpcAgent:
     """Return a proxy that travelled."""
-    from paragent.remote.client.links import link_to
+    from paragent.remote.client.link import link_to
     from paragent.transport.address import Address
 
     return _proxy(cls, link_to(Address(*address), tls), agent, timeout, owns=True, child=None)
@@ -143,7 +151,7 @@ def _revive(
 def _proxy(cls: type, link: Link, agent: Any, timeout: float | None, *, owns: bool, child: Any) -> RpcAgent:
     proxy: RpcAgent = object.__new__(_proxy_class(cls))
     put = object.__setattr__
-    put(proxy, "_link", link)
+    put(proxy, "__paragent_link__", link)
     put(proxy, "_agent", agent)
     put(proxy, "_timeout", timeout)
     put(proxy, "_owns", owns)
@@ -154,7 +162,12 @@ def _proxy(cls: type, link: Link, agent: Any, timeout: float | None, *, owns: bo
 @functools.cache
 def _proxy_class(cls: type) -> type[RpcAgent]:
     """Return the proxy class of an agent class: a function for each public method, a property for each attribute."""
-    members: dict[str, Any] = {"__slots__": (), "_paragent_agent": cls, "__doc__": cls.__doc__, "__module__": __name__}
+    members: dict[str, Any] = {
+        "__slots__": (),
+        "__paragent_agent__": cls,
+        "__doc__": cls.__doc__,
+        "__module__": __name__,
+    }
     for method in methods_of(cls).values():
         members[method.name] = _forward(method, getattr(cls, method.name))
     for name in attributes_of(cls):
@@ -167,7 +180,7 @@ def _proxy_class(cls: type) -> type[RpcAgent]:
 
 def _reader(name: str) -> property:
     def read(self: RpcAgent) -> Any:
-        return self._link.read(self._agent, name).result()
+        return self.__paragent_link__.read(self._agent, name).result()
 
     return property(read)
 
@@ -177,11 +190,11 @@ def _forward(method: Method, original: Any) -> Callable[..., Any]:
     if method.kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR):
 
         def forward(self: RpcAgent, *args: Any, **kwargs: Any) -> Any:
-            return self._link.stream(self._agent, name, args, kwargs, self._timeout)
+            return self.__paragent_link__.stream(self._agent, name, args, kwargs, self._timeout)
     else:
 
         def forward(self: RpcAgent, *args: Any, **kwargs: Any) -> Any:
-            return self._link.call(self._agent, name, args, kwargs, self._timeout)
+            return self.__paragent_link__.call(self._agent, name, args, kwargs, self._timeout)
 
     forward.__name__ = name
     forward.__qualname__ = getattr(original, "__qualname__", name)

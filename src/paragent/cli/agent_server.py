@@ -114,7 +114,7 @@ def _agent_classes(name: str) -> list[type]:
 
 
 def _link(options: argparse.Namespace) -> Link:
-    from paragent.remote.client.links import link_to
+    from paragent.remote.client.link import link_to
     from paragent.transport import Address
 
     return link_to(Address.of(options.host, options.port), tls_conf(options))

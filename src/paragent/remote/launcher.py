@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paragent._internal.threads import fatal, start_thread, write_traceback
 from paragent._internal.validation import seconds
 from paragent.errors import ConfigError, ServerLost
-from paragent.remote.trust import limit_process, parse_trusted, unlimit_process
+from paragent.remote.placement import limit_process, parse_trusted, unlimit_process
 from paragent.transport.address import Address
 from paragent.transport.auth import load_token
 from paragent.transport.limits import Limits

@@ -1,45 +1,59 @@
-"""Where a remote agent shall live, and getting it there."""
+"""Placement of remote agents: the setting `to_dist`, and the servers on which code of this process may place agents.
+
+A restricted server reads data only. If one of its agents created another agent at an address that came from a client, it would
+unpickle whatever that address answers. So agents of a restricted server may use only servers that its owner has named.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.validation import seconds
-from paragent.errors import ConfigError
-from paragent.remote.trust import check_trusted
+from paragent.errors import AccessDenied, ConfigError
 from paragent.transport.address import Address
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
     from paragent.remote.children.pool import ChildServer
     from paragent.remote.client.link import Link
     from paragent.transport.tls import TlsConf
 
-__all__ = ["DistConf", "place_of"]
+__all__ = [
+    "DistConf",
+    "limit_process",
+    "limit_thread",
+    "link_for",
+    "parse_trusted",
+    "trusted_here",
+    "unlimit_process",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistConf:
-    """Where an agent shall live. Without host and port: in a child process of this program.
+    """Where a remote agent runs. Without host and port: in a child process of this program.
 
     Raises:
-        ConfigError: host and port are not given together, or something is of the wrong type or out of range.
+        ConfigError: only one of host and port is given, or a setting has the wrong type or is out of range.
     """
 
     host: str | None = None
     port: int | str | None = None
-    """Of a server that somebody started: `paragent agent-server`, or an `RpcAgentServerLauncher`."""
+    """Address of a running agent server: `paragent agent-server`, or an `RpcAgentServerLauncher`."""
     own_process: bool = False
-    """A child process for this agent alone; else as many as there are cores are shared by all agents."""
+    """Run the agent in a child process of its own. By default all agents share as many child processes as there are cores."""
     grace: float | None = 2.0
-    """With `own_process`: seconds in which a call that timed out or was cancelled must end, or its process is ended; None lets
-    it take any time."""
+    """With `own_process`: seconds in which a call must end after it timed out or was cancelled; the process is killed if it does
+    not. None: no limit."""
     timeout: float | None = None
-    """Seconds that each call may take, from being sent to its answer; it is cancelled then."""
+    """Deadline of each call in seconds, from sending it to its answer. The call is then cancelled."""
     tls: TlsConf | None = None
     """How to connect to a server that uses TLS."""
 
@@ -57,10 +71,10 @@ class DistConf:
 
     @classmethod
     def of(cls, given: Any) -> DistConf | None:
-        """Return what a `to_dist` argument means: True, a mapping or a `DistConf`; None for False and None.
+        """Return the configuration for a `to_dist` argument: True, a mapping or a `DistConf`; None for False and None.
 
         Raises:
-            ConfigError: it is something else, or a setting is unknown.
+            ConfigError: the argument has another type, or a setting is unknown.
         """
         if given is None or given is False:
             return None
@@ -79,17 +93,17 @@ class DistConf:
 _CHILD = DistConf()
 
 
-def place_of(conf: DistConf) -> tuple[Link, ChildServer | None]:
-    """Return the link to the server where an agent shall live, and the child process if it is the agent's own.
+def link_for(conf: DistConf) -> tuple[Link, ChildServer | None]:
+    """Return the link to the server on which to create an agent, and the child process if the agent has its own.
 
     Raises:
-        AccessDenied: an agent of a restricted server asks for a server that its owner has not named.
+        AccessDenied: the code belongs to a restricted server whose owner has not named the address.
     """
     if conf.host is not None:
-        from paragent.remote.client.links import link_to
+        from paragent.remote.client.link import link_to
 
         address = Address.of(conf.host, conf.port)
-        check_trusted(address)
+        _check_trusted(address)
         return link_to(address, conf.tls), None
     children = _children()
     return children.own_child_link(conf.grace) if conf.own_process else (children.child_link(), None)
@@ -101,3 +115,67 @@ def _children() -> ModuleType:
     from paragent.remote.children import pool
 
     return pool
+
+
+# --- trusted servers ----------------------------------------------------------------------------------------------------
+
+_thread = threading.local()
+"""`trusted`: the servers that the code of this thread may use. Threads without it have no limit of their own."""
+_process: list[frozenset[Address]] = []
+"""The same for all threads: an entry for each restricted server that `wait_until_terminate` serves in this process."""
+
+
+def parse_trusted(servers: Iterable[str]) -> frozenset[Address]:
+    """Return the addresses of strings such as `10.0.0.5:12345`.
+
+    Raises:
+        ConfigError: one of them is not a host and a port.
+    """
+    if isinstance(servers, str):
+        raise ConfigError(f"trusted_servers must be a list of 'host:port' strings, not the string {servers!r}")
+    found = set()
+    for server in servers:
+        host, colon, port = server.rpartition(":") if isinstance(server, str) else ("", "", "")
+        if not colon:
+            raise ConfigError(f"trusted_servers must be strings such as '10.0.0.5:12345', not {server!r}")
+        found.add(Address.of(host.removeprefix("[").removesuffix("]"), port))
+    return frozenset(found)
+
+
+def limit_thread(trusted: frozenset[Address] | None) -> None:
+    """Let the code of this thread, which runs agents of a restricted server, use only these servers; None: any server."""
+    _thread.trusted = trusted
+
+
+def limit_process(trusted: frozenset[Address]) -> None:
+    """Let all code of this process use only these servers, until `unlimit_process` is called with the same set."""
+    _process.append(trusted)
+
+
+def unlimit_process(trusted: frozenset[Address]) -> None:
+    """Undo one `limit_process`."""
+    with contextlib.suppress(ValueError):  # another thread has just done it
+        _process.remove(trusted)
+
+
+def trusted_here() -> frozenset[Address] | None:
+    """Return the servers that the current code may use; None: any server."""
+    limits = list(_process)
+    own: frozenset[Address] | None = getattr(_thread, "trusted", None)
+    if own is not None:
+        limits.append(own)
+    return frozenset.intersection(*limits) if limits else None
+
+
+def _check_trusted(address: Address) -> None:
+    """Check that the current code may create agents at an address.
+
+    Raises:
+        AccessDenied: it belongs to a restricted server whose owner has not named the address.
+    """
+    trusted = trusted_here()
+    if trusted is not None and address not in trusted:
+        raise AccessDenied(
+            f"agents of a restricted server may not use agents at {address}, because their results would be unpickled; if you "
+            f"trust that server, add {str(address)!r} to trusted_servers"
+        )

@@ -60,10 +60,10 @@ packing = threading.RLock()
 """Protects `_packers`, and the packer of `parcels.pack`. Reentrant: what is packed may run code of its own that packs."""
 
 
-def encode_argument(thing: Any, what: str, *, far: bool = False) -> tuple[Any, int, dict[str, bytes]]:
+def encode_argument(thing: Any, what: str, *, other_host: bool = False) -> tuple[Any, int, dict[str, bytes]]:
     """Return an argument as it goes into a frame, its size, and the code that the other side may lack.
 
-    With `far` the other side is on another machine: the program's own modules go along as code.
+    With `other_host` the server may be on another host, so the code of the program's own modules is sent too.
 
     Raises:
         Unserialisable: some part of it cannot travel; the error names the part.
@@ -81,7 +81,7 @@ def encode_argument(thing: Any, what: str, *, far: bool = False) -> tuple[Any, i
     else:
         tag = "p"
     with packing:
-        parcel = _packers[far].pack(thing, what)
+        parcel = _packers[other_host].pack(thing, what)
     return (tag, parcel.body), len(parcel.body), parcel.code
 
 

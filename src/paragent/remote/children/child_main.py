@@ -108,9 +108,9 @@ def run_forked(settings: dict[str, Any], descriptor: int) -> None:
 
 
 def _serve(settings: dict[str, Any]) -> None:
+    from paragent.remote.placement import limit_process
     from paragent.remote.server.policy import Policy
     from paragent.remote.server.service import open_server
-    from paragent.remote.trust import limit_process
     from paragent.transport.address import Address
     from paragent.transport.auth import load_token
     from paragent.transport.limits import Limits

@@ -20,7 +20,7 @@ from paragent._internal.processes import kill_group
 from paragent.config import usable_cores
 from paragent.errors import ServerLost
 from paragent.remote.children.forkserver import close_fork_server, fork_server
-from paragent.remote.trust import trusted_here
+from paragent.remote.placement import trusted_here
 from paragent.transport.address import Address
 from paragent.transport.auth import load_token
 
@@ -122,7 +122,7 @@ class _ChildPool:
 
     def own(self, grace: float | None) -> tuple[Link, ChildServer]:
         """Return the link to a new child for one agent; it is killed if a cancelled call does not end within `grace`."""
-        from paragent.remote.client.hard_stop import HardStop
+        from paragent.remote.client.calls import HardStop
 
         with self._lock:
             link = self._start_child()
@@ -134,8 +134,7 @@ class _ChildPool:
     def _start_child(self) -> Link:
         server = fork_server()
         # Loading gRPC takes as long as starting the fork server; both happen at the same time.
-        from paragent.remote.client.link import Link
-        from paragent.remote.client.links import adopt
+        from paragent.remote.client.link import Link, register_link
 
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="paragent-"))
@@ -158,7 +157,7 @@ class _ChildPool:
         child = ChildServer(address, ours)
         self._children.append(child)
         link = Link(child, token, None)
-        adopt(link)
+        register_link(link)
         return link
 
     def close(self) -> None:

@@ -1,14 +1,15 @@
-"""What was asked of a server and not yet answered: the calls under way, how much they weigh, and settling them."""
+"""Calls under way on one server: the messages to send, the pending calls and their weight, and results that the server keeps."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from paragent.errors import ProtocolError
-from paragent.remote.client import result as states
+from paragent.errors import AgentStopped, ParagentError, ProtocolError
+from paragent.remote.client.result import ENCODED, FAILED, HELD, RAISED, wake_loops
 from paragent.remote.protocol import (
     CallError,
     CallMethod,
@@ -22,63 +23,25 @@ from paragent.remote.protocol import (
     StreamItems,
 )
 from paragent.remote.values import attach, restore
-from paragent.transport.limits import CALL_BYTES, Limits
+from paragent.transport.limits import CALL_BYTES, Limits, TimeBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paragent.errors import ParagentError
-    from paragent.remote.client.result import Result
+    from paragent.remote.client.link import Link
+    from paragent.remote.client.result import RemoteCall, Wakeups
 
-__all__ = ["SMALL", "Hold", "Holds", "Ledger", "Outbox"]
+__all__ = ["SMALL", "HardStop", "Outbox", "PendingCalls", "ResultPin"]
 
-
-class Holds:
-    """The results that a server keeps for this process."""
-
-    __slots__ = ("_numbers", "_outbox")
-
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self._numbers: dict[int, int] = {}
-        """By the identity of what holds each."""
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def add(self, hold: Hold, number: int) -> None:
-        """Note that `hold` keeps the result of a call."""
-        self._numbers[id(hold)] = number
-
-    def drop(self, hold: Hold) -> None:
-        """Let the server free what `hold` kept; never blocks, as it is done where an object is dropped."""
-        number = self._numbers.pop(id(hold), None)
-        if number is not None:
-            self._outbox.put(ReleaseResult(number))
-
-
-class Hold:
-    """Keeps one result alive on the server; dropped together with whatever wanted it."""
-
-    __slots__ = ("_holds",)
-
-    def __init__(self, holds: Holds, number: int) -> None:
-        self._holds = holds
-        holds.add(self, number)
-
-    def __del__(self) -> None:
-        self._holds.drop(self)
-
-
-_FRAME_ITEMS = 4_000
+_FRAME_MESSAGES = 4_000
 _FRAME_BYTES = 1 << 20
-"""A frame ends after so many items or bytes, so that the far side can begin while the next is made."""
+"""A frame ends after this many messages or bytes, so that the server can begin while the next frame is made."""
 SMALL = 4096
-"""Bytes below which an item does not count towards the size of its frame; 4,000 smaller ones are at most 16 MB."""
+"""Smaller messages do not count towards the size of their frame; 4,000 of them have at most 16 MB."""
 
 
 class _Sized:
-    """A message that is large enough to count."""
+    """A message that counts towards the size of its frame."""
 
     __slots__ = ("message", "size")
 
@@ -87,41 +50,62 @@ class _Sized:
 
 
 class Outbox:
-    """Messages on their way out. `put` may be called from any thread and never blocks; `take` is the I/O loop's.
+    """Messages that wait to be sent.
+
+    Any thread may call `put`, `wake` and `clear`, which never block. The other methods belong to the I/O loop.
 
     Args:
-        notify: tells the I/O loop that there is something; called once until `take` has begun again.
+        notify: tells the I/O loop that there are messages; called once until `begin_reading`.
     """
 
-    __slots__ = ("_notify", "awake", "messages", "translate")
+    __slots__ = ("_awake", "_messages", "_notify", "_translate")
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
-        self.messages: deque[Any] = deque()
-        self.awake = False
-        """Whether the I/O loop knows that there is something to send."""
-        self.translate: Callable[[Any], Any | None] | None = None
-        """For a server that accepts data only: returns a message as data, or None if there is nothing to send."""
+        self._messages: deque[Any] = deque()
+        self._awake = False
+        """Whether the I/O loop knows that there are messages."""
+        self._translate: Callable[[Any], Any | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._messages)
 
     def put(self, message: Any, size: int = 0) -> None:
-        """Add a message; `size` is that of the packed objects in it."""
-        self.messages.append(_Sized(message, size) if size >= SMALL else message)
-        if not self.awake:
+        """Add a message; `size` is the number of bytes of the packed objects in it."""
+        self._messages.append(message if size < SMALL else _Sized(message, size))
+        if not self._awake:
             self.wake()
 
     def wake(self) -> None:
         """Have the I/O loop look."""
-        self.awake = True
+        self._awake = True
         self._notify()
+
+    def clear(self) -> None:
+        """Drop all messages."""
+        self._messages.clear()
+
+    @property
+    def sends_data(self) -> bool:
+        """Whether the server is known to accept data only."""
+        return self._translate is not None
+
+    def send_data(self, translate: Callable[[Any], Any | None]) -> None:
+        """Send data only: `translate` returns a message as data, or None if there is nothing to send."""
+        self._translate = translate
+
+    def begin_reading(self) -> None:
+        """Have the next `put` notify the I/O loop again."""
+        self._awake = False
 
     def take(self) -> tuple[list[Any], list[Any]]:
         """Return the messages of the next frame and their attachments."""
-        if self.translate is not None:
-            return self._take_data(self.translate)
+        if self._translate is not None:
+            return self._take_data(self._translate)
         taken: list[Any] = []
         attachments: list[Any] = []
-        waiting, room = self.messages, _FRAME_BYTES
-        for _ in range(min(len(waiting), _FRAME_ITEMS)):
+        waiting, room = self._messages, _FRAME_BYTES
+        for _ in range(min(len(waiting), _FRAME_MESSAGES)):
             message = waiting.popleft()
             if type(message) is _Sized:
                 room -= message.size
@@ -135,8 +119,8 @@ class Outbox:
         taken: list[Any] = []
         attachments: list[Any] = []
         room = _FRAME_BYTES
-        while self.messages and len(taken) < _FRAME_ITEMS and room >= 0:
-            waiting = self.messages.popleft()
+        while self._messages and len(taken) < _FRAME_MESSAGES and room >= 0:
+            waiting = self._messages.popleft()
             sized = type(waiting) is _Sized
             message = translate(waiting.message if sized else waiting)
             if message is not None:
@@ -156,164 +140,292 @@ def _attached(message: Any, attachments: list[Any]) -> Any:
     return message
 
 
-class Ledger:
-    """Results and streams under way, by call. Callers of any thread add, the I/O loop settles."""
+# --- results that the server keeps --------------------------------------------------------------------------------------
 
-    __slots__ = ("_crowded", "_load", "_room", "holds", "lock", "lost", "outbox", "pending", "window")
+
+class _ResultPins:
+    """The results that the server keeps for this process. Any thread may use it; its methods never block."""
+
+    __slots__ = ("_numbers", "_outbox")
 
     def __init__(self, outbox: Outbox) -> None:
-        self.outbox = outbox
-        self.holds = Holds(outbox)
-        self.pending: dict[int, Any] = {}
+        self._outbox = outbox
+        self._numbers: dict[int, int] = {}
+        """Number of the call by identity of the pin."""
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, pin: ResultPin, number: int) -> None:
+        """Record that `pin` keeps the result of a call."""
+        self._numbers[id(pin)] = number
+
+    def remove(self, pin: ResultPin) -> None:
+        """Have the server free the result; called by finalizers."""
+        number = self._numbers.pop(id(pin), None)
+        if number is not None:
+            self._outbox.put(ReleaseResult(number))
+
+
+class ResultPin:
+    """Keeps one result on the server for as long as the pin lives."""
+
+    __slots__ = ("_pins",)
+
+    def __init__(self, pins: _ResultPins, number: int) -> None:
+        self._pins = pins
+        pins.add(self, number)
+
+    def __del__(self) -> None:
+        self._pins.remove(self)
+
+
+# --- pending calls ------------------------------------------------------------------------------------------------------
+
+
+class _Pending(Protocol):
+    """What `PendingCalls` needs of a call or a stream."""
+
+    number: int
+    size: int
+
+    def settle(self, state: int, value: Any, wakeups: Wakeups) -> None: ...
+
+
+class PendingCalls:
+    """Calls and streams that the server has not answered, and their weight.
+
+    The server says how many bytes of calls may be under way, the window. Callers that exceed it wait in `send`.
+
+    Any thread may call all methods but `settle` and `set_window`, which belong to the I/O loop.
+
+    Args:
+        outbox: where messages to the server go.
+        may_wait: whether the current thread may block in `send`; the I/O loop must not.
+    """
+
+    __slots__ = ("_calls", "_crowded", "_load", "_lock", "_may_wait", "_outbox", "_pins", "_room", "_window", "lost")
+
+    def __init__(self, outbox: Outbox, may_wait: Callable[[], bool]) -> None:
+        self._outbox, self._may_wait = outbox, may_wait
+        self._pins = _ResultPins(outbox)
+        self._calls: dict[int, Any] = {}
+        """By number. Adding and removing one is atomic, so the lock is not needed for it."""
         self.lost: ParagentError | None = None
-        """Why nothing more can be asked of this server; None while it can."""
-        self.window = Limits().window_bytes
-        """What calls under way may weigh together; the server says it in welcome and holds its clients to it."""
-        self.lock = threading.Lock()
-        """Protects the load. Also held by whoever pins a result, from finding its call under way until the server will be told,
-        and taken by whoever settles a frame before it is acknowledged: what was pinned in time is still there."""
-        self._room = threading.Condition(self.lock)
+        """Why the server is lost; None while it is not."""
+        self._window = Limits().window_bytes
+        self._lock = threading.Lock()
+        """Protects `_load` and `_crowded`. Also held by `pin`, from finding a call until its message is in the outbox, and by
+        `settle` before its frame is acknowledged. So the server has a result that was pinned in time."""
+        self._room = threading.Condition(self._lock)
         """Notified when the load has fallen below the window."""
         self._load = 0
         self._crowded = False
+        """Whether a caller waits for room."""
 
-    # --- callers --------------------------------------------------------------------------------------------------------
+    # --- any thread -----------------------------------------------------------------------------------------------------
 
-    def send(self, number: int, result: Any, message: CallMethod, size: int, must_not_wait: Callable[[], bool]) -> None:
-        """Enter a call and put it on its way; waits while the window is full, if the caller is one who may."""
+    def add(self, call: _Pending) -> None:
+        """Add a call that has no weight."""
+        self._calls[call.number] = call
+
+    def send(self, call: _Pending, message: CallMethod, size: int) -> None:
+        """Add a call and send its message; blocks while the window is full, unless the thread must not wait."""
         weight = size + CALL_BYTES
-        result._size = weight
-        self.pending[number] = result
-        with self.lock:
+        call.size = weight
+        self._calls[call.number] = call
+        with self._lock:
             # One call may always be under way, however large it is.
-            while self._load + weight > self.window and self._load and self.lost is None and not must_not_wait():
+            while self._load + weight > self._window and self._load and self.lost is None and self._may_wait():
                 self._crowded = True
                 self._room.wait(1.0)
             self._load += weight
-        outbox = self.outbox
-        if size < SMALL:
-            outbox.messages.append(message)
-            if not outbox.awake:
-                outbox.wake()
-        else:
-            outbox.put(message, size)
+        self._outbox.put(message, size)
 
     def forget(self, number: int) -> None:
-        """Drop whatever still comes for a call."""
-        dropped = self.pending.pop(number, None)
+        """Ignore what still arrives for a call."""
+        dropped = self._calls.pop(number, None)
         if dropped is not None:
-            with self.lock:
-                self._free(dropped._size)
+            with self._lock:
+                self._free(dropped.size)
 
-    def pin(self, result: Result) -> Hold | None:
-        """Have the server keep the result of a call under way for somebody else; None if it has already come."""
-        with self.lock:
-            if result._number not in self.pending:
+    def pin(self, call: RemoteCall) -> ResultPin | None:
+        """Have the server keep the result of a pending call for another call; return None if it has already arrived."""
+        with self._lock:
+            if call.number not in self._calls:
                 return None
-            self.outbox.messages.append(PinResult(result._number))
-        self.outbox.wake()
-        return Hold(self.holds, result._number)
+            self._outbox.put(PinResult(call.number))
+        return ResultPin(self._pins, call.number)
 
-    def is_pending(self, result: Any) -> bool:
-        """Return whether the call of a result has not ended."""
-        return self.pending.get(result._number) is result
+    def is_pending(self, call: RemoteCall) -> bool:
+        """Return whether a call has not ended."""
+        return self._calls.get(call.number) is call
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all pending calls."""
+        return list(self._calls)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is pending and the server keeps no result for this process."""
+        return not self._calls and not self._pins
+
+    def abort(self, call: RemoteCall, error: BaseException) -> bool:
+        """End a pending call with an error; return False if it had already ended."""
+        wakeups: Wakeups = {}
+        with self._lock:
+            if not self.is_pending(call):
+                return False
+            del self._calls[call.number]
+            call.settle(RAISED, error, wakeups)
+            self._free(call.size)
+        wake_loops(wakeups)
+        return True
+
+    def lose(self, error: ParagentError) -> None:
+        """Record why the server is lost, and end all pending calls with that error."""
+        if self.lost is None:
+            self.lost = error
+        self.fail_if_lost()
+
+    def fail_if_lost(self) -> None:
+        """End all pending calls if the server is lost: for calls that were added while it was being lost."""
+        if self.lost is None:
+            return
+        wakeups: Wakeups = {}
+        with self._lock:
+            while self._calls:
+                _, call = self._calls.popitem()
+                call.settle(RAISED, self.loss(), wakeups)
+            self._load = 0
+            self._outbox.clear()
+            self._room.notify_all()
+        wake_loops(wakeups)
 
     def loss(self) -> ParagentError:
-        """Return a fresh error that says why the server is lost."""
+        """Return a new error that says why the server is lost."""
         assert self.lost is not None
         return type(self.lost)(*self.lost.args)
 
+    def _free(self, weight: int) -> None:
+        self._load -= weight
+        if self._crowded and self._load < self._window:
+            self._crowded = False
+            self._room.notify_all()
+
     # --- the I/O loop ---------------------------------------------------------------------------------------------------
 
+    def set_window(self, size: int) -> None:
+        """Set how many bytes of calls may be under way, as the server has announced it."""
+        self._window = size
+
     def settle(self, messages: list[Any], attachments: list[bytes]) -> None:
-        """Take the answers of one frame.
+        """Handle the answers of one frame.
 
         Raises:
             ProtocolError: a message is not an answer.
         """
-        wakes: dict[Any, list[Any]] = {}
+        wakeups: Wakeups = {}
         freed = 0
         for message in messages:
             if type(message) is not CallResult or attachments:
-                freed += self._note(message, attachments, wakes)
+                freed += self._settle_one(message, attachments, wakeups)
                 continue
-            result = self.pending.pop(message.number, None)  # the common one, short
-            if result is not None:
-                result._settle(states.ENCODED, message.value, wakes)
-                freed += result._size
-        with self.lock:
+            call = self._calls.pop(message.number, None)  # the most frequent kind, without further checks
+            if call is not None:
+                call.settle(ENCODED, message.value, wakeups)
+                freed += call.size
+        with self._lock:
             self._free(freed)
-        _wake_loops(wakes)
+        wake_loops(wakeups)
 
-    def _free(self, weight: int) -> None:
-        self._load -= weight
-        if self._crowded and self._load < self.window:
-            self._crowded = False
-            self._room.notify_all()
-
-    def _note(self, message: Any, attachments: list[bytes], wakes: Any) -> int:
-        """Settle one result; return what its call weighed."""
+    def _settle_one(self, message: Any, attachments: list[bytes], wakeups: Wakeups) -> int:
+        """Handle one answer; return the weight of the call that has ended, or 0."""
         kind = type(message)
         if kind not in (CallResult, CallError, ResultHeld, StreamItems):
             raise ProtocolError(f"servers do not send {kind.__name__} messages")
         number = message.number
         if kind is StreamItems:
-            stream = self.pending.get(number)
-            if stream is not None:
-                stream._take([restore(value, attachments) for value in message.values], wakes)
+            buffer = self._calls.get(number)
+            if buffer is not None:
+                buffer.add([restore(value, attachments) for value in message.values], wakeups)
             return 0
-        result = self.pending.pop(number, None)
-        if result is None:
+        call = self._calls.pop(number, None)
+        if call is None:
             if kind is ResultHeld:
-                Hold(self.holds, number)  # nobody waits any more: let the server free it
+                ResultPin(self._pins, number)  # dropped at once: the server frees the result
             return 0
         if kind is ResultHeld:
-            result._settle(states.HELD, Hold(self.holds, number), wakes)
+            call.settle(HELD, ResultPin(self._pins, number), wakeups)
         else:
-            state = states.ENCODED if kind is CallResult else states.FAILED
-            result._settle(state, restore(message.value, attachments), wakes)
-        return int(result._size)
-
-    def abort(self, result: Result, error: BaseException, then: Callable[[int], None]) -> None:
-        """End a call with an error from here, if it has not ended; `then` is called with its number."""
-        wakes: dict[Any, list[Any]] = {}
-        with self.lock:
-            if self.pending.get(result._number) is not result:
-                return
-            del self.pending[result._number]
-            result._settle(states.RAISED, error, wakes)
-            self._free(result._size)
-        then(result._number)
-        _wake_loops(wakes)
-
-    def lose(self, error: ParagentError) -> None:
-        """Note that the server is lost, and why; everyone who waits for it is told. Any thread may do it."""
-        if self.lost is None:
-            self.lost = error
-        self.fail_all()
-
-    def fail_all(self) -> None:
-        """End everything under way with the error of the loss; from any thread."""
-        wakes: dict[Any, list[Any]] = {}
-        with self.lock:
-            while self.pending:
-                _, result = self.pending.popitem()
-                result._settle(states.RAISED, self.loss(), wakes)
-            self._load = 0
-            self.outbox.messages.clear()
-            self._room.notify_all()
-        _wake_loops(wakes)
+            state = ENCODED if kind is CallResult else FAILED
+            call.settle(state, restore(message.value, attachments), wakeups)
+        return int(call.size)
 
 
-def _wake_loops(wakes: dict[Any, list[Any]]) -> None:
-    for loop, futures in wakes.items():
+# --- cancelled calls that do not end ------------------------------------------------------------------------------------
+
+_ANSWER = 5.0
+"""Seconds in which a server must say which calls run. A server that does not answer is blocked by native code that holds the
+interpreter, which nothing inside the process can stop."""
+
+
+class HardStop:
+    """Kills the process of an agent that has its own process, if a cancelled call does not end there. Belongs to the I/O loop.
+
+    Args:
+        link: the link to the process.
+        kill: ends the process and everything that it started.
+        grace: seconds that a call has to end after it was cancelled.
+    """
+
+    def __init__(self, link: Link, kill: Callable[[], None], grace: float) -> None:
+        self._link, self._kill, self._grace = link, kill, grace
+        self._watched: dict[int, str] = {}
+        """Calls that were cancelled since the last check: number, and why."""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether cancelled calls are being watched."""
+        return self._task is not None
+
+    def watch(self, number: int, reason: str) -> None:
+        """Kill the process if this call, which has just been cancelled, still runs after the grace period."""
+        self._watched[number] = reason
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._enforce())
+
+    async def _enforce(self) -> None:
         try:
-            loop.call_soon_threadsafe(_finish, futures)
-        except RuntimeError:
-            continue  # the loop was closed meanwhile; nobody waits there
+            while self._watched:
+                watched, self._watched = self._watched, {}
+                await asyncio.sleep(self._grace)
+                if (running := await self._running(list(watched))) is not None:
+                    self._end(watched[running])
+        finally:
+            self._task = None
+
+    async def _running(self, numbers: list[int]) -> int | None:
+        """Return the number of a call that still runs, or None; the first number if the process does not answer."""
+        if self._link.lost is not None or not self._link.connected:
+            return None  # no call runs in a process that is gone or that has not started
+        try:
+            running = await TimeBudget(_ANSWER).run(_value(self._link.control("running", numbers)))
+        except TimeoutError:
+            return numbers[0] if self._link.lost is None else None
+        except ParagentError:
+            return None  # the process has ended
+        return running[0] if running else None
+
+    def _end(self, reason: str) -> None:
+        self._link.lose(
+            AgentStopped(
+                f"the process of the agent was ended: a call {reason} and did not end within {self._grace:g} s"
+            )
+        )
+        self._kill()
 
 
-def _finish(futures: list[Any]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
+async def _value(result: Any) -> Any:
+    return await result

@@ -1,6 +1,6 @@
-"""The connection under a link, on the I/O loop: made, used, made again when it breaks, and given up in the end.
+"""Connection to an agent server, on the I/O loop: connects, sends and receives frames, and reconnects after a break.
 
-A connection that breaks is made again within a fraction of a second, or the server counts as lost.
+If reconnecting does not succeed within a fraction of a second, the server counts as lost.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paragent._internal.processes import program
 from paragent.errors import AccessDenied, LimitExceeded, ParagentError, ProtocolError, ServerLost
@@ -20,204 +20,270 @@ from paragent.transport.limits import Limits, TimeBudget
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paragent.remote.client.calls import Ledger
-    from paragent.remote.client.links import Place
+    from paragent.remote.client.calls import Outbox, PendingCalls
+    from paragent.transport.address import Address
     from paragent.transport.auth import Token
     from paragent.transport.tls import TlsConf
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "Endpoint", "ExternalServer"]
 
 _FIRST_CONNECT = 2.0
-"""Seconds to find a server at first: one that is starting at the same time may take that long."""
+"""Seconds to connect for the first time: a server that is starting at the same time may take that long."""
 _RECONNECT = 1.0
-"""Seconds to find a server again whose connection broke at once, before our eyes."""
+"""Seconds to reconnect after the connection was closed or reset."""
 _RECONNECT_SILENT = 0.35
-"""The same after a silence, which alone takes up to 1.55 s to be noticed (see `rpc.client`): the promise is 2 s for both."""
-_SEEN = ("closed", "reset", "cancel")
-"""Words by which gRPC says that a connection ended before our eyes; whatever else it says counts as a silence."""
+"""Seconds to reconnect after the server stopped answering. Noticing that takes up to 1.55 s (see `transport.client`), and both
+together must take less than 2 s."""
+_CLOSED_WORDS = ("closed", "reset", "cancel")
+"""Words in gRPC's errors for a connection that was closed or reset. Any other error means that the server stopped answering."""
 _RETRY = 0.05
 _ACK_AFTER = 0.2
-"""Seconds after which a frame is acknowledged although there is nothing else to say."""
+"""Seconds after which a frame is acknowledged even if there is nothing else to send."""
+
+
+class Endpoint(Protocol):
+    """An agent server that a link connects to."""
+
+    address: Address
+
+    async def ready(self) -> None:
+        """Return when the server accepts connections.
+
+        Raises:
+            ServerLost: it could not start.
+        """
+
+    async def gone(self) -> str:
+        """Return a message when the server has ended; never return if only the connection shows that."""
+
+    def advice(self, trouble: str, *, first: bool) -> str:
+        """Return the error message for a server that cannot be reached: for the first time, or any more."""
+
+
+class ExternalServer:
+    """An agent server that this program did not start."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    async def ready(self) -> None:
+        """Return at once: connecting shows whether the server is there."""
+
+    async def gone(self) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def advice(self, trouble: str, *, first: bool) -> str:
+        if not first:
+            return f"agent server {self.address} is gone: it died, was stopped or cannot be reached ({trouble})"
+        if self.address.path:
+            return f"no agent server listens at {self.address} any more"
+        return (
+            f"no agent server answers at {self.address}; start one there with: "
+            f"paragent agent-server --host {self.address.host} --port {self.address.port} ({trouble})"
+        )
 
 
 class Connection:
-    """Carries what is in an outbox to a server and settles what comes back. Everything but `notify` is the I/O loop's."""
+    """Sends the messages of an outbox to a server and settles pending calls with the answers.
+
+    `notify` and `retire` may be called from any thread. Everything else belongs to the I/O loop.
+
+    Args:
+        endpoint: the server.
+        token: the secret that both sides know.
+        tls: how to use TLS, or None.
+        pending: the calls to settle, and to fail when the server is lost.
+        outbox: the messages to send.
+        loop: the I/O loop.
+        data_only: whether to unpickle nothing that the server sends.
+    """
 
     def __init__(
         self,
-        place: Place,
+        endpoint: Endpoint,
         token: Token,
         tls: TlsConf | None,
-        ledger: Ledger,
+        pending: PendingCalls,
+        outbox: Outbox,
         loop: asyncio.AbstractEventLoop,
         *,
         data_only: bool = False,
     ) -> None:
         self.session = secrets.token_hex(16)
-        """The name under which the server knows this client, through all its connections."""
-        self.stream: ClientStream | None = None
-        self.retirement: Callable[[], None] | None = None
-        """What to do when nothing is under way or held any more."""
+        """Name under which the server knows this client, over all its connections."""
         self.broken = False
-        """Whether the connection broke, until it is made again."""
+        """Whether the connection broke and has not been made again."""
         self.peer_tls = False
-        """Whether the server said that it can connect to others with TLS."""
-        self._data_only = data_only
-        self._place, self._token, self._tls = place, token, tls
-        self._ledger, self._outbox = ledger, ledger.outbox
-        self._loop = loop
+        """Whether the server can connect to other servers that use TLS."""
+        self._endpoint, self._token, self._tls, self._data_only = endpoint, token, tls, data_only
+        self._pending, self._outbox, self._loop = pending, outbox, loop
+        limits = Limits()
+        frame_limit = 2 * limits.window_bytes if data_only else limits.frame_bytes
+        self._frames = ReliableStream(frame_limit, reads_data=data_only)
+        self._stream: ClientStream | None = None
         self._runner: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        limits = Limits()
-        self._frames = ReliableStream(
-            2 * limits.window_bytes if data_only else limits.frame_bytes, reads_data=data_only
-        )
         self._instance: str | None = None
+        """The server process that this was first connected to."""
         self._ack_timer: asyncio.TimerHandle | None = None
+        self._retired: Callable[[], None] | None = None
         self._closing = False
 
-    def notify(self) -> None:
-        """Have the loop look for something to say; from any thread. The first time, this connects."""
-        if not self._closing or self._runner is not None:
-            self._loop.call_soon_threadsafe(self._woken)
+    @property
+    def connected(self) -> bool:
+        """Whether a connection has been made and not closed."""
+        return self._stream is not None
 
-    def _woken(self) -> None:
+    def notify(self) -> None:
+        """Have the I/O loop look for messages to send. The first time, this connects."""
+        if not self._closing or self._runner is not None:
+            self._loop.call_soon_threadsafe(self._start_or_wake)
+
+    def retire(self, then: Callable[[], None]) -> None:
+        """Have `then` called, on the I/O loop, when no call is pending and the server keeps no result."""
+        self._retired = then
+        self.notify()
+
+    def _start_or_wake(self) -> None:
         if self._runner is None:
             self._runner = self._loop.create_task(self._run())
         self._wake.set()
 
     async def _run(self) -> None:
-        watch = self._loop.create_task(self._watch_place())
+        watch = self._loop.create_task(self._watch_endpoint())
         try:
             await self._keep_connected()
         except ParagentError as error:
-            self._ledger.lose(error)
+            self._pending.lose(error)
         except asyncio.CancelledError:
-            self._ledger.lose(ServerLost(f"the link to agent server {self._place.address} was closed"))
-        except Exception as error:  # noqa: BLE001 - whatever went wrong here, nobody may be left waiting
-            self._ledger.lose(ServerLost(f"agent server {self._place.address}: {type(error).__name__}: {error}"))
+            self._pending.lose(ServerLost(f"the link to agent server {self._endpoint.address} was closed"))
+        except Exception as error:  # noqa: BLE001 - after any error, no caller may be left waiting
+            self._pending.lose(ServerLost(f"agent server {self._endpoint.address}: {type(error).__name__}: {error}"))
         finally:
             watch.cancel()
-            if self.stream is not None:
-                await self.stream.close()
-                self.stream = None
+            if self._stream is not None:
+                await self._stream.close()
+                self._stream = None
 
-    async def _watch_place(self) -> None:
-        reason = await self._place.gone()
-        self._ledger.lose(ServerLost(reason))
+    async def _watch_endpoint(self) -> None:
+        reason = await self._endpoint.gone()
+        self._pending.lose(ServerLost(reason))
         assert self._runner is not None
         self._runner.cancel()
 
     # --- connecting -----------------------------------------------------------------------------------------------------
 
     async def _keep_connected(self) -> None:
-        await self._place.ready()
-        patience = TimeBudget(_FIRST_CONNECT)
+        await self._endpoint.ready()
+        budget = TimeBudget(_FIRST_CONNECT)
         while True:
-            welcome = await self._reach(patience)
-            self._take(welcome)
+            welcome = await self._reach(budget)
+            self._apply(welcome)
             try:
-                await self._converse(welcome)
+                await self._exchange(welcome)
             except (AccessDenied, LimitExceeded, ProtocolError):
                 raise
             except ParagentError as error:
                 self.broken = True
-                seen = any(word in str(error).lower() for word in _SEEN)
-                patience = TimeBudget(_RECONNECT if seen else _RECONNECT_SILENT)
+                closed = any(word in str(error).lower() for word in _CLOSED_WORDS)
+                budget = TimeBudget(_RECONNECT if closed else _RECONNECT_SILENT)
 
-    async def _reach(self, patience: TimeBudget) -> dict[str, Any]:
-        """Connect, trying again until the patience is over."""
+    async def _reach(self, budget: TimeBudget) -> dict[str, Any]:
+        """Connect; try again until the time budget is used up."""
         while True:
             hello: dict[str, Any] = {"session": self.session, "program": program()}
             hello |= {"heard": self._frames.received, "again": self._instance is not None}
             hello["data_only"] = self._data_only
             try:
-                self.stream, welcome = await connect(
-                    self._place.address, "agents", self._token, self._tls, hello, patience
+                self._stream, welcome = await connect(
+                    self._endpoint.address, "agents", self._token, self._tls, hello, budget
                 )
             except (ServerLost, LimitExceeded) as error:
-                if patience.left <= _RETRY:
+                if budget.left <= _RETRY:
                     if isinstance(error, LimitExceeded):
                         raise
-                    raise ServerLost(self._place.advice(str(error), first=self._instance is None)) from None
+                    raise ServerLost(self._endpoint.advice(str(error), first=self._instance is None)) from None
                 await asyncio.sleep(_RETRY)
-                patience.left -= _RETRY
+                budget.left -= _RETRY
                 continue
             return welcome
 
-    def _take(self, welcome: dict[str, Any]) -> None:
-        """Take note of what the server says of itself.
+    def _apply(self, welcome: dict[str, Any]) -> None:
+        """Apply what the server says about itself.
 
         Raises:
-            ServerLost: it is not the server that this was connected to before.
+            ServerLost: it is not the server process that this was connected to before.
         """
         if self._instance is not None and (welcome["instance"] != self._instance or not welcome["resumed"]):
-            raise ServerLost(f"agent server {self._place.address} was started anew; its agents are gone")
+            raise ServerLost(f"agent server {self._endpoint.address} was started anew; its agents are gone")
         self._instance = welcome["instance"]
-        self._ledger.window = int(welcome["window"])
+        self._pending.set_window(int(welcome["window"]))
         self.peer_tls = bool(welcome["peer_tls"])
         if not welcome["accepts_code"]:
             from paragent.remote.restricted import translated  # not at the top: few servers need it
 
             self._frames.writes_data = True
-            self._outbox.translate = translated
+            self._outbox.send_data(translated)
         self.broken = False
 
-    # --- speaking -------------------------------------------------------------------------------------------------------
+    # --- frames ---------------------------------------------------------------------------------------------------------
 
-    async def _converse(self, welcome: dict[str, Any]) -> None:
-        assert self.stream is not None
-        stream = self.stream
+    async def _exchange(self, welcome: dict[str, Any]) -> None:
+        assert self._stream is not None
+        stream = self._stream
         for parts in self._frames.resume(int(welcome["heard"])):
             for part in parts:
                 await stream.write(part)
         writer = self._loop.create_task(self._write(stream))
-        writer.add_done_callback(lambda _: stream.cancel())  # nothing can be asked any more: let the reader end too
+        writer.add_done_callback(lambda _: stream.cancel())  # nothing can be sent any more: end the reader too
         try:
             while True:
-                self._hear(await stream.read())
+                self._receive(await stream.read())
         finally:
             writer.cancel()
             await asyncio.wait([writer])
             await stream.close()
             error = None if writer.cancelled() else writer.exception()
             if error is not None and not isinstance(error, ParagentError):
-                raise error  # not the connection's fault: what was taken out of the outbox is lost
+                raise error  # not an error of the connection: messages taken from the outbox are lost
 
     async def _write(self, stream: ClientStream) -> None:
         frames, wake, outbox = self._frames, self._wake, self._outbox
         while True:
             await wake.wait()
             wake.clear()
-            outbox.awake = False
-            while (outbox.messages and not frames.window_full) or frames.ack_due:
-                said = ([], []) if frames.window_full else outbox.take()
-                for message in self._frame(*said):
-                    await stream.write(message)
-            if self.retirement is not None and not self._ledger.pending and not self._ledger.holds:
-                self.retirement()
+            outbox.begin_reading()
+            while (outbox and not frames.window_full) or frames.ack_due:
+                taken = ([], []) if frames.window_full else outbox.take()
+                for part in self._frame(*taken):
+                    await stream.write(part)
+            if self._retired is not None and self._pending.idle:
+                self._retired()
 
     def _frame(self, messages: list[Any], attachments: list[Any]) -> list[bytes]:
-        """Return the messages of a frame; one that cannot be made ends the link, as whoever waits would wait for ever."""
+        """Return the parts of a frame. If it cannot be encoded, the server counts as lost: callers would wait for ever."""
         try:
             return self._frames.next_frame(messages, attachments)
         except Exception as error:
-            self._ledger.lose(ProtocolError(f"what was to be said to agent server {self._place.address}: {error}"))
+            self._pending.lose(
+                ProtocolError(f"a message to agent server {self._endpoint.address} cannot be encoded: {error}")
+            )
             assert self._runner is not None
             self._runner.cancel()
             raise
 
-    def _hear(self, message: bytes) -> None:
+    def _receive(self, part: bytes) -> None:
         frames = self._frames
-        heard = frames.receive(message)
-        if heard is None:
+        frame = frames.receive(part)
+        if frame is None:
             return
-        acknowledged, messages, attachments = heard
+        acknowledged, messages, attachments = frame
         if messages:
-            self._ledger.settle(messages, attachments)
+            self._pending.settle(messages, attachments)
         window_full = frames.window_full
         frames.drop_acknowledged(acknowledged)
-        if frames.ack_due or self.retirement is not None or window_full:
+        if frames.ack_due or self._retired is not None or window_full:
             self._wake.set()
         elif messages and self._ack_timer is None:
             self._ack_timer = self._loop.call_later(_ACK_AFTER, self._acknowledge)
@@ -230,16 +296,21 @@ class Connection:
 
     # --- the end --------------------------------------------------------------------------------------------------------
 
+    async def reconnect(self) -> None:
+        """Close the connection and make a new one, over which both sides repeat what the other has not received."""
+        if self._stream is not None:
+            await self._stream.close()
+
     async def close(self, patience: float) -> None:
-        """Say goodbye and end; what is still under way fails with `ServerLost`."""
+        """Close the session and the connection; pending calls fail with `ServerLost`."""
         self._closing = True
         runner = self._runner
         if runner is None or runner.done():
             return
-        if self.stream is not None and self._ledger.lost is None:
+        if self._stream is not None and self._pending.lost is None:
             self._outbox.put(Goodbye())
             until = time.monotonic() + patience
-            while self._outbox.messages and time.monotonic() < until and not runner.done():
+            while self._outbox and time.monotonic() < until and not runner.done():
                 await asyncio.sleep(0.002)
         runner.cancel()
         await asyncio.wait([runner], timeout=patience)

@@ -1,23 +1,26 @@
-"""The link of this process to one agent server: what callers of any thread can ask of it.
+"""Links to agent servers: what callers can ask of a server, and the table of all links of this process.
 
-A call is numbered, entered in the ledger and put into the outbox; the connection, on the I/O loop, groups whatever is there
-into frames, sends them, and settles results as they come.
+A call is numbered, added to the pending calls and put into the outbox. The connection, on the I/O loop, groups the messages of
+the outbox into frames, sends them, and settles the pending calls with the answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import itertools
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from paragent.errors import CallTimedOut
-from paragent.remote.client.arguments import Argued
-from paragent.remote.client.calls import SMALL, Ledger, Outbox
-from paragent.remote.client.connection import Connection
-from paragent.remote.client.result import Result, cancelled, failed
-from paragent.remote.client.stream import Inbox, RemoteStream
+from paragent.errors import CallTimedOut, ServerLost
+from paragent.remote.client.arguments import EncodedArguments
+from paragent.remote.client.calls import SMALL, Outbox, PendingCalls
+from paragent.remote.client.connection import Connection, ExternalServer
+from paragent.remote.client.result import RemoteCall, Result, cancelled, failed_call
+from paragent.remote.client.stream import RemoteStream, StreamBuffer
 from paragent.remote.protocol import (
     AddCode,
     CallMethod,
@@ -31,97 +34,112 @@ from paragent.remote.protocol import (
 )
 from paragent.remote.values import PLAIN, encode_argument
 from paragent.serialization.code_cache import SentCode
-from paragent.transport.loop import io_loop
+from paragent.transport.auth import load_token
+from paragent.transport.loop import io_loop, on_failure, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.errors import ParagentError
-    from paragent.remote.client.calls import Hold
-    from paragent.remote.client.hard_stop import HardStop
-    from paragent.remote.client.links import Place
+    from paragent.remote.client.calls import HardStop, ResultPin
+    from paragent.remote.client.connection import Endpoint
+    from paragent.transport.address import Address
     from paragent.transport.auth import Token
     from paragent.transport.tls import TlsConf
 
-__all__ = ["Link"]
+__all__ = ["Link", "close_links", "data_link", "link_to", "register_link"]
 
 
 class Link:
-    """One server as this process sees it.
+    """An agent server as this process uses it. Any thread may use a link.
 
-    Nothing is sent by the constructor: the connection is made when there is something to say, and errors of connecting
-    are what the first results end with.
+    The constructor sends nothing. The connection is made for the first message; an error of connecting is the outcome of the
+    calls that wait for it.
+
+    Args:
+        endpoint: the server.
+        token: the secret that both sides know.
+        tls: how to use TLS, or None.
+        data_only: whether to unpickle nothing that the server sends.
     """
 
-    def __init__(self, place: Place, token: Token, tls: TlsConf | None, *, data_only: bool = False) -> None:
-        self.place, self.tls = place, tls
-        self.far = not place.address.is_local
-        """Whether the server is on another machine."""
-        self.numbers = itertools.count(1)
+    def __init__(self, endpoint: Endpoint, token: Token, tls: TlsConf | None, *, data_only: bool = False) -> None:
+        self.address, self.tls = endpoint.address, tls
+        self.on_other_host = not endpoint.address.is_local
+        """Whether the server may be on another host."""
+        self.hard_stop: HardStop | None = None
+        """Kills the process of the server if a cancelled call does not end; None unless one agent has the process for itself."""
+        self._call_numbers = itertools.count(1)
         self._agent_numbers = itertools.count(1)
         self._loop = io_loop()
-        self._outbox = Outbox(lambda: self.connection.notify())
-        self.ledger = Ledger(self._outbox)
-        self.connection = Connection(place, token, tls, self.ledger, self._loop, data_only=data_only)
-        self.hard_stop: HardStop | None = None
-        """Ends the process of the server if a cancelled call does not end; None unless an agent has it for itself."""
-        self._introducing = threading.Lock()
-        """Protects `_classes` and `_code_sent`, and that what they say was put on its way."""
+        self._outbox = Outbox(lambda: self._connection.notify())
+        self._pending = PendingCalls(self._outbox, lambda: not self._on_io_loop())
+        self._connection = Connection(
+            endpoint, token, tls, self._pending, self._outbox, self._loop, data_only=data_only
+        )
+        self._definitions_lock = threading.Lock()
+        """Protects `_classes` and `_code_sent`: what they contain was put into the outbox."""
         self._classes: dict[int, tuple[int, type]] = {}
+        """Number and class, by identity of the class."""
         self._code_sent = SentCode()
 
     @property
     def session(self) -> str:
-        """The name under which the server knows this process."""
-        return self.connection.session
+        """Name under which the server knows this process."""
+        return self._connection.session
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection has been made and not closed."""
+        return self._connection.connected
 
     @property
     def lost(self) -> ParagentError | None:
-        """Why nothing more can be asked of this server; None while it can."""
-        return self.ledger.lost
+        """Why the server is lost; None while it is not."""
+        return self._pending.lost
 
     @property
     def broken(self) -> bool:
-        """Whether the connection broke and is not back: the server may be another one by then."""
-        return self.connection.broken
+        """Whether the connection broke and has not been made again: another server may listen at the address by now."""
+        return self._connection.broken
 
     @property
     def sends_data(self) -> bool:
         """Whether the server is known to accept data only."""
-        return self._outbox.translate is not None
+        return self._outbox.sends_data
 
     @property
     def peer_tls(self) -> bool:
         """Whether the server is known to be able to connect to other servers that use TLS."""
-        return self.connection.peer_tls
+        return self._connection.peer_tls
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 
-    def new(self, cls: type, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Have the server make an agent; return its number, which can be used at once.
+    def create_agent(self, cls: type, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Have the server create an agent; return its number, which can be used at once.
 
         Raises:
-            Unserialisable: an argument, or the agent's state, cannot travel.
+            Unserialisable: an argument, or the agent's state, cannot be pickled.
         """
         known = self._classes.get(id(cls))
-        number = known[0] if known else self._introduce(cls)
+        number = known[0] if known else self._define_class(cls)
         agent = next(self._agent_numbers)
-        if not kwargs and _plain(args) is not None:
+        if not kwargs and _plain_size(args) is not None:
             self._outbox.put(CreateAgent(agent, number, how, args))
             return agent
-        argued = Argued(self, args, kwargs, f"the arguments of {cls.__name__}")
-        self._send_code(argued.code)
-        self._outbox.put(CreateAgent(agent, number, how, argued.args, argued.kwargs), argued.size)
-        if argued.keeps:
-            # The constructor's arguments live as long as the agent may need them: until its first answer.
-            self.read(agent, "__class__")._keeps = argued.keeps
+        encoded = EncodedArguments(self, args, kwargs, f"the arguments of {cls.__name__}")
+        self._send_code(encoded.code)
+        self._outbox.put(CreateAgent(agent, number, how, encoded.args, encoded.kwargs), encoded.size)
+        if encoded.keeps:
+            # The constructor's arguments must live until the agent has used them: until its first answer.
+            self._ask(ReadAttribute, agent, "__class__").keeps = encoded.keeps
         return agent
 
-    def _introduce(self, cls: type) -> int:
-        value, size, code = encode_argument(cls, f"the class {cls.__name__}", far=self.far)
+    def _define_class(self, cls: type) -> int:
+        value, size, code = encode_argument(cls, f"the class {cls.__name__}", other_host=self.on_other_host)
         self._send_code(code)
         module = getattr(cls, "__module__", "")
-        with self._introducing:
+        with self._definitions_lock:
             known = self._classes.get(id(cls))
             if known is None:
                 self._outbox.put(DefineClass(len(self._classes) + 1, module, cls.__qualname__, value), size)
@@ -130,7 +148,7 @@ class Link:
 
     def _send_code(self, code: dict[str, bytes]) -> None:
         if code:
-            with self._introducing:
+            with self._definitions_lock:
                 if missing := self._code_sent.missing(code):
                     self._outbox.put(AddCode(missing))
 
@@ -139,154 +157,164 @@ class Link:
     def call(
         self, agent: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None
     ) -> Result:
-        """Send a call and return its lazy result, at once unless the window is full.
+        """Send a call and return its lazy result; blocks only while the window is full.
 
         Raises:
-            Unserialisable: an argument cannot travel.
+            Unserialisable: an argument cannot be pickled.
         """
-        ledger = self.ledger
-        if ledger.lost is not None:
-            return failed(ledger.loss())
-        number = next(self.numbers)
-        result = Result(self, number)
-        size = None if kwargs or timeout is not None else _plain(args)
+        pending = self._pending
+        if pending.lost is not None:
+            return Result(failed_call(pending.loss()))
+        number = next(self._call_numbers)
+        call = RemoteCall(self, number)
+        size = None if kwargs or timeout is not None else _plain_size(args)
         if size is not None:
-            ledger.send(number, result, CallMethod(number, agent, method, args), size, self._on_loop)
+            pending.send(call, CallMethod(number, agent, method, args), size)
         else:
-            self._call_more(result, agent, method, args, kwargs, timeout)
-        self._look_again()
-        return result
+            self._call_encoded(call, agent, method, args, kwargs, timeout)
+        pending.fail_if_lost()
+        return Result(call)
 
-    def _call_more(
+    def _call_encoded(
         self,
-        result: Result,
+        call: RemoteCall,
         agent: Any,
         method: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,
     ) -> None:
-        argued = Argued(self, args, kwargs, method)
-        result._keeps = argued.keeps
-        self._send_code(argued.code)
-        number = result._number
-        timeout = None if timeout is None else float(timeout)  # a frame holds builtin values alone
-        message = CallMethod(number, agent, method, argued.args, argued.kwargs, seconds=timeout)
-        self.ledger.send(number, result, message, argued.size, self._on_loop)
+        encoded = EncodedArguments(self, args, kwargs, method)
+        call.keeps = encoded.keeps
+        self._send_code(encoded.code)
+        timeout = None if timeout is None else float(timeout)  # a frame holds builtin values only
+        message = CallMethod(call.number, agent, method, encoded.args, encoded.kwargs, seconds=timeout)
+        self._pending.send(call, message, encoded.size)
         if timeout is not None:
-            self._loop.call_soon_threadsafe(self._set_deadline, weakref.ref(result), timeout)
+            self._loop.call_soon_threadsafe(self._set_deadline, weakref.ref(call), timeout)
 
     def stream(
         self, agent: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None
     ) -> RemoteStream:
-        """Send a call to a generator method and return the stream of what it yields."""
-        argued = Argued(self, args, kwargs, method)
-        number = next(self.numbers)
+        """Send a call to a generator method and return the stream of its items.
+
+        Raises:
+            Unserialisable: an argument cannot be pickled.
+        """
+        encoded = EncodedArguments(self, args, kwargs, method)
         timeout = None if timeout is None else float(timeout)
-        inbox = Inbox()
-        stream = RemoteStream(self, number, inbox, timeout)
-        self._send_code(argued.code)
-        message = CallMethod(number, agent, method, argued.args, argued.kwargs, stream.CREDIT, timeout)
-        self.ledger.send(number, inbox, message, argued.size, self._on_loop)
-        self._look_again()
+        buffer = StreamBuffer(self.next_number())
+        stream = RemoteStream(self, buffer, timeout)
+        self._send_code(encoded.code)
+        message = CallMethod(buffer.number, agent, method, encoded.args, encoded.kwargs, stream.CREDIT, timeout)
+        self._pending.send(buffer, message, encoded.size)
+        self._pending.fail_if_lost()
         return stream
 
     def read(self, agent: Any, attribute: str) -> Result:
         """Ask for an attribute of an agent."""
-        return self._ask(ReadAttribute, agent, attribute)
+        return Result(self._ask(ReadAttribute, agent, attribute))
 
     def stop(self, agent: Any) -> Result:
-        """Have an agent freed now; the result comes when it is."""
+        """Have an agent freed now; the call ends when that is done."""
         if self.hard_stop is not None:
-            self._loop.call_soon_threadsafe(self._watch, list(self.ledger.pending), "was stopped")
-        return self._ask(StopAgent, agent)
+            self._loop.call_soon_threadsafe(self._watch, self._pending.numbers(), "was stopped")
+        return Result(self._ask(StopAgent, agent))
 
     def control(self, what: str, argument: Any = None) -> Result:
-        """Ask the server about itself."""
-        return self._ask(QueryServer, what, argument)
+        """Ask the server about itself (`info`, `list`, `running`), or to `stop`."""
+        return Result(self._ask(QueryServer, what, argument))
 
-    def fetch(self, session: str | None, number: int) -> Result:
-        """Ask for the result of a call, of this session or of another one."""
+    def fetch(self, session: str | None, number: int) -> RemoteCall:
+        """Ask for the result of a call of this session (None) or of another one."""
         return self._ask(FetchResult, session, number)
 
-    def _ask(self, kind: Callable[..., Any], *fields: Any) -> Result:
-        if self.lost is not None:
-            return failed(self.ledger.loss())
-        number = next(self.numbers)
-        result = Result(self, number)
-        self.ledger.pending[number] = result
-        self._outbox.put(kind(number, *fields))
-        self._look_again()
-        return result
+    def _ask(self, kind: Callable[..., Any], *fields: Any) -> RemoteCall:
+        if self._pending.lost is not None:
+            return failed_call(self._pending.loss())
+        call = RemoteCall(self, self.next_number())
+        self._pending.add(call)
+        self._outbox.put(kind(call.number, *fields))
+        self._pending.fail_if_lost()
+        return call
+
+    def next_number(self) -> int:
+        """Return a number that no call and no pushed value has yet."""
+        return next(self._call_numbers)
 
     def post(self, message: Any, size: int = 0) -> None:
         """Send a message; never blocks, so that finalizers may call it."""
         self._outbox.put(message, size)
 
-    def _look_again(self) -> None:
-        """Settle what was added after the link was lost but before anybody could see that it was."""
-        if self.ledger.lost is not None:
-            self.ledger.fail_all()
+    def pin(self, call: RemoteCall) -> ResultPin | None:
+        """Have the server keep the result of a pending call for another call; return None if it has already arrived."""
+        return self._pending.pin(call)
 
-    def _on_loop(self) -> bool:
-        return asyncio._get_running_loop() is self._loop
+    # --- ending calls ---------------------------------------------------------------------------------------------------
 
-    # --- the end of a call ----------------------------------------------------------------------------------------------
-
-    def cancel(self, result: Result) -> bool:
-        """Cancel a call: its result is settled now, and the remote code is told."""
-        if not self.ledger.is_pending(result):
+    def cancel(self, call: RemoteCall) -> bool:
+        """Cancel a call here and on the server; return False if it had already ended."""
+        if not self._pending.is_pending(call):
             return False
-        self._loop.call_soon_threadsafe(self._abort, result, cancelled())
-        if not self._on_loop():
-            result._wait(1.0)
+        self._loop.call_soon_threadsafe(self._abort, call, cancelled())
+        if not self._on_io_loop():
+            call.wait(1.0)
         return True
 
-    def _set_deadline(self, result: weakref.ref[Result], seconds: float) -> None:
-        # The ledger keeps the result while the call is under way; a timer must not keep it after that.
-        self._loop.call_later(seconds, self._expire, result, seconds)
+    def _set_deadline(self, call: weakref.ref[RemoteCall], seconds: float) -> None:
+        # `PendingCalls` keeps the call while it is pending; the timer must not keep it after that.
+        self._loop.call_later(seconds, self._expire, call, seconds)
 
-    def _expire(self, result: weakref.ref[Result], seconds: float) -> None:
-        late = result()
-        if late is not None:
-            self._abort(late, CallTimedOut(f"no answer within {seconds} s"))
+    def _expire(self, reference: weakref.ref[RemoteCall], seconds: float) -> None:
+        call = reference()
+        if call is not None:
+            self._abort(call, CallTimedOut(f"no answer within {seconds} s"))
 
-    def _abort(self, result: Result, error: BaseException) -> None:
-        def aborted(number: int) -> None:
-            self._outbox.put(CancelCall(number))
-            self._watch([number], "timed out" if isinstance(error, CallTimedOut) else "was cancelled")
+    def _abort(self, call: RemoteCall, error: BaseException) -> None:
+        if self._pending.abort(call, error):
+            self._outbox.put(CancelCall(call.number))
+            self._watch([call.number], "timed out" if isinstance(error, CallTimedOut) else "was cancelled")
 
-        self.ledger.abort(result, error, aborted)
-
-    def _watch(self, numbers: list[int], how: str) -> None:
-        """On the I/O loop: end the process of the server if calls that were cancelled do not end, where that is agreed."""
+    def _watch(self, numbers: list[int], reason: str) -> None:
+        """On the I/O loop: kill the process of the server if these cancelled calls do not end, where that is agreed."""
         if self.hard_stop is not None:
             for number in numbers:
-                self.hard_stop.watch(number, how)
-
-    def pin(self, result: Result) -> Hold | None:
-        """Have the server keep the result of a call under way for somebody else; None if it has already come."""
-        return self.ledger.pin(result)
+                self.hard_stop.watch(number, reason)
 
     def end_stream(self, number: int) -> None:
-        """End a remote generator and drop whatever still comes from it; never blocks, as `post`."""
-        self.ledger.forget(number)
+        """End a remote generator and ignore what still arrives from it; never blocks, as `post`."""
+        self._pending.forget(number)
         self._outbox.put(CancelCall(number))
         if self.hard_stop is not None:
             self._loop.call_soon_threadsafe(self._watch, [number], "was closed")
 
+    def _on_io_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    # --- the end of the link --------------------------------------------------------------------------------------------
+
+    def lose(self, error: ParagentError) -> None:
+        """Declare the server lost: pending and later calls fail with this error."""
+        self._pending.lose(error)
+
     def retire(self, then: Callable[[], None]) -> None:
-        """Have `then` called, on the I/O loop, when every call has ended and no result is kept on the server."""
-        self.connection.retirement = then
-        self.connection.notify()
+        """Have `then` called, on the I/O loop, when no call is pending and the server keeps no result."""
+        self._connection.retire(then)
+
+    async def reconnect(self) -> None:
+        """On the I/O loop: replace the connection by a new one; no message is lost or handled twice."""
+        await self._connection.reconnect()
 
     async def close(self, patience: float) -> None:
-        """Say goodbye and end; what is still under way fails with `ServerLost`."""
-        await self.connection.close(patience)
+        """Close the session and the connection; pending calls fail with `ServerLost`."""
+        await self._connection.close(patience)
 
 
-def _plain(args: tuple[Any, ...]) -> int | None:
-    """Return what arguments that need no encoding weigh; None if some of them do need it, or are large."""
+def _plain_size(args: tuple[Any, ...]) -> int | None:
+    """Return the bytes of arguments that need no encoding; None if one needs it or they are large."""
     size = 0
     for arg in args:
         kind = type(arg)
@@ -295,3 +323,80 @@ def _plain(args: tuple[Any, ...]) -> int | None:
         if kind is str or kind is bytes:
             size += len(arg)
     return size if size < SMALL else None
+
+
+# --- all links of this process ------------------------------------------------------------------------------------------
+
+_CLOSE_SECONDS = 0.15
+"""Seconds that a link may take to send its last messages when the program ends: half of the 0.3 s that an exit may take."""
+
+_links: dict[tuple[Any, ...], Link] = {}
+"""The link that new agents of a server use, by address and TLS settings."""
+_all_links: weakref.WeakSet[Link] = weakref.WeakSet()
+"""Every link in use, also those that a newer link has replaced."""
+_links_lock = threading.Lock()
+"""Protects both."""
+
+
+def link_to(address: Address, tls: TlsConf | None) -> Link:
+    """Return the link to the server at `address`; a new one if there is none or its connection is lost or broken."""
+    key = (tuple(address), tls)
+    with _links_lock:
+        link = _links.get(key)
+        if link is None or link.lost is not None or link.broken:
+            link = _links[key] = Link(ExternalServer(address), load_token(), tls)
+            _all_links.add(link)
+    return link
+
+
+def data_link(address: Address, tls: TlsConf | None) -> Link:
+    """Return a new link that unpickles nothing that the server sends; the caller closes it."""
+    link = Link(ExternalServer(address), load_token(), tls, data_only=True)
+    with _links_lock:
+        _all_links.add(link)
+    return link
+
+
+def register_link(link: Link) -> None:
+    """Have `link_to` find a link by its address, and `close_links` close it."""
+    with _links_lock:
+        _links[(tuple(link.address), None)] = link
+        _all_links.add(link)
+
+
+def close_links() -> None:
+    """Close every link. This is also done when the program ends."""
+    if links := _take_all():
+        with contextlib.suppress(TimeoutError):
+            run(_close(links), 2 * _CLOSE_SECONDS)
+
+
+async def _close(links: list[Link]) -> None:
+    await asyncio.gather(*(link.close(_CLOSE_SECONDS) for link in links), return_exceptions=True)
+
+
+def _lose_all(name: str, error: BaseException) -> None:
+    """Fail all calls: the thread that would deliver the answers has ended."""
+    for link in _take_all():
+        link.lose(ServerLost(f"the connection broke: the thread {name!r} ended with {type(error).__name__}"))
+
+
+def _take_all() -> list[Link]:
+    with _links_lock:
+        links = list(_all_links)
+        _links.clear()
+        _all_links.clear()
+    return links
+
+
+def _forget_links() -> None:
+    """In a forked process: the connections are the parent's."""
+    global _links_lock
+    _links.clear()
+    _all_links.clear()
+    _links_lock = threading.Lock()
+
+
+on_failure(_lose_all)
+atexit.register(close_links)
+os.register_at_fork(after_in_child=_forget_links)

@@ -1,4 +1,4 @@
-"""A lazy result: stands for what a remote call will return, and waits only when it is looked at."""
+"""Lazy results of remote calls: a caller gets a `Result` at once and waits only when it uses the value."""
 
 from __future__ import annotations
 
@@ -13,187 +13,238 @@ from paragent.errors import CallCancelled, UsageError
 from paragent.remote.values import decode, decode_error
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from paragent.remote.client.link import Link
 
-__all__ = ["Result", "State", "Wakes", "value_of", "wait"]
+    Wakeups = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
+
+__all__ = ["RemoteCall", "Result", "State", "call_of", "failed_call", "value_of", "wait", "wake_loops"]
 
 
 class State(enum.IntEnum):
-    """What is known of a result. The link sets all but READY and RAISED, which reading does.
+    """State of a call. The link sets all states but READY and RAISED, which reading the value sets.
 
     PENDING -> ENCODED -> READY, or PENDING -> HELD -> ENCODED -> READY, or PENDING -> FAILED -> RAISED.
     """
 
     PENDING = 0
     ENCODED = 1
-    """The value is here, as it came."""
+    """The value has arrived and is not decoded yet."""
     HELD = 2
-    """The value is on the server, too large to be sent unasked."""
+    """The value stays on the server, because it is too large to be sent without being asked for."""
     FAILED = 3
-    """An error is here, as it came."""
+    """An error has arrived and is not decoded yet."""
     READY = 4
     RAISED = 5
 
 
 PENDING, ENCODED, HELD, FAILED, READY, RAISED = (int(state) for state in State)
+"""The states as integers: comparing them is faster than comparing members of an enum."""
 
-_watching = threading.Lock()
-"""Protects the list of watchers of every result, which is short and rarely there."""
-
-Wakes = "dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]"
-"""Futures of other event loops to wake, collected so that each loop is interrupted once for a whole frame."""
+_watchers_lock = threading.Lock()
+"""Protects the watchers of every call. One lock serves all, as few calls have a watcher and it is held briefly."""
 
 
-class Result:
-    """What a call to a remote agent returns, at once, while the agent works.
+class RemoteCall:
+    """State of one call: pending, or how it ended.
 
-    Looking at the value waits for it: its attributes and items, `==` and other comparisons, `len`, `bool`, `str`,
-    iteration. If the agent raised an error, looking raises it. `await` gives the value itself. The hash is that of the
-    result's own identity, so that results can be gathered and kept in sets without waiting.
+    Any thread may read and wait. The call is settled once, by the I/O loop of its link or by the thread that loses the link.
     """
 
-    __slots__ = ("__weakref__", "_keeps", "_link", "_number", "_size", "_state", "_value", "_watchers")
+    __slots__ = ("__weakref__", "_watchers", "keeps", "link", "number", "size", "state", "value")
 
-    def __init__(self, link: Link | None, number: int, size: int = 0) -> None:
-        self._link = link
-        self._number = number
-        self._size = size
-        """What the call counts for in the window of its link."""
-        self._state = PENDING
-        self._value: Any = None
+    def __init__(self, link: Link | None = None, number: int = 0) -> None:
+        self.link, self.number = link, number
+        self.size = 0
+        """Bytes that the call counts for in the window of its link."""
+        self.state = PENDING
+        self.value: Any = None
+        """Depends on the state: an encoded value or error, the value itself, the exception, or what pins the result."""
+        self.keeps: list[Any] | None = None
+        """Results and proxies among the arguments: they must live until the call has ended."""
         self._watchers: list[Any] | None = None
-        self._keeps: Any = None
-        """Results and agents among the arguments: they must live until the call has ended."""
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def done(self) -> bool:
-        """Return whether the call has ended, in whichever way."""
-        return self._state != PENDING
+    def watch(self, watcher: Callable[[], object] | tuple[Any, Any]) -> bool:
+        """Have `watcher` called, or the future of `(loop, future)` woken, when the call ends; return False if it has ended."""
+        with _watchers_lock:
+            if self._watchers is None:
+                self._watchers = [watcher]
+            else:
+                self._watchers.append(watcher)
+        # Checked after adding the watcher: `settle` looks for watchers after it has set the state.
+        return self.state == PENDING
 
-    def result(self, timeout: float | None = None) -> Any:
-        """Return the value, waiting up to `timeout` seconds for it; the call goes on if it takes longer.
+    def wait(self, timeout: float | None) -> None:
+        """Block until the call has ended.
 
         Raises:
-            TimeoutError: the time is over.
-            CallCancelled: the call was cancelled.
-            CallTimedOut: the call itself had a deadline and missed it.
-            ServerLost: the server is gone.
-            Exception: what the agent raised, with its traceback there as the cause.
+            TimeoutError: it has not ended within `timeout` seconds.
+            ValueError: `timeout` is NaN.
         """
-        state, value = self._state, self._value
-        if state == READY or (state == ENCODED and type(value) is not tuple):
-            return value
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._wait(timeout)
-        if self._state == HELD:
-            held = self._fetch()
-            held._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            self._take_over(held)
-        return self._open()
+        if self.state != PENDING:
+            return
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout must be a number of seconds, not NaN")
+        longest = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+        ended = threading.Lock()
+        ended.acquire()
+        if self.watch(ended.release) and not ended.acquire(timeout=longest):
+            raise TimeoutError(f"no result within {timeout} s; the call goes on, cancel() ends it")
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error that the call ended with, or None; waits as `result` does."""
-        try:
-            self.result(timeout)
-        except BaseException as error:
-            if error is not self._value:
-                raise
-            raised: BaseException = error
-            return raised
-        return None
-
-    def cancel(self) -> bool:
-        """Cancel the call, wherever it is; return False if it had already ended.
-
-        An async method meets `asyncio.CancelledError`, a sync one an exception at its next step in Python code.
-        """
-        if self._state != PENDING or self._link is None:
-            return False
-        return self._link.cancel(self)
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        if self._state == PENDING:
-            yield from self._pause()
-        if self._state == HELD:
-            held = self._fetch()
-            if held._state == PENDING:
-                yield from held._pause()
-            self._take_over(held)
-        return self._open()
-
-    def _pause(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait until the call has ended, on the running event loop; cancelling the waiting task cancels the call."""
         import asyncio
 
+        if self.state != PENDING:
+            return
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        if self._watch((loop, future)):
+        if self.watch((loop, future)):
             try:
                 yield from future
             except asyncio.CancelledError:
                 self.cancel()
                 raise
 
-    def _wait(self, timeout: float | None) -> None:
-        if self._state != PENDING:
-            return
-        if timeout is not None and math.isnan(timeout):
-            raise ValueError("timeout must be a number of seconds, not NaN")
-        longest = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-        gate = threading.Lock()
-        gate.acquire()
-        if self._watch(gate.release) and not gate.acquire(timeout=longest):
-            raise TimeoutError(f"no result within {timeout} s; the call goes on, cancel() ends it")
+    # --- the outcome --------------------------------------------------------------------------------------------------
 
-    def _watch(self, watcher: Any) -> bool:
-        """Have `watcher` called, or its future woken, when the call has ended; return False if it already has."""
-        with _watching:
-            if self._watchers is None:
-                self._watchers = [watcher]
-            else:
-                self._watchers.append(watcher)
-        # Checked after the watcher is in its place: the thread that settles looks for watchers after it has settled.
-        return self._state == PENDING
-
-    # --- what the link does -------------------------------------------------------------------------------------------
-
-    def _settle(self, state: int, value: Any, wakes: Any) -> None:
-        """Take the outcome; called once, by the thread of the link."""
-        self._value = value
-        self._state = state
-        self._keeps = None
+    def settle(self, state: int, value: Any, wakeups: Wakeups) -> None:
+        """Record the outcome and wake the watchers; futures of event loops are added to `wakeups`."""
+        self.value = value
+        self.state = state
+        self.keeps = None
         if self._watchers is None:
             return
-        with _watching:
+        with _watchers_lock:
             watchers, self._watchers = self._watchers, None
         for watcher in watchers or ():
             if type(watcher) is tuple:
-                wakes.setdefault(watcher[0], []).append(watcher[1])
+                wakeups.setdefault(watcher[0], []).append(watcher[1])
             else:
-                _call(watcher)
+                with contextlib.suppress(RuntimeError):  # releases the lock of a waiter that has timed out meanwhile
+                    watcher()
 
-    def _fetch(self) -> Result:
-        assert self._link is not None
-        return self._link.fetch(None, self._number)
+    def fetch(self) -> RemoteCall:
+        """Ask the server for the value of a call whose state is HELD."""
+        assert self.link is not None
+        return self.link.fetch(None, self.number)
 
-    def _take_over(self, other: Result) -> None:
-        if self._state == HELD:
-            self._value, self._state = other._value, other._state
+    def take_over(self, fetched: RemoteCall) -> None:
+        """Replace the state HELD by the outcome of `fetch`."""
+        if self.state == HELD:
+            self.value, self.state = fetched.value, fetched.state
 
-    def _open(self) -> Any:
+    def cancel(self) -> bool:
+        """Cancel the call; return False if it had already ended."""
+        if self.state != PENDING or self.link is None:
+            return False
+        return self.link.cancel(self)
+
+    def open(self) -> Any:
         """Return the value of a call that has ended, or raise its error."""
-        state, value = self._state, self._value
+        state, value = self.state, self.value
         if state == ENCODED:
             value = decode(value)
-            self._value, self._state = value, READY
+            self.value, self.state = value, READY
             return value
         if state == FAILED:
-            self._value, self._state = value, state = decode_error(value), RAISED
+            self.value, self.state = value, state = decode_error(value), RAISED
         if state == RAISED:
             raise BaseException.with_traceback(value, None)
         return value
+
+
+def failed_call(error: BaseException) -> RemoteCall:
+    """Return a call that has already ended with `error`."""
+    call = RemoteCall()
+    call.value, call.state = error, RAISED
+    return call
+
+
+def wake_loops(wakeups: Wakeups) -> None:
+    """Wake the futures that `settle` has collected, interrupting each event loop once."""
+    for loop, futures in wakeups.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(_set_results, futures)
+
+
+def _set_results(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+class Result:
+    """Result of a call to a remote agent. The call returns it at once, while the agent works.
+
+    Using the value waits for it: its attributes and items, `==` and other comparisons, `len`, `bool`, `str`, iteration. If
+    the agent raised an error, using the value raises it. `await` returns the value itself. The hash depends on the identity
+    of the result, so results can be kept in sets without waiting.
+    """
+
+    __slots__ = ("__paragent_call__", "__weakref__")
+
+    def __init__(self, call: RemoteCall) -> None:
+        # Not a plain name: other attributes are those of the value.
+        self.__paragent_call__ = call
+
+    def done(self) -> bool:
+        """Return whether the call has ended: with a value, an error or by cancellation."""
+        return self.__paragent_call__.state != PENDING
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the value; wait up to `timeout` seconds for it. The call continues after a timeout.
+
+        Raises:
+            TimeoutError: the call has not ended within `timeout` seconds.
+            CallCancelled: the call was cancelled.
+            CallTimedOut: the call has exceeded its own deadline.
+            ServerLost: the server is lost.
+            Exception: the error that the agent raised; its cause shows the remote traceback.
+        """
+        call = self.__paragent_call__
+        state, value = call.state, call.value
+        if state == READY or (state == ENCODED and type(value) is not tuple):
+            return value
+        deadline = None if timeout is None else time.monotonic() + timeout
+        call.wait(timeout)
+        if call.state == HELD:
+            fetched = call.fetch()
+            fetched.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            call.take_over(fetched)
+        return call.open()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error that the call ended with, or None; waits as `result` does."""
+        try:
+            self.result(timeout)
+        except BaseException as error:
+            if error is not self.__paragent_call__.value:
+                raise
+            raised: BaseException = error
+            return raised
+        return None
+
+    def cancel(self) -> bool:
+        """Cancel the call; return False if it had already ended.
+
+        In an async method `asyncio.CancelledError` is raised. In a sync method an exception is raised at its next step in
+        Python code.
+        """
+        return self.__paragent_call__.cancel()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        call = self.__paragent_call__
+        yield from call.__await__()
+        if call.state == HELD:
+            fetched = call.fetch()
+            yield from fetched.__await__()
+            call.take_over(fetched)
+        return call.open()
 
     # --- standing for the value ---------------------------------------------------------------------------------------
 
@@ -230,8 +281,8 @@ class Result:
         return format(self.result(), spec)
 
     def __repr__(self) -> str:
-        state = State(self._state)
-        return repr(self._value) if state is State.READY else f"<Result {state.name.lower()}>"
+        call = self.__paragent_call__
+        return repr(call.value) if call.state == READY else f"<Result {State(call.state).name.lower()}>"
 
     def __eq__(self, other: object) -> bool:
         return bool(self.result() == value_of(other))
@@ -258,45 +309,37 @@ class Result:
         return value_of, (self.result(),)
 
 
+def call_of(result: Result) -> RemoteCall:
+    """Return the call that a lazy result belongs to."""
+    return result.__paragent_call__
+
+
 def value_of(thing: Any) -> Any:
     """Return the value of a lazy result, waiting for it; anything else as it is."""
     return thing.result() if type(thing) is Result else thing
 
 
-def _call(watcher: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # a gate whose waiter has given up meanwhile and was opened twice
-        watcher()
-
-
-def failed(error: BaseException) -> Result:
-    """Return a result that has already ended with `error`."""
-    result = Result(None, 0)
-    result._value, result._state = error, RAISED
-    return result
-
-
 def cancelled() -> CallCancelled:
-    """Return the error of a call that was cancelled by its caller."""
+    """Return the error of a call that its caller has cancelled."""
     return CallCancelled("the call was cancelled")
 
 
 def wait(results: Iterable[Result], timeout: float | None = None) -> tuple[list[Result], list[Result]]:
-    """Wait until every result is there or `timeout` seconds have passed; return `(done, not done)` in the given order.
+    """Wait until all calls have ended or `timeout` seconds have passed; return `(done, not done)` in the given order.
 
-    A call that failed is done; nothing is raised for it here.
+    A call that failed is done; its error is not raised here.
 
     Raises:
-        UsageError: something among them is no lazy result.
+        UsageError: one of them is not a lazy result.
     """
     waited = list(results)
     deadline = None if timeout is None else time.monotonic() + timeout
     for result in waited:
         if type(result) is not Result:
             raise UsageError(f"paragent.wait takes what calls to remote agents return, not {result!r}")
-        if result._state == PENDING:
-            try:
-                result._wait(None if deadline is None else deadline - time.monotonic())
-            except TimeoutError:
-                break
-    done = [result for result in waited if result._state != PENDING]
-    return done, [result for result in waited if result._state == PENDING] if len(done) < len(waited) else []
+        try:
+            call_of(result).wait(None if deadline is None else deadline - time.monotonic())
+        except TimeoutError:
+            break
+    done = [result for result in waited if result.done()]
+    return done, [result for result in waited if not result.done()] if len(done) < len(waited) else []

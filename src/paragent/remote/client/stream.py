@@ -1,4 +1,4 @@
-"""What a remote generator yields, item by item, no further ahead of its reader than agreed."""
+"""Stream of a remote generator: items arrive ahead of their reader, up to a credit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from paragent.remote.client.result import FAILED, RAISED, READY, Result
+from paragent.remote.client.result import FAILED, RAISED, READY, RemoteCall
 from paragent.remote.protocol import GrantCredit
 from paragent.remote.values import decode, decode_error
 
@@ -14,66 +14,75 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from paragent.remote.client.link import Link
+    from paragent.remote.client.result import Wakeups
 
-__all__ = ["Inbox", "RemoteStream"]
+__all__ = ["RemoteStream", "StreamBuffer"]
 
 
-class Inbox:
-    """Where a link puts what a generator has yielded. The link keeps it, so that the stream itself can be dropped."""
+class StreamBuffer:
+    """Items of one stream that have arrived and are not read yet.
 
-    __slots__ = ("_size", "items", "tail", "ticket")
+    The link keeps the buffer, so that the stream itself can be dropped. The I/O loop fills it, the reader's thread empties it.
+    """
 
-    def __init__(self) -> None:
-        self._size = 0
+    __slots__ = ("arrival", "end", "items", "number", "size")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.size = 0
+        """Bytes that the call counts for in the window of its link."""
         self.items: deque[Any] = deque()
-        self.tail: tuple[int, Any] | None = None
-        """How it ended: the state of a result and what came with it."""
-        self.ticket = Result(None, 0)
-        """Stands for the next arrival; replaced each time."""
+        self.end: tuple[int, Any] | None = None
+        """How the stream ended: the state and the value of its call."""
+        self.arrival = RemoteCall()
+        """Settled by the next arrival, and then replaced."""
 
-    def _take(self, values: list[Any], wakes: Any) -> None:
+    def add(self, values: list[Any], wakeups: Wakeups) -> None:
+        """Add items that have arrived."""
         self.items.extend(values)
-        self._turn(wakes)
+        self._notify(wakeups)
 
-    def _settle(self, state: int, value: Any, wakes: Any) -> None:
-        self.tail = (state, value)
-        self._turn(wakes)
+    def settle(self, state: int, value: Any, wakeups: Wakeups) -> None:
+        """Record how the stream ended."""
+        self.end = (state, value)
+        self._notify(wakeups)
 
-    def _turn(self, wakes: Any) -> None:
-        ticket, self.ticket = self.ticket, Result(None, 0)
-        ticket._settle(READY, None, wakes)
+    def _notify(self, wakeups: Wakeups) -> None:
+        arrival, self.arrival = self.arrival, RemoteCall()
+        arrival.settle(READY, None, wakeups)
 
 
 class RemoteStream:
-    """The stream of a remote generator: iterate it with `for` or `async for`, once.
+    """Stream of a remote generator: iterate it once, with `for` or `async for`.
 
-    The generator runs at most `CREDIT` items ahead of its reader. Leaving the loop early and dropping the stream, or
-    `close()`, ends it there. An item later than the agent's `timeout` raises `TimeoutError`; one that takes longer than
-    that to make ends the stream on its server too, whether or not somebody reads it.
+    The generator runs at most `CREDIT` items ahead of its reader. Dropping the stream, or `close()`, ends the generator. If an
+    item does not arrive within the agent's `timeout`, `TimeoutError` is raised. The server ends a stream whose generator
+    takes longer than that for one item.
     """
 
     CREDIT = 16
-    """Items ahead: enough to hide a round trip, few enough that large ones do not fill memory."""
+    """Items ahead: enough to hide a round trip, few enough that large items do not fill memory."""
 
-    __slots__ = ("__weakref__", "_inbox", "_link", "_number", "_taken", "_timeout")
+    __slots__ = ("__weakref__", "_buffer", "_link", "_taken", "_timeout")
 
-    def __init__(self, link: Link, number: int, inbox: Inbox, timeout: float | None) -> None:
-        self._link, self._number, self._inbox, self._timeout = link, number, inbox, timeout
+    def __init__(self, link: Link, buffer: StreamBuffer, timeout: float | None) -> None:
+        self._link, self._buffer, self._timeout = link, buffer, timeout
         self._taken = 0
+        """Items taken since the last `GrantCredit`."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        inbox = self._inbox
+        buffer = self._buffer
         while True:
-            ticket = inbox.ticket
-            if inbox.items:
+            arrival = buffer.arrival
+            if buffer.items:
                 return self._pop()
-            if inbox.tail is not None:
+            if buffer.end is not None:
                 self._finish(StopIteration)
-            ticket._wait(None if deadline is None else deadline - time.monotonic())
+            arrival.wait(None if deadline is None else deadline - time.monotonic())
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -81,39 +90,39 @@ class RemoteStream:
     async def __anext__(self) -> Any:
         import asyncio
 
-        inbox = self._inbox
+        buffer = self._buffer
         async with asyncio.timeout(self._timeout):
             while True:
-                ticket = inbox.ticket
-                if inbox.items:
+                arrival = buffer.arrival
+                if buffer.items:
                     return self._pop()
-                if inbox.tail is not None:
+                if buffer.end is not None:
                     self._finish(StopAsyncIteration)
-                await ticket
+                await arrival
 
     def close(self) -> None:
-        """End the generator; what it has yielded already is dropped."""
-        if self._inbox.tail is None:
-            self._inbox.tail = (READY, None)
-            self._inbox.items.clear()
-            self._link.end_stream(self._number)
+        """End the generator and drop the items that have arrived."""
+        if self._buffer.end is None:
+            self._buffer.end = (READY, None)
+            self._buffer.items.clear()
+            self._link.end_stream(self._buffer.number)
 
     def __del__(self) -> None:
         self.close()
 
     def _pop(self) -> Any:
-        value = decode(self._inbox.items.popleft())
+        value = decode(self._buffer.items.popleft())
         self._taken += 1
-        if self._taken * 2 >= self.CREDIT and self._inbox.tail is None:
-            self._link.post(GrantCredit(self._number, self._taken))
+        if self._taken * 2 >= self.CREDIT and self._buffer.end is None:
+            self._link.post(GrantCredit(self._buffer.number, self._taken))
             self._taken = 0
         return value
 
     def _finish(self, end: type[Exception]) -> None:
-        assert self._inbox.tail is not None
-        state, value = self._inbox.tail
+        assert self._buffer.end is not None
+        state, value = self._buffer.end
         if state == FAILED:
-            state, value = self._inbox.tail = (RAISED, decode_error(value))
+            state, value = self._buffer.end = (RAISED, decode_error(value))
         if state == RAISED:
             raise value
         raise end

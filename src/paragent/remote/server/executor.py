@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.threads import run_loop, start_thread
 from paragent.errors import CallCancelled, LimitExceeded, ProtocolError
+from paragent.remote.placement import limit_thread
 from paragent.remote.protocol import CallError, CallResult, StreamItems
 from paragent.remote.server.actors import Interruption
 from paragent.remote.server.event_loop import CrowdLoop
-from paragent.remote.trust import limit_thread
 from paragent.remote.values import PLAIN, encode_error, encode_result
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AgentStopped, LimitExceeded, ProtocolError, ServerLost
-from paragent.remote.client.links import data_link, link_to
+from paragent.remote.client.link import data_link, link_to
 from paragent.remote.client.result import ENCODED, FAILED, RAISED
 from paragent.remote.protocol import CallError, CallResult
 from paragent.remote.server.policy import OwnResult
@@ -225,21 +225,19 @@ def fetch_from(reference: tuple[Any, ...], policy: Policy, then: Callable[[Outco
     """
     _, address, session, number, tls = reference
     link = link_to(Address(*address), _tls(tls, policy))
-    result = link.fetch(session, number)
+    call = link.fetch(session, number)
 
     def arrived() -> None:
-        state, value = result._state, result._value
+        state, value = call.state, call.value
         if state == ENCODED:
             then(CallResult, value)
         elif state == FAILED:
             then(CallError, value)
         else:
-            error = (
-                value if state == RAISED else ProtocolError(f"{link.place.address} kept a result that was asked for")
-            )
+            error = value if state == RAISED else ProtocolError(f"{link.address} kept a result that was asked for")
             then(CallError, encode_error(error))
 
-    if not result._watch(arrived):
+    if not call.watch(arrived):
         arrived()
 
 
@@ -284,11 +282,11 @@ class DataPeers:
             )
             return
         peer.waiting += 1
-        result = peer.link.fetch(session, number)
+        call = peer.link.fetch(session, number)
 
         def arrived() -> None:
             self._arrived(key, peer)
-            state, value = result._state, result._value
+            state, value = call.state, call.value
             if state == ENCODED:
                 then(CallResult, value)
             elif state == FAILED:
@@ -298,7 +296,7 @@ class DataPeers:
             else:
                 then(CallError, _unreachable())
 
-        if not result._watch(arrived):
+        if not call.watch(arrived):
             arrived()
 
     def close(self) -> None:

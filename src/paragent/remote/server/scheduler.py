@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.threads import start_thread
 from paragent.errors import AgentStopped, CallCancelled
+from paragent.remote.placement import limit_thread
 from paragent.remote.protocol import CallError
 from paragent.remote.server.actors import Agent, Call, Interruption, claim, next_call, offer, overlap, overlapping
 from paragent.remote.server.executor import Player, fail, perform_sync, read_attribute
-from paragent.remote.trust import limit_thread
 
 if TYPE_CHECKING:
     import asyncio
