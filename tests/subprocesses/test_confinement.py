@@ -1,4 +1,4 @@
-"""What a call that is confined to a folder can use: by Landlock, and by the audit hook alone."""
+"""Calls confined to a folder: with Landlock and the audit hook, and with the audit hook alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from paragent.subprocesses import CallFailed, SubprocessPool
-from paragent.subprocesses import confinement as confining
+from paragent.subprocesses import CallFailed, SubprocessPool, confinement
 from paragent.subprocesses.confinement import call_confined
 
 HERE = f"{__name__}:"
@@ -58,7 +57,7 @@ def use_temporary_file() -> bool:
 @pytest.fixture(params=["all", "without Landlock"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if request.param != "all":
-        monkeypatch.setattr(confining, "_restrict", lambda *_: None)
+        monkeypatch.setattr(confinement, "apply_landlock", lambda *_: None)
     (tmp_path / "secret").write_text("private")
     own = tmp_path / "own"
     own.mkdir()
@@ -71,7 +70,7 @@ def called(name: str, *arguments: Any, folder: Path) -> dict[str, Any]:
     return call_confined(HERE + name, [str(argument) for argument in arguments], str(folder))
 
 
-def test_its_own_folder_can_be_used(folder: Path) -> None:
+def test_the_folder_can_be_read_and_written(folder: Path) -> None:
     assert called("read", folder / "file", folder=folder) == {"ok": True, "value": "mine"}
     assert called("read", "file", folder=folder) == {"ok": True, "value": "mine"}
     assert called("write", folder / "new", folder=folder)["ok"]
@@ -81,14 +80,14 @@ def test_its_own_folder_can_be_used(folder: Path) -> None:
     assert called("use_temporary_file", folder=folder) == {"ok": True, "value": True}
 
 
-def test_nothing_else_can_be_read(folder: Path) -> None:
+def test_other_files_cannot_be_read(folder: Path) -> None:
     for name in ("read", "read_low"):
         for path in (folder.parent / "secret", folder / "../secret", folder / "link", "/etc/passwd", "/proc/1/environ"):
             assert called(name, path, folder=folder)["type"] == "PermissionError", (name, path)
     assert called("listing", folder.parent, folder=folder)["type"] == "PermissionError"
 
 
-def test_nothing_else_can_be_written(folder: Path) -> None:
+def test_other_files_cannot_be_written(folder: Path) -> None:
     for path in (folder.parent / "new", folder / "link", Path(os.__file__)):
         before = path.read_bytes() if path.exists() else None
         assert called("write", path, folder=folder)["type"] == "PermissionError", path
@@ -100,16 +99,16 @@ def test_nothing_else_can_be_written(folder: Path) -> None:
     assert not (folder.parent / "taken").exists()
 
 
-def test_the_caller_keeps_its_rights(folder: Path) -> None:
+def test_the_calling_process_is_not_confined(folder: Path) -> None:
     called("read", folder / "file", folder=folder)
     assert (folder.parent / "secret").read_text() == "private"
 
 
-def test_a_child_that_dies_is_told(folder: Path) -> None:
+def test_a_killed_process_is_reported_as_a_limit(folder: Path) -> None:
     assert called("end", folder=folder)["type"] == "limit"
 
 
-def test_programs_are_confined_where_the_kernel_can(tmp_path: Path) -> None:
+def test_programs_are_confined_by_landlock(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("private")
     own = tmp_path / "own"
     own.mkdir()
@@ -118,21 +117,21 @@ def test_programs_are_confined_where_the_kernel_can(tmp_path: Path) -> None:
     assert called("read_by_program", tmp_path / "secret", folder=own)["value"] == ("" if HAS_LANDLOCK else "private")
 
 
-def test_helpers_confine_calls_one_by_one(tmp_path: Path) -> None:
+def test_a_pool_confines_each_call_to_its_own_folder(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
 
     async def ask() -> list[str]:
-        async with SubprocessPool.running(__name__, most=1) as helpers:
+        async with SubprocessPool.running(__name__, most=1) as pool:
             found = []
             for name in ("one", "other"):
                 path = tmp_path / name
-                found.append(await helpers.call("read", str(path / "file"), limit=20, folder=path))
+                found.append(await pool.call("read", str(path / "file"), limit=20, folder=path))
                 with pytest.raises(CallFailed):
-                    await helpers.call("read", str(tmp_path / "one/../other/../secret"), limit=20, folder=path)
+                    await pool.call("read", str(tmp_path / "one/../other/../secret"), limit=20, folder=path)
             with pytest.raises(CallFailed, match=r"Permission|outside"):
-                await helpers.call("read", str(tmp_path / "one" / "file"), limit=20, folder=tmp_path / "other")
+                await pool.call("read", str(tmp_path / "one" / "file"), limit=20, folder=tmp_path / "other")
             return found
 
     assert asyncio.run(ask()) == ["one", "other"]

@@ -1,6 +1,6 @@
-"""Work that can be stopped for sure: other processes with hard limits on time, memory, output and children."""
+"""Child processes with hard limits on time, memory, output and number of processes."""
 
-from paragent.subprocesses.calls import CallFailed, SubprocessPool
 from paragent.subprocesses.child import Child, ChildLost, ChildReply, ProcessLimits
+from paragent.subprocesses.pool import CallFailed, SubprocessPool
 
 __all__ = ["CallFailed", "Child", "ChildLost", "ChildReply", "ProcessLimits", "SubprocessPool"]

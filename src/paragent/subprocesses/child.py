@@ -1,4 +1,4 @@
-"""One process at the other end of a socket that answers requests, seen from outside."""
+"""One child process with limits, seen from its parent: sends requests and enforces the limits that the kernel does not."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _BLOCK = 512
 
 
 class Footprint(NamedTuple):
-    """What a tree of processes uses."""
+    """The resource usage of a process tree."""
 
     memory: int
-    """Bytes: resident memory that is not shared with files, and files in memory that have no name."""
+    """Bytes: resident memory that is not shared with files, and anonymous files in memory (memfd)."""
     processes: int
 
 
 def footprint(pid: int, most: int) -> Footprint:
-    """Return what a process and its descendants use; counting stops above `most` processes.
+    """Return the resource usage of a process and its descendants. Counting stops above `most` processes.
 
-    Processes that end meanwhile count as nothing. Where the kernel does not list children, only the process itself counts.
+    Processes that end meanwhile are not counted. If the kernel does not list children, only the process itself is counted.
     """
     memory, processes, waiting = 0, 0, [pid]
     while waiting and processes <= most:
@@ -48,13 +48,13 @@ def footprint(pid: int, most: int) -> Footprint:
             processes += 1
             for thread in (home / "task").iterdir():
                 waiting += map(int, (thread / "children").read_text().split())
-            memory += sum(_nameless(file) for file in (home / "fd").iterdir())
+            memory += sum(_memfd_bytes(file) for file in (home / "fd").iterdir())
         except (OSError, ValueError):
             continue
     return Footprint(memory, processes)
 
 
-def _nameless(file: Path) -> int:
+def _memfd_bytes(file: Path) -> int:
     return file.stat().st_blocks * _BLOCK if str(file.readlink()).startswith("/memfd:") else 0
 
 
@@ -62,34 +62,34 @@ _CHUNK = 1 << 16
 _EXIT_WAIT = 5.0
 """Seconds to wait for the kernel to report a process that was killed."""
 _WATCH_EVERY = 0.2
-"""Seconds between two looks at the memory of a partner that works; it can take about 0.2 s x 1 GB/s more than its limit."""
+"""Seconds between two checks of a child's memory. A child can exceed its limit by about 0.2 s x 1 GB/s before it is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What a partner and all that it starts may use."""
+    """The limits of a child process and all its descendants."""
 
     memory: int = 1 << 30
-    """Bytes: of address space for each process, and of resident memory for all of them together."""
+    """Bytes: address space of each process, and resident memory of all of them together."""
     processes: int = 64
-    """Processes at a time."""
+    """Concurrent processes."""
     file_size: int = 64 << 20
     """Bytes of any one file."""
     output: int = 2 << 20
-    """Bytes of output of one request; who prints more is stopped."""
+    """Bytes of output of one request; a process that prints more is stopped."""
 
     def as_rlimits(self, *, own_user: bool = False) -> dict[str, int]:
-        """Return the part of it that the kernel keeps, by the names of the `resource` module.
+        """Return the limits that the kernel enforces, by their names in the `resource` module.
 
-        The kernel counts processes by user, so it can limit them only where they have a user, or a user namespace, of
-        their own; elsewhere they are counted from outside, as memory is.
+        The kernel counts processes per user. It can limit them only if the child has its own user or user namespace
+        (`own_user`). Otherwise the parent counts them, as it does for memory.
         """
         limits = {"RLIMIT_AS": self.memory, "RLIMIT_FSIZE": self.file_size, "RLIMIT_NOFILE": 256, "RLIMIT_CORE": 0}
         return {**limits, "RLIMIT_NPROC": self.processes} if own_user else limits
 
 
 class ChildLost(Exception):
-    """The process is gone: it ended, was killed by a limit, or broke the protocol. `reason` says how."""
+    """The process has ended, was stopped by a limit, or broke the protocol; `reason` says which."""
 
     def __init__(self, reason: str, output: str = "") -> None:
         super().__init__(reason)
@@ -101,17 +101,17 @@ class ChildReply:
     """The answer to one request."""
 
     output: str
-    """What was printed meanwhile, errors and the output of children among it."""
+    """The output of the request on stdout and stderr, including that of child processes."""
     value: dict[str, Any]
 
 
 class Child:
-    """Owns one process and its group; one request at a time. Whoever starts it closes it."""
+    """A child process and its process group. Handles one request at a time. The code that starts it must close it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], near: socket.socket, limits: ProcessLimits) -> None:
-        self._process, self._near, self._limits = process, near, limits
+    def __init__(self, process: subprocess.Popen[bytes], parent_end: socket.socket, limits: ProcessLimits) -> None:
+        self._process, self._socket, self._limits = process, parent_end, limits
         self._cause: str | None = None
-        """Why it was killed, if it was by us."""
+        """Why we killed it; None if we did not."""
 
     @classmethod
     async def start(
@@ -122,54 +122,54 @@ class Child:
         environment: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> Self:
-        """Start a process that speaks the protocol of `child_main`; it inherits the file descriptors `pass_fds`.
+        """Start a process that runs `child_main`; it inherits the file descriptors `pass_fds`.
 
         Raises:
             OSError: the program does not exist or cannot be started.
         """
-        near, far = socket.socketpair()
-        near.setblocking(False)
-        with far:
+        parent_end, child_end = socket.socketpair()
+        parent_end.setblocking(False)
+        with child_end:
             try:
                 process = subprocess.Popen(
                     command,
-                    stdin=far.fileno(),
-                    stdout=far.fileno(),
+                    stdin=child_end.fileno(),
+                    stdout=child_end.fileno(),
                     stderr=subprocess.STDOUT,
                     process_group=0,
                     env=plain_environment() if environment is None else environment,
                     pass_fds=pass_fds,
                 )
             except OSError:
-                near.close()
+                parent_end.close()
                 raise
-        return cls(process, near, limits)
+        return cls(process, parent_end, limits)
 
     async def request(self, payload: Mapping[str, Any], limit: float) -> ChildReply:
         """Send a request and wait for its reply.
 
-        The process is killed when this raises or is cancelled: nobody could tell a late reply from the next one.
+        If this raises or is cancelled, the process is killed: a late reply could not be told from the next one.
 
         Args:
-            payload: JSON; what it may hold is the far side's business.
+            payload: JSON, in the form that `child_main` expects.
             limit: seconds.
 
         Raises:
-            ChildLost: there is no reply, for whatever reason.
+            ChildLost: there is no reply.
         """
-        mark = secrets.token_hex(16)
-        said = bytearray()
+        mark = secrets.token_hex(16)  # marks the reply in the output; the code that the child runs cannot guess it
+        output = bytearray()
         watch = asyncio.create_task(self._watch())
         try:
             async with asyncio.timeout(limit):
                 await self._write(json.dumps({**payload, "mark": mark}).encode() + b"\n")
-                return await self._read(mark.encode(), said)
+                return await self._read(mark.encode(), output)
         except TimeoutError:
             await self.close()
-            raise ChildLost(f"was stopped after {limit:g} s", _text(said)) from None
+            raise ChildLost(f"was stopped after {limit:g} s", _text(output)) from None
         except (OSError, ValueError) as error:
             await self.close()
-            raise ChildLost(f"broke the connection: {error}", _text(said)) from None
+            raise ChildLost(f"broke the connection: {error}", _text(output)) from None
         except BaseException:
             await self.close()
             raise
@@ -177,26 +177,27 @@ class Child:
             watch.cancel()
 
     async def _write(self, message: bytes) -> None:
-        """Send a message; to one who has ended nothing, as what it said before then tells why."""
+        """Send a message. A child that has ended is ignored here: its last output, which is read next, says why."""
+
         with contextlib.suppress(ConnectionError):
-            await asyncio.get_running_loop().sock_sendall(self._near, message)
+            await asyncio.get_running_loop().sock_sendall(self._socket, message)
 
     async def _receive(self) -> bytes:
-        """Return some of what it says; nothing after its end, also where it ended without reading all that it was sent."""
+        """Return some output; empty when the child has ended, even if it did not read everything that was sent."""
         try:
-            return await asyncio.get_running_loop().sock_recv(self._near, _CHUNK)
+            return await asyncio.get_running_loop().sock_recv(self._socket, _CHUNK)
         except ConnectionError:
             return b""
 
-    async def _read(self, mark: bytes, said: bytearray) -> ChildReply:
-        while (at := said.find(mark)) < 0 or not said.endswith(b"\n"):
+    async def _read(self, mark: bytes, output: bytearray) -> ChildReply:
+        while (at := output.find(mark)) < 0 or not output.endswith(b"\n"):
             chunk = await self._receive()
             if not chunk:
-                raise ChildLost(self._cause or await self._ending(), _text(said))
-            said += chunk
-            if len(said) > self._limits.output:
-                raise ChildLost(f"was stopped: it printed more than {self._limits.output >> 10} KiB", _text(said))
-        return ChildReply(_text(said[:at]), json.loads(said[at + len(mark) :]))
+                raise ChildLost(self._cause or await self._exit_reason(), _text(output))
+            output += chunk
+            if len(output) > self._limits.output:
+                raise ChildLost(f"was stopped: it printed more than {self._limits.output >> 10} KiB", _text(output))
+        return ChildReply(_text(output[:at]), json.loads(output[at + len(mark) :]))
 
     async def _watch(self) -> None:
         while True:
@@ -210,26 +211,26 @@ class Child:
                 kill_group(self._process.pid)
                 return
 
-    async def _ending(self) -> str:
+    async def _exit_reason(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, _EXIT_WAIT)
         return describe_exit(self._process.returncode)
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs, as far as is known."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     async def close(self) -> None:
-        """Kill the process and all that it started, and wait until it is gone; more calls do nothing."""
+        """Kill the process and its descendants, and wait until it has ended. Idempotent."""
         if self._process.returncode is None:
             kill_group(self._process.pid)
         with contextlib.suppress(OSError):
-            self._near.shutdown(socket.SHUT_RDWR)  # whoever waits for an answer sees its end
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a request that waits for a reply
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, _EXIT_WAIT)
-        self._near.close()
+        self._socket.close()
 
 
-def _text(said: bytes | bytearray) -> str:
-    return said.decode("utf-8", "replace")
+def _text(output: bytes | bytearray) -> str:
+    return output.decode("utf-8", "replace")

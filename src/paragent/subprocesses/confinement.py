@@ -1,10 +1,10 @@
-"""Calls that can use the files of one folder only; for helper processes, on this host.
+"""Calls that are confined to the files of one folder, for children of a `SubprocessPool`.
 
-A helper forks for each such call, and the child gives up its rights before it calls anything. Two mechanisms hold at once:
+A pool's child forks for each such call, and the forked process drops its rights before the call. Two mechanisms apply:
 
-- Landlock, where the kernel has it (Linux 5.13 or newer), for all code of the child and the programs that it starts;
-- an audit hook of Python, everywhere, for the files that Python code opens. Code that has a library or a program open a file
-  opens it in Python first (`metrics.reading.readable`).
+- Landlock, if the kernel has it (Linux 5.13 or newer), for all code of the process and the programs that it starts;
+- a Python audit hook, always, for files that Python code opens. Code that passes a path to a library or program opens the
+  file in Python first.
 
 Both allow reading the Python installation and the system's programs and libraries, and reading and writing the folder.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 from paragent.subprocesses import child_main
 
-__all__ = ["call_confined", "confine", "serve"]
+__all__ = ["apply_landlock", "call_confined", "confine", "serve"]
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/nix/store", "/sys/devices/system/cpu")
 _SYSTEM_FILES = (
@@ -59,24 +59,24 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL = 1 << 0, 1 << 1
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""All rights by the version that brought the last of them."""
+"""All file rights, by the Landlock version that introduced the last of them."""
 _NETWORK_SINCE, _NETWORK = 4, 0b11
-"""Binding and connecting of TCP."""
+"""TCP bind and connect."""
 _SCOPES_SINCE, _SCOPES = 6, 0b11
 """Abstract Unix sockets and signals."""
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 
 def serve(settings: dict[str, Any]) -> None:
-    """Answer requests as `child_main.serve`; those with a folder are confined to it."""
+    """Answer requests as `child_main.serve` does; a request with a folder is confined to it."""
     child_main.serve(settings, call_confined)
 
 
 def call_confined(target: str, arguments: list[Any], folder: str | None = None) -> dict[str, Any]:
-    """Call `module:function` in a child process that can use the files of `folder` only; without one, call it here.
+    """Call `module:function` in a forked process that can only use files of `folder`; without a folder, call it here.
 
     Returns:
-        What `child_main.call` returns; of a child that was killed, an error of the type `limit`.
+        The result of `child_main.call`; if the process was killed, an error of the type `limit`.
     """
     if folder is None:
         return child_main.call(target, arguments)
@@ -89,16 +89,16 @@ def call_confined(target: str, arguments: list[Any], folder: str | None = None) 
             _die_with(parent)
             confine(folder)
             _send(writer, json.dumps(child_main.call(target, arguments)).encode())
-        except BaseException as error:  # noqa: BLE001 - told to the parent; nothing of the parent may run on here
+        except BaseException as error:  # noqa: BLE001 - reported to the parent; this process must not return
             _send(writer, json.dumps({"ok": False, "error": str(error), "type": type(error).__name__}).encode())
         finally:
-            os._exit(0)
+            os._exit(0)  # exit handlers belong to the parent
     os.close(writer)
-    with os.fdopen(reader, "rb") as answers:
-        said = answers.read()
+    with os.fdopen(reader, "rb") as pipe:
+        output = pipe.read()
     _, status = os.waitpid(child, 0)
     try:
-        reply: dict[str, Any] = json.loads(said)
+        reply: dict[str, Any] = json.loads(output)
     except ValueError:
         return {"ok": False, "error": f"the call ended its process (status {status})", "type": "limit"}
     return reply
@@ -110,27 +110,28 @@ def _send(descriptor: int, data: bytes) -> None:
 
 
 def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(1)
+        os._exit(1)  # the parent ended before the call above
 
 
 def confine(folder: str) -> None:
-    """Take from this process, for good, the right to use files outside of `folder`, except to read what programs need.
+    """Permanently confine this process to the files of `folder`, except for reading installed software.
 
     Raises:
-        OSError: the kernel has Landlock and does not apply it.
+        OSError: the kernel has Landlock, but applying it failed.
     """
     writable = os.path.realpath(folder)
     readable = [*_installation(), *map(os.path.realpath, (*_SYSTEM, *_SYSTEM_FILES))]
     os.chdir(writable)
     tempfile.tempdir = writable
-    _restrict([path for path in readable if os.path.exists(path)], writable)  # noqa: PTH110 - no need of objects
-    _watch_opens((*readable, writable), writable)
+    apply_landlock([path for path in readable if os.path.exists(path)], writable)  # noqa: PTH110 - plain strings are enough here
+    _add_audit_hook((*readable, writable), writable)
 
 
 def _installation() -> list[str]:
-    """Return the folders of Python and its packages; a folder with the user's home in it is not taken for one."""
+    """Return the folders of Python and its packages, except folders that contain the user's home."""
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - as above
     given = {sys.prefix, sys.base_prefix, sys.exec_prefix, *(path for path in sys.path if path)}
     found = {os.path.realpath(path) for path in given}
@@ -141,14 +142,14 @@ def _below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _watch_opens(readable: tuple[str, ...], writable: str) -> None:
+def _add_audit_hook(readable: tuple[str, ...], writable: str) -> None:
     def check(path: Any, writing: bool) -> None:
         if isinstance(path, int) or path is None:
             return
-        place = os.path.realpath(os.fsdecode(path))
+        real = os.path.realpath(os.fsdecode(path))
         allowed = (writable, _SINK) if writing else (*readable, _SINK)
-        if not any(_below(place, folder) for folder in allowed):
-            raise PermissionError(errno.EACCES, "outside of the attempt's folder", place)
+        if not any(_below(real, folder) for folder in allowed):
+            raise PermissionError(errno.EACCES, "outside of the attempt's folder", real)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -162,8 +163,8 @@ def _watch_opens(readable: tuple[str, ...], writable: str) -> None:
     sys.addaudithook(hook)
 
 
-def _restrict(readable: list[str], writable: str) -> None:
-    """Apply Landlock to this thread, which is the only one, and all that it starts; nothing where there is none."""
+def apply_landlock(readable: list[str], writable: str) -> None:
+    """Apply Landlock to this thread, which is the only one, and its descendants; does nothing without Landlock."""
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
     if version < 1:
