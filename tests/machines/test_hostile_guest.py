@@ -19,7 +19,8 @@ import pytest
 from paragent import MachineFailed
 from paragent.machines import Machine
 from paragent.machines.guest_client import JSON_BYTES, GuestReply, GuestRequest
-from paragent.osworld.controller import Controller, browser_address
+from paragent.osworld.browser import browser_address
+from paragent.osworld.controller import Controller
 
 Answer = Callable[[socket.socket], None]
 LIMIT = 1 << 20

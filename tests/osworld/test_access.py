@@ -17,9 +17,9 @@ import pytest
 from paragent._internal import networks
 from paragent.envs import open_environment
 from paragent.errors import EnvironmentFailed
+from paragent.osworld import access as access_module
 from paragent.osworld.access import Access
-from paragent.osworld.context import Ground
-from paragent.osworld.setup import download as fetching
+from paragent.osworld.context import AttemptContext
 from paragent.osworld.setup import set_up
 from paragent.rollout.prepare import with_data_folder
 from paragent.tasks import BenchmarkTask
@@ -59,7 +59,7 @@ def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Service
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PARAGENT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(fetching, "_PAUSE", 0.01)
+    monkeypatch.setattr(access_module, "_PAUSE", 0.01)
     made = Service()
     thread = threading.Thread(target=made.server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
@@ -70,7 +70,7 @@ def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Service
 
 
 def fetch(url: str, access: Access | None = None) -> bytes:
-    return asyncio.run(asyncio.wait_for(fetching.fetch(url, access or Access()), 60)).read_bytes()
+    return asyncio.run(asyncio.wait_for(access_module.fetch(url, access or Access()), 60)).read_bytes()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "2130706433", "0x7f.1", "127.0.0%2e1", "127.1"])
@@ -143,8 +143,8 @@ def test_a_proxy_of_the_user_is_not_asked_for_private_addresses(
 
 
 def test_a_server_that_sends_a_little_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(fetching, "_SECONDS", 0.5)
-    monkeypatch.setattr(fetching, "_TRIES", 1)
+    monkeypatch.setattr(access_module, "_SECONDS", 0.5)
+    monkeypatch.setattr(access_module, "_TRIES", 1)
     given_up = threading.Event()
 
     def drip(listener: socket.socket) -> None:
@@ -226,7 +226,7 @@ class Guest:
 def put(source: str, access: Access, kind: str = "upload_file") -> dict[str, bytes]:
     guest = Guest()
     parameters = {"trajectory": source} if kind == "replay" else {"files": [{"local_path": source, "path": "/there"}]}
-    ground: Any = Ground(guest, Path(), run_steps=set_up, access=access)  # type: ignore[arg-type]
+    ground: Any = AttemptContext(guest, Path(), run_steps=set_up, access=access)  # type: ignore[arg-type]
     asyncio.run(ground.set_up([{"type": kind, "parameters": parameters}]))
     return guest.files
 

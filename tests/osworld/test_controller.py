@@ -12,7 +12,7 @@ import pytest
 from paragent.errors import LeaseLost, MachineFailed
 from paragent.machines import Machine
 from paragent.osworld import controller as module
-from paragent.osworld.context import GuestRefused
+from paragent.osworld.context import MachineRefused
 from paragent.osworld.controller import Controller
 from paragent.osworld.observation import Observation, Observer
 
@@ -166,11 +166,11 @@ def test_a_guest_that_refuses_is_told_from_a_machine_that_fails(status: int) -> 
 
     errors, _ = with_guest(handler, ask)
     refusing = status in {400, 404, 500, 501}
-    assert [isinstance(error, GuestRefused) for error in errors] == [refusing] * 3
+    assert [isinstance(error, MachineRefused) for error in errors] == [refusing] * 3
     if refusing:
         assert with_guest(handler, lambda guest: guest.file("/folder"))[0] is None
     else:
-        assert not isinstance(with_guest(handler, lambda guest: caught(guest.file("/folder")))[0], GuestRefused)
+        assert not isinstance(with_guest(handler, lambda guest: caught(guest.file("/folder")))[0], MachineRefused)
 
 
 def test_a_desktop_without_accessibility_can_still_be_seen() -> None:

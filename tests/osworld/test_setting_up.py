@@ -20,11 +20,11 @@ import pytest
 
 from paragent.errors import EnvironmentFailed, MachineFailed
 from paragent.machines import Machine
+from paragent.osworld import setup as steps_module
 from paragent.osworld.access import Access
-from paragent.osworld.context import Ground, GuestRefused
+from paragent.osworld.context import AttemptContext, MachineRefused
 from paragent.osworld.controller import Controller
 from paragent.osworld.setup import STEPS, lacking, set_up
-from paragent.osworld.setup import steps as module
 
 
 def step(kind: str, **parameters: Any) -> dict[str, Any]:
@@ -36,16 +36,16 @@ def shell(command: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def ground(shared_desktop: Machine, tmp_path: Path) -> Ground:
+def ground(shared_desktop: Machine, tmp_path: Path) -> AttemptContext:
     access = Access(tmp_path, allow_private=True)
-    return Ground(Controller(shared_desktop), tmp_path, "secret", (1280, 800), run_steps=set_up, access=access)
+    return AttemptContext(Controller(shared_desktop), tmp_path, "secret", (1280, 800), run_steps=set_up, access=access)
 
 
-def do(ground: Ground, *steps: dict[str, Any]) -> None:
+def do(ground: AttemptContext, *steps: dict[str, Any]) -> None:
     asyncio.run(asyncio.wait_for(ground.set_up(steps), 100))
 
 
-def output(ground: Ground, command: str) -> str:
+def output(ground: AttemptContext, command: str) -> str:
     return asyncio.run(ground.controller.execute(command, shell=True)).output
 
 
@@ -68,7 +68,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_commands_have_their_placeholders_filled_and_their_output_kept(ground: Ground) -> None:
+def test_commands_have_their_placeholders_filled_and_their_output_kept(ground: AttemptContext) -> None:
     values = "{CLIENT_PASSWORD} {SCREEN_WIDTH} {SCREEN_HEIGHT} {SCREEN_WIDTH_HALF} {SCREEN_HEIGHT_HALF}"
     do(
         ground,
@@ -80,19 +80,19 @@ def test_commands_have_their_placeholders_filled_and_their_output_kept(ground: G
         assert (ground.folder / name).read_text() == "secret 1280 800 640 400\n"
 
 
-def test_a_command_is_repeated_until_it_says_what_it_should(ground: Ground) -> None:
+def test_a_command_is_repeated_until_it_says_what_it_should(ground: AttemptContext) -> None:
     count = "echo x >> ~/count; wc -l < ~/count"
     do(ground, shell(count, until={"stdout": "3"}), shell("test $(wc -l < ~/count) = 3", until={"returncode": 0}))
     assert output(ground, "wc -l < ~/count").strip() == "3"
 
 
-def test_until_has_an_end(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_UNTIL_SECONDS", 0.2)
+def test_until_has_an_end(ground: AttemptContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_module, "_UNTIL_SECONDS", 0.2)
     with pytest.raises(EnvironmentFailed, match="did not give"):
         do(ground, shell("false", until={"returncode": 0}))
 
 
-def test_files_come_from_the_network_once_and_from_this_host(ground: Ground, site: str, tmp_path: Path) -> None:
+def test_files_come_from_the_network_once_and_from_this_host(ground: AttemptContext, site: str, tmp_path: Path) -> None:
     file = {"url": f"{site}/note.txt", "path": "~/a b/note.txt"}
     do(ground, step("download", files=[file]))
     (tmp_path / "site/note.txt").unlink()
@@ -103,7 +103,7 @@ def test_files_come_from_the_network_once_and_from_this_host(ground: Ground, sit
     assert asyncio.run(ground.controller.file("~/mine.bin")) == b"\0\r\n--\xff"
 
 
-def test_windows_open_come_to_the_front_and_close(ground: Ground) -> None:
+def test_windows_open_come_to_the_front_and_close(ground: AttemptContext) -> None:
     do(
         ground,
         shell("echo hello > ~/greeting.txt"),
@@ -119,7 +119,7 @@ def test_windows_open_come_to_the_front_and_close(ground: Ground) -> None:
         step("launch", command="touch launched here"),
         shell("ls ~/launched ~/here", until={"returncode": 0}),
     )
-    with pytest.raises(GuestRefused, match="did not bring about"):
+    with pytest.raises(MachineRefused, match="did not bring about"):
         do(
             ground,
             step(
@@ -133,7 +133,7 @@ def test_windows_open_come_to_the_front_and_close(ground: Ground) -> None:
 
 
 def test_steps_that_the_guest_refuses_are_logged_and_those_of_a_silent_guest_are_failures(
-    ground: Ground, caplog: pytest.LogCaptureFixture
+    ground: AttemptContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     steps: dict[str, dict[str, Any]] = {
         "launch": {"command": ["no-such-program-at-all"]},
@@ -144,22 +144,22 @@ def test_steps_that_the_guest_refuses_are_logged_and_those_of_a_silent_guest_are
     do(ground, *(step(kind, **parameters) for kind, parameters in steps.items()))
     for words in ("no-such-program-at-all", "/no/such.png", "was activated", "was closed"):
         assert words in caplog.text
-    silent = Ground(Controller(Machine("gone", "127.0.0.1", 9)), ground.folder, run_steps=ground.run_steps)
+    silent = AttemptContext(Controller(Machine("gone", "127.0.0.1", 9)), ground.folder, run_steps=ground.run_steps)
     for kind, parameters in steps.items():
         with pytest.raises(MachineFailed) as failure:
             do(silent, step(kind, **parameters))
-        assert not isinstance(failure.value, GuestRefused)
+        assert not isinstance(failure.value, MachineRefused)
 
 
 def test_a_command_that_the_guest_cannot_run_is_tried_five_times(
-    ground: Ground, caplog: pytest.LogCaptureFixture
+    ground: AttemptContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     do(ground, step("execute", command=["no-such-program-at-all"], until={"returncode": 0}, stdout="kept.txt"))
     assert caplog.text.count("could not be run") == 5
     assert not (ground.folder / "kept.txt").exists()
 
 
-def test_actions_are_performed_and_replayed(ground: Ground, tmp_path: Path) -> None:
+def test_actions_are_performed_and_replayed(ground: AttemptContext, tmp_path: Path) -> None:
     move = {"action_type": "MOVE_TO", "parameters": {"x": 30, "y": 40}}
     do(ground, step("act", action_list=[move, "pyautogui.moveRel(1, 1)", "DONE"]))
     assert asyncio.run(Controller(_machine(ground)).cursor_position()) == (31, 41)
@@ -171,12 +171,12 @@ def test_actions_are_performed_and_replayed(ground: Ground, tmp_path: Path) -> N
         do(ground, step("act", action_list=[{"action_type": "JUMP"}]))
 
 
-def _machine(ground: Ground) -> Machine:
+def _machine(ground: AttemptContext) -> Machine:
     assert isinstance(ground.controller, Controller)
     return ground.controller._machine
 
 
-def test_the_wallpaper_changes(ground: Ground) -> None:
+def test_the_wallpaper_changes(ground: AttemptContext) -> None:
     before = asyncio.run(ground.controller.screenshot())
     picture = asyncio.run(ground.controller.screenshot())
     asyncio.run(ground.controller.upload("~/picture.png", picture))
@@ -185,7 +185,7 @@ def test_the_wallpaper_changes(ground: Ground) -> None:
     assert asyncio.run(ground.controller.screenshot()) != before
 
 
-def test_visits_are_added_to_the_history_of_the_browser(ground: Ground, tmp_path: Path) -> None:
+def test_visits_are_added_to_the_history_of_the_browser(ground: AttemptContext, tmp_path: Path) -> None:
     known = tmp_path / "known.sqlite"
     with sqlite3.connect(known) as connection:
         connection.executescript(
@@ -242,9 +242,11 @@ def _start_browser(program: str, home: Path) -> tuple[subprocess.Popen[str], str
     return process, ""
 
 
-def test_tabs_are_opened_and_closed(browser: str, site: str, ground: Ground) -> None:
+def test_tabs_are_opened_and_closed(browser: str, site: str, ground: AttemptContext) -> None:
     host, _, port = browser.rpartition(":")
-    reached = Ground(Controller(Machine("b", host, 1, ports={9222: int(port)})), ground.folder, run_steps=set_up)
+    reached = AttemptContext(
+        Controller(Machine("b", host, 1, ports={9222: int(port)})), ground.folder, run_steps=set_up
+    )
 
     def titles() -> list[str]:
         import urllib.request
@@ -267,7 +269,7 @@ def test_what_cannot_be_done_is_named() -> None:
     assert lacking([step(kind) for kind in STEPS]) == []
 
 
-def test_a_step_that_fails_is_named(ground: Ground) -> None:
+def test_a_step_that_fails_is_named(ground: AttemptContext) -> None:
     for bad, reason in (
         (step("dance"), "dance"),
         (step("launch"), "command"),

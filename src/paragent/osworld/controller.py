@@ -7,11 +7,8 @@ and anything that never reached the guest because nobody listened.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 from paragent.errors import MachineFailed
 from paragent.machines.guest_client import (
@@ -23,17 +20,15 @@ from paragent.machines.guest_client import (
     json_body,
     upload_body,
 )
-from paragent.osworld.context import GuestRefused
+from paragent.osworld.context import MachineRefused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Mapping
-
-    from playwright.async_api import Playwright
+    from collections.abc import Mapping
 
     from paragent.machines import Machine
     from paragent.machines.guest_client import RequestBody
 
-__all__ = ["CALL_SECONDS", "COMMAND_SECONDS", "Controller", "Executed", "browser_address", "driver", "limited"]
+__all__ = ["COMMAND_SECONDS", "CommandReply", "Controller", "checked"]
 
 
 COMMAND_SECONDS = 90.0
@@ -60,11 +55,10 @@ _CHROME_PORT = 9222
 _REFUSALS = frozenset({400, 404, 500, 501})
 """Status codes by which a guest's server says that it cannot; any other failure is one of the machine or of the way to it."""
 _MOST_PIXELS = 1 << 20
-_BROWSER_PATH = re.compile(r"(/[A-Za-z0-9_-]+)+")
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
+class CommandReply:
     """What came of a command in the guest."""
 
     output: str
@@ -79,7 +73,7 @@ class Controller:
     """Talks to the guest of one machine, which is borrowed.
 
     Raises:
-        GuestRefused: (all methods) the guest says that it cannot.
+        MachineRefused: (all methods) the guest says that it cannot.
         MachineFailed: (all methods) the guest does not answer in time, or breaks the protocol.
         LeaseLost: (all methods) the machine has another holder now.
     """
@@ -154,7 +148,7 @@ class Controller:
 
     async def execute(
         self, command: str | list[str], *, shell: bool = False, timeout: float = COMMAND_SECONDS
-    ) -> Executed:
+    ) -> CommandReply:
         """Run a command to its end; it is never sent twice."""
         fields = {"command": command, "shell": shell, "timeout": timeout}
         return await self._execute("/execute", fields, timeout)
@@ -167,24 +161,24 @@ class Controller:
         shell: bool = False,
         max_wait_time: float = 10.0,
         check_interval: float = 1.0,
-    ) -> Executed:
+    ) -> CommandReply:
         """Run a command and have the guest wait until what it should bring about is there."""
         fields: dict[str, Any] = {"command": command, "shell": shell, "verification": dict(verification)}
         fields |= {"max_wait_time": max_wait_time, "check_interval": check_interval}
         return await self._execute("/execute_with_verification", fields, COMMAND_SECONDS + max_wait_time)
 
-    async def run_python(self, code: str) -> Executed:
+    async def run_python(self, code: str) -> CommandReply:
         """Run Python code in the guest, which allows it 30 s."""
         reply = await self._send("POST", "/run_python", json_body({"code": code}), limit=COMMAND_SECONDS)
-        return _executed(reply, "run_python", code_field="return_code")
+        return _command_reply(reply, "run_python", code_field="return_code")
 
     async def run_bash_script(
         self, script: str, *, timeout: float = COMMAND_SECONDS, working_dir: str | None = None
-    ) -> Executed:
+    ) -> CommandReply:
         """Run a script of bash."""
         fields = {"script": script, "timeout": timeout, "working_dir": working_dir}
         reply = await self._send("POST", "/run_bash_script", json_body(fields), limit=timeout + _TRAVEL)
-        return _executed(reply, "run_bash_script")
+        return _command_reply(reply, "run_bash_script")
 
     async def launch(self, command: str | list[str], *, shell: bool = False) -> None:
         """Start a program and do not wait for it."""
@@ -239,9 +233,9 @@ class Controller:
     async def _do(self, path: str, fields: dict[str, Any], *, limit: float = 60.0, again: bool = False) -> None:
         checked(await self._send("POST", path, json_body(fields), limit=limit, again=again), path)
 
-    async def _execute(self, path: str, fields: dict[str, Any], timeout: float) -> Executed:
+    async def _execute(self, path: str, fields: dict[str, Any], timeout: float) -> CommandReply:
         limit = max(timeout, _GUEST_SECONDS) + _TRAVEL
-        return _executed(
+        return _command_reply(
             await self._send("POST", path, json_body(fields), limit=limit), f"execute {fields['command']!r}"
         )
 
@@ -279,30 +273,13 @@ def checked(reply: GuestReply, what: str) -> GuestReply:
     """Return the reply if it is a success.
 
     Raises:
-        GuestRefused: the guest says that it cannot.
+        MachineRefused: the guest says that it cannot.
         LeaseLost: the machine has another holder now.
         MachineFailed: any other failure.
     """
     if reply.status in _REFUSALS:
-        raise GuestRefused(f"{what}: the guest refused: {reply.body[:500].decode(errors='replace')}")
+        raise MachineRefused(f"{what}: the guest refused: {reply.body[:500].decode(errors='replace')}")
     return reply.check(what)
-
-
-async def browser_address(devtools: str) -> str:
-    """Return the address of the connection to the browser at `devtools` (`host:port`).
-
-    The guest says only which browser it is. Where to connect is not its choice, as that could be a service of this host.
-
-    Raises:
-        MachineFailed: there is no browser, or the answer is not that of one.
-    """
-    host, _, port = devtools.rpartition(":")
-    reply = await GuestRequest(host, int(port), "GET", "/json/version", timeout=_TRAVEL).send_async()
-    told = str(_field(checked(reply, "/json/version").json(), "webSocketDebuggerUrl"))
-    path = urlsplit(told).path if told.startswith(("ws://", "wss://")) else ""
-    if not _BROWSER_PATH.fullmatch(path):
-        raise MachineFailed(f"the guest's browser has the unexpected address {told[:200]!r}")
-    return f"ws://{devtools}{path}"
 
 
 _REQUIRED = object()
@@ -329,7 +306,7 @@ def _pixels(value: Any) -> int:
     return int(value)
 
 
-def _executed(reply: GuestReply, what: str, *, code_field: str = "returncode") -> Executed:
+def _command_reply(reply: GuestReply, what: str, *, code_field: str = "returncode") -> CommandReply:
     """Read the answer to a command; a guest that could not run it says so with status 500, or 400 for a bad one."""
     try:
         if reply.status in {400, 500}:
@@ -338,9 +315,9 @@ def _executed(reply: GuestReply, what: str, *, code_field: str = "returncode") -
             except MachineFailed:
                 message = {}
             told = str(message.get("error") or message.get("message") or reply.body[:500].decode(errors="replace"))
-            return Executed(str(message.get("output") or ""), told, int(message.get(code_field) or -1), "error")
+            return CommandReply(str(message.get("output") or ""), told, int(message.get(code_field) or -1), "error")
         answer = checked(reply, what).fields()
-        return Executed(
+        return CommandReply(
             output=str(answer.get("output") or ""),
             error=str(answer.get("error") or ""),
             returncode=int(answer.get(code_field) or 0),
@@ -348,35 +325,3 @@ def _executed(reply: GuestReply, what: str, *, code_field: str = "returncode") -
         )
     except (TypeError, ValueError, OverflowError):
         raise MachineFailed(f"{what}: the guest answered {reply.body[:200]!r}") from None
-
-
-CALL_SECONDS = 15.0
-"""For a call to a page. A page that cannot be loaded may leave calls without an answer for ever, closing it among them."""
-Answer = TypeVar("Answer")
-
-
-async def limited(call: Awaitable[Answer], seconds: float = CALL_SECONDS) -> Answer:
-    """Return what a call to the browser returns.
-
-    Raises:
-        playwright.async_api.Error: it failed, or there is no answer after `seconds`.
-    """
-    from playwright.async_api import Error
-
-    try:
-        return await asyncio.wait_for(call, seconds)
-    except TimeoutError:
-        raise Error(f"the browser did not answer within {seconds:g} s") from None
-
-
-@contextlib.asynccontextmanager
-async def driver() -> AsyncIterator[Playwright]:
-    """Run Playwright's driver for the length of a `with`. Browsers that it is connected to go on afterwards."""
-    from playwright.async_api import Error, async_playwright
-
-    playwright = await limited(async_playwright().start(), 60.0)
-    try:
-        yield playwright
-    finally:
-        with contextlib.suppress(Error):
-            await limited(playwright.stop())

@@ -26,8 +26,8 @@ __all__ = [
     "TaskNeeds",
     "coverage_of",
     "differing",
-    "lacks",
     "missing",
+    "missing_for_task",
     "needs_of",
 ]
 
@@ -155,7 +155,7 @@ def coverage_of(tasks: Iterable[Mapping[str, Any]]) -> Coverage:
     return Coverage([needs_of(task) for task in tasks])
 
 
-def lacks(task: Mapping[str, Any]) -> list[str]:
+def missing_for_task(task: Mapping[str, Any]) -> list[str]:
     """Return which of a task's set-up steps, getters, metrics, packages, programs and accounts are not there; each once."""
     evaluator = task.get("evaluator")
     try:
@@ -169,7 +169,7 @@ def lacks(task: Mapping[str, Any]) -> list[str]:
 
 def needs_of(task: Mapping[str, Any]) -> TaskNeeds:
     """Return what a task needs and is not there, and why its score can differ."""
-    found = lacks(task)
+    found = missing_for_task(task)
     plain = tuple(reason for reason in found if not reason.startswith(_ACCOUNTS))
     account = next((one for one in _ACCOUNTS for reason in found if reason.startswith(one)), "")
     domain = str(task.get("domain") or task.get("snapshot") or "")

@@ -19,13 +19,12 @@ from paragent.errors import EnvironmentFailed, InfrastructureError
 from paragent.osworld.access import Access
 from paragent.osworld.actions import Action, BadAction, actions_in, command_of, read_action, special_in
 from paragent.osworld.agent_adapter import predict_agent_factory
-from paragent.osworld.context import Ground
+from paragent.osworld.context import AttemptContext
 from paragent.osworld.controller import Controller
-from paragent.osworld.coverage import lacks
+from paragent.osworld.coverage import missing_for_task
 from paragent.osworld.evaluators import evaluate
-from paragent.osworld.evaluators.evaluator import evaluation_helpers
-from paragent.osworld.observation import Observation, Observer
-from paragent.osworld.recording import Recording
+from paragent.osworld.evaluators.evaluator import evaluation_processes
+from paragent.osworld.observation import Observation, Observer, Recording
 from paragent.osworld.setup import set_up
 from paragent.osworld.task_files import is_index, read_index
 from paragent.tasks import doing
@@ -121,7 +120,7 @@ class OSWorldEnvironment(Environment):
         self._ended = ""
         self._recording: Recording | None = None
         self._folder: Path | None = None
-        self._ground: Ground | None = None
+        self._attempt: AttemptContext | None = None
         self._controller: Controller | None = None
         self._observer: Observer | None = None
         self.instructions = self._instructions()
@@ -150,7 +149,7 @@ class OSWorldEnvironment(Environment):
             require_extra("the observation type 'som'", extra="osworld", package="PIL")
 
     def missing_requirements(self, item: BenchmarkTask) -> list[str]:
-        if found := lacks(item.metadata):
+        if found := missing_for_task(item.metadata):
             return found  # its steps may not even be steps
         steps = [
             *(item.metadata.get("config") or ()),
@@ -174,7 +173,7 @@ class OSWorldEnvironment(Environment):
             self._screen = await controller.screen_size()
         self.instructions = self._instructions()
         self._folder = Path(tempfile.mkdtemp(prefix="paragent-osworld-"))
-        self._ground = Ground(
+        self._attempt = AttemptContext(
             controller,
             self._folder,
             options.client_password,
@@ -187,7 +186,7 @@ class OSWorldEnvironment(Environment):
         if steps:
             doing("setting up")
             await self._observer.look()
-            await self._ground.set_up(steps)
+            await self._attempt.set_up(steps)
         if options.record:
             self._recording = Recording(item.id, controller, self._observer, self._folder)
             await self._recording.start()
@@ -286,7 +285,7 @@ class OSWorldEnvironment(Environment):
             ToolFailed: it is no action of the space; nothing was done.
             InfrastructureError: the machine broke.
         """
-        if self._ground is None or self._observer is None or self._controller is None:
+        if self._attempt is None or self._observer is None or self._controller is None:
             raise ToolFailed("there is no desktop yet")
         if self._ended:
             raise ToolFailed(f"the attempt has ended: {self._ended}")
@@ -294,7 +293,7 @@ class OSWorldEnvironment(Environment):
             action = read_action(said, self.options.action_space, self._screen, self._marks)
         except BadAction as error:
             raise ToolFailed(f"this is no valid action, and nothing was done: {error}") from None
-        self._ground.last_action = action.special or action.said
+        self._attempt.last_action = action.special or action.said
         self._ended = _ENDS.get(action.special, "")
         self._seen = None
         trouble = await self._perform(action)
@@ -341,20 +340,22 @@ class OSWorldEnvironment(Environment):
             return None
         said = special_in(answer)  # a last message can be an action, too
         if (
-            self._ground is None
+            self._attempt is None
         ):  # a stored answer: the machine is gone, and all that can be known is how the agent ended
             said = said or special_in(_last_action(transcript))
             return {"success": float(said == "FAIL")} if evaluator.get("func") == "infeasible" else None
-        self._ground.last_action = said or self._ground.last_action
+        self._attempt.last_action = said or self._attempt.last_action
         if (
-            self._observer is not None and not self._ground.failed
+            self._observer is not None and not self._attempt.failed
         ):  # what the last action began, a file being saved, may end
             await self._observer.quiet(self.options.pause)
         if self._recording is not None:
             await self._recording.stop()
-        helpers = await self.shared.get("osworld evaluators", evaluation_helpers)
+        processes = await self.shared.get("osworld evaluators", evaluation_processes)
         return {
-            "success": await evaluate(evaluator, self._ground, helpers=helpers, strict=self.options.strict_evaluators)
+            "success": await evaluate(
+                evaluator, self._attempt, processes=processes, strict=self.options.strict_evaluators
+            )
         }
 
     async def close(self) -> None:

@@ -17,23 +17,24 @@ from typing import Any, cast
 import pytest
 
 from paragent.errors import ConfigError, MachineFailed, MissingExtra, UnknownName
-from paragent.osworld.context import Ground, GuestControl, GuestRefused
+from paragent.osworld.context import AttemptContext, MachineRefused
+from paragent.osworld.controller import Controller
 from paragent.osworld.coverage import missing
 from paragent.osworld.evaluators import evaluate
-from paragent.osworld.evaluators.evaluator import checks_of, evaluation_helpers
+from paragent.osworld.evaluators.evaluator import checks_of, evaluation_processes
 from paragent.osworld.evaluators.registry import GETTERS, LEFT_OUT, METRICS
 from paragent.subprocesses import SubprocessPool
 
-NOBODY = cast("GuestControl", None)
+NOBODY = cast("Controller", None)
 """These evaluators never ask the guest."""
 
 
-def ground(folder: Path, last_action: str | Mapping[str, Any] | None = "DONE", **more: Any) -> Ground:
+def ground(folder: Path, last_action: str | Mapping[str, Any] | None = "DONE", **more: Any) -> AttemptContext:
     folder.mkdir(exist_ok=True)
-    return Ground(NOBODY, folder, last_action=last_action, **more)
+    return AttemptContext(NOBODY, folder, last_action=last_action, **more)
 
 
-def score(evaluator: Mapping[str, Any], on: Ground) -> float:
+def score(evaluator: Mapping[str, Any], on: AttemptContext) -> float:
     return asyncio.run(asyncio.wait_for(evaluate(evaluator, on), 110))
 
 
@@ -74,7 +75,7 @@ def test_whatever_a_metric_says_a_score_is_between_0_and_1(tmp_path: Path, said:
         async def call(self, function: str, *arguments: Any, limit: float, folder: Path | None = None) -> Any:
             return said
 
-    assert asyncio.run(evaluate(joined(None, 1), ground(tmp_path), helpers=Said("none"))) == wanted
+    assert asyncio.run(evaluate(joined(None, 1), ground(tmp_path), processes=Said("none"))) == wanted
 
 
 def test_and_or_stop_at_the_first_answer_that_decides(tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_fail_solves_what_cannot_be_done_and_nothing_else(
 def test_steps_of_the_evaluator_are_run_first_whatever_the_agent_said(tmp_path: Path) -> None:
     done: list[Any] = []
 
-    async def steps(given: Sequence[Mapping[str, Any]], on: Ground) -> None:
+    async def steps(given: Sequence[Mapping[str, Any]], on: AttemptContext) -> None:
         done.extend(given)
         (on.folder / "out.txt").write_text("hello")
 
@@ -187,7 +188,7 @@ def test_what_the_guest_refuses_counts_as_0_and_a_guest_that_is_gone_does_not(tm
         async def screen_size(self) -> tuple[int, int]:
             raise self.error
 
-    async def steps(given: Sequence[Mapping[str, Any]], on: Ground) -> None:
+    async def steps(given: Sequence[Mapping[str, Any]], on: AttemptContext) -> None:
         raise cast("Guest", on.controller).error
 
     asking = {"func": "exact_match", "result": {"type": "vm_screen_size"}, "expected": value({"expected": "x"})}
@@ -198,12 +199,12 @@ def test_what_the_guest_refuses_counts_as_0_and_a_guest_that_is_gone_does_not(tm
         "expected": value({"expected": "x"}),
     }
     infeasible = {"postconfig": [{"type": "open"}], "func": "infeasible"}
-    refusing, gone = (cast("GuestControl", Guest(kind("no"))) for kind in (GuestRefused, MachineFailed))
+    refusing, gone = (cast("Controller", Guest(kind("no"))) for kind in (MachineRefused, MachineFailed))
     for evaluator in (asking, stepping):
-        assert score(evaluator, Ground(refusing, tmp_path, last_action="DONE", run_steps=steps)) == 0
+        assert score(evaluator, AttemptContext(refusing, tmp_path, last_action="DONE", run_steps=steps)) == 0
         with pytest.raises(MachineFailed):
-            score(evaluator, Ground(gone, tmp_path, last_action="DONE", run_steps=steps))
-    assert score(infeasible, Ground(refusing, tmp_path, last_action="FAIL", run_steps=steps)) == 1
+            score(evaluator, AttemptContext(gone, tmp_path, last_action="DONE", run_steps=steps))
+    assert score(infeasible, AttemptContext(refusing, tmp_path, last_action="FAIL", run_steps=steps)) == 1
 
 
 def test_an_expected_file_with_the_name_of_a_found_one_is_that_one_unless_evaluators_are_strict(
@@ -225,10 +226,10 @@ def test_an_expected_file_with_the_name_of_a_found_one_is_that_one_unless_evalua
         "expected": {"type": "cloud_file", "path": "https://x", "dest": "same.txt"},
     }
     for strict, wanted in ((False, 1), (True, 0)):
-        on = Ground(cast("GuestControl", Guest()), tmp_path, last_action="DONE")
+        on = AttemptContext(cast("Controller", Guest()), tmp_path, last_action="DONE")
         assert asyncio.run(evaluate(evaluator, on, strict=strict)) == wanted
     evaluator["expected"] = {"type": "cloud_file", "path": "https://x", "dest": "other.txt"}
-    assert score(evaluator, Ground(cast("GuestControl", Guest()), tmp_path, last_action="DONE")) == 0
+    assert score(evaluator, AttemptContext(cast("Controller", Guest()), tmp_path, last_action="DONE")) == 0
 
 
 def test_a_file_that_nobody_kept_gives_0_and_another_way_may_still_be_right(tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ def test_a_kept_file_is_inside_of_the_folder(tmp_path: Path) -> None:
 def test_what_is_not_here_is_told_before_anything_is_done(tmp_path: Path) -> None:
     touched: list[int] = []
 
-    async def steps(_: Sequence[Mapping[str, Any]], __: Ground) -> None:
+    async def steps(_: Sequence[Mapping[str, Any]], __: AttemptContext) -> None:
         touched.append(1)
 
     on = ground(tmp_path, run_steps=steps)
@@ -322,7 +323,7 @@ for name, member in METRICS.implementations.items():
 for name, member in GETTERS.implementations.items():
     found = missing({"func": "exact_match", "result": {"type": name}})
     assert bool(found) == (member.extra is not None), (name, found)
-from paragent.osworld.evaluators.metrics.rules import ratio
+from paragent.osworld.evaluators.metrics.matching import ratio
 assert ratio("abcd", "abcx") == 0.75
 """
 """A program for an interpreter in which nothing of the extra is installed."""
@@ -394,13 +395,13 @@ def test_files_that_make_no_sense_give_0(tmp_path: Path, metric: str) -> None:
     rules = {"options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]}}
 
     async def all_of_them() -> list[float]:
-        async with evaluation_helpers() as helpers:
+        async with evaluation_processes() as helpers:
             found = []
             for kind, data in HOSTILE.items():
                 (tmp_path / f"{kind}.{suffix}").write_bytes(data)
                 side = kept(f"{kind}.{suffix}")
                 evaluator = {"func": metric, "result": side, **({} if suffix == "xcu" else {"expected": side}), **rules}
-                found.append(await asyncio.wait_for(evaluate(evaluator, on, helpers=helpers), 60))
+                found.append(await asyncio.wait_for(evaluate(evaluator, on, processes=helpers), 60))
             return found
 
     scores = asyncio.run(asyncio.wait_for(all_of_them(), 110))
@@ -443,8 +444,8 @@ def test_a_metric_that_takes_all_memory_or_all_time_ends_with_its_helper(
     async def both() -> tuple[float, float]:
         try:
             text = "x" * (80 << 20)
-            first = await evaluate({"func": "exact_match", "result": value(text)}, ground(tmp_path), helpers=helpers)
-            return first, await evaluate(greedy, ground(tmp_path), helpers=helpers)
+            first = await evaluate({"func": "exact_match", "result": value(text)}, ground(tmp_path), processes=helpers)
+            return first, await evaluate(greedy, ground(tmp_path), processes=helpers)
         finally:
             await helpers.close()
 

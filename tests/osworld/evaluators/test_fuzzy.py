@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz import fuzz
 
-from paragent.osworld.evaluators.metrics.rules import common_length, ratio
+from paragent.osworld.evaluators.metrics.matching import common_length, ratio
 
 words = st.text(alphabet="abé ", max_size=24)
 

@@ -19,16 +19,15 @@ import pytest
 
 from paragent.errors import EnvironmentFailed, InfrastructureError
 from paragent.machines import Machine, MachineSettings, VMPoolManager
+from paragent.osworld import access as access_module
 from paragent.osworld.access import Access
-from paragent.osworld.context import Ground, GuestRefused
-from paragent.osworld.controller import Controller, Executed
+from paragent.osworld.context import AttemptContext, GetterContext, MachineRefused
+from paragent.osworld.controller import CommandReply, Controller
 from paragent.osworld.evaluators import GETTERS, evaluate
-from paragent.osworld.evaluators.context import Place
-from paragent.osworld.evaluators.evaluator import evaluation_helpers
-from paragent.osworld.evaluators.getters import applications, profile
+from paragent.osworld.evaluators.evaluator import evaluation_processes
+from paragent.osworld.evaluators.getters import applications, browser
+from paragent.osworld.evaluators.getters.browser import address_bar, filters_of
 from paragent.osworld.evaluators.getters.rules import day_of, fill_in
-from paragent.osworld.evaluators.getters.urls import address_bar, filters_of
-from paragent.osworld.setup import download as fetching
 from paragent.osworld.setup import set_up
 
 Get = Callable[..., Any]
@@ -42,8 +41,8 @@ def machine() -> Iterator[Machine]:
 
 
 @pytest.fixture
-def ground(machine: Machine, tmp_path: Path) -> Ground:
-    return Ground(Controller(machine), tmp_path, run_steps=set_up, access=Access(allow_private=True))
+def ground(machine: Machine, tmp_path: Path) -> AttemptContext:
+    return AttemptContext(Controller(machine), tmp_path, run_steps=set_up, access=Access(allow_private=True))
 
 
 @pytest.fixture
@@ -53,13 +52,13 @@ def home(machine: Machine) -> Path:
 
 
 @pytest.fixture
-def get(ground: Ground) -> Get:
+def get(ground: AttemptContext) -> Get:
     """Call a getter as `evaluate` does."""
 
     def call(kind: str, **config: Any) -> Any:
         async def asking() -> Any:
-            async with evaluation_helpers() as helpers:
-                return await GETTERS.load(kind)(Place(ground, ground.folder, helpers), {"type": kind, **config})
+            async with evaluation_processes() as helpers:
+                return await GETTERS.load(kind)(GetterContext(ground, ground.folder, helpers), {"type": kind, **config})
 
         return asyncio.run(asyncio.wait_for(asking(), 100))
 
@@ -118,7 +117,7 @@ def test_the_desktop(get: Get, home: Path, tmp_path: Path) -> None:
 
 
 def test_what_the_guest_does_not_have_is_none_and_a_silent_guest_is_an_error(
-    get: Get, ground: Ground, home: Path
+    get: Get, ground: AttemptContext, home: Path
 ) -> None:
     assert get("list_directory", path=str(home / "nowhere")) is None
     assert get("vm_window_size", app_class_name="no-such-application") is None
@@ -128,7 +127,9 @@ def test_what_the_guest_does_not_have_is_none_and_a_silent_guest_is_an_error(
             get(kind, path="/x", dest="x")
 
 
-def test_settings_of_applications(get: Get, ground: Ground, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_applications(
+    get: Get, ground: AttemptContext, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(home, ".config/vlc/vlcrc", "qt-max-volume=200\n")
     put(home, ".config/GIMP/2.10/gimprc", "(undo-levels 100)\n")
     assert Path(get("vlc_config", dest="vlcrc")).read_text() == "qt-max-volume=200\n"
@@ -140,7 +141,7 @@ def test_settings_of_applications(get: Get, ground: Ground, home: Path, monkeypa
 
     async def activate(name: str, **_: Any) -> None:
         activated.append(name)
-        raise GuestRefused("there is no such window")
+        raise MachineRefused("there is no such window")
 
     monkeypatch.setattr(ground.controller, "activate_window", activate)
     told = get("vscode_config", vscode_extension_command="Open", path=str(home / "OpenProject.txt"), dest="told.txt")
@@ -250,9 +251,9 @@ def test_the_profile_of_the_browser(get: Get, home: Path, tmp_path: Path) -> Non
     ],
 )
 def test_the_colour_scheme_of_the_profile(
-    get: Get, ground: Ground, home: Path, monkeypatch: pytest.MonkeyPatch, written: Any, wanted: str
+    get: Get, ground: AttemptContext, home: Path, monkeypatch: pytest.MonkeyPatch, written: Any, wanted: str
 ) -> None:
-    monkeypatch.setattr(profile, "_SCHEME_LOOKS", 1)
+    monkeypatch.setattr(browser, "_SCHEME_LOOKS", 1)
     monkeypatch.setattr(Controller, "devtools", "127.0.0.1:9")  # no browser: the preferences have to tell
     shutil.rmtree(home / ".config/google-chrome", ignore_errors=True)
     older = put(home, ".config/google-chrome/Default/Preferences", json.dumps(written))
@@ -278,7 +279,7 @@ def test_the_last_row_of_a_workbook(get: Get, home: Path, tmp_path: Path) -> Non
     assert get("content_from_vm_file", path=f"{path}.gone", **config) is None
 
 
-def test_a_whole_evaluation_on_a_guest(ground: Ground, home: Path) -> None:
+def test_a_whole_evaluation_on_a_guest(ground: AttemptContext, home: Path) -> None:
     """Steps that keep their output, files of both sides with the same name, two checks."""
     put(home, "list.txt", "one\ntwo\n")
     evaluator = {
@@ -353,7 +354,7 @@ class Site:
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
     monkeypatch.setenv("PARAGENT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(fetching, "_PAUSE", 0.01)
+    monkeypatch.setattr(access_module, "_PAUSE", 0.01)
     made = Site()
     thread = threading.Thread(target=made.server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
@@ -385,13 +386,13 @@ def test_what_cannot_be_fetched_is_nobodys_zero(get: Get, site: Site, monkeypatc
     assert site.asked.count("/cut") == 3
     with pytest.raises(EnvironmentFailed, match="only http"):
         get("cloud_file", path="file:///etc/passwd", dest="x")
-    monkeypatch.setattr(fetching, "_LARGEST", 3)
+    monkeypatch.setattr(access_module, "_LARGEST", 3)
     with pytest.raises(EnvironmentFailed, match="more than"):
         get("cloud_file", path=f"{site.address}/large", dest="x")
 
 
 def test_the_cache_of_files_stays_within_its_bounds(get: Get, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "_KEPT", 12)  # two files of five bytes
+    monkeypatch.setattr(access_module, "_KEPT", 12)  # two files of five bytes
     for name in ("a", "b", "a", "c", "a", "b"):
         get("cloud_file", path=f"{site.address}/{name}", dest="x")
     assert site.asked == ["/a", "/b", "/c", "/b"]  # b was the one that was not used when c came
@@ -446,14 +447,14 @@ def test_placeholders_for_days() -> None:
 
 
 def test_without_a_zone_today_is_the_day_of_the_machine(
-    get: Get, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    get: Get, ground: AttemptContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = {"relativeTime": {"from": "this month"}, "expected": {"time": "{Year}-{Month0D}-{Day0D}"}}
     answers = {"2031-02-28\n": "2031-02-28", "": dt.datetime.now(dt.UTC).date().isoformat()}
     for printed, wanted in answers.items():
 
-        async def execute(*_: Any, printed: str = printed, **__: Any) -> Executed:
-            return Executed(printed, "", 0)
+        async def execute(*_: Any, printed: str = printed, **__: Any) -> CommandReply:
+            return CommandReply(printed, "", 0)
 
         monkeypatch.setattr(ground.controller, "execute", execute)
         for zone in ({}, {"timezone": ""}):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from paragent.osworld.evaluators.getters.profile import rows
-from paragent.osworld.evaluators.metrics.rules import matches
+from paragent.osworld.evaluators.getters.browser import rows
+from paragent.osworld.evaluators.metrics.matching import matches
 
 Score = Callable[..., float]
 Write = Callable[..., str]

@@ -20,13 +20,12 @@ from typing import Any, cast
 import pytest
 from playwright.async_api import Error
 
-from paragent.osworld import controller as devtools_module
-from paragent.osworld.context import Executed, Ground, GuestControl, GuestRefused
+from paragent.osworld import browser
+from paragent.osworld.context import AttemptContext, GetterContext, MachineRefused
+from paragent.osworld.controller import CommandReply, Controller
 from paragent.osworld.evaluators import GETTERS, evaluate
-from paragent.osworld.evaluators.context import Place
-from paragent.osworld.evaluators.evaluator import evaluation_helpers
+from paragent.osworld.evaluators.evaluator import evaluation_processes
 from paragent.osworld.evaluators.getters import pages
-from paragent.osworld.setup import browser as browser_steps
 
 PAGE = """<html><head><title>Flights</title></head><body>
 <div class="date">Tue, Nov 17, 2026</div>
@@ -122,11 +121,11 @@ class Guest:
         entry = f'<entry name="Address and search bar">{text}</entry>' if text else ""
         return f'<desktop-frame><application name="Chromium">{entry}</application></desktop-frame>'
 
-    async def execute(self, command: Any, **_: Any) -> Executed:
+    async def execute(self, command: Any, **_: Any) -> CommandReply:
         raise AssertionError(f"nobody asked for {command}")
 
     async def launch(self, command: list[str], **_: Any) -> None:
-        raise GuestRefused(f"there is no {command[0]}")
+        raise MachineRefused(f"there is no {command[0]}")
 
 
 @pytest.fixture(autouse=True)
@@ -142,9 +141,11 @@ def get(devtools: str, site: str, tmp_path: Path) -> Callable[..., Any]:
         kind: str, *, shown: str = f"{site}/flights?from=SEA&to=NYC&tags=a,b", at: str = devtools, **config: Any
     ) -> Any:
         async def asking() -> Any:
-            ground = Ground(cast("GuestControl", Guest(at, shown)), tmp_path)
-            async with evaluation_helpers() as helpers:
-                return await GETTERS.load(kind)(Place(ground, tmp_path, helpers), {"goto_prefix": "http://", **config})
+            ground = AttemptContext(cast("Controller", Guest(at, shown)), tmp_path)
+            async with evaluation_processes() as helpers:
+                return await GETTERS.load(kind)(
+                    GetterContext(ground, tmp_path, helpers), {"goto_prefix": "http://", **config}
+                )
 
         return asyncio.run(asyncio.wait_for(asking(), 110))
 
@@ -267,8 +268,8 @@ def test_pages_that_do_not_load_give_what_osworld_gives(
 def test_calls_that_the_browser_never_answers_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def asking() -> None:
         with pytest.raises(Error, match="did not answer"):
-            await devtools_module.limited(asyncio.Event().wait(), 0.01)
-        async with pages._page(opened()) as page:
+            await browser.limited(asyncio.Event().wait(), 0.01)
+        async with browser.opened_page(opened()) as page:
             pass
         assert cast("Any", page).closing.is_set()
 
@@ -282,11 +283,11 @@ def test_calls_that_the_browser_never_answers_have_an_end(monkeypatch: pytest.Mo
     async def opened() -> Any:
         return Page()
 
-    monkeypatch.setattr(devtools_module.limited, "__defaults__", (0.01,))
+    monkeypatch.setattr(browser.limited, "__defaults__", (0.01,))
     asyncio.run(asyncio.wait_for(asking(), 30))
 
 
-@pytest.mark.parametrize("module", [pages, browser_steps, devtools_module])
+@pytest.mark.parametrize("module", [pages, browser])
 def test_every_call_to_a_page_has_a_limit(module: ModuleType) -> None:
     """Playwright itself never gives up on these methods."""
     endless = {"close", "content", "eval_on_selector_all", "evaluate", "new_page", "pdf", "stop", "title"}
@@ -338,5 +339,5 @@ def test_an_evaluation_by_the_browser(devtools: str, site: str, tmp_path: Path) 
             {"type": "rule", "rules": {"type": "url", "urls": [f"http://{site}/flights?from=SEA&to=NYC&tags=a,b"]}},
         ],
     }
-    ground = Ground(cast("GuestControl", Guest(devtools, f"{site}/flights?from=SEA&to=NYC&tags=a,b")), tmp_path)
+    ground = AttemptContext(cast("Controller", Guest(devtools, f"{site}/flights?from=SEA&to=NYC&tags=a,b")), tmp_path)
     assert asyncio.run(asyncio.wait_for(evaluate(evaluator, ground), 110)) == 1

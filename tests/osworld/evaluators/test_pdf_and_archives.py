@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from paragent.osworld.evaluators.metrics.rules import NotUnderstood
+from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
 
 Score = Callable[..., float]
 Make = Callable[..., str]
@@ -124,7 +124,7 @@ def test_archives_of_any_kind(score: Score, zipped: Make, tarred: Make) -> None:
         score("compare_archive", gold, gold)
     with pytest.raises(ValueError, match="no name of an archive"):
         score("compare_archive", zipped("f.dat", inside), gold, file_path="docs")
-    with pytest.raises(NotUnderstood):
+    with pytest.raises(UnsupportedCheck):
         score("compare_archive", gold, gold, file_type="film")
 
 
@@ -157,7 +157,7 @@ def test_pdf_text_is_read_by_pymupdf_where_it_is_installed(
         def open(path: str) -> Iterator[list[Page]]:
             yield [Page()] if path.endswith("one.pdf") else [Page(), Page()]
 
-    monkeypatch.setattr("paragent.osworld.evaluators.metrics.pdf._pymupdf", lambda: Library)
+    monkeypatch.setattr("paragent.osworld.evaluators.metrics.archives._pymupdf", lambda: Library)
     for name in ("one.pdf", "two.pdf"):
         (tmp_path / name).write_bytes(pdf("x"))
     found = score("compare_pdfs", str(tmp_path / "one.pdf"), str(tmp_path / "two.pdf"))

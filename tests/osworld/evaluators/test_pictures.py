@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance
 
-from paragent.osworld.evaluators.metrics.image_similarity import difference, distance, similarity
+from paragent.osworld.evaluators.metrics.images import difference, distance, similarity
 
 Score = Callable[..., float]
 

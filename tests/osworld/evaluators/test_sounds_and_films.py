@@ -14,10 +14,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from paragent.osworld.context import Ground, GuestControl
+from paragent.osworld.context import AttemptContext
+from paragent.osworld.controller import Controller
 from paragent.osworld.coverage import missing
 from paragent.osworld.evaluators import evaluate
-from paragent.osworld.evaluators.metrics.audio import warp
+from paragent.osworld.evaluators.metrics.media import warp
 
 Score = Callable[..., float]
 RATE = 22_050
@@ -103,7 +104,7 @@ def test_ffmpeg_works_within_the_limits_of_a_helper(tmp_path: Path) -> None:
     tone(tmp_path / "one.wav", 440, 1)
     tone(tmp_path / "two.wav", 441, 1)
     sides = [{"type": "cache_file", "path": name} for name in ("film.avi", "copy.avi", "one.wav", "two.wav")]
-    ground = Ground(cast("GuestControl", None), tmp_path)
+    ground = AttemptContext(cast("Controller", None), tmp_path)
     evaluator = {"func": ["compare_videos", "compare_audios"], "result": sides[::2], "expected": sides[1::2]}
     assert 0.9 < asyncio.run(asyncio.wait_for(evaluate(evaluator, ground), 110)) < 1
 
@@ -197,7 +198,7 @@ def test_without_ffmpeg_the_metrics_are_named(monkeypatch: pytest.MonkeyPatch) -
     import sys
 
     monkeypatch.setenv("PATH", "/nowhere")
-    for name in ("decoding", "sounds", "films"):
+    for name in ("media",):
         monkeypatch.delitem(sys.modules, f"paragent.osworld.evaluators.metrics.{name}", raising=False)
     found = missing({"func": ["compare_videos", "compare_audios"], "result": []})
     assert found == [

@@ -17,7 +17,7 @@ from openpyxl.pivot.table import DataField, FieldItem, Location, PageField, Pivo
 from openpyxl.styles import Font, PatternFill
 from openpyxl.worksheet.datavalidation import DataValidation
 
-from paragent.osworld.evaluators.metrics.rules import NotUnderstood
+from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
 
 Score = Callable[..., float]
 Change = Callable[[Any], Any]
@@ -148,7 +148,7 @@ def test_single_cells(score: Score, book: Callable[..., str]) -> None:
         "props": {"value": {"method": "approx:0.1", "ref": 1.45}},
     }
     assert score("compare_table", found, rules=[near]) == 1
-    with pytest.raises(NotUnderstood, match="shoe"):
+    with pytest.raises(UnsupportedCheck, match="shoe"):
         cell("A1", shoe=1)
 
 
@@ -253,7 +253,7 @@ def test_validations(score: Score, book: Callable[..., str]) -> None:
 
 def test_an_unknown_rule_is_an_error_and_all_rules_count(score: Score, book: Callable[..., str]) -> None:
     found, gold = book("found.xlsx"), book("gold.xlsx")
-    with pytest.raises(NotUnderstood, match="magic"):
+    with pytest.raises(UnsupportedCheck, match="magic"):
         score("compare_table", found, gold, rules=[{"type": "magic"}])
     with pytest.raises(TypeError):
         score("compare_table", found, gold)

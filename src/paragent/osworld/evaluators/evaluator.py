@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import ConfigError
-from paragent.osworld.context import GuestRefused
-from paragent.osworld.evaluators.context import PARSE_SECONDS, Place, far_side
-from paragent.osworld.evaluators.metrics.rules import NotUnderstood
+from paragent.osworld.context import CHILD_MODULE, PARSE_SECONDS, GetterContext, MachineRefused
+from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
 from paragent.osworld.evaluators.registry import GETTERS, INFEASIBLE, METRICS
 from paragent.subprocesses import CallFailed, SubprocessPool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from paragent.osworld.context import Ground
+    from paragent.osworld.context import AttemptContext
 
 __all__ = ["Check", "checks_of", "evaluate"]
 
@@ -55,7 +54,11 @@ def _listed(evaluator: Mapping[str, Any], name: str, length: int) -> list[Any]:
 
 
 async def evaluate(
-    evaluator: Mapping[str, Any], ground: Ground, *, helpers: SubprocessPool | None = None, strict: bool = False
+    evaluator: Mapping[str, Any],
+    attempt: AttemptContext,
+    *,
+    processes: SubprocessPool | None = None,
+    strict: bool = False,
 ) -> float:
     """Score an attempt, from 0 to 1, as OSWorld does.
 
@@ -66,8 +69,8 @@ async def evaluate(
 
     Args:
         evaluator: the field `evaluator` of a task.
-        ground: the attempt's.
-        helpers: processes to run metrics in, from `evaluation_helpers`; without it they are started, and ended, here.
+        attempt: the attempt's.
+        processes: processes to run metrics in, from `evaluation_processes`; without it they are started, and ended, here.
         strict: whether metrics that OSWorld has with a mistake score sensibly instead of as OSWorld does.
 
     Raises:
@@ -81,32 +84,32 @@ async def evaluate(
     infeasible = checks[0].metric == INFEASIBLE
     if not infeasible:
         _load(checks)
-    prepared = await _prepared(ground, evaluator.get("postconfig") or [])
-    if infeasible or ground.failed or not prepared:
-        return float(infeasible and ground.failed)
+    prepared = await _prepared(attempt, evaluator.get("postconfig") or [])
+    if infeasible or attempt.failed or not prepared:
+        return float(infeasible and attempt.failed)
     conjunction = str(evaluator.get("conj", "and"))
-    if helpers is not None:
-        return await _joined(checks, conjunction, ground, helpers, strict)
-    async with evaluation_helpers() as own:
-        return await _joined(checks, conjunction, ground, own, strict)
+    if processes is not None:
+        return await _joined(checks, conjunction, attempt, processes, strict)
+    async with evaluation_processes() as own:
+        return await _joined(checks, conjunction, attempt, own, strict)
 
 
-async def _prepared(ground: Ground, steps: Sequence[Mapping[str, Any]]) -> bool:
+async def _prepared(attempt: AttemptContext, steps: Sequence[Mapping[str, Any]]) -> bool:
     """Run the evaluator's own steps; return whether the guest did not refuse one, as to open a file that the agent deleted."""
     try:
         if steps:
-            await ground.set_up(steps)
-    except GuestRefused as error:
+            await attempt.set_up(steps)
+    except MachineRefused as error:
         _log.info("a step before the evaluation was refused, which counts as 0: %s", error)
         return False
     return True
 
 
 @asynccontextmanager
-async def evaluation_helpers(most: int = 1) -> AsyncIterator[SubprocessPool]:
+async def evaluation_processes(most: int = 1) -> AsyncIterator[SubprocessPool]:
     """Open processes for `evaluate`, which several attempts of a worker may share."""
-    async with SubprocessPool.running(far_side(), most=most) as helpers:
-        yield helpers
+    async with SubprocessPool.running(CHILD_MODULE, most=most) as processes:
+        yield processes
 
 
 def _load(checks: list[Check]) -> None:
@@ -119,11 +122,11 @@ def _load(checks: list[Check]) -> None:
 
 
 async def _joined(
-    checks: list[Check], conjunction: str, ground: Ground, helpers: SubprocessPool, strict: bool
+    checks: list[Check], conjunction: str, attempt: AttemptContext, processes: SubprocessPool, strict: bool
 ) -> float:
     scores = []
     for check in checks:
-        score = await _one(check, ground, helpers, strict)
+        score = await _one(check, attempt, processes, strict)
         if conjunction == "and" and score == 0.0:
             return 0.0
         if conjunction == "or" and score == 1.0:
@@ -132,30 +135,30 @@ async def _joined(
     return sum(scores) / len(scores) if conjunction == "and" else max(scores)
 
 
-async def _one(check: Check, ground: Ground, helpers: SubprocessPool, strict: bool) -> float:
+async def _one(check: Check, attempt: AttemptContext, processes: SubprocessPool, strict: bool) -> float:
     try:
-        found = ground.folder / "result"
-        result = await _get(check.result, Place(ground, found, helpers))
+        found = attempt.folder / "result"
+        result = await _get(check.result, GetterContext(attempt, found, processes))
         known = None if strict else found
-        expected = await _get(check.expected, Place(ground, ground.folder / "expected", helpers, known))
-    except (FileNotFoundError, GuestRefused) as error:
+        expected = await _get(check.expected, GetterContext(attempt, attempt.folder / "expected", processes, known))
+    except (FileNotFoundError, MachineRefused) as error:
         _log.info("%s has nothing to look at, which counts as 0: %s", check.metric, error)
         return 0.0
     try:
         arguments = [result] if check.expected is None else [result, expected]
-        await helpers.call("load_metric", check.metric, limit=PARSE_SECONDS)
+        await processes.call("load_metric", check.metric, limit=PARSE_SECONDS)
         parts = check.metric, arguments, dict(check.options), strict
-        score = float(await helpers.call("score", *parts, limit=PARSE_SECONDS, folder=ground.folder))
+        score = float(await processes.call("score", *parts, limit=PARSE_SECONDS, folder=attempt.folder))
     except CallFailed as error:
-        if error.kind == NotUnderstood.__name__:
+        if error.kind == UnsupportedCheck.__name__:
             raise ConfigError(f"the task's evaluator cannot be used: {check.metric}: {error}") from None
         _log.info("%s cannot be computed, which counts as 0: %s: %s", check.metric, error.kind, error)
         return 0.0
     return 0.0 if math.isnan(score) else min(max(score, 0.0), 1.0)
 
 
-async def _get(config: Mapping[str, Any] | None, place: Place) -> Any:
+async def _get(config: Mapping[str, Any] | None, context: GetterContext) -> Any:
     if config is None:
         return None
-    place.folder.mkdir(parents=True, exist_ok=True)
-    return await GETTERS.load(config["type"])(place, config)
+    context.folder.mkdir(parents=True, exist_ok=True)
+    return await GETTERS.load(config["type"])(context, config)

@@ -32,8 +32,8 @@ GETTERS = Registry(
                 "rules": "rule rule_relativeTime",
                 "applications": "audio_in_slide background_image_in_slide gimp_config_file vlc_config vlc_playing_info "
                 "vscode_config",
-                "urls": "active_tab_url_parse active_url_from_accessTree url_dashPart url_path_parse",
-                "profile": "bookmarks chrome_font_size cookie_data data_delete_automacally default_search_engine "
+                "browser": "active_tab_url_parse active_url_from_accessTree url_dashPart url_path_parse "
+                "bookmarks chrome_font_size cookie_data data_delete_automacally default_search_engine "
                 "enable_do_not_track enable_enhanced_safety_browsing enable_safe_browsing find_installed_extension_name "
                 "find_unpacked_extension_path history new_startup_page profile_name shortcuts_on_desktop",
             },
@@ -65,9 +65,9 @@ METRICS = Registry(
                 "browser": "check_font_size check_history_deleted is_added_to_steam_cart is_expected_active_tab_approximate "
                 "is_expected_bookmarks is_expected_installed_extensions is_expected_search_query "
                 "is_expected_url_pattern_match is_shortcut_on_desktop",
-                "desktop": "check_auto_saving_time check_config_status check_gnome_favorite_apps check_left_panel "
-                "check_moved_jpgs check_presenter_console_disable find_default_font is_utc_0 is_vlc_fullscreen",
-                "applications": "check_global_key_play_pause check_one_instance_when_started_from_file check_play_and_exit "
+                "applications": "check_auto_saving_time check_config_status check_gnome_favorite_apps check_left_panel "
+                "check_moved_jpgs check_presenter_console_disable find_default_font is_utc_0 is_vlc_fullscreen "
+                "check_global_key_play_pause check_one_instance_when_started_from_file check_play_and_exit "
                 "check_qt_bgcone check_qt_max_volume check_qt_minimal_view check_qt_slider_colours is_vlc_playing "
                 "is_vlc_recordings_folder check_thunderbird_filter check_thunderbird_folder check_thunderbird_prefs",
             },
@@ -75,25 +75,22 @@ METRICS = Registry(
         **_implementations(
             "metrics",
             {
-                "urls": "is_cookie_deleted is_expected_active_tab is_expected_tabs",
-                "archives": "compare_archive compare_epub compare_zip_files",
+                "archives": "check_pdf_pages compare_archive compare_epub compare_pdf_images compare_pdfs compare_zip_files",
                 "documents": "check_highlighted_words check_italic_font_size_14 check_tabstops compare_docx_files "
                 "compare_docx_files_and_ignore_new_lines compare_docx_images compare_docx_tables compare_font_names "
                 "compare_line_spacing compare_references compare_subscript_contains compare_unique_train_records "
                 "contains_page_break evaluate_colored_words_in_tables evaluate_strike_through_last_paragraph "
                 "fuzzy_place_math has_page_numbers_in_footers is_first_line_centered",
-                "video": "compare_videos",
-                "markup": "check_accessibility_tree check_json compare_htmls",
-                "pdf": "check_pdf_pages compare_pdf_images compare_pdfs",
+                "markup": "check_accessibility_tree check_json compare_htmls is_cookie_deleted is_expected_active_tab "
+                "is_expected_tabs",
+                "media": "compare_audios compare_videos",
                 "images": "check_brightness_decrease_and_structure_sim check_contrast_increase_and_structure_sim "
                 "check_file_exists_and_structure_sim check_green_background check_image_file_size check_image_mirror "
                 "check_image_size check_palette_and_structure_sim check_saturation_increase_and_structure_sim "
                 "check_structure_sim check_structure_sim_resized check_structure_sim_with_threshold "
                 "check_textbox_on_leftside check_triangle_position compare_image_list compare_images",
-                "slides": "compare_pptx_files",
-                "slide_properties": "check_image_stretch_and_center check_page_number_colors "
+                "slides": "compare_pptx_files check_image_stretch_and_center check_page_number_colors "
                 "check_slide_orientation_Portrait check_transition evaluate_presentation_fill_to_rgb_distance",
-                "audio": "compare_audios",
                 "tables": "compare_conference_city_in_order compare_table",
             },
             EXTRA,

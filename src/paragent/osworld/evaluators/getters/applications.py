@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from zipfile import ZipFile
 
-    from paragent.osworld.evaluators.context import Place
+    from paragent.osworld.context import GetterContext
 
 __all__ = [
     "audio_in_slide",
@@ -43,59 +43,59 @@ _OPENED_FOLDERS = 'cat "$HOME"/.config/Code/User/workspaceStorage/*/workspace.js
 _MEDIA = "paragent.osworld.evaluators.getters.applications:linked_media"
 
 
-async def home_folder(place: Place) -> str:
+async def home_folder(context: GetterContext) -> str:
     """Return the home folder of the guest's user."""
-    done = await place.ground.controller.execute(["/bin/sh", "-c", 'printf %s "$HOME"'])
+    done = await context.attempt.controller.execute(["/bin/sh", "-c", 'printf %s "$HOME"'])
     return str(done.output).strip() or "/home/user"
 
 
-async def _of_home(place: Place, path: str, name: str) -> str:
+async def _of_home(context: GetterContext, path: str, name: str) -> str:
     """Return the path of a copy of a file below the home folder.
 
     Raises:
         FileNotFoundError: there is none.
     """
-    data = await place.ground.controller.file(posixpath.join(await home_folder(place), path))
+    data = await context.attempt.controller.file(posixpath.join(await home_folder(context), path))
     if data is None:
         raise FileNotFoundError(f"the guest has no ~/{path}")
-    return await place.keep(name, data)
+    return await context.write(name, data)
 
 
-async def vlc_config(place: Place, config: Mapping[str, Any]) -> str:
+async def vlc_config(context: GetterContext, config: Mapping[str, Any]) -> str:
     """Return the path of a copy of VLC's settings.
 
     Raises:
         FileNotFoundError: there are none.
     """
-    return await _of_home(place, ".config/vlc/vlcrc", config["dest"])
+    return await _of_home(context, ".config/vlc/vlcrc", config["dest"])
 
 
-async def gimp_config_file(place: Place, config: Mapping[str, Any]) -> str:
+async def gimp_config_file(context: GetterContext, config: Mapping[str, Any]) -> str:
     """Return the path of a copy of one of GIMP's settings files.
 
     Raises:
         FileNotFoundError: there is none.
     """
-    return await _of_home(place, f".config/GIMP/2.10/{config['file_name']}", config["dest"])
+    return await _of_home(context, f".config/GIMP/2.10/{config['file_name']}", config["dest"])
 
 
-async def vlc_playing_info(place: Place, config: Mapping[str, Any]) -> str | None:
+async def vlc_playing_info(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Return the path of a copy of VLC's status, which the guest asks VLC's web interface for; None if it does not answer."""
     for _ in range(_VLC_TRIES):
-        done = await place.ground.controller.execute(["python3", "-c", _VLC_STATUS])
+        done = await context.attempt.controller.execute(["python3", "-c", _VLC_STATUS])
         if done.returncode == 0 and done.output.strip():
-            return await place.keep(config["dest"], done.output.encode())
+            return await context.write(config["dest"], done.output.encode())
         await asyncio.sleep(1.0)
     return None
 
 
-async def vscode_config(place: Place, config: Mapping[str, Any]) -> str | None:
+async def vscode_config(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Have an extension of VS Code write what it knows, by a command of its palette, and return the path of a copy.
 
     The window of VS Code is brought to the front first, since keys go to the window in front. If the extension has written
     nothing, the copy is of what VS Code keeps of the folders that were opened.
     """
-    controller = place.ground.controller
+    controller = context.attempt.controller
     await unless_refused(controller.activate_window("Visual Studio Code"))
     keys = (
         "import pyautogui, time; pyautogui.FAILSAFE = False; pyautogui.hotkey('ctrl', 'shift', 'p'); time.sleep(0.5); "
@@ -107,31 +107,31 @@ async def vscode_config(place: Place, config: Mapping[str, Any]) -> str | None:
     if data is None:
         kept = await controller.execute(["/bin/sh", "-c", _OPENED_FOLDERS])
         data = kept.output.encode() or None
-    return None if data is None else await place.keep(config["dest"], data)
+    return None if data is None else await context.write(config["dest"], data)
 
 
-async def background_image_in_slide(place: Place, config: Mapping[str, Any]) -> str | None:
+async def background_image_in_slide(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Return the path of a copy of the picture behind a slide, None if there is none."""
-    return await _medium(place, config, "image")
+    return await _medium(context, config, "image")
 
 
-async def audio_in_slide(place: Place, config: Mapping[str, Any]) -> str | None:
+async def audio_in_slide(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Return the path of a copy of the first sound of a slide, None if there is none."""
-    return await _medium(place, config, "audio")
+    return await _medium(context, config, "audio")
 
 
-async def _medium(place: Place, config: Mapping[str, Any], kind: str) -> str | None:
+async def _medium(context: GetterContext, config: Mapping[str, Any], kind: str) -> str | None:
     """A medium is inside of the presentation, or elsewhere on the guest with a link from it."""
-    data = await place.ground.controller.file(config["ppt_file_path"])
+    data = await context.attempt.controller.file(config["ppt_file_path"])
     if data is None:
         return None
-    path = await place.keep(posixpath.basename(config["ppt_file_path"]), data)
-    target = str(place.path(config["dest"]))
-    found = await place.parse(_MEDIA, path, int(config["slide_index"]), kind, target)
+    path = await context.write(posixpath.basename(config["ppt_file_path"]), data)
+    target = str(context.path(config["dest"]))
+    found = await context.parse(_MEDIA, path, int(config["slide_index"]), kind, target)
     if found is None or found == target:
         return target if found else None
-    linked = await place.ground.controller.file(found)
-    return None if linked is None else await place.keep(config["dest"], linked)
+    linked = await context.attempt.controller.file(found)
+    return None if linked is None else await context.write(config["dest"], linked)
 
 
 _BACKGROUND = "{http://schemas.openxmlformats.org/presentationml/2006/main}bgPr"

@@ -7,13 +7,13 @@ import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paragent.osworld.context import GuestRefused
-from paragent.osworld.setup.download import fetch
+from paragent.osworld.access import fetch
+from paragent.osworld.context import MachineRefused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
-    from paragent.osworld.evaluators.context import Place
+    from paragent.osworld.context import GetterContext
 
 __all__ = [
     "accessibility_tree",
@@ -42,20 +42,20 @@ _VIDEO = (  # noqa: SIM905 - a table of words
 """Kinds of films that a desktop may open with one program or another."""
 
 
-async def _execute(place: Place, config: Mapping[str, Any]) -> Any:
+async def _execute(context: GetterContext, config: Mapping[str, Any]) -> Any:
     shell = config.get("shell", False)
-    return await place.ground.controller.execute(config["command"], shell=shell in {True, "true", "True"})
+    return await context.attempt.controller.execute(config["command"], shell=shell in {True, "true", "True"})
 
 
-async def vm_command_line(place: Place, config: Mapping[str, Any]) -> str | None:
+async def vm_command_line(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Return what a command prints, None if the guest cannot run it."""
-    done = await _execute(place, config)
+    done = await _execute(context, config)
     return None if done.status == "error" else str(done.output)
 
 
-async def vm_command_error(place: Place, config: Mapping[str, Any]) -> str | None:
+async def vm_command_error(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Return what a command prints to its standard error, None if the guest cannot run it."""
-    done = await _execute(place, config)
+    done = await _execute(context, config)
     return None if done.status == "error" else str(done.error)
 
 
@@ -67,48 +67,48 @@ async def unless_refused(asking: Awaitable[Answer]) -> Answer | None:
     """
     try:
         return await asking
-    except GuestRefused:
+    except MachineRefused:
         return None
 
 
-async def vm_terminal_output(place: Place, config: Mapping[str, Any]) -> str | None:
+async def vm_terminal_output(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Return what the terminal shows, None if there is none."""
-    return await unless_refused(place.ground.controller.terminal())
+    return await unless_refused(context.attempt.controller.terminal())
 
 
-async def accessibility_tree(place: Place, config: Mapping[str, Any]) -> str | None:
+async def accessibility_tree(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Return the accessibility tree as XML, None if the guest cannot tell."""
-    return await unless_refused(place.ground.controller.accessibility_tree())
+    return await unless_refused(context.attempt.controller.accessibility_tree())
 
 
-async def list_directory(place: Place, config: Mapping[str, Any]) -> dict[str, Any] | None:
+async def list_directory(context: GetterContext, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the tree below a folder, None if there is none."""
-    tree = await unless_refused(place.ground.controller.list_directory(config["path"]))
+    tree = await unless_refused(context.attempt.controller.list_directory(config["path"]))
     return None if tree is None else dict(tree)
 
 
-async def vm_screen_size(place: Place, config: Mapping[str, Any]) -> dict[str, int]:
+async def vm_screen_size(context: GetterContext, config: Mapping[str, Any]) -> dict[str, int]:
     """Return the size of the screen."""
-    width, height = await place.ground.controller.screen_size()
+    width, height = await context.attempt.controller.screen_size()
     return {"width": width, "height": height}
 
 
-async def vm_window_size(place: Place, config: Mapping[str, Any]) -> dict[str, int] | None:
+async def vm_window_size(context: GetterContext, config: Mapping[str, Any]) -> dict[str, int] | None:
     """Return the size of an application's window, None if it has none."""
-    size = await unless_refused(place.ground.controller.window_size(config["app_class_name"]))
+    size = await unless_refused(context.attempt.controller.window_size(config["app_class_name"]))
     return None if size is None else {"width": size[0], "height": size[1]}
 
 
-async def vm_wallpaper(place: Place, config: Mapping[str, Any]) -> str | None:
+async def vm_wallpaper(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Return the path of a copy of the picture behind the desktop, None if there is none."""
-    picture = await unless_refused(place.ground.controller.wallpaper())
-    return None if picture is None else await place.keep(config["dest"], picture)
+    picture = await unless_refused(context.attempt.controller.wallpaper())
+    return None if picture is None else await context.write(config["dest"], picture)
 
 
-async def default_video_player(place: Place, config: Mapping[str, Any]) -> str:
+async def default_video_player(context: GetterContext, config: Mapping[str, Any]) -> str:
     """Return which application opens most kinds of films, `unknown` if none does."""
     question = "; ".join(f"xdg-mime query default video/{kind}" for kind in _VIDEO)
-    done = await place.ground.controller.execute(["/bin/sh", "-c", question])
+    done = await context.attempt.controller.execute(["/bin/sh", "-c", question])
     answers = [line for line in done.output.splitlines(keepends=True) if line.strip()]
     return Counter(answers).most_common(1)[0][0] if answers else "unknown"
 
@@ -128,27 +128,27 @@ def _given(found: list[str | None]) -> str | list[str | None] | None:
     return found[0] if len(found) == 1 else found
 
 
-async def vm_file(place: Place, config: Mapping[str, Any]) -> str | list[str | None] | None:
+async def vm_file(context: GetterContext, config: Mapping[str, Any]) -> str | list[str | None] | None:
     """Return the path of a copy of a file of the guest, None if there is none; with `multi`, of those that `gives` names."""
     sources, names, gives = _listed(config)
     found: list[str | None] = []
     for number, (source, name) in enumerate(zip(sources, names, strict=False)):
-        copy = await copy_of(place, source, name)
+        copy = await copy_of(context, source, name)
         if number in gives:
             found.append(copy)
     return _given(found)
 
 
-async def copy_of(place: Place, source: str, name: str) -> str | None:
+async def copy_of(context: GetterContext, source: str, name: str) -> str | None:
     """Return the path of a copy of a file of the guest, None if there is none of a bearable size."""
-    place.path(name).unlink(missing_ok=True)
-    data = await place.ground.controller.file(source)
+    context.path(name).unlink(missing_ok=True)
+    data = await context.attempt.controller.file(source)
     if data is None or len(data) > _LARGEST:
         return None
-    return await place.keep(name, data)
+    return await context.write(name, data)
 
 
-async def cloud_file(place: Place, config: Mapping[str, Any]) -> str | list[str | None] | None:
+async def cloud_file(context: GetterContext, config: Mapping[str, Any]) -> str | list[str | None] | None:
     """Return the path of a copy of a file from the network; with `multi`, of those that `gives` names.
 
     As in OSWorld, a file that the result has under the same name is taken for it, unless evaluators are strict.
@@ -159,23 +159,23 @@ async def cloud_file(place: Place, config: Mapping[str, Any]) -> str | list[str 
     sources, names, gives = _listed(config)
     found: list[str | None] = []
     for number, (source, name) in enumerate(zip(sources, names, strict=False)):
-        path = place.path(name)
-        if place.found is not None and (kept := place.found / name).is_file():
+        path = context.path(name)
+        if context.result_folder is not None and (kept := context.result_folder / name).is_file():
             path = kept
         else:
-            await asyncio.to_thread(shutil.copyfile, await fetch(source, place.ground.access), path)
+            await asyncio.to_thread(shutil.copyfile, await fetch(source, context.attempt.access), path)
         if number in gives:
             found.append(str(path))
     return _given(found)
 
 
-async def cache_file(place: Place, config: Mapping[str, Any]) -> str:
+async def cache_file(context: GetterContext, config: Mapping[str, Any]) -> str:
     """Return the path of a file that a step has kept, such as the output of a command.
 
     Raises:
         FileNotFoundError: no step has.
     """
-    root = place.ground.folder.resolve()
+    root = context.attempt.folder.resolve()
     path = (root / config["path"]).resolve()
     if not path.is_relative_to(root) or not path.is_file():
         raise FileNotFoundError(f"no step has kept a file {config['path']}")

@@ -9,17 +9,16 @@ from urllib.parse import unquote
 
 from paragent._internal.registry import require
 from paragent.errors import MachineFailed
-from paragent.osworld.context import GuestRefused
-from paragent.osworld.controller import CALL_SECONDS, browser_address, driver, limited
-from paragent.osworld.evaluators.getters.profile import colour_scheme
-from paragent.osworld.evaluators.getters.urls import active_url_from_accessTree
+from paragent.osworld.browser import CALL_SECONDS, browser_address, limited, opened_page, running_driver
+from paragent.osworld.context import MachineRefused
+from paragent.osworld.evaluators.getters.browser import active_url_from_accessTree, colour_scheme
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from playwright.async_api import Browser, Page, Playwright
 
-    from paragent.osworld.evaluators.context import Place
+    from paragent.osworld.context import GetterContext
 
 __all__ = [
     "active_tab_html_parse",
@@ -81,41 +80,41 @@ _CHOSEN_SCHEME = """() => {
 
 
 @contextlib.asynccontextmanager
-async def _browser(place: Place, *, start: bool = False) -> AsyncIterator[Browser | None]:
+async def _browser(context: GetterContext, *, start: bool = False) -> AsyncIterator[Browser | None]:
     """Connect to the guest's browser for the length of a `with`; None if it does not answer: the agent may have ended it.
 
     Args:
         place: of the getter.
         start: start the browser of OSWorld's images if it does not answer, as some of OSWorld's getters do.
     """
-    async with driver() as playwright:
-        browser = await _connected(playwright, place)
+    async with running_driver() as playwright:
+        browser = await _connected(playwright, context)
         if browser is None and start:
-            with contextlib.suppress(GuestRefused):  # a guest without this browser
-                await place.ground.controller.launch(_START)
+            with contextlib.suppress(MachineRefused):  # a guest without this browser
+                await context.attempt.controller.launch(_START)
             await asyncio.sleep(_START_SECONDS)
-            browser = await _connected(playwright, place)
+            browser = await _connected(playwright, context)
         yield browser
 
 
-async def _connected(playwright: Playwright, place: Place) -> Browser | None:
+async def _connected(playwright: Playwright, context: GetterContext) -> Browser | None:
     from playwright.async_api import Error
 
     try:
-        address = await browser_address(place.ground.controller.devtools)
+        address = await browser_address(context.attempt.controller.devtools)
         connecting = playwright.chromium.connect_over_cdp(address, timeout=_CONNECT_SECONDS * 1000)
         return await limited(connecting, _CONNECT_SECONDS + CALL_SECONDS)
     except (Error, MachineFailed):
         return None
 
 
-async def open_tabs_info(place: Place, config: Mapping[str, Any]) -> list[dict[str, str]]:
+async def open_tabs_info(context: GetterContext, config: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return title and address of every tab."""
     from playwright.async_api import Error
     from playwright.async_api import TimeoutError as NotInTime
 
     found = []
-    async with _browser(place, start=True) as browser:
+    async with _browser(context, start=True) as browser:
         for page in [] if browser is None else [page for context in browser.contexts for page in context.pages]:
             try:
                 await page.wait_for_load_state("networkidle", timeout=_TAB_SECONDS * 1000)
@@ -128,56 +127,39 @@ async def open_tabs_info(place: Place, config: Mapping[str, Any]) -> list[dict[s
     return found
 
 
-@contextlib.asynccontextmanager
-async def _page(opening: Awaitable[Page]) -> AsyncIterator[Page]:
-    """Open a tab for the length of a `with`.
-
-    Raises:
-        playwright.async_api.Error: the browser opens none.
-    """
-    from playwright.async_api import Error
-
-    page = await limited(opening)
-    try:
-        yield page
-    finally:
-        with contextlib.suppress(Error):  # a page that did not load may not say that it is closed
-            await limited(page.close())
-
-
 async def _contents(page: Page, title: str | None = None) -> dict[str, str]:
     told = await limited(page.title()) if title is None else title
     return {"title": told, "url": page.url, "content": await limited(page.content())}
 
 
-async def page_info(place: Place, config: Mapping[str, Any]) -> dict[str, str]:
+async def page_info(context: GetterContext, config: Mapping[str, Any]) -> dict[str, str]:
     """Return title, address and contents of a page that the guest's browser loads for this, without contents if it cannot."""
     from playwright.async_api import Error
 
     for _ in range(_PAGE_TRIES):
-        async with _browser(place, start=True) as browser:
+        async with _browser(context, start=True) as browser:
             if browser is None:
                 continue
             with contextlib.suppress(Error, IndexError):
-                async with _page(browser.contexts[0].new_page()) as page:
+                async with opened_page(browser.contexts[0].new_page()) as page:
                     await page.goto(config["url"], wait_until="networkidle", timeout=_PAGE_SECONDS * 1000)
                     return await _contents(page)
     return {"title": "Connection failed", "url": config["url"], "content": ""}
 
 
-async def active_tab_info(place: Place, config: Mapping[str, Any]) -> dict[str, str] | None:
+async def active_tab_info(context: GetterContext, config: Mapping[str, Any]) -> dict[str, str] | None:
     """Return title, address and contents of the page of the tab in front, loaded once more and without its cookies."""
     from playwright.async_api import Error
     from playwright.async_api import TimeoutError as NotInTime
 
-    address = await active_url_from_accessTree(place, config)
+    address = await active_url_from_accessTree(context, config)
     if address is None:
         return None
-    async with _browser(place) as browser:
+    async with _browser(context) as browser:
         if browser is None:
             return None
         with contextlib.suppress(Error):
-            async with _page(browser.new_page()) as page:
+            async with opened_page(browser.new_page()) as page:
                 try:
                     await page.goto(address, wait_until="load", timeout=_PAGE_SECONDS * 1000)
                 except NotInTime:
@@ -186,40 +168,40 @@ async def active_tab_info(place: Place, config: Mapping[str, Any]) -> dict[str, 
     return None
 
 
-async def pdf_from_url(place: Place, config: Mapping[str, Any]) -> str:
+async def pdf_from_url(context: GetterContext, config: Mapping[str, Any]) -> str:
     """Return the path of a page printed to PDF by the guest's browser; the file has no pages if that cannot be done."""
     from playwright.async_api import Error
 
-    path = place.path(config["dest"])
-    async with _browser(place) as browser:
+    path = context.path(config["dest"])
+    async with _browser(context) as browser:
         for _ in range(_PRINT_TRIES if browser is not None else 0):
             assert browser is not None
             with contextlib.suppress(Error):
-                async with _page(browser.new_page()) as page:
+                async with opened_page(browser.new_page()) as page:
                     await page.goto(config["path"], wait_until="networkidle", timeout=_PAGE_SECONDS * 1000)
                     await asyncio.sleep(_PRINT_PAUSE)
                     await limited(page.pdf(path=path), _PAGE_SECONDS)
                     return str(path)
-    return await place.keep(config["dest"], _NO_PAGES)
+    return await context.write(config["dest"], _NO_PAGES)
 
 
-async def chrome_appearance_mode_ui(place: Place, config: Mapping[str, Any]) -> str:
+async def chrome_appearance_mode_ui(context: GetterContext, config: Mapping[str, Any]) -> str:
     """Return `light`, `dark` or `system`: what the settings page knows or shows, else what the preferences say."""
     from playwright.async_api import Error
 
-    async with _browser(place) as browser:
+    async with _browser(context) as browser:
         with contextlib.suppress(Error, IndexError):
             if browser is not None:
-                async with _page(browser.contexts[0].new_page()) as page:
+                async with opened_page(browser.contexts[0].new_page()) as page:
                     settings = "chrome://settings/appearance"
                     await page.goto(settings, wait_until="domcontentloaded", timeout=_SETTINGS_SECONDS * 1000)
                     await asyncio.sleep(2.5)  # the page fills itself in after it has loaded; OSWorld waits as long
                     if shown := await limited(page.evaluate(_CHOSEN_SCHEME)):
                         return str(shown)
-    return await colour_scheme(place)
+    return await colour_scheme(context)
 
 
-async def info_from_website(place: Place, config: Mapping[str, Any]) -> list[str | None] | Any:
+async def info_from_website(context: GetterContext, config: Mapping[str, Any]) -> list[str | None] | Any:
     """Return texts and attributes of a page's elements, some after clicks; the task's `backups` if one cannot be had.
 
     Raises:
@@ -228,9 +210,9 @@ async def info_from_website(place: Place, config: Mapping[str, Any]) -> list[str
     from playwright.async_api import Error
 
     try:
-        async with _browser(place, start=True) as browser:
+        async with _browser(context, start=True) as browser:
             if browser is not None:
-                async with _page(browser.contexts[0].new_page()) as page:
+                async with opened_page(browser.contexts[0].new_page()) as page:
                     await page.goto(config["url"], wait_until="load", timeout=_PAGE_SECONDS * 1000)
                     return [await _info(page, config["url"], entry) for entry in config.get("infos", [])]
     except (Error, IndexError):
@@ -251,16 +233,16 @@ async def _info(page: Page, address: str, entry: Mapping[str, Any]) -> str | Non
     return await last.inner_text(timeout=_ELEMENT_SECONDS * 1000)
 
 
-async def active_tab_html_parse(place: Place, config: Mapping[str, Any]) -> dict[str, Any] | None:
+async def active_tab_html_parse(context: GetterContext, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return texts of elements of the page in front, by the names that the task gives them.
 
     Elements are found by class, XPath or text, as `category` says. What is not there is an empty text. The result is empty
     if no tab is at the address that the browser shows, and None if it shows none.
     """
-    address = await active_url_from_accessTree(place, config)
+    address = await active_url_from_accessTree(context, config)
     if address is None:
         return None
-    async with _browser(place, start=True) as browser:
+    async with _browser(context, start=True) as browser:
         page = None if browser is None else await _tab_at(browser, address)
         if page is None:
             return {}

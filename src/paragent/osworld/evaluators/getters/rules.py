@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from paragent.osworld.evaluators.context import Place
+    from paragent.osworld.context import GetterContext
 
 __all__ = ["day_of", "fill_in", "rule", "rule_relativeTime"]
 
@@ -18,19 +18,19 @@ _MONTHS = "January February March April May June July August September October N
 _MONDAY, _FRIDAY, _SATURDAY, _SUNDAY = 0, 4, 5, 6
 
 
-async def rule(place: Place, config: Mapping[str, Any]) -> Any:
+async def rule(context: GetterContext, config: Mapping[str, Any]) -> Any:
     """Return the rule of the task."""
     return config["rules"]
 
 
-async def rule_relativeTime(place: Place, config: Mapping[str, Any]) -> dict[str, Any]:
+async def rule_relativeTime(context: GetterContext, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rule of the task with its placeholders for days filled in.
 
     Today is the day of the rule's time zone, and the machine's own day if the rule names no zone.
     """
     given = config["rules"]
     zone = given.get("timezone")
-    now = dt.datetime.now(_zone(zone)).date() if zone else await _today(place)
+    now = dt.datetime.now(_zone(zone)).date() if zone else await _today(context)
     words = given["relativeTime"]
     start = day_of(words["from"], now)
     expected = dict(given["expected"])
@@ -43,9 +43,9 @@ async def rule_relativeTime(place: Place, config: Mapping[str, Any]) -> dict[str
     return {**given, "expected": expected}
 
 
-async def _today(place: Place) -> dt.date:
+async def _today(context: GetterContext) -> dt.date:
     """Return the day of the machine's clock; of this host's, in UTC, if the machine does not tell."""
-    done = await place.ground.controller.execute(["python3", "-c", "import datetime; print(datetime.date.today())"])
+    done = await context.attempt.controller.execute(["python3", "-c", "import datetime; print(datetime.date.today())"])
     try:
         return dt.date.fromisoformat(done.output.strip())
     except ValueError:

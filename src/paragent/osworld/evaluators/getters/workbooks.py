@@ -11,14 +11,14 @@ from paragent.osworld.evaluators.getters.machine import copy_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from paragent.osworld.evaluators.context import Place
+    from paragent.osworld.context import GetterContext
 
 __all__ = ["content_from_vm_file"]
 
 require("openpyxl", "pandas")
 
 
-async def content_from_vm_file(place: Place, config: Mapping[str, Any]) -> list[str] | None:
+async def content_from_vm_file(context: GetterContext, config: Mapping[str, Any]) -> list[str] | None:
     """Return the last row of a workbook of the guest.
 
     Raises:
@@ -26,8 +26,8 @@ async def content_from_vm_file(place: Place, config: Mapping[str, Any]) -> list[
     """
     if (config["file_type"], config["file_content"]) != ("xlsx", "last_row"):
         raise ValueError(f"cannot give {config['file_content']!r} of a file of the type {config['file_type']!r}")
-    path = await copy_of(place, config["path"], posixpath.basename(config["path"]))
+    path = await copy_of(context, config["path"], posixpath.basename(config["path"]))
     if path is None:
         return None
-    row: list[str] | None = await place.parse("paragent.osworld.evaluators.metrics.tables:last_row", path)
+    row: list[str] | None = await context.parse("paragent.osworld.evaluators.metrics.tables:last_row", path)
     return row

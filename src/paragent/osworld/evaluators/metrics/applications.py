@@ -1,7 +1,8 @@
-"""VLC: what it plays and how it is set."""
+"""Apps."""
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
@@ -9,16 +10,22 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 from xml.etree import ElementTree as ET
 
+from paragent.osworld.evaluators.metrics.matching import matches, meets_rules
 from paragent.osworld.evaluators.metrics.reading import bytes_of, text_of
-from paragent.osworld.evaluators.metrics.rules import matches, meets_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
+    "check_auto_saving_time",
+    "check_config_status",
     "check_global_key_play_pause",
+    "check_gnome_favorite_apps",
+    "check_left_panel",
+    "check_moved_jpgs",
     "check_one_instance_when_started_from_file",
     "check_play_and_exit",
+    "check_presenter_console_disable",
     "check_qt_bgcone",
     "check_qt_max_volume",
     "check_qt_minimal_view",
@@ -26,10 +33,12 @@ __all__ = [
     "check_thunderbird_filter",
     "check_thunderbird_folder",
     "check_thunderbird_prefs",
+    "find_default_font",
+    "is_utc_0",
+    "is_vlc_fullscreen",
     "is_vlc_playing",
     "is_vlc_recordings_folder",
 ]
-
 
 _NAMES = ("filename", "title", "uri", "location", "name")
 _ADDRESSES = ("url", "URI", "location", "title", "filename")
@@ -220,3 +229,90 @@ def _messages(
         plain = re.sub(r"X-Mozilla-Keys:[^\n]*\n(?=MIME-Version)", "", plain) if ignore_keys else plain
         kept.append(plain.strip())
     return kept
+
+
+_OOR = "{http://openoffice.org/2001/registry}"
+_ZONE_LINE = 3
+"""The line of `timedatectl` with the time zone."""
+
+
+def check_gnome_favorite_apps(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether a list that GNOME printed has exactly the expected applications, in any order."""
+    apps = ast.literal_eval(result.strip())
+    return len(apps) == len(rules["expected"]) and set(apps) == set(rules["expected"])
+
+
+def is_utc_0(result: str, **_: Any) -> bool:
+    """Return whether `timedatectl` says that the time zone has no offset."""
+    return result.split("\n")[_ZONE_LINE].endswith("+0000)")
+
+
+def check_moved_jpgs(result: Mapping[str, Any], rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether a folder has exactly the expected entries."""
+    names = [entry["name"] for entry in result["children"]]
+    return len(names) == len(rules["expected"]) and set(names) == set(rules["expected"])
+
+
+def is_vlc_fullscreen(result: Mapping[str, Any] | None, expected: Mapping[str, Any] | None = None, **_: Any) -> bool:
+    """Return whether the window is as large as the screen."""
+    if result is None or expected is None:
+        return False
+    return bool(result["width"] == expected["width"] and result["height"] == expected["height"])
+
+
+def check_config_status(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether a line of GIMP's settings, `(key ... value)`, has the expected key (or two) and value.
+
+    Raises:
+        IndexError: a line before it is blank but not empty, or too short.
+    """
+    if result is None:
+        return False
+    wanted = rules["key"]
+    for line in io.StringIO(text_of(result)):
+        if line.startswith("#") or line == "\n":
+            continue
+        words = line.strip().lstrip("(").rstrip(")").split()
+        if _begins(words, wanted) and words[-1] == rules["value"]:
+            return True
+    return False
+
+
+def _begins(words: list[str], wanted: str | list[str]) -> bool:
+    if isinstance(wanted, str):
+        return words[0] == wanted
+    return len(wanted) == 2 and words[0] == wanted[0] and words[1] == wanted[1]
+
+
+def _registry_properties(path: str, item_path: str, name: str) -> list[Any]:
+    """Return what LibreOffice's registry has for a property, in the order of the file."""
+    items = ET.fromstring(bytes_of(path)).findall(".//item")
+    chosen = [item for item in items if item.get(f"{_OOR}path") == item_path]
+    return [prop for item in chosen for prop in item.findall(".//prop") if prop.get(f"{_OOR}name") == name]
+
+
+def check_presenter_console_disable(result: str, **_: Any) -> bool:
+    """Return whether LibreOffice's presenter console is off."""
+    found = _registry_properties(result, "/org.openoffice.Office.Impress/Misc/Start", "EnablePresenterScreen")
+    return bool(found) and str(found[0].find("value").text).lower() == "false"
+
+
+def check_auto_saving_time(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether LibreOffice saves by itself after the expected minutes."""
+    found = _registry_properties(result, "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall")
+    return bool(found) and int(found[-1].find("value").text) == rules["minutes"]
+
+
+def find_default_font(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether LibreOffice Writer's default font is the expected one."""
+    if not result:
+        return False
+    found = _registry_properties(result, "/org.openoffice.Office.Writer/DefaultFont", "Standard")
+    values = [value.text for prop in found for value in prop.findall("value")]
+    return values[-1:] == [rules["font_name"]]
+
+
+def check_left_panel(result: str, **_: Any) -> bool:
+    """Return whether the accessibility tree has the panel of slides."""
+    tree = ET.fromstring(result)
+    return any(frame.get("name") == "Slides View" for frame in tree.iter("document-frame"))

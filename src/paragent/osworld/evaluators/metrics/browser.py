@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse, urlunparse
 
-from paragent.osworld.evaluators.metrics.rules import NotUnderstood
+from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -73,7 +73,7 @@ def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, 
     """Return whether the bookmark bar has exactly the expected folders, the expected pages, or a folder with such pages.
 
     Raises:
-        NotUnderstood: there is no such rule.
+        UnsupportedCheck: there is no such rule.
     """
     if not result:
         return False
@@ -83,7 +83,7 @@ def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, 
     if rules["type"] == "bookmark_bar_websites_urls":
         return _pages(bar) == set(rules["urls"])
     if rules["type"] != "liked_authors_websites_urls":
-        raise NotUnderstood(f"there is no rule {rules['type']!r} about bookmarks")
+        raise UnsupportedCheck(f"there is no rule {rules['type']!r} about bookmarks")
     folder = next((entry for entry in bar if entry["type"] == "folder" and entry["name"] == _LIKED), None)
     choices = [[page] if isinstance(page, str) else page for page in rules["urls"]]
     return folder is not None and any(set(one) == _pages(folder["children"]) for one in itertools.product(*choices))
@@ -97,10 +97,10 @@ def check_history_deleted(result: Sequence[Sequence[Any]], rules: Mapping[str, A
     """Return whether no address of the history has one of the keywords.
 
     Raises:
-        NotUnderstood: there is no such rule.
+        UnsupportedCheck: there is no such rule.
     """
     if rules["type"] != "keywords":
-        raise NotUnderstood(f"there is no rule {rules['type']!r} about the history")
+        raise UnsupportedCheck(f"there is no rule {rules['type']!r} about the history")
     return not any(keyword in visit[0] for keyword in rules["keywords"] for visit in result)
 
 
@@ -110,11 +110,11 @@ def is_shortcut_on_desktop(result: Mapping[str, str], rules: Mapping[str, Any], 
     It has if one of both is part of the other; names may be written in other cases.
 
     Raises:
-        NotUnderstood: there is no such rule.
+        UnsupportedCheck: there is no such rule.
     """
     kind = rules["type"]
     if kind not in {"name", "exec"}:
-        raise NotUnderstood(f"there is no rule {kind!r} about shortcuts")
+        raise UnsupportedCheck(f"there is no rule {kind!r} about shortcuts")
     key = f"{kind.capitalize()}="
     wanted = rules[kind]
     if any(f"{key}{wanted}\n" in shortcut for shortcut in result.values()):
@@ -133,14 +133,14 @@ def check_font_size(result: Mapping[str, Any], rules: Mapping[str, Any], **_: An
     """Return whether the browser's font size is the expected one, or within the expected bounds.
 
     Raises:
-        NotUnderstood: there is no such rule.
+        UnsupportedCheck: there is no such rule.
     """
     size = result["default_font_size"]
     if rules["type"] == "value":
         return bool(size == rules["value"])
     if rules["type"] == "range":
         return bool(rules["min"] < size < rules["max"])
-    raise NotUnderstood(f"there is no rule {rules['type']!r} about font sizes")
+    raise UnsupportedCheck(f"there is no rule {rules['type']!r} about font sizes")
 
 
 def is_added_to_steam_cart(result: Mapping[str, Any], rules: Mapping[str, Any], **_: Any) -> bool:

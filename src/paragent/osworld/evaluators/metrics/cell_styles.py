@@ -7,7 +7,7 @@ import operator
 import re
 from typing import TYPE_CHECKING, Any
 
-from paragent.osworld.evaluators.metrics.rules import NotUnderstood
+from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
 from paragent.osworld.evaluators.metrics.workbooks import NoSheet
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from paragent.osworld.evaluators.metrics.workbooks import Sheet
 
-__all__ = ["NotComputable", "condition_of", "look_of", "looks"]
+__all__ = ["NotComputable", "condition_of", "style_of", "styles_of"]
 
 
 _BY_FORMULA = {
@@ -346,13 +346,13 @@ _EMPTY_CELLS = 50
 """Empty cells after which a range of a condition is taken to be over: it may be a million cells long."""
 
 
-def look_of(prop: str, cell: Any, conditional: Any = None) -> Any:
+def style_of(prop: str, cell: Any, conditional: Any = None) -> Any:
     """Return one property of a cell's look, or of the look that a condition gives it.
 
     Fonts, number formats and links count only where the cell has a value.
 
     Raises:
-        NotUnderstood: there is no such property.
+        UnsupportedCheck: there is no such property.
         AttributeError: the font has no colour, or the condition's look has no font or no number format.
     """
     from openpyxl.cell.cell import MergedCell
@@ -367,7 +367,7 @@ def look_of(prop: str, cell: Any, conditional: Any = None) -> Any:
     if prop == "merge":
         return isinstance(cell, MergedCell)
     if prop not in {*_FONT, "font_color", "number_format", "hyperlink"}:
-        raise NotUnderstood(f"cells have no look called {prop!r}")
+        raise UnsupportedCheck(f"cells have no look called {prop!r}")
     if cell.value is None:
         return None
     if prop in _FONT:
@@ -381,7 +381,7 @@ def look_of(prop: str, cell: Any, conditional: Any = None) -> Any:
     return cell.number_format if conditional is None else conditional.numFmt.formatCode
 
 
-def looks(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, list[Any]]:
+def styles_of(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the properties that a rule asks for, of every cell by coordinate, also where a condition decides."""
     props: Sequence[str] = rule.get("props", [])
     try:
@@ -389,7 +389,7 @@ def looks(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, list[Any]]:
     except NoSheet:
         return {}
     found = {
-        cell.coordinate: [look_of(prop, cell) for prop in props] for column in worksheet.iter_cols() for cell in column
+        cell.coordinate: [style_of(prop, cell) for prop in props] for column in worksheet.iter_cols() for cell in column
     }
     condition = None
     for formatting in worksheet.conditional_formatting:
@@ -400,8 +400,8 @@ def looks(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, list[Any]]:
                 continue
             for cell in _where(condition, formatting.cells, sheet, worksheet):
                 if not one.formula:
-                    raise NotUnderstood(f"a condition of the type {one.type!r} has no formula")
-                found[cell.coordinate] = [look_of(prop, cell, one.dxf) for prop in props]
+                    raise UnsupportedCheck(f"a condition of the type {one.type!r} has no formula")
+                found[cell.coordinate] = [style_of(prop, cell, one.dxf) for prop in props]
     return found
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from paragent._internal.registry import require
+from paragent.osworld.evaluators.metrics.matching import ratio
 from paragent.osworld.evaluators.metrics.reading import check_package, open_package
-from paragent.osworld.evaluators.metrics.rules import ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -309,7 +309,7 @@ def evaluate_colored_words_in_tables(
     result: str | None, expected: str | None, *, threshold: float = 3.5, **_: Any
 ) -> bool:
     """Return whether a document has the expected words, those in tables red if they begin with a vowel and else blue."""
-    from paragent.osworld.evaluators.metrics.image_similarity import difference
+    from paragent.osworld.evaluators.metrics.images import difference
 
     if not _same_words(result, expected):
         return False

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent.osworld.evaluators.metrics.matching import matches, meets_rules
 from paragent.osworld.evaluators.metrics.reading import lines_of, open_database, text_of
-from paragent.osworld.evaluators.metrics.rules import matches, meets_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "TooLarge",
-    "bytes_of",
-    "check_package",
-    "lines_of",
-    "open_database",
-    "open_package",
-    "readable",
-    "text_of",
-]
+__all__ = ["TooLarge", "bytes_of", "check_package", "lines_of", "open_database", "open_package", "readable", "text_of"]
 
 _TEXT_BYTES = 64 << 20
 """Of a text file; the largest that a task of OSWorld asks for has less than one megabyte."""

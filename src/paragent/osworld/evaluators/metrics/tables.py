@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from paragent.osworld.evaluators.metrics.cell_styles import look_of, looks
+from paragent.osworld.evaluators.metrics.cell_styles import style_of, styles_of
+from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck, matches, ratio
 from paragent.osworld.evaluators.metrics.reading import lines_of, open_package
-from paragent.osworld.evaluators.metrics.rules import NotUnderstood, matches, ratio
 from paragent.osworld.evaluators.metrics.workbooks import Book, NoSheet, Sheet, part_of, sheet_of
 
 if TYPE_CHECKING:
@@ -203,12 +203,12 @@ def compare_table(
     """Return whether a workbook meets every rule; most rules compare one of its sheets with one of the expected workbook.
 
     Raises:
-        NotUnderstood: there is no rule of this type.
+        UnsupportedCheck: there is no rule of this type.
     """
     if result is None:
         return False
     if unknown := sorted({rule["type"] for rule in rules} - set(_RULES)):
-        raise NotUnderstood(f"there is no rule {unknown[0]!r} about workbooks")
+        raise UnsupportedCheck(f"there is no rule {unknown[0]!r} about workbooks")
     books = Books(Book(result), None if expected is None else Book(expected))
     try:
         return all(_RULES[rule["type"]](books, rule) for rule in rules)
@@ -299,7 +299,7 @@ def _text_matches(found: str, wanted: str, rule: Mapping[str, Any]) -> bool:
         return bool(ratio(found, wanted) * 100 >= rule.get("threshold", _LIKENESS))
     if kind == "exact_match":
         return found == wanted
-    raise NotUnderstood(f"there is no rule {kind!r} about cells")
+    raise UnsupportedCheck(f"there is no rule {kind!r} about cells")
 
 
 def _same(of: Callable[[Sheet, Mapping[str, Any]], Any]) -> Callable[[Books, Mapping[str, Any]], bool]:
@@ -342,7 +342,7 @@ def _cell(books: Books, rule: Mapping[str, Any]) -> bool:
 
     def property_of(name: str) -> Any:
         try:
-            return sheet.value(coordinate) if name == "value" else look_of(name, cell)
+            return sheet.value(coordinate) if name == "value" else style_of(name, cell)
         except (AttributeError, LookupError, TypeError):
             return None
 
@@ -356,7 +356,7 @@ _RULES: dict[str, Callable[[Books, Mapping[str, Any]], bool]] = {
     "sheet_fuzzy": _fuzzy,
     "sparkline": _same(lambda sheet, _: sparklines(sheet)),
     "chart": _same(charts),
-    "style": _same(looks),
+    "style": _same(styles_of),
     "freeze": _same(lambda sheet, _: _freeze(sheet)),
     "zoom": _zoom,
     "data_validation": _validation,

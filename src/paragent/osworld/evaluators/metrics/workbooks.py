@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from paragent._internal.registry import require
+from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
 from paragent.osworld.evaluators.metrics.reading import check_package, open_package
-from paragent.osworld.evaluators.metrics.rules import NotUnderstood
 
 if TYPE_CHECKING:
     from openpyxl.workbook import Workbook
@@ -94,12 +94,12 @@ def sheet_of(reference: int | str, result: Book, expected: Book | None) -> Sheet
 
     Raises:
         NoSheet: there is no expected workbook.
-        NotUnderstood: it is no reference.
+        UnsupportedCheck: it is no reference.
     """
     text = f"RI{reference}" if isinstance(reference, int) else reference
     side, kind, rest = text[:1], text[1:2], text[2:]
     if side not in {"R", "E"} or kind not in {"I", "N"}:
-        raise NotUnderstood(f"{reference!r} is no reference to a sheet")
+        raise UnsupportedCheck(f"{reference!r} is no reference to a sheet")
     book = result if side == "R" else expected
     if book is None:
         raise NoSheet(text)

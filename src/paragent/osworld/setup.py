@@ -1,4 +1,4 @@
-"""The set-up steps of OSWorld's task files, each a function of the ground and its parameters."""
+"""Setup."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import json
 import logging
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from paragent.errors import EnvironmentFailed
+from paragent.osworld.access import fetch
 from paragent.osworld.actions import BadAction, command_of, read_action
-from paragent.osworld.context import GuestRefused
-from paragent.osworld.setup.download import fetch
+from paragent.osworld.context import MachineRefused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from paragent.osworld.context import Ground
-    from paragent.osworld.controller import Controller
+    from paragent.osworld.context import AttemptContext
 
 __all__ = ["STEPS", "lacking", "set_up"]
 
@@ -33,7 +32,7 @@ _UNTIL_PAUSE = 0.3
 _log = logging.getLogger(__name__)
 
 
-async def set_up(steps: Sequence[Mapping[str, Any]], ground: Ground) -> None:
+async def set_up(steps: Sequence[Mapping[str, Any]], attempt: AttemptContext) -> None:
     """Do the steps, one after the other.
 
     Raises:
@@ -44,7 +43,7 @@ async def set_up(steps: Sequence[Mapping[str, Any]], ground: Ground) -> None:
         if kind not in STEPS:
             raise EnvironmentFailed(f"set-up step {number}: {_unknown(kind)}")
         try:
-            await STEPS[kind](ground, **parameters)
+            await STEPS[kind](attempt, **parameters)
         except (TypeError, KeyError, ValueError, OSError) as error:
             raise EnvironmentFailed(f"set-up step {number} ({kind}): {type(error).__name__}: {error}") from error
 
@@ -67,11 +66,6 @@ def _unknown(kind: str) -> str:
     return _ACCOUNTS.get(kind) or f"the set-up step {kind!r}, which nobody knows"
 
 
-def _guest(ground: Ground) -> Controller:
-    """Set-up steps use more of the controller than evaluators do."""
-    return cast("Controller", ground.controller)
-
-
 @contextlib.contextmanager
 def _refusal_logged(what: str) -> Iterator[None]:
     """Go on when the guest refuses: in OSWorld these steps log it, and tasks rely on that.
@@ -81,49 +75,49 @@ def _refusal_logged(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except GuestRefused as error:
+    except MachineRefused as error:
         _log.warning("%s: %s", what, error)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------------
 
 
-async def _download(ground: Ground, files: Sequence[Mapping[str, str]]) -> None:
+async def _download(attempt: AttemptContext, files: Sequence[Mapping[str, str]]) -> None:
     """Fetch files to this host, once for all attempts, and put them into the guest, which may have no network."""
     for file in files:
-        kept = await fetch(file["url"], ground.access)
-        await _guest(ground).upload(file["path"], await asyncio.to_thread(kept.read_bytes))
+        kept = await fetch(file["url"], attempt.access)
+        await attempt.controller.upload(file["path"], await asyncio.to_thread(kept.read_bytes))
 
 
-async def _upload_file(ground: Ground, files: Sequence[Mapping[str, str]]) -> None:
+async def _upload_file(attempt: AttemptContext, files: Sequence[Mapping[str, str]]) -> None:
     for file in files:
-        source = ground.access.file(file["local_path"])
-        await _guest(ground).upload(file["path"], await asyncio.to_thread(source.read_bytes))
+        source = attempt.access.file(file["local_path"])
+        await attempt.controller.upload(file["path"], await asyncio.to_thread(source.read_bytes))
 
 
-async def _open(ground: Ground, path: str) -> None:
-    await _guest(ground).open_file(path)
+async def _open(attempt: AttemptContext, path: str) -> None:
+    await attempt.controller.open_file(path)
 
 
-async def _change_wallpaper(ground: Ground, path: str) -> None:
+async def _change_wallpaper(attempt: AttemptContext, path: str) -> None:
     with _refusal_logged(f"the wallpaper {path!r} was not set"):
-        await _guest(ground).change_wallpaper(path)
+        await attempt.controller.change_wallpaper(path)
 
 
 # --- commands -------------------------------------------------------------------------------------------------------------
 
 
-async def _launch(ground: Ground, command: str | list[str], shell: bool | str = False) -> None:
+async def _launch(attempt: AttemptContext, command: str | list[str], shell: bool | str = False) -> None:
     in_shell = _truth(shell)
-    filled = _filled(command, ground)
+    filled = _filled(command, attempt)
     if isinstance(filled, str) and not in_shell:
         filled = shlex.split(filled)
     with _refusal_logged(f"{filled!r} was not launched"):
-        await _guest(ground).launch(filled, shell=in_shell)
+        await attempt.controller.launch(filled, shell=in_shell)
 
 
 async def _execute(
-    ground: Ground,
+    attempt: AttemptContext,
     command: str | list[str],
     stdout: str = "",
     stderr: str = "",
@@ -131,17 +125,17 @@ async def _execute(
     until: Mapping[str, Any] | None = None,
 ) -> None:
     """Run a command, again and again if it says until when; its output can be kept in the attempt's folder."""
-    filled = _filled(command, ground)
+    filled = _filled(command, attempt)
     deadline = asyncio.get_running_loop().time() + _UNTIL_SECONDS
     failures = 0
     while True:
-        done = await _guest(ground).execute(filled, shell=_truth(shell))
+        done = await attempt.controller.execute(filled, shell=_truth(shell))
         if done.status != "success":
             failures += 1
             _log.warning("the set-up command %r could not be run: %s", filled, done.error)
         for name, text in ((stdout, done.output), (stderr, done.error)):
             if name and done.status == "success":
-                (ground.folder / Path(name).name).write_text(text, encoding="utf-8")
+                (attempt.folder / Path(name).name).write_text(text, encoding="utf-8")
         if not until or _came_true(until, done) or failures >= _UNTIL_FAILURES:
             return
         if asyncio.get_running_loop().time() > deadline:
@@ -150,22 +144,22 @@ async def _execute(
 
 
 async def _execute_with_verification(
-    ground: Ground,
+    attempt: AttemptContext,
     command: str | list[str],
     verification: Mapping[str, Any] | None = None,
     max_wait_time: float = 10.0,
     check_interval: float = 1.0,
     shell: bool | str = False,
 ) -> None:
-    filled = _filled(command, ground)
-    done = await _guest(ground).execute_with_verification(
+    filled = _filled(command, attempt)
+    done = await attempt.controller.execute_with_verification(
         filled, verification or {}, shell=_truth(shell), max_wait_time=max_wait_time, check_interval=check_interval
     )
     if done.status != "success":
-        raise GuestRefused(f"{filled!r} did not bring about {verification}: {done.error}")
+        raise MachineRefused(f"{filled!r} did not bring about {verification}: {done.error}")
 
 
-async def _sleep(_: Ground, seconds: float) -> None:
+async def _sleep(_: AttemptContext, seconds: float) -> None:
     await asyncio.sleep(float(seconds))
 
 
@@ -184,10 +178,10 @@ def _truth(value: bool | str) -> bool:
     return value if isinstance(value, bool) else value.strip().lower() == "true"
 
 
-def _filled(command: str | list[str], ground: Ground) -> str | list[str]:
+def _filled(command: str | list[str], attempt: AttemptContext) -> str | list[str]:
     """Return the command with the values of its placeholders."""
-    width, height = ground.screen
-    values = {"CLIENT_PASSWORD": ground.client_password, "SCREEN_WIDTH": width, "SCREEN_HEIGHT": height}
+    width, height = attempt.screen
+    values = {"CLIENT_PASSWORD": attempt.client_password, "SCREEN_WIDTH": width, "SCREEN_HEIGHT": height}
     values |= {"SCREEN_WIDTH_HALF": width // 2, "SCREEN_HEIGHT_HALF": height // 2}
 
     def fill(text: str) -> str:
@@ -201,54 +195,58 @@ def _filled(command: str | list[str], ground: Ground) -> str | list[str]:
 # --- windows and actions ----------------------------------------------------------------------------------------------------
 
 
-async def _activate_window(ground: Ground, window_name: str, strict: bool = False, by_class: bool = False) -> None:
+async def _activate_window(
+    attempt: AttemptContext, window_name: str, strict: bool = False, by_class: bool = False
+) -> None:
     with _refusal_logged(f"no window {window_name!r} was activated"):
-        await _guest(ground).activate_window(window_name, strict=strict, by_class=by_class)
+        await attempt.controller.activate_window(window_name, strict=strict, by_class=by_class)
 
 
-async def _close_window(ground: Ground, window_name: str, strict: bool = False, by_class: bool = False) -> None:
+async def _close_window(
+    attempt: AttemptContext, window_name: str, strict: bool = False, by_class: bool = False
+) -> None:
     with _refusal_logged(f"no window {window_name!r} was closed"):
-        await _guest(ground).close_window(window_name, strict=strict, by_class=by_class)
+        await attempt.controller.close_window(window_name, strict=strict, by_class=by_class)
 
 
-async def _act(ground: Ground, action_list: Sequence[Any]) -> None:
+async def _act(attempt: AttemptContext, action_list: Sequence[Any]) -> None:
     """Perform actions of either action space."""
     for said in action_list:
         space = "computer_13" if isinstance(said, dict) and "action_type" in said else "pyautogui"
         try:
-            action = read_action(said, space, ground.screen)
+            action = read_action(said, space, attempt.screen)
         except BadAction as error:
             raise EnvironmentFailed(f"the action {said!r}: {error}") from error
         if action.code:
-            await _guest(ground).execute(command_of(action.code))
+            await attempt.controller.execute(command_of(action.code))
 
 
-async def _replay(ground: Ground, trajectory: str) -> None:
+async def _replay(attempt: AttemptContext, trajectory: str) -> None:
     """Perform the actions of a recorded trajectory: a JSON list, or OSWorld's `traj.jsonl`."""
-    text = await asyncio.to_thread(ground.access.file(trajectory).read_text, "utf-8")
+    text = await asyncio.to_thread(attempt.access.file(trajectory).read_text, "utf-8")
     steps = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines()]
-    await _act(ground, [step["action"] if isinstance(step, dict) and "action" in step else step for step in steps])
+    await _act(attempt, [step["action"] if isinstance(step, dict) and "action" in step else step for step in steps])
 
 
 # --- the browser ------------------------------------------------------------------------------------------------------------
 
 
-async def _chrome_open_tabs(ground: Ground, urls_to_open: Sequence[str]) -> None:
-    from paragent.osworld.setup.browser import open_tabs
+async def _chrome_open_tabs(attempt: AttemptContext, urls_to_open: Sequence[str]) -> None:
+    from paragent.osworld.browser import open_tabs
 
-    await open_tabs(ground.controller.devtools, urls_to_open)
-
-
-async def _chrome_close_tabs(ground: Ground, urls_to_close: Sequence[str]) -> None:
-    from paragent.osworld.setup.browser import close_tabs
-
-    await close_tabs(ground.controller.devtools, urls_to_close)
+    await open_tabs(attempt.controller.devtools, urls_to_open)
 
 
-async def _update_browse_history(ground: Ground, history: Sequence[Mapping[str, Any]]) -> None:
-    from paragent.osworld.setup.browser import update_history
+async def _chrome_close_tabs(attempt: AttemptContext, urls_to_close: Sequence[str]) -> None:
+    from paragent.osworld.browser import close_tabs
 
-    await update_history(_guest(ground), ground.folder, history)
+    await close_tabs(attempt.controller.devtools, urls_to_close)
+
+
+async def _update_browse_history(attempt: AttemptContext, history: Sequence[Mapping[str, Any]]) -> None:
+    from paragent.osworld.browser import update_history
+
+    await update_history(attempt.controller, attempt.folder, history)
 
 
 STEPS: dict[str, Callable[..., Awaitable[None]]] = {
