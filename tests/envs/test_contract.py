@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from paragent.demo.samples import sample_options
-from paragent.machines import Machine
 from paragent.tasks import BenchmarkTask
 from paragent.testing import EnvironmentContract
 
@@ -52,25 +47,3 @@ class TestWeb(EnvironmentContract):
     )
     right, wrong = "It departs at 11:15.", "Answer: 08:40"
     a_call = ("open", {"url": "http://site.test/ferry.html"})
-
-
-class TestOSWorld(EnvironmentContract):
-    """On a real desktop, which the attempts share: the call of the suite leaves it as it is."""
-
-    environment = "osworld"
-    options = {"observation_type": "screenshot_a11y_tree", "pause": 0.2}  # noqa: RUF012 - as above
-    item = BenchmarkTask("a", "Play the song in Spotify.", None, {"evaluator": {"func": "infeasible"}})
-    right, wrong = "FAIL", "DONE"
-    a_call = ("computer", {"action_type": "MOVE_TO", "x": 600, "y": 390})
-
-    @pytest.fixture(autouse=True)
-    def _desktop(self, shared_desktop: Machine) -> None:
-        self._machine = shared_desktop
-
-    def machine(self) -> Any:
-        return self._machine
-
-
-class TestOSWorldInPython(TestOSWorld):
-    options = {"action_space": "pyautogui", "observation_type": "screenshot", "pause": 0.2}  # noqa: RUF012 - as above
-    a_call = ("pyautogui", {"command": "pyautogui.moveTo(600, 390)"})
