@@ -31,7 +31,7 @@ from paragent.store import Journal
 from paragent.testing.programs import alive, wait_until
 
 if TYPE_CHECKING:
-    from paragent.rollout.live_status import Tally
+    from paragent.rollout.live_status import RolloutProgress
     from paragent.store import Summary
 
 __all__ = ["main"]
@@ -70,7 +70,7 @@ class Chaos:
         self.machines: set[int] = set()
         self.workers: set[int] = set()
 
-    def __call__(self, tally: Tally) -> None:
+    def __call__(self, tally: RolloutProgress) -> None:
         """Look, and strike if it is time to; for `run_parallel_rollout`."""
         here = f"rollout-{os.getpid()}-"
         self.runs |= {path.name for path in cache_folder("owners", "rollout").iterdir() if path.name.startswith(here)}
@@ -143,8 +143,8 @@ def _left(chaos: Chaos) -> list[str]:
 
 def _told(path: Path, summary: Summary, chaos: Chaos) -> dict[str, Any]:
     with Journal(path / "journal.sqlite", read_only=True) as journal:
-        plays = [play for _, play in journal.results()]
-        broken = Counter(play.kind for _, play in journal.results("decides = 0"))
+        plays = list(journal.results())
+        broken = Counter(play.kind for play in journal.results("final = 0"))
     return {
         "results": len(plays),
         "scored": sum(play.score is not None for play in plays),
@@ -200,7 +200,7 @@ def main() -> int:
     told = _told(options.output_dir / _RUN, summary, chaos)
     print("\n".join(map(str, chaos.strikes)))
     print(json.dumps(told, indent=2))
-    whole = told["scored"] == options.tasks and summary.owed == 0
+    whole = told["scored"] == options.tasks and summary.pending == 0
     return 0 if whole and len(chaos.strikes) == 3 and not told["left"] else 1
 
 

@@ -37,7 +37,7 @@ if __name__ == "__main__":
     )
     with Session(prepare(config)) as session:
         began = time.monotonic()
-        summary = session.play()
+        summary = session.run()
         seconds = time.monotonic() - began
     assert (summary.done, summary.mean) == (size, 1.0), summary
     print(seconds)

@@ -1,4 +1,4 @@
-"""What people see of a run while it plays."""
+"""The live display of a run."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from pathlib import Path
 
 from rich.console import Console
 
-from paragent.cli.display import clock, line, picture
-from paragent.rollout.live_status import Sighting, Tally
-from paragent.rollout.machines import MachinesSeen
+from paragent.cli.display import duration, progress_line, progress_view
+from paragent.rollout.live_status import LiveStatus, RolloutProgress
+from paragent.rollout.machines import MachineCounts
 from paragent.store import RolloutResult, RolloutStatus
 
 
-def tally() -> Tally:
-    made = Tally("run", Path("run"), 10, under_way=2)
+def progress() -> RolloutProgress:
+    made = RolloutProgress("run", Path("run"), 10, active=2)
     made.count(RolloutResult("a", 1, RolloutStatus.COMPLETED, score=1.0, prompt_tokens=1200, completion_tokens=30))
     made.count(RolloutResult("b", 1, RolloutStatus.INFRASTRUCTURE, kind="endpoint"))
-    made.count(RolloutResult("c", 1, RolloutStatus.INFRASTRUCTURE, kind="worker", decides=False))
-    made.sighting = Sighting(3, 8, [("d", "retrying", 2.0, 45.0, 60.0), ("e", "waiting for machine", 5.0, None, 1.0)])
-    made.machines = MachinesSeen(in_use=2, resetting=1, booting=0, total=3, waiting=1)
+    made.count(RolloutResult("c", 1, RolloutStatus.INFRASTRUCTURE, kind="worker", final=False))
+    made.live = LiveStatus(3, 8, [("d", "retrying", 2.0, 45.0, 60.0), ("e", "waiting for machine", 5.0, None, 1.0)])
+    made.machines = MachineCounts(in_use=2, resetting=1, booting=0, total=3, waiting=1)
     return made
 
 
-def test_the_live_picture_says_what_goes_on() -> None:
+def test_the_terminal_view_shows_the_progress() -> None:
     console = Console(width=120, record=True, force_terminal=True)
-    console.print(picture(tally()))
+    console.print(progress_view(progress()))
     shown = console.export_text()
     for words in (
         "1/10",
@@ -35,16 +35,16 @@ def test_the_live_picture_says_what_goes_on() -> None:
         "waiting for machine",
         "endpoint 1",
         "1,200 in",
-        "again 1",
+        "retries 1",
     ):
         assert words in shown, shown
 
 
-def test_a_line_says_it_where_there_is_no_terminal() -> None:
-    said = line(tally())
+def test_the_line_shows_the_progress() -> None:
+    said = progress_line(progress())
     for words in (
         "1 of 10 done",
-        "2 under way (2 waiting: retrying in 0:45)",
+        "2 active (2 waiting: retrying in 0:45)",
         "score 0.500",
         "1 endpoint",
         "requests 3 / 8",
@@ -53,5 +53,5 @@ def test_a_line_says_it_where_there_is_no_terminal() -> None:
         assert words in said, said
 
 
-def test_times() -> None:
-    assert [clock(seconds) for seconds in (0.4, 45, 60, 3723)] == ["0:00", "0:45", "1:00", "1:02:03"]
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0.4, 45, 60, 3723)] == ["0:00", "0:45", "1:00", "1:02:03"]

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from rich.color import Color
 
-from paragent.cli.demo_desktop import thumbnail
+from paragent.cli.demo import thumbnail
 
 
 def test_two_pixels_make_a_character() -> None:

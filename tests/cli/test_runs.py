@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from paragent.cli import main
-from paragent.store import RolloutResult, RolloutStatus, RunDirectory, StoredTask
+from paragent.store import RolloutResult, RolloutStatus, RunDirectory
+from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 
-def made_run(folder: Path, plays: Sequence[RolloutResult]) -> Path:
-    """Keep a run as if it had been played."""
+def made_run(folder: Path, results: Sequence[RolloutResult]) -> Path:
+    """Store a run with these results."""
     with RunDirectory(folder) as directory:
         directory.open({"mode": "math"}, "an identity")
-        bodies = {play.task: {"id": play.task, "question": "?", "answer": "4"} for play in plays}
-        directory.journal.add_tasks(StoredTask(task, "a digest", body) for task, body in bodies.items())
-        directory.journal.record(plays)
+        directory.journal.add_tasks(
+            BenchmarkTask(task, "?", "4") for task in dict.fromkeys(one.task for one in results)
+        )
+        directory.journal.record(results)
     return folder
 
 
@@ -48,14 +50,14 @@ def test_comparing_leaves_out_what_could_not_be_scored(tmp_path: Path, capsys: p
 def test_a_new_metric_is_in_the_summary_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_run(tmp_path / "run", [scored("1", 0.0), failed("2")])
     assert main(["rescore", str(run), "--metric", "exact_match"]) == 0
-    assert "exact_match: 1.000 over 1 answer;" in capsys.readouterr().out
+    assert "exact_match: mean 1.000 of 1 answer;" in capsys.readouterr().out
     assert json.loads((run / "summary.json").read_text())["means"] == {"exact_match": 1.0, "math": 0.0}
 
 
 def test_a_list_that_is_cut_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_run(tmp_path / "run", [*(scored(str(number), 1.0) for number in range(30)), failed("last")])
     assert main(["show", str(run)]) == 0
-    assert "11 more; all of them with --limit 31" in capsys.readouterr().out
+    assert "11 more; show all with --limit 31" in capsys.readouterr().out
     assert main(["show", str(run), "--status", "failed"]) == 0
     assert "more" not in capsys.readouterr().out
     with pytest.raises(SystemExit):

@@ -21,11 +21,11 @@ from rich.text import Text
 
 from paragent._internal.console import SafeConsole
 from paragent._internal.text import SafeStream, behind, printable, safe_streams
-from paragent.cli.display import line, picture
+from paragent.cli.display import progress_line, progress_view
 from paragent.cli.main import main
 from paragent.cli.tables import console
 from paragent.config import RunConfig
-from paragent.rollout.live_status import Sighting, Tally
+from paragent.rollout.live_status import LiveStatus, RolloutProgress
 from paragent.runners.progress import open_reporter
 from paragent.store import RolloutResult, RolloutStatus
 from tests.cli.test_runs import made_run
@@ -76,15 +76,15 @@ def test_tables_and_live_displays_are_harmless(attack: str, monkeypatch: pytest.
     table = Table(title=escape(attack))
     table.add_column(attack)
     table.add_row(escape(attack))
-    tally = Tally(attack, Path("run"), 10, under_way=2)
-    tally.count(RolloutResult(attack, 1, RolloutStatus.FAILED, kind=attack))
-    tally.sighting = Sighting(1, 8, [(attack, attack, 2.0, None, 1.0)])
-    tally.note = attack
-    for one in (table, Text(attack, style="red"), escape(attack), picture(tally)):
+    progress = RolloutProgress(attack, Path("run"), 10, active=2)
+    progress.count(RolloutResult(attack, 1, RolloutStatus.FAILED, kind=attack))
+    progress.live = LiveStatus(1, 8, [(attack, attack, 2.0, None, 1.0)])
+    progress.note = attack
+    for one in (table, Text(attack, style="red"), escape(attack), progress_view(progress)):
         shown.print(one)
     assert "\x1b[" in screen.getvalue(), "its own styles stay"
     assert harmless(screen.getvalue())
-    assert "\n" not in line(tally)
+    assert "\n" not in progress_line(progress)
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))

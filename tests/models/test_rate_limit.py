@@ -19,7 +19,7 @@ from paragent.models.base import RateLimitAddress
 from paragent.models.rate_limit.client import RateLimitClient
 from paragent.models.rate_limit.limiter import Limiter, RequestReport, SharedLimit, divide, withheld
 from paragent.models.rate_limit.server import RateLimitServer
-from paragent.rollout.live_status import Tally
+from paragent.rollout.live_status import RolloutProgress
 from paragent.testing import Fault, OpenAIServer, Script
 from paragent.testing.programs import wait_until
 
@@ -170,16 +170,16 @@ def test_a_run_shows_requests_of_all_workers(tmp_path: Path, monkeypatch: pytest
     seen: list[tuple[int, int]] = []
     playing: list[int] = []
 
-    def watch(tally: Tally) -> None:
-        playing.append(tally.under_way)
-        seen.append((tally.sighting.in_flight, tally.sighting.may_be_in_flight))
+    def watch(tally: RolloutProgress) -> None:
+        playing.append(tally.active)
+        seen.append((tally.live.in_flight, tally.live.request_limit))
 
     chosen: dict[str, Any] = {"env": "tests.rollout.test_rollouts:Tiny", "data": data, "workers": 2, "num_rollouts": 20}
     with OpenAIServer(Script(default="42", latency=0.1, most_at_once=6)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         summary = run_parallel_rollout(RolloutConfig(**chosen, output_dir=tmp_path / "results"), watch)
-        assert (summary.mean, summary.owed) == (1.0, 0)
+        assert (summary.mean, summary.pending) == (1.0, 0)
         assert server.seen.most_in_flight <= 20
     assert max(playing) <= 20, "so many rollouts play at the same time, and no more"
     assert max(flying for flying, _ in seen) > 0
@@ -198,8 +198,8 @@ def test_a_scattering_of_refusals_leaves_the_limit_of_a_run_alone(
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         config = RolloutConfig(**chosen, output_dir=tmp_path / "results")
-        summary = run_parallel_rollout(config, lambda tally: limits.append(tally.sighting.may_be_in_flight))
-        assert (summary.mean, summary.owed) == (1.0, 0)
+        summary = run_parallel_rollout(config, lambda tally: limits.append(tally.live.request_limit))
+        assert (summary.mean, summary.pending) == (1.0, 0)
         assert server.seen.refused >= 4
     assert {limit for limit in limits if limit} == {20}
 

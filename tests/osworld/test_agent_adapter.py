@@ -322,7 +322,7 @@ def test_an_agent_of_osworlds_runner_plays_at_a_desktop(space: str, tmp_path: Pa
     flags += ["--output-dir", str(tmp_path), "--run-name", "run", "--num-rollouts", "1", "--agent", f"{HERE}:Typist"]
     assert main(["rollout", *flags]) == 0
     with Journal(tmp_path / "run/journal.sqlite", read_only=True) as journal:
-        [(_, play)] = journal.results()
+        [play] = journal.results()
     assert (play.error, play.score, play.ending, play.answer) == ("", 1.0, "done", "Thought 3")
     assert (play.prompt_tokens, play.completion_tokens) == (None, None)
     assert len(list(images_folder(tmp_path / "run", "02-list", 1).glob("step_*.png"))) >= 2

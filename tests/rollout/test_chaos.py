@@ -14,7 +14,7 @@ import pytest
 
 from paragent import RolloutConfig, run_parallel_rollout
 from paragent.machines.cleanup import owned_processes
-from paragent.rollout.live_status import Tally
+from paragent.rollout.live_status import RolloutProgress
 from paragent.store import Journal
 from paragent.testing import OpenAIServer, Script
 from paragent.testing.programs import alive, wait_until
@@ -32,7 +32,7 @@ class Chaos:
         self.victims: list[int] = []
         self.machines: set[int] = set()
 
-    def __call__(self, tally: Tally) -> None:
+    def __call__(self, tally: RolloutProgress) -> None:
         seen = set(self._machines())
         self.machines |= seen
         step = len(self.victims)
@@ -73,13 +73,13 @@ def test_chaos_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         config = RolloutConfig(**chosen, output_dir=tmp_path / "results", run_name="run")
         summary = run_parallel_rollout(config, chaos)
-        if summary.owed:  # a rollout that was hit three times in one session is played by the next
+        if summary.pending:  # a rollout that was hit three times in one session is played by the next
             summary = run_parallel_rollout(config, chaos)
     assert len(chaos.victims) == 3
-    assert (summary.done, summary.owed, summary.statuses["completed"]) == (TASKS, 0, TASKS)
+    assert (summary.done, summary.pending, summary.statuses["completed"]) == (TASKS, 0, TASKS)
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        assert len({play.task for _, play in journal.results()}) == TASKS
-        broken = [play.kind for _, play in journal.results("decides = 0")]
+        assert len({play.task for play in journal.results()}) == TASKS
+        broken = [play.kind for play in journal.results("final = 0")]
     assert set(broken) <= {"machine", "worker"}
     wait_until(lambda: not any(map(alive, [*chaos.machines, *chaos.victims])))
     assert not any((tmp_path / "cache/runs/rollout").iterdir())

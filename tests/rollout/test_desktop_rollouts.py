@@ -34,9 +34,9 @@ def command(tmp_path: Path, *more: str) -> list[str]:
 
 def scores(path: Path) -> dict[str, float | None]:
     with Journal(path / "journal.sqlite", read_only=True) as journal:
-        for _, play in journal.results():
+        for play in journal.results():
             assert not play.error, play.error
-        return {play.task: play.score for _, play in journal.results()}
+        return {play.task: play.score for play in journal.results()}
 
 
 def test_the_file_of_samples_is_what_makes_it_says() -> None:
@@ -46,7 +46,7 @@ def test_the_file_of_samples_is_what_makes_it_says() -> None:
     assert len({task["id"].partition("-")[2] for task in tasks}) == 15
     assert len({task["instruction"] for task in tasks}) == 60
     benchmark = read_benchmark(sample_path("osworld"), lacking=OSWorldEnvironment().missing_requirements)
-    assert (benchmark.size, dict(benchmark.left_out)) == (60, {})
+    assert (benchmark.size, dict(benchmark.skipped)) == (60, {})
 
 
 def test_rollouts_share_desktops_and_play_by_the_accessibility_tree(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_what_an_agent_breaks_is_scored_and_not_played_again(tmp_path: Path) -> 
     assert main(["rollout", "--mode", "osworld", "--model", "demo", *data, *agent, *MACHINES]) == 0
     assert scores(tmp_path / "run") == {"folder": 0.0, "deleted": 0.0}
     with Journal(tmp_path / "run/journal.sqlite", read_only=True) as journal:
-        assert [play.ending for _, play in journal.results()] == ["done", "done"]
+        assert [play.ending for play in journal.results()] == ["done", "done"]
         assert len(list(journal.results("1 = 1"))) == 2
 
 
@@ -193,7 +193,7 @@ def test_flags_reach_the_environment(index: Path) -> None:
         "client_password": "x",
     }
     config = RolloutConfig(mode="osworld", data=index, model="demo", task_id=["a"], screen_width=800, **flags)
-    options = OSWorldEnvironment(prepare(config).play.options).options
+    options = OSWorldEnvironment(prepare(config).settings.options).options
     assert {name: getattr(options, name) for name in flags} == flags
     assert (options.screen_width, options.screen_height) == (800, 1080)
     mistakes: list[dict[str, Any]] = [{"observation_type": "smell"}, {"action_space": "legs"}]
@@ -203,7 +203,7 @@ def test_flags_reach_the_environment(index: Path) -> None:
     web = RolloutConfig(
         mode="web", data=index.parent / "examples/os/a.json", model="demo", env_option=_texts(sample_options("web"))
     )
-    assert not {"screen_width", "pause"} & set(prepare(web).play.options)
+    assert not {"screen_width", "pause"} & set(prepare(web).settings.options)
 
 
 def _texts(options: dict[str, Any]) -> dict[str, str]:

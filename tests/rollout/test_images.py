@@ -127,9 +127,9 @@ def test_pictures_are_files_and_the_journal_has_their_names(
         [png("blank"), png("red"), png("blue"), png("green"), png("palette"), b"film"]
     )
     with Journal(path / "journal.sqlite", read_only=True) as journal:
-        [(number, play)] = list(journal.results())
+        [play] = list(journal.results())
         assert (play.ending, play.answer) == ("signed", "There it is.")
-        text = json.dumps(journal.trajectory(number))
+        text = json.dumps(journal.trajectory(play.number))
     assert "base64" not in text
     named = {name for message in json.loads(text)["messages"] for name in message.get("images", [])}
     assert len(named) == 4

@@ -1,4 +1,4 @@
-"""Ctrl-C at the worst moments of a rollout run: results that came are kept, once."""
+"""Interrupts at every step of a run: results that came are recorded once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from paragent import Interrupted, RolloutConfig, run_parallel_rollout
-from paragent.rollout.session import Session
+from paragent.rollout import session
+from paragent.rollout.session import SameFailures, Session
 from paragent.runners.run import Run
-from paragent.store import Journal, RolloutResult
+from paragent.store import Journal, RolloutResult, RunDirectory
 from paragent.tasks import TaskStatus
 
 ROLLOUTS = "tests.rollout.test_rollouts"
@@ -36,43 +37,53 @@ def config(tmp_path: Path) -> RolloutConfig:
     )
 
 
-def decided(tmp_path: Path) -> list[str]:
+def final_tasks(tmp_path: Path) -> list[str]:
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        return [row[0] for row in journal.rows("SELECT task FROM plays WHERE decides = 1")]
+        return [row[0] for row in journal.rows("SELECT task FROM results WHERE final = 1")]
 
 
-@pytest.mark.parametrize("method", ["_feed", "_keep", "_tell", "_decide"])
-def test_results_that_came_before_an_interrupt_are_kept(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("owner", "method"), [(Run, "feed"), (SameFailures, "note"), (RunDirectory, "write_files"), (Session, "watch")]
+)
+def test_results_that_came_before_an_interrupt_are_recorded(
+    owner: type, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C where a method begins that is called after the first results came."""
+    """Ctrl-C at the first call of a method, or of the observer, after results came."""
     came: set[str] = set()
-    original, take = getattr(Session, method), Session._take
+    raised: list[bool] = []
+    original, collect = getattr(owner, method), Run.collect
 
-    def interrupted(self: Session, *arguments: Any) -> Any:
-        if came:
-            monkeypatch.setattr(Session, method, original)
+    def interrupt_once() -> None:
+        if came and not raised:
+            raised.append(True)
             raise KeyboardInterrupt
+
+    def interrupted(self: Any, *arguments: Any) -> Any:
+        interrupt_once()
         return original(self, *arguments)
 
-    def noting(self: Session, run: Any) -> None:
-        came.update(self._under_way[response.id].task for response in run.ready.values() if response.success)
-        take(self, run)
+    def noting(self: Run, timeout: float) -> None:
+        collect(self, timeout)
+        came.update(response.id.partition(":")[2] for response in self.ready.values() if response.success)
 
-    monkeypatch.setattr(Session, method, interrupted)
-    monkeypatch.setattr(Session, "_take", noting)
+    observer = None
+    monkeypatch.setattr(Run, "collect", noting)
+    if owner is Session:
+        monkeypatch.setattr(session, "WATCH_INTERVAL", -1.0)
+        observer = lambda _: interrupt_once()  # noqa: E731
+    else:
+        monkeypatch.setattr(owner, method, interrupted)
     with pytest.raises(Interrupted):
-        run_parallel_rollout(config(tmp_path))
-    monkeypatch.setattr(Session, "_take", take)
-    kept = decided(tmp_path)
+        run_parallel_rollout(config(tmp_path), observer)
+    monkeypatch.undo()
     assert came
-    assert came <= set(kept)
+    assert came <= set(final_tasks(tmp_path))
     summary = run_parallel_rollout(config(tmp_path))
-    assert (summary.mean, summary.owed) == (1.0, 0)
-    assert len(decided(tmp_path)) == len(set(decided(tmp_path))) == summary.done
+    assert (summary.mean, summary.pending) == (1.0, 0)
+    assert len(final_tasks(tmp_path)) == len(set(final_tasks(tmp_path))) == summary.done
 
 
-def _as_the_command_does(number: int, frame: object) -> None:
+def _raise_interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -80,10 +91,10 @@ def _as_the_command_does(number: int, frame: object) -> None:
 def interrupt(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
     """Return a function that sends this process a signal whose handler raises KeyboardInterrupt."""
     number = signal.SIGTERM if request.param == "SIGTERM" else signal.SIGINT
-    handler = signal.default_int_handler if request.param == "Ctrl-C" else _as_the_command_does
+    handler = signal.default_int_handler if request.param == "Ctrl-C" else _raise_interrupt
     before = signal.signal(number, handler)
     yield lambda: os.kill(os.getpid(), number)
-    assert signal.getsignal(number) is handler, "handlers are put back"
+    assert signal.getsignal(number) is handler, "handlers are restored"
     signal.signal(number, before)
 
 
@@ -94,9 +105,9 @@ def test_an_interrupt_while_results_are_recorded_records_them_once(
     pressed_at: list[int] = []
     record = Journal.record
 
-    def pressed(self: Journal, plays: Sequence[RolloutResult]) -> None:
-        record(self, plays)
-        recorded.extend(play.task for play in plays if play.decides)
+    def pressed(self: Journal, results: Sequence[RolloutResult]) -> None:
+        record(self, results)
+        recorded.extend(one.task for one in results if one.final)
         if len(pressed_at) == 0:
             pressed_at.append(len(recorded))
             interrupt()
@@ -104,50 +115,46 @@ def test_an_interrupt_while_results_are_recorded_records_them_once(
     monkeypatch.setattr(Journal, "record", pressed)
     with pytest.raises(Interrupted):
         run_parallel_rollout(config(tmp_path))
-    assert sorted(decided(tmp_path)) == sorted(recorded)
+    assert sorted(final_tasks(tmp_path)) == sorted(recorded)
     monkeypatch.setattr(Journal, "record", record)
-    assert run_parallel_rollout(config(tmp_path)).owed == 0
+    assert run_parallel_rollout(config(tmp_path)).pending == 0
 
 
-def test_an_error_that_nothing_holds_back_after_a_commit_records_results_once(
+def test_an_interrupt_right_after_a_commit_records_results_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where signals cannot be held back, an interrupt may come between the commit and the driver's note of it."""
+    """Outside the main thread signals cannot be deferred, so an interrupt may come between the commit and its note."""
     record = Journal.record
     calls: list[int] = []
 
-    def broken_off(self: Journal, plays: Sequence[RolloutResult]) -> None:
-        record(self, plays)
-        calls.append(len(plays))
+    def interrupted(self: Journal, results: Sequence[RolloutResult]) -> None:
+        record(self, results)
+        calls.append(len(results))
         if len(calls) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Journal, "record", broken_off)
+    monkeypatch.setattr(Journal, "record", interrupted)
     with pytest.raises(Interrupted):
         run_parallel_rollout(config(tmp_path))
     monkeypatch.setattr(Journal, "record", record)
     summary = run_parallel_rollout(config(tmp_path))
-    assert (summary.owed, summary.plays, summary.mean) == (0, 8, 1.0)
+    assert (summary.pending, summary.executions, summary.mean) == (0, 8, 1.0)
 
 
-def test_an_interrupt_while_the_first_tasks_are_handed_out_is_one_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(self: Session, *_: Any) -> bool:
+def test_an_interrupt_while_the_first_rollouts_are_dispatched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Run, *_: Any) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "_feed", interrupted)
+        patch.setattr(Run, "feed", interrupted)
         with pytest.raises(Interrupted):
             run_parallel_rollout(config(tmp_path))
-    assert json.loads((tmp_path / "results/run/summary.json").read_text())["owed"] == 8
-    assert run_parallel_rollout(config(tmp_path)).owed == 0
+    assert json.loads((tmp_path / "results/run/summary.json").read_text())["pending"] == 8
+    assert run_parallel_rollout(config(tmp_path)).pending == 0
 
 
-def test_what_rollouts_had_used_that_an_interrupt_ended_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker that is lost while the run stops: its rollout stays owed, and what it paid for stays in the account."""
+def test_usage_of_rollouts_that_an_interrupt_ended_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is lost while the run stops: its rollout stays pending, and its usage is counted."""
     cancel = Run.cancel
 
     def losing(self: Run, *arguments: Any) -> None:
@@ -165,6 +172,6 @@ def test_what_rollouts_had_used_that_an_interrupt_ended_is_counted(
         with pytest.raises(Interrupted):
             run_parallel_rollout(config(tmp_path))
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        lost = journal.rows("SELECT count(*), sum(requests), sum(prompt_tokens) FROM plays WHERE decides = 0")
-        assert journal.count_owed(1) == 8
+        lost = journal.rows("SELECT count(*), sum(requests), sum(prompt_tokens) FROM results WHERE final = 0")
+        assert journal.count_pending(1) == 8
     assert lost == [(3, 6, 30)]

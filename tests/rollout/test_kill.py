@@ -120,7 +120,7 @@ def recorded(folder: Path) -> int:
     with contextlib.suppress(sqlite3.Error):
         db = sqlite3.connect(f"file:{folder}/results/run/journal.sqlite?mode=ro", uri=True)
         with contextlib.closing(db):
-            return int(db.execute("SELECT count(*) FROM plays WHERE decides = 1").fetchone()[0])
+            return int(db.execute("SELECT count(*) FROM results WHERE final = 1").fetchone()[0])
     return 0
 
 
@@ -155,7 +155,7 @@ def check_whole(folder: Path, out: str) -> None:
     with contextlib.closing(db):
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert db.execute(
-            "SELECT count(*) FROM trajectories t JOIN plays p ON p.number = t.play WHERE decides = 1"
+            "SELECT count(*) FROM trajectories t JOIN plays p ON p.number = t.play WHERE final = 1"
         ).fetchone() == (TASKS,)
 
 
@@ -202,7 +202,7 @@ def test_an_endpoint_that_dies_leaves_rollouts_owed(tmp_path: Path, endpoint: En
     assert status == 1, err
     summary = json.loads(out)
     assert summary["owed"] > 0
-    assert summary["mean"] < summary["mean_of_played"] == 1.0
+    assert summary["mean"] < summary["mean_without_infrastructure"] == 1.0
     assert "left without a result\nTo continue:" in err
     endpoint.start()
     status, out, err = finish(start(tmp_path, endpoint))

@@ -18,7 +18,7 @@ import pytest
 from paragent import AgentBase, AgentResult, Environment, RolloutConfig, TurnsUsedUp, run_parallel_rollout, tool
 from paragent.cli import main
 from paragent.rollout.prepare import prepare
-from paragent.rollout.session import AlikeFailures, Session
+from paragent.rollout.session import SameFailures, Session
 from paragent.scorers import Score, Scorer
 from paragent.store import Journal, RolloutResult, RolloutStatus
 from paragent.tasks import BenchmarkTask
@@ -118,7 +118,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[s
 
 def results(folder: Path) -> list[RolloutResult]:
     with Journal(folder / "results/run/journal.sqlite", read_only=True) as journal:
-        return [play for _, play in journal.results("1")]
+        return list(journal.results("1"))
 
 
 # --- turns ----------------------------------------------------------------------------------------------------------------
@@ -206,13 +206,13 @@ def test_what_a_killed_worker_has_used_is_in_the_account(victim: str, run: Any, 
         summary = session.summary()
     assert [play.requests for play in results(tmp_path) if play.kind == "worker" and play.requests] == [1, 1, 1]
     assert summary.requests == (server.seen.requests if victim == "worker" else 3)
-    assert (summary.owed, summary.done) == (3, 0)
+    assert (summary.pending, summary.done) == (3, 0)
 
 
 def _again(command: list[str]) -> RolloutConfig:
     """Return the configuration that a command line describes."""
     flags = dict(zip(command[1::2], command[2::2], strict=True))
-    return RolloutConfig.from_settings({name.removeprefix("--"): value for name, value in flags.items()})
+    return RolloutConfig(**{name.removeprefix("--"): value for name, value in flags.items()})
 
 
 # --- giving up, and the exit status ---------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def failed(error: str, kind: str = "ValueError") -> RolloutResult:
 
 
 def test_only_the_first_failures_that_are_alike_make_a_run_give_up() -> None:
-    alike = AlikeFailures(3)
+    alike = SameFailures(3)
     assert [alike.note(failed(f"ValueError: no 'x{n}' at 0x{n}f\n  line {n}")) for n in range(2)] == ["", ""]
     assert "the first 3 rollouts all failed in the same way: ValueError: no" in alike.note(
         failed("ValueError: no 'y' at 1")
@@ -233,11 +233,11 @@ def test_only_the_first_failures_that_are_alike_make_a_run_give_up() -> None:
         RolloutResult("a", 1, RolloutStatus.TIMED_OUT),
         failed("KeyError: 1", "KeyError"),
     ):
-        alike = AlikeFailures(3)
+        alike = SameFailures(3)
         alike.note(failed("ValueError: 1"))
         alike.note(other)
         assert not any(alike.note(failed("ValueError: 1")) for _ in range(9)), other
-    never = AlikeFailures(0)
+    never = SameFailures(0)
     assert not any(never.note(failed("ValueError: 1")) for _ in range(9))
 
 

@@ -25,19 +25,20 @@ from paragent import (
     tool,
 )
 from paragent.cli import main
-from paragent.cli.display import line
+from paragent.cli.display import progress_line
 from paragent.demo.policy import DemoModel
 from paragent.demo.samples import sample_path
 from paragent.errors import ConfigError, LeaseLost, UsageError
 from paragent.machines.cleanup import cache_folder
 from paragent.machines.providers.process import ProcessProvider
 from paragent.models import ModelSettings
-from paragent.rollout.leases import MachineDesk, PausingModel, PoolPlace
-from paragent.rollout.live_status import Tally
+from paragent.rollout.leases import PausingModel, PoolAccess, WorkerLeases
+from paragent.rollout.live_status import RolloutProgress
 from paragent.rollout.machines import lease_limit
 from paragent.rollout.prepare import prepare
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.session import Session
+from paragent.runners.retry import RetryPolicy
 from paragent.store import MACHINES, Journal, RolloutStatus
 from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
@@ -136,9 +137,9 @@ LOOK = [{"tool": "look"}, "It was clean: 42."]
 def test_rollouts_share_machines(engine: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: dict[str, Any] = {"use_vm_pool": True, "num_vms": 2, "num_rollouts": 4, "engine": engine}
     summary = play(tmp_path, monkeypatch, LOOK, data=data, **chosen)
-    assert (summary.mean, summary.owed, summary.failures) == (1.0, 0, {})
+    assert (summary.mean, summary.pending, summary.failures) == (1.0, 0, {})
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        trajectories = [journal.trajectory(number) for number, _ in journal.results()]
+        trajectories = [journal.trajectory(one.number) for one in journal.results()]
     assert all(t["messages"][-2]["content"] == "42" for t in trajectories), "each machine was clean"
     assert all(t["steps"][0]["kind"] == "machine" for t in trajectories)
     figures = json.loads((tmp_path / "results/run/summary.json").read_text())["machines"]
@@ -151,17 +152,17 @@ def test_rollouts_share_machines(engine: str, data: Path, tmp_path: Path, monkey
 def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Tally] = []
-    monkeypatch.setattr("paragent.rollout.session._TELL", 0.0)
+    seen: list[RolloutProgress] = []
+    monkeypatch.setattr("paragent.rollout.session.WATCH_INTERVAL", 0.0)
     with OpenAIServer(Script(default=LOOK)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         chosen: dict[str, Any] = {"env": f"{HERE}:Room", "provider_name": "process", "output_dir": tmp_path / "results"}
 
-        def watch(tally: Tally) -> None:
+        def watch(tally: RolloutProgress) -> None:
             if tally.machines is not None:
                 seen.append(tally)
-                assert (tally.machines.total, "machines" in line(tally)) == (3, True)
+                assert (tally.machines.total, "machines" in progress_line(tally)) == (3, True)
 
         config = RolloutConfig(**chosen, data=data, num_rollouts=3)
         with Session(prepare(config)) as session:
@@ -180,13 +181,13 @@ def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
 def test_a_machine_that_dies_is_nobodys_failure(
     then: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paragent.rollout.session._REPLAY_PAUSE", 0.1)
+    monkeypatch.setattr("paragent.rollout.session.RETRIES", RetryPolicy(pause=0.1))
     kill = {"tool": "kill", "arguments": {"marker": str(tmp_path / "killed"), "then": then}}
     summary = play(tmp_path, monkeypatch, [kill, LOOK[0], "42"], data=data, limit=1, use_vm_pool=True, num_vms=1)
-    assert (summary.mean, summary.owed, summary.plays) == (1.0, 0, 2)
+    assert (summary.mean, summary.pending, summary.executions) == (1.0, 0, 2)
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        first, second = (play for _, play in journal.results("1"))
-    assert (first.status, first.kind, first.decides) == (RolloutStatus.INFRASTRUCTURE, "machine", False)
+        first, second = (play for play in journal.results("1"))
+    assert (first.status, first.kind, first.final) == (RolloutStatus.INFRASTRUCTURE, "machine", False)
     assert second.status is RolloutStatus.COMPLETED
     assert nothing_is_left(tmp_path)
 
@@ -272,9 +273,9 @@ def test_a_lease_has_a_hard_limit(pool: VMPoolManager) -> None:
     assert lease_limit(60.0) == 60 + 1800 + 630
 
     async def hang() -> None:
-        desk = MachineDesk(PoolPlace(address=str(pool.serve().address), limit=0.5))
+        desk = WorkerLeases(PoolAccess(address=str(pool.serve().address), limit=0.5))
         try:
-            async with desk.lease("somebody") as held, held.guarded():
+            async with desk.lease("somebody") as held, held.watched():
                 await asyncio.sleep(0.6)
         finally:
             await desk.close()
@@ -284,8 +285,8 @@ def test_a_lease_has_a_hard_limit(pool: VMPoolManager) -> None:
 
 
 def test_a_worker_of_its_own_leases_too(pool: VMPoolManager, tmp_path: Path) -> None:
-    place = PoolPlace(address=str(pool.serve().address), limit=60.0)
-    assert "secret" not in repr(PoolPlace(address="a:1", secret="x" * 20))
+    place = PoolAccess(address=str(pool.serve().address), limit=60.0)
+    assert "secret" not in repr(PoolAccess(address="a:1", secret="x" * 20))
     with OpenAIServer(Script(default=LOOK)) as server:
         model = ModelSettings(name="m", base_url=server.url, api_key="k")
         settings = RolloutSettings(run="r", environment=f"{HERE}:Room", model=model, judge=model, machines=place)
@@ -304,7 +305,7 @@ def test_programs_run_on_machines(provider: str, tmp_path: Path) -> None:
     if provider == "qemu":  # emulated: a dozen times slower
         chosen |= {"limit": 2, "num_rollouts": 2, "num_spares": 0}
     summary = run_parallel_rollout(RolloutConfig(**chosen))
-    assert (summary.mean, summary.owed, summary.failures) == (1.0, 0, {})
+    assert (summary.mean, summary.pending, summary.failures) == (1.0, 0, {})
     assert nothing_is_left(tmp_path)
 
 

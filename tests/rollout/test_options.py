@@ -17,6 +17,7 @@ from paragent import ConfigError, RolloutConfig, RunBusy, run_parallel_rollout
 from paragent.cli import main
 from paragent.demo.samples import sample_path
 from paragent.rollout.config import HIDDEN, is_secret
+from paragent.rollout.machines import host_address
 from paragent.rollout.prepare import prepare
 from paragent.store import Journal, RunDirectory
 from paragent.testing import OpenAIServer, Script
@@ -41,9 +42,9 @@ def run(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *
 def test_isolated_rollouts_have_a_process_each(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer(Script(default="42", latency=0.3)) as server:
         summary = run(server, monkeypatch, tmp_path, data=data, isolate=True, num_rollouts=4)
-    assert (summary.mean, summary.owed) == (1.0, 0)
+    assert (summary.mean, summary.pending) == (1.0, 0)
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        plays = sorted((play.worker, play.ended - play.seconds, play.ended) for _, play in journal.results())
+        plays = sorted((play.worker, play.ended - play.seconds, play.ended) for play in journal.results())
     assert 1 < len({worker for worker, *_ in plays}) <= 4
     for (worker, _, ended), (other, began, _) in itertools.pairwise(plays):
         assert worker != other or began >= ended - 0.05, "one at a time in each"
@@ -80,23 +81,23 @@ def test_secrets_are_not_written_down(data: Path, tmp_path: Path, monkeypatch: p
     assert b"tiger" not in written
     shown = json.loads((folder / "config.json").read_text())
     assert (shown["client_password"], shown["vm_option"]) == (HIDDEN, {"access_key": HIDDEN, "region": "moon"})
-    config.client_password = "another"
-    assert prepare(config).path == folder, "a new password makes no new run"
+    other = RolloutConfig(**chosen | {"client_password": "another"})
+    assert prepare(other).path == folder, "a new password is not a new run"
 
 
 def test_a_cluster_that_is_there(data: Path) -> None:
     chosen: dict[str, Any] = {"env": TINY, "data": data, "model": "demo"}
-    assert RolloutConfig(**chosen).own_address == "127.0.0.1"
+    assert host_address(RolloutConfig(**chosen).run) == "127.0.0.1"
     ray = RolloutConfig(**chosen, engine="ray", engine_address="127.0.0.1:6379")
     engine = prepare(ray).engine
-    assert (engine.in_local, engine.engine_options, ray.own_address) == (
+    assert (engine.in_local, engine.engine_options, host_address(ray.run)) == (
         False,
         {"address": "127.0.0.1:6379"},
         "127.0.0.1",
     )
     spark = RolloutConfig(**chosen, engine="spark", engine_address="spark://10.0.0.1:7077", host="10.0.0.2")
-    assert (spark.engine_options, spark.own_address) == ({"master": "spark://10.0.0.1:7077"}, "10.0.0.2")
-    assert prepare(RolloutConfig(**chosen)).path == prepare(spark).path, "where it is played makes no new run"
+    assert (spark.run.engine_options, host_address(spark.run)) == ({"master": "spark://10.0.0.1:7077"}, "10.0.0.2")
+    assert prepare(RolloutConfig(**chosen)).path == prepare(spark).path, "the engine is not part of the identity"
     with pytest.raises(ConfigError, match="--engine-address is for ray and spark"):
         RolloutConfig(**chosen, engine_address="127.0.0.1:1")
 
@@ -108,11 +109,11 @@ def test_rescoring_waits_for_nobody_and_disturbs_nobody(
         run(server, monkeypatch, tmp_path, data=data, engine="inline")
     path = tmp_path / "results/run"
     holder = RunDirectory(path)
-    holder.hold()
+    holder.open_existing()
     with pytest.raises(RunBusy):
-        RunDirectory(path).hold()
+        RunDirectory(path).open_existing()
     assert main(["rescore", str(path), "--metric", "exact_match"]) == 2
-    assert "is being played by process" in capsys.readouterr().err
+    assert "is in use by process" in capsys.readouterr().err
     holder.close()
     assert main(["rescore", str(path), "--metric", "exact_match"]) == 0
     lines = [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()]

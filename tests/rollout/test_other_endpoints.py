@@ -18,11 +18,12 @@ import pytest
 
 from paragent import AgentBase, Environment, EnvironmentFailed, RolloutConfig, run_parallel_rollout, tool
 from paragent.agents.session import AgentResult
-from paragent.cli.display import line
+from paragent.cli.display import progress_line
 from paragent.cli.tables import console, summary_table
 from paragent.envs.rag import embedding
 from paragent.rollout import session as running
-from paragent.rollout.live_status import Tally
+from paragent.rollout.live_status import RolloutProgress
+from paragent.runners.retry import RetryPolicy
 from paragent.store import Journal, RolloutResult, RolloutStatus, Summary
 from paragent.testing import Fault, OpenAIServer, Script
 
@@ -76,12 +77,12 @@ class Endpoint:
 
     def plays(self) -> dict[str, RolloutResult]:
         with Journal(self.folder / "results" / "run" / "journal.sqlite", read_only=True) as journal:
-            return {play.task: play for _, play in journal.results()}
+            return {play.task: play for play in journal.results()}
 
 
 @pytest.fixture
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
-    monkeypatch.setattr(running, "_REPLAY_PAUSE", 0.01)
+    monkeypatch.setattr(running, "RETRIES", RetryPolicy(pause=0.01))
     return Endpoint(tmp_path, monkeypatch)
 
 
@@ -111,7 +112,7 @@ def test_replies_of_another_shape_are_read_and_what_cannot_be_read_fails_its_rol
     assert {name: plays[name].score for name in (*READABLE, "plain")} == dict.fromkeys((*READABLE, "plain"), 1.0)
     assert (plays["broken"].status, plays["broken"].kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint")
     assert "not a chat completion" in plays["broken"].error or "chunk" in plays["broken"].error
-    assert (summary.done, summary.owed) == (len(READABLE) + 2, 1)
+    assert (summary.done, summary.pending) == (len(READABLE) + 2, 1)
 
 
 def test_a_run_with_lone_surrogates_everywhere_ends_and_can_be_continued(endpoint: Endpoint) -> None:
@@ -119,7 +120,7 @@ def test_a_run_with_lone_surrogates_everywhere_ends_and_can_be_continued(endpoin
     with OpenAIServer(Script(default="42")) as server:
         for _ in range(2):
             summary = endpoint.run(server.url, questions, agent=f"{HERE}:Loose")
-            assert (summary.mean, summary.owed) == (1.0, 0)
+            assert (summary.mean, summary.pending) == (1.0, 0)
     assert sorted(endpoint.plays()) == ["lone \ufffd", "other", "plain"]
 
 
@@ -145,7 +146,7 @@ def test_a_time_to_wait_that_cannot_be_meant_does_not_stop_a_run(endpoint: Endpo
     with OpenAIServer(Script(default="42", faults=[Fault(429, last=1, retry_after=header)])) as server:
         began = time.monotonic()
         summary = endpoint.run(server.url, ["a", "b"])
-        assert (summary.mean, summary.owed) == (1.0, 0)
+        assert (summary.mean, summary.pending) == (1.0, 0)
         assert time.monotonic() - began < 60
 
 
@@ -193,8 +194,8 @@ def test_a_certificate_that_is_not_trusted_is_named_and_stops_the_run(endpoint: 
 def test_the_display_says_what_is_waited_for(endpoint: Endpoint) -> None:
     seen: list[str] = []
 
-    def watch(tally: Tally) -> None:
-        seen.append(line(tally))
+    def watch(tally: RolloutProgress) -> None:
+        seen.append(progress_line(tally))
 
     with OpenAIServer(Script(default="42", faults=[Fault(429, last=1, retry_after=2.5)])) as server:
         endpoint.run(server.url, ["a", "b"], watch, num_rollouts=2)
@@ -244,7 +245,7 @@ def test_malformed_replies_that_were_asked_for_again_are_counted(endpoint: Endpo
     with OpenAIServer(Script(default=broken)) as server:
         summary = endpoint.run(server.url, ["a"], stream=stream, max_retries=1)
         assert summary.requests == server.seen.requests > 1
-    assert summary.owed == 1
+    assert summary.pending == 1
     assert (summary.prompt_tokens, summary.completion_tokens) == (100 * summary.requests, 10 * summary.requests)
 
 

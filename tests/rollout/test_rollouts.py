@@ -37,13 +37,13 @@ from paragent.models import Completion, Model, ModelSettings
 from paragent.rollout import resources as station
 from paragent.rollout import session as running
 from paragent.rollout import worker
-from paragent.rollout.clock import WorkClock
 from paragent.rollout.dataset import read_benchmark
-from paragent.rollout.episode import RolloutEpisode
+from paragent.rollout.episode import RolloutEpisode, WorkClock
 from paragent.rollout.prepare import prepare
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.session import Session
 from paragent.runners import retry
+from paragent.runners.retry import RetryPolicy
 from paragent.store import Journal, RolloutResult, RolloutStatus
 from paragent.store.records import unpack_trajectory
 from paragent.tasks import BenchmarkTask
@@ -271,7 +271,7 @@ def test_an_environment_is_closed_however_the_play_ended(monkeypatch: pytest.Mon
 
 def test_scoring_that_does_not_end_is_no_failure_of_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Closing, "scores", False)
-    monkeypatch.setattr(worker, "_SCORE_LIMIT", 0.05)
+    monkeypatch.setattr(worker, "SCORE_TIMEOUT", 0.05)
     late = play(Script(), agent=f"{HERE}:Quick", environment=f"{HERE}:Closing")
     assert (late.status, late.kind, late.score) == (RolloutStatus.INFRASTRUCTURE, "environment", None)
 
@@ -360,9 +360,9 @@ def test_infrastructure_is_retried_with_a_fresh_environment(tmp_path: Path, monk
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         summary = run_parallel_rollout(config(tmp_path, data=data))
-    assert (summary.mean, summary.plays, summary.owed) == (1.0, 3, 0)
+    assert (summary.mean, summary.executions, summary.pending) == (1.0, 3, 0)
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        kept = [play.status for _, play in journal.results("1")]
+        kept = [play.status for play in journal.results("1")]
         assert kept == ["infrastructure", "infrastructure", "completed"]
         assert journal.trajectory(1)["messages"], "a failed play keeps its trajectory"
 
@@ -376,37 +376,37 @@ def test_statistics_go_on_where_the_last_session_ended(tmp_path: Path, monkeypat
         first = run_parallel_rollout(config(tmp_path, data=data))
         assert (first.done, first.mean, first.scored, first.sessions) == (3, 0.5, 1, 1)
         with Session(prepare(config(tmp_path, data=data))) as session:
-            tally = session.tally
+            tally = session.progress
             assert (tally.done, tally.mean, tally.counted, tally.total) == (3, 0.5, 2, 3)
             assert tally.failures == {"KeyError": 1}
             assert (tally.prompt_tokens, tally.completion_tokens) == (first.prompt_tokens, first.completion_tokens)
-            assert session.play().seconds == first.seconds > 0, "nothing was owed, so nothing was played"
+            assert session.run().seconds == first.seconds > 0, "nothing was owed, so nothing was played"
 
 
 def test_infrastructure_that_stays_broken_is_given_up_for_now_and_owed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_REPLAY_PAUSE", 0.001)
+    monkeypatch.setattr(running, "RETRIES", RetryPolicy(pause=0.001))
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
     for session in (1, 2):
         summary = run_parallel_rollout(config(tmp_path, data=data, model="demo", env=f"{HERE}:Broken"))
-        assert (summary.plays, summary.done, summary.owed, summary.mean) == (3 * session, 1, 1, 0.0)
-        assert (summary.mean_of_played, summary.failures) == (None, {"environment": 1})
+        assert (summary.executions, summary.done, summary.pending, summary.mean) == (3 * session, 1, 1, 0.0)
+        assert (summary.mean_without_infrastructure, summary.failures) == (None, {"environment": 1})
         assert (summary.sessions, summary.seconds > 0) == (session, True)
 
 
 def test_an_endpoint_that_is_down_is_not_asked_for_every_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_REPLAY_PAUSE", 0.001)
+    monkeypatch.setattr(running, "RETRIES", RetryPolicy(pause=0.001))
     data = write(tmp_path / "d.jsonl", *({"id": str(n), "question": "?", "answer": "42"} for n in range(100)))
     with OpenAIServer(Script(faults=[Fault(500)])) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         chosen = config(tmp_path, data=data, max_retries=0, num_rollouts=10)
         with Session(prepare(chosen)) as session:
-            summary = session.play()
+            summary = session.run()
         assert "the last 20 rollouts all ended with: EndpointDown" in session.stopped
         assert 60 <= server.seen.requests <= 100, "three plays for each of twenty, and what was under way"
-    assert summary.owed == 100
+    assert summary.pending == 100
 
 
 def test_a_lost_worker_is_told_from_a_failure_of_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +414,7 @@ def test_a_lost_worker_is_told_from_a_failure_of_the_agent(tmp_path: Path, monke
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
     chosen = {"model": "demo", "agent": f"{HERE}:Deadly", "engine": "local", "workers": 1, "num_rollouts": 1}
     summary = run_parallel_rollout(config(tmp_path, data=data, **chosen))
-    assert (summary.failures, summary.owed, summary.plays) == ({"worker": 1}, 1, 1)
+    assert (summary.failures, summary.pending, summary.executions) == ({"worker": 1}, 1, 1)
     assert summary.statuses["infrastructure"] == 1
 
 
@@ -424,8 +424,8 @@ def test_a_result_that_cannot_be_kept_does_not_count(tmp_path: Path) -> None:
         [(pages,)] = session.directory.journal.rows("PRAGMA page_count")
         session.directory.journal.rows(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreFailed, match="full"):
-            session.play()
-        assert (session.tally.done, session.tally.failures, session.summary().done) == (0, {}, 0)
+            session.run()
+        assert (session.progress.done, session.progress.failures, session.summary().done) == (0, {}, 0)
     assert run_parallel_rollout(config(tmp_path, data=data, model="demo", agent=f"{HERE}:Quick")).mean == 1.0
 
 
@@ -443,7 +443,7 @@ def test_a_refusal_stops_the_run_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         assert server.seen.requests <= 12
         said = capsys.readouterr().err
         assert "OPENAI_API_KEY" in said
-        assert "50 rollouts left without a result\nTo continue:" in said
+        assert "50 rollouts without a result\nTo continue:" in said
         program, *arguments = shlex.split(said.splitlines()[-1])
         assert (program, main(arguments)) == ("paragent", 1)
     [run] = (tmp_path / "results").iterdir()
@@ -464,7 +464,7 @@ def test_pass_at_k_and_rescoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         asked = server.seen.requests
         assert main(["rescore", str(tmp_path / "results/run"), "--metric", "exact_match"]) == 0
         assert server.seen.requests == asked
-    assert "exact_match: 0.000 over 6 answers" in capsys.readouterr().out
+    assert "exact_match: mean 0.000 of 6 answers" in capsys.readouterr().out
     assert main(["show", str(tmp_path / "results/run"), "a"]) == 0
     assert "it is 42" in capsys.readouterr().out
     assert main(["runs", "--output-dir", str(tmp_path / "results")]) == 0
@@ -513,9 +513,9 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadData) as caught:
         read_benchmark(path)
     assert [line for line, _ in caught.value.problems] == [2, 3, 4, 5]
-    assert "no JSON" in str(caught.value)
+    assert "not JSON" in str(caught.value)
     assert "no question" in str(caught.value)
-    assert "used before, in line 1" in str(caught.value)
+    assert "first used in line 1" in str(caught.value)
 
 
 def test_one_task_is_played_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,7 +539,7 @@ def test_rollouts_are_played_from_within_an_event_loop(tmp_path: Path) -> None:
         play = RolloutWorker(RolloutConfig(mode="math", model="demo")).run(
             BenchmarkTask("1", "Compute 1/2 + 1/3.", "5/6")
         )
-        return summary.owed, play.score
+        return summary.pending, play.score
 
     assert asyncio.run(cell_of_a_notebook()) == (0, 1.0)
 
@@ -547,7 +547,7 @@ def test_rollouts_are_played_from_within_an_event_loop(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ['{"id": "ü", "question": "q"}'.encode("latin-1"), gzip.compress(b"{}" * 99)[:-9]])
 def test_a_file_that_is_no_text_is_told_in_a_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "d").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"--data: .* cannot be read as JSON"):
+    with pytest.raises(ConfigError, match=r"--data: .* cannot be read as UTF-8 JSON"):
         read_benchmark(tmp_path / "d")
 
 
@@ -559,8 +559,8 @@ def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     assert main(["rollout", "--env", f"{HERE}:Tiny", "--config", str(settings), "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "1 task x 3 attempts = 3 rollouts, 3 owed" in said
-    assert "7 rollouts at a time" in said
+    assert "1 task x 3 attempts = 3 rollouts, 3 pending" in said
+    assert "7 concurrent rollouts" in said
     assert not (tmp_path / "results").exists()
     settings.write_text("num_rolouts: 3\n")
     assert main(["rollout", "--config", str(settings)]) == 2
@@ -577,8 +577,8 @@ def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pyt
         ({"mode": "maths"}, "math"),
         ({}, "--mode is missing"),
         ({"mode": "math", "num_rollouts": 0}, "at least 1"),
-        ({"mode": "math", "num_rollouts": "many"}, "whole number"),
-        ({"mode": "math", "run_name": "../x"}, "plain name"),
+        ({"mode": "math", "num_rollouts": "many"}, "must be an integer"),
+        ({"mode": "math", "run_name": "../x"}, "name without '/'"),
         ({"mode": "math", "model": "gpt"}, "--model demo"),
         (
             {"mode": "math", "model": "demo", "engine": "rya"},
@@ -605,7 +605,7 @@ def test_the_policy_that_is_no_llm_solves_the_samples(mode: str, tmp_path: Path)
         tmp_path, env=None, mode=mode, data=sample_path(mode), model="demo", engine="local", env_option=options
     )
     summary = run_parallel_rollout(chosen)
-    assert (summary.mean, summary.owed, summary.failures) == (1.0, 0, {})
+    assert (summary.mean, summary.pending, summary.failures) == (1.0, 0, {})
 
 
 def test_a_score_of_the_environments_own_may_decide(tmp_path: Path) -> None:

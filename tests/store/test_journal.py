@@ -1,4 +1,4 @@
-"""What is owed is what has no final result, whatever was recorded in whatever order, and however often the file was reopened."""
+"""The journal, the run directory, statistics and exports."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +23,27 @@ from paragent.store import (
     RolloutResult,
     RolloutStatus,
     RunDirectory,
-    StoredTask,
+    compare,
     find_runs,
     images_folder,
     summarise,
 )
-from paragent.store.compare import compare
 from paragent.store.export import FORMATS, export
 from paragent.store.records import pack_trajectory, unpack_trajectory
 from paragent.store.summary import pass_at
+from paragent.tasks import BenchmarkTask
 
 TASKS = ["a", "b", "c", "d"]
 FINAL = [RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.TIMED_OUT]
 
 
-def tasks(names: list[str] = TASKS) -> list[StoredTask]:
-    return [StoredTask(name, name * 2, {"id": name, "question": "?", "answer": "42", "metadata": {}}) for name in names]
+def tasks(names: list[str] = TASKS) -> list[BenchmarkTask]:
+    return [BenchmarkTask(name, "?", "42") for name in names]
 
 
-def play(task: str, attempt: int = 1, status: RolloutStatus = RolloutStatus.COMPLETED, **more: object) -> RolloutResult:
+def result(
+    task: str, attempt: int = 1, status: RolloutStatus = RolloutStatus.COMPLETED, **more: object
+) -> RolloutResult:
     trajectory = pack_trajectory({"messages": [{"role": "user", "content": task}]})
     return RolloutResult(task, attempt, status, trajectory=trajectory, **more)  # type: ignore[arg-type]
 
@@ -52,81 +55,90 @@ step = st.tuples(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(step, max_size=4), max_size=8))
-def test_the_plan_is_the_tasks_without_a_final_result(
+def test_pending_rollouts_are_those_without_a_final_result(
     batches: list[list[tuple[str, int, RolloutStatus, bool, bool]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.sqlite"
         journal = Journal(path)
         journal.add_tasks(tasks())
-        final: dict[tuple[str, int], RolloutStatus] = {}
-        plays: dict[tuple[str, int], int] = {}
+        done: set[tuple[str, int]] = set()
         for batch in batches:
             recorded = []
             seen = set()
-            for task, attempt, status, decides, reopen in batch:
+            for task, attempt, status, final, reopen in batch:
                 key = (task, attempt)
-                if key in final or key in seen:
-                    continue  # the plan never has it played again
+                if key in done or key in seen:
+                    continue  # it is not pending, so it is not executed again
                 seen.add(key)
-                recorded.append(play(task, attempt, status, decides=decides or status in FINAL))
-                plays[key] = plays.get(key, 0) + 1
+                recorded.append(result(task, attempt, status, final=final or status in FINAL))
                 if status in FINAL:
-                    final[key] = status
+                    done.add(key)
                 if reopen:
                     journal.close()
                     journal = Journal(path)
             journal.record(recorded)
-        owed = [(rollout.task, rollout.attempt) for rollout in journal.owed(2)]
-        assert owed == [(task, attempt) for attempt in (1, 2) for task in TASKS if (task, attempt) not in final]
-        assert {(r.task, r.attempt): r.plays for r in journal.owed(2)} == {key: plays.get(key, 0) for key in owed}
-        assert journal.count_owed(2) == len(owed)
-        decided = [(p.task, p.attempt) for _, p in journal.results()]
-        assert len(decided) == len(set(decided))
+        pending = [(rollout.task.id, rollout.attempt) for rollout in journal.pending(2)]
+        assert pending == [(task, attempt) for attempt in (1, 2) for task in TASKS if (task, attempt) not in done]
+        assert journal.count_pending(2) == len(pending)
+        final_results = [(one.task, one.attempt) for one in journal.results()]
+        assert len(final_results) == len(set(final_results))
         journal.close()
 
 
 def test_a_rollout_cannot_have_two_results(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
-        journal.record([play("a")])
+        journal.record([result("a")])
         with pytest.raises(StoreFailed, match="safe"):
-            journal.record([play("b"), play("a")])
-        assert [p.task for _, p in journal.results()] == ["a"]
+            journal.record([result("b"), result("a")])
+        assert [one.task for one in journal.results()] == ["a"]
 
 
-def test_a_batch_that_is_recorded_again_is_recorded_once(tmp_path: Path) -> None:
-    """An interrupt between the commit and what follows it: the same plays are recorded again, maybe with others."""
+class InterruptedAfterCommit(list[RolloutResult]):
+    """A batch whose third iteration, which `record` does after its commit, is interrupted."""
+
+    def __init__(self, results: list[RolloutResult]) -> None:
+        super().__init__(results)
+        self.iterations = 0
+
+    def __iter__(self) -> Iterator[RolloutResult]:
+        self.iterations += 1
+        if self.iterations == 3:
+            raise KeyboardInterrupt
+        return super().__iter__()
+
+
+def test_a_batch_that_is_recorded_again_is_stored_once(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
-        journal.record([play("a", status=RolloutStatus.INFRASTRUCTURE)])
-        first = [play("a", score=1.0), play("b", score=0.5), play("c", decides=False)]
-        undecided = set(journal._undecided)
-        journal.record(first)
-        journal._undecided = undecided  # as if it had been interrupted right after the commit
-        journal.record([*first, play("d", score=0.0)])
-        assert [(p.task, p.score) for _, p in journal.results()] == [("a", 1.0), ("b", 0.5), ("d", 0.0)]
-        assert journal.rows("SELECT count(*) FROM plays") == [(5,)]
+        journal.record([result("a", status=RolloutStatus.INFRASTRUCTURE)])
+        first = [result("a", score=1.0), result("b", score=0.5), result("c", final=False)]
+        with pytest.raises(KeyboardInterrupt):
+            journal.record(InterruptedAfterCommit(first))
+        assert journal.rows("SELECT count(*) FROM results") == [(4,)], "the interrupt came after the commit"
+        journal.record([*first, result("d", score=0.0)])
+        assert [(one.task, one.score) for one in journal.results()] == [("a", 1.0), ("b", 0.5), ("d", 0.0)]
+        assert journal.rows("SELECT count(*) FROM results") == [(5,)]
         assert journal.rows("SELECT count(*) FROM trajectories") == [(5,)]
 
 
-def kept_of(bad: RolloutResult, folder: Path) -> RolloutResult:
-    """Return what is kept of a play, recorded in a batch with others that must not suffer from it."""
+def stored_form_of(bad: RolloutResult, folder: Path) -> RolloutResult:
+    """Return a result as it is stored, recorded in a batch with others that must not be affected by it."""
     directory = RunDirectory(folder / "run")
     directory.open({}, "x")
     directory.journal.add_tasks(tasks())
-    batch = [play("a", score=1.0), bad, play("c", score=0.5)]
-    directory.keep_files(batch)
+    batch = [result("a", score=1.0), bad, result("c", score=0.5)]
+    directory.write_files(batch)
     directory.journal.record(batch)
     directory.append_results(batch)
-    kept = {p.task: p for _, p in directory.journal.results()}
-    assert [kept[name].score for name in "ac"] == [1.0, 0.5]
-    [number] = [number for number, one in directory.journal.results() if one.task == "b"]
-    kept["b"].trajectory = directory.journal.trajectory(number)
+    stored = {one.task: one for one in directory.journal.results()}
+    assert [stored[name].score for name in "ac"] == [1.0, 0.5]
+    stored["b"].trajectory = directory.journal.trajectory(stored["b"].number)
     directory.finish(summarise(directory.journal, 1))
     directory.close()
     reopened = RunDirectory(folder / "run")
     assert reopened.open({}, "x")
     reopened.close()
-    return kept["b"]
+    return stored["b"]
 
 
 WHOLE: dict[str, Any] = {
@@ -154,13 +166,13 @@ PARTLY_STORABLE: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "kept"), PARTLY_STORABLE, ids=str)
-def test_a_value_that_cannot_be_stored_is_left_out_and_the_rest_of_the_result_is_kept(
-    values: dict[str, Any], kept: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize(("values", "stored"), PARTLY_STORABLE, ids=str)
+def test_a_value_that_cannot_be_stored_is_dropped_and_the_rest_is_stored(
+    values: dict[str, Any], stored: dict[str, Any], tmp_path: Path
 ) -> None:
-    bad = play("b", files={"a.png": b"png"}, **(WHOLE | values))
-    found = kept_of(bad, tmp_path)
-    assert {name: getattr(found, name) for name in WHOLE} == WHOLE | kept
+    bad = result("b", files={"a.png": b"png"}, **(WHOLE | values))
+    found = stored_form_of(bad, tmp_path)
+    assert {name: getattr(found, name) for name in WHOLE} == WHOLE | stored
     assert (found.status, found.kind) == (RolloutStatus.COMPLETED, "")
     assert next(iter(values)) in found.error or "f1" in found.error
     trajectory: Any = found.trajectory
@@ -169,10 +181,8 @@ def test_a_value_that_cannot_be_stored_is_left_out_and_the_rest_of_the_result_is
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("-inf"), "high", [1]], ids=str)
-def test_a_deciding_score_that_is_no_number_fails_the_play_and_keeps_what_it_used(
-    score: object, tmp_path: Path
-) -> None:
-    found = kept_of(play("b", **(WHOLE | {"score": score, "scores": {"f1": 0.5, "em": score}})), tmp_path)
+def test_a_score_that_is_not_a_number_makes_the_result_a_failure_with_its_usage(score: object, tmp_path: Path) -> None:
+    found = stored_form_of(result("b", **(WHOLE | {"score": score, "scores": {"f1": 0.5, "em": score}})), tmp_path)
     wanted = WHOLE | {"score": None, "scores": {"f1": 0.5, "em": None}}
     assert {name: getattr(found, name) for name in WHOLE} == wanted
     assert (found.status, found.kind) == (RolloutStatus.FAILED, "unstorable")
@@ -183,11 +193,11 @@ def test_a_deciding_score_that_is_no_number_fails_the_play_and_keeps_what_it_use
     assert (summary.failures, summary.prompt_tokens, summary.requests) == ({"unstorable": 1}, 10, 4)
 
 
-def test_files_and_trajectories_that_are_not_bytes_are_left_out(tmp_path: Path) -> None:
-    bad = play("b", **WHOLE)
+def test_files_and_trajectories_that_are_not_bytes_are_dropped(tmp_path: Path) -> None:
+    bad = result("b", **WHOLE)
     bad.trajectory = 7  # type: ignore[assignment]
     bad.files = {"a.png": "no bytes", "b.png": b"png"}  # type: ignore[dict-item]
-    found = kept_of(bad, tmp_path)
+    found = stored_form_of(bad, tmp_path)
     assert (found.status, found.score, found.trajectory) == (RolloutStatus.COMPLETED, 1.0, None)
     assert "a.png" in found.error
     assert "trajectory" in found.error
@@ -195,46 +205,47 @@ def test_files_and_trajectories_that_are_not_bytes_are_left_out(tmp_path: Path) 
 
 
 def test_an_error_that_is_not_text_is_replaced(tmp_path: Path) -> None:
-    found = kept_of(play("b", status=RolloutStatus.FAILED, kind="ValueError", error=None), tmp_path)
+    found = stored_form_of(result("b", status=RolloutStatus.FAILED, kind="ValueError", error=None), tmp_path)
     assert (found.status, found.kind) == (RolloutStatus.FAILED, "ValueError")
     assert "error: of type NoneType" in found.error
 
 
-def test_further_scores_that_are_no_numbers_are_none(tmp_path: Path) -> None:
+def test_added_scores_that_are_not_finite_numbers_are_none(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
-        journal.record([play(name) for name in TASKS])
+        journal.record([result(name) for name in TASKS])
         values: list[object] = [0.5, float("nan"), float("inf"), "high"]
-        journal.set_scores("m", [(number, values[number - 1]) for number, _ in journal.results()])  # type: ignore[misc]
-        assert [p.scores["m"] for _, p in journal.results()] == [0.5, None, None, None]
+        journal.set_scores("m", [(one.number, values[(one.number or 1) - 1]) for one in journal.results()])  # type: ignore[misc]
+        assert [one.scores["m"] for one in journal.results()] == [0.5, None, None, None]
 
 
-def test_lone_surrogates_do_not_reach_the_disk(tmp_path: Path) -> None:
+def test_lone_surrogates_are_replaced_in_all_files(tmp_path: Path) -> None:
     bad, good = "left \ud800 right", "left \ufffd right"
     directory = RunDirectory(tmp_path / "run")
     directory.open({"note": bad}, "x")
-    directory.journal.add_tasks([StoredTask("a", "d", {"id": "a", "question": bad, "answer": {bad: [bad]}})])
+    directory.journal.add_tasks([BenchmarkTask("a", bad, {bad: [bad]})])
     trajectory = pack_trajectory({"messages": [{"role": "user", "content": bad}]})
     one = RolloutResult(
         "a", 1, RolloutStatus.COMPLETED, answer=bad, error=bad, ending=bad, worker=bad, trajectory=trajectory
     )
     one.scores, one.files = {bad: 1.0}, {f"{bad}.png": b"png"}
-    directory.keep_files([one])
+    directory.write_files([one])
     directory.journal.record([one])
     directory.append_results([one])
     directory.finish(summarise(directory.journal, 1))
-    [(number, kept)] = directory.journal.results()
-    assert (kept.answer, kept.error, kept.ending, kept.worker, kept.scores) == (good, good, good, good, {good: 1.0})
-    assert directory.journal.trajectory(number)["messages"][0]["content"] == good
-    stored = directory.journal.task("a")
-    assert stored is not None
-    assert stored.body["question"] == good
+    [stored] = directory.journal.results()
+    texts = (stored.answer, stored.error, stored.ending, stored.worker, stored.scores)
+    assert texts == (good, good, good, good, {good: 1.0})
+    assert directory.journal.trajectory(stored.number)["messages"][0]["content"] == good
+    task = directory.journal.task("a")
+    assert task is not None
+    assert (task.question, task.answer) == (good, {good: [good]})
     assert (images_folder(tmp_path / "run", "a", 1) / f"{good}.png").exists()
     for form in FORMATS.names():
         assert export(directory.journal, form, tmp_path / form) == 1
     directory.close()
 
 
-def test_a_trajectory_that_is_not_json_is_replaced_by_the_reason() -> None:
+def test_a_trajectory_that_is_not_json_is_replaced_by_the_error() -> None:
     circle: list[object] = []
     circle.append(circle)
     for body in ({("a", "tuple"): 1}, circle):
@@ -254,78 +265,83 @@ def test_a_batch_is_durable_when_record_returns(tmp_path: Path) -> None:
         assert sum(1 for _ in journal.results()) == 500
 
 
-def test_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
-    """What a killed process leaves says nothing about a power cut: for that SQLite has to sync with every commit."""
+def test_commits_are_synced_to_disk(tmp_path: Path) -> None:
+    """A killed process does not show this: surviving a power failure requires an fsync with every commit."""
     with Journal(tmp_path / "j") as journal:
         assert journal.rows("PRAGMA journal_mode") == [("wal",)]
         assert journal.rows("PRAGMA synchronous") == [(2,)], "FULL"
 
 
-def test_what_has_many_pages_is_read_to_the_end(tmp_path: Path) -> None:
+def test_iterations_read_all_pages(tmp_path: Path) -> None:
     names = [str(number) for number in range(1_201)]
     with Journal(tmp_path / "j") as journal:
         journal.add_tasks(tasks(names))
-        assert [(owed.task, owed.attempt) for owed in journal.owed(2)] == [(n, k) for k in (1, 2) for n in names]
+        assert [(one.task.id, one.attempt) for one in journal.pending(2)] == [(n, k) for k in (1, 2) for n in names]
         assert [task.id for task in journal.tasks()] == names
         journal.record([RolloutResult(name, 1, RolloutStatus.COMPLETED) for name in names])
-        assert [p.task for _, p in journal.results()] == names
-        assert [(owed.task, owed.attempt) for owed in journal.owed(2)] == [(name, 2) for name in names]
+        assert [one.task for one in journal.results()] == names
+        assert [(one.task.id, one.attempt) for one in journal.pending(2)] == [(name, 2) for name in names]
 
 
-def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_journal_with_another_format_version_is_rejected(tmp_path: Path) -> None:
     Journal(tmp_path / "j").close()
     with sqlite3.connect(tmp_path / "j") as database:
         database.execute("UPDATE meta SET value = '0' WHERE key = 'version'")
     database.close()
     for read_only in (False, True):
-        with pytest.raises(StoreFailed, match="another version"):
+        with pytest.raises(StoreFailed, match="format version 0"):
             Journal(tmp_path / "j", read_only=read_only)
 
 
-def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_damage_earlier_results(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
-        journal.record([play("a")])
+        journal.record([result("a")])
         pages = journal.rows("PRAGMA page_count")[0][0]
         journal.rows(f"PRAGMA max_page_count = {pages + 1}")
         with pytest.raises(StoreFailed, match="full"):
-            journal.record([play(str(n), answer="x" * 5000) for n in range(50)])
+            journal.record([result(str(n), answer="x" * 5000) for n in range(50)])
         journal.rows("PRAGMA max_page_count = 1000000")
-        journal.record([play("b")])
-        assert [p.task for _, p in journal.results()] == ["a", "b"]
+        journal.record([result("b")])
+        assert [one.task for one in journal.results()] == ["a", "b"]
 
 
-def test_statistics_count_failures_as_zero_and_show_both_means(tmp_path: Path) -> None:
+def test_failures_count_as_zero_in_both_means(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
         journal.add_tasks(tasks())
-        journal.record([play("a", score=1.0, prompt_tokens=10, completion_tokens=5), play("b", score=0.0)])
-        journal.record([play("c", status=RolloutStatus.FAILED, kind="ValueError")])
-        journal.record([play("d", status=RolloutStatus.INFRASTRUCTURE, kind="endpoint")])
-        assert summarise(journal, 1).cost is None, "without prices it is unknown, not 0"
+        journal.record([result("a", score=1.0, prompt_tokens=10, completion_tokens=5), result("b", score=0.0)])
+        journal.record([result("c", status=RolloutStatus.FAILED, kind="ValueError")])
+        journal.record([result("d", status=RolloutStatus.INFRASTRUCTURE, kind="endpoint")])
+        assert summarise(journal, 1).cost is None, "unknown without prices, not 0"
         journal.set_meta(PRICES, '{"model": {"input": 2.0, "output": 4.0}}')
         summary = summarise(journal, 1)
-        assert (summary.mean, summary.mean_of_played) == (1 / 4, 1 / 3)
+        assert (summary.mean, summary.mean_without_infrastructure) == (1 / 4, 1 / 3)
         assert summary.failures == {"ValueError": 1, "endpoint": 1}
-        assert (summary.done, summary.owed) == (4, 1)
+        assert (summary.done, summary.pending) == (4, 1)
         assert summary.cost == pytest.approx((10 * 2 + 5 * 4) / 1e6)
-        journal.record([play("d", score=1.0, prompt_tokens=None)])
+        journal.record([result("d", score=1.0, prompt_tokens=None)])
         summary = summarise(journal, 1)
-        assert (summary.mean, summary.mean_of_played, summary.owed, summary.plays) == (0.5, 0.5, 0, 5)
+        assert (summary.mean, summary.mean_without_infrastructure, summary.pending, summary.executions) == (
+            0.5,
+            0.5,
+            0,
+            5,
+        )
         assert summary.cost is None
         assert summary.prompt_tokens is None
 
 
-def test_completed_rollouts_without_a_score_are_counted_where_one_was_to_be_expected(tmp_path: Path) -> None:
+def test_unscored_counts_completed_rollouts_that_should_have_a_score(tmp_path: Path) -> None:
     with Journal(tmp_path / "references") as journal:
         journal.add_tasks(tasks())
-        journal.record([play("a"), play("b", score=0.0), play("c", status=RolloutStatus.FAILED)])
+        journal.record([result("a"), result("b", score=0.0), result("c", status=RolloutStatus.FAILED)])
         assert summarise(journal, 1).unscored == 1
     with Journal(tmp_path / "none") as journal:
-        journal.add_tasks([StoredTask(name, name, {"id": name, "question": "?", "answer": None}) for name in TASKS])
-        journal.add_tasks([StoredTask("e", "e", {"id": "e", "question": "?", "answer": []})])
-        journal.record([play("a"), play("e")])
+        journal.add_tasks([BenchmarkTask(name, "?", None) for name in TASKS])
+        journal.add_tasks([BenchmarkTask("e", "?", [])])
+        journal.record([result("a"), result("e")])
         assert summarise(journal, 1).unscored == 0, "nothing can be scored"
-        journal.record([play("b", score=1.0)])
-        assert summarise(journal, 1).unscored == 2, "others were"
+        journal.record([result("b", score=1.0)])
+        assert summarise(journal, 1).unscored == 2, "other results have a score"
 
 
 def test_pass_at_k() -> None:
@@ -335,22 +351,24 @@ def test_pass_at_k() -> None:
     assert pass_at(3, 4, 0) == 0.0
 
 
-def test_only_tasks_with_all_their_attempts_count_and_only_the_full_score(tmp_path: Path) -> None:
+def test_pass_at_k_counts_tasks_with_all_attempts_and_full_scores(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
         journal.add_tasks(tasks())
-        journal.record([play("a", 1, score=1.0), play("a", 2, score=0.9), play("b", 1, score=0.5), play("b", 2)])
-        journal.record([play("c", 1, score=1.0)])
+        journal.record(
+            [result("a", 1, score=1.0), result("a", 2, score=0.9), result("b", 1, score=0.5), result("b", 2)]
+        )
+        journal.record([result("c", 1, score=1.0)])
         assert summarise(journal, 2).pass_at == {1: pytest.approx(0.25), 2: pytest.approx(0.5)}
 
 
-def test_one_process_at_a_time_and_one_configuration(tmp_path: Path) -> None:
+def test_a_run_directory_is_locked_and_bound_to_its_settings(tmp_path: Path) -> None:
     first, second = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
     assert first.open({}, "x") is False
-    with pytest.raises(RunBusy, match="being played by process"):
+    with pytest.raises(RunBusy, match="in use by process"):
         second.open({}, "x")
-    with pytest.raises(RunBusy, match="being played by process"):
+    with pytest.raises(RunBusy, match="in use by process"):
         second.open({}, "x", fresh=True)
-    first.journal.record([play("a")])
+    first.journal.record([result("a")])
     first.close()
     with pytest.raises(UsageError, match="other settings"):
         second.open({}, "y")
@@ -361,27 +379,27 @@ def test_one_process_at_a_time_and_one_configuration(tmp_path: Path) -> None:
     assert {path.name for path in find_runs(tmp_path)} == {"run", "run~1"}
 
 
-def test_what_workers_of_an_earlier_session_were_doing_is_forgotten(tmp_path: Path) -> None:
+def test_status_files_of_earlier_sessions_are_removed(tmp_path: Path) -> None:
     for _ in range(2):
         with RunDirectory(tmp_path / "run") as directory:
             directory.open({}, "x")
-            directory.forget_live()
+            directory.clear_live()
             assert list(directory.live.iterdir()) == []
-            (directory.live / "worker").write_text("playing")
+            (directory.live / "worker").write_text("working")
 
 
-def test_ids_of_any_length_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_long_ids_have_different_folders(tmp_path: Path) -> None:
     folders = {images_folder(tmp_path, "x" * 400 + last, 1) for last in "ab"}
     assert len(folders) == 2
     for folder in folders:
         folder.mkdir(parents=True)
 
 
-def test_a_torn_results_file_is_made_whole(tmp_path: Path) -> None:
+def test_a_truncated_results_file_is_rewritten(tmp_path: Path) -> None:
     with RunDirectory(tmp_path / "run") as directory:
         directory.open({}, "x")
-        directory.journal.record([play("a", score=1.0), play("b")])
-        directory.append_results([play("a", score=1.0)])
+        directory.journal.record([result("a", score=1.0), result("b")])
+        directory.append_results([result("a", score=1.0)])
     path = tmp_path / "run" / "results.jsonl"
     path.write_text(path.read_text()[:-20])
     with RunDirectory(tmp_path / "run") as directory:
@@ -393,7 +411,7 @@ def test_a_torn_results_file_is_made_whole(tmp_path: Path) -> None:
 def test_every_result_is_exported(form: str, tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
         journal.add_tasks(tasks())
-        journal.record([play("a", score=1.0), play("b", status=RolloutStatus.FAILED, error="no")])
+        journal.record([result("a", score=1.0), result("b", status=RolloutStatus.FAILED, error="no")])
         assert export(journal, form, tmp_path / "out" / "x") == 2
     if form == "osworld":
         assert (tmp_path / "out/x/default/a/result.txt").read_text() == "1.0\n"
@@ -402,7 +420,7 @@ def test_every_result_is_exported(form: str, tmp_path: Path) -> None:
         assert first["messages"] == [{"role": "user", "content": "a"}]
 
 
-def test_runs_are_compared_task_by_task() -> None:
+def test_compare_pairs_runs_by_task() -> None:
     found = compare({"a": 1.0, "b": 0.0, "c": 0.0}, {"a": 1.0, "b": 1.0, "d": 1.0})
     assert found is not None
     assert (found.pairs, found.difference, found.better, found.worse) == (2, 0.5, [("b", 0.0, 1.0)], [])
@@ -418,7 +436,7 @@ IDS = st.text(st.characters(codec=None) | st.sampled_from("/._\0a"), min_size=1,
 
 
 @given(st.lists(IDS, min_size=2, max_size=6, unique=True))
-def test_every_id_has_a_folder_of_its_own_inside_the_run(ids: list[str]) -> None:
+def test_different_ids_have_different_folders_inside_the_run(ids: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         folders = [images_folder(Path(folder), one, 1) for one in ids]
         assert len(set(folders)) == len(ids)
@@ -428,11 +446,11 @@ def test_every_id_has_a_folder_of_its_own_inside_the_run(ids: list[str]) -> None
 
 
 def interval_of(scores: dict[str, list[float]], tmp_path: Path) -> tuple[float, float]:
-    """Return mean and margin of a run in which each task has these scores, one for each attempt."""
+    """Return the mean and half the interval of a run with these scores, one for each attempt."""
     with Journal(tmp_path / f"{len(list(tmp_path.iterdir()))}.sqlite") as journal:
         journal.add_tasks(tasks(list(scores)))
         journal.record(
-            [play(task, n, score=score) for task, all_of in scores.items() for n, score in enumerate(all_of, 1)]
+            [result(task, n, score=score) for task, all_of in scores.items() for n, score in enumerate(all_of, 1)]
         )
         summary = summarise(journal, max(map(len, scores.values())))
     assert summary.mean is not None
@@ -442,14 +460,14 @@ def interval_of(scores: dict[str, list[float]], tmp_path: Path) -> tuple[float, 
     return summary.mean, summary.interval[1] - summary.mean
 
 
-def test_more_attempts_that_say_the_same_make_nobody_surer(tmp_path: Path) -> None:
+def test_repeated_identical_attempts_do_not_narrow_the_interval(tmp_path: Path) -> None:
     once = {f"t{n}": [float(n % 5 == 0)] for n in range(50)}
     assert interval_of({task: scores * 4 for task, scores in once.items()}, tmp_path) == pytest.approx(
         interval_of(once, tmp_path)
     )
 
 
-def test_the_interval_is_the_textbook_one_for_one_attempt_and_for_means_of_tasks(tmp_path: Path) -> None:
+def test_the_interval_equals_the_textbook_formula(tmp_path: Path) -> None:
     single = {"a": [1.0], "b": [0.0], "c": [0.5], "d": [0.0]}
     error = statistics.stdev([1.0, 0.0, 0.5, 0.0]) / 2
     assert interval_of(single, tmp_path) == pytest.approx((0.375, 1.959964 * error))
@@ -461,11 +479,11 @@ def test_the_interval_is_the_textbook_one_for_one_attempt_and_for_means_of_tasks
 def test_one_task_has_no_interval(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
         journal.add_tasks(tasks(["a"]))
-        journal.record([play("a", 1, score=1.0), play("a", 2, score=0.0)])
+        journal.record([result("a", 1, score=1.0), result("a", 2, score=0.0)])
         assert summarise(journal, 2).interval is None
 
 
-def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "j").write_text("this is no database, whatever its name says, and it is long enough to see it" * 20)
+def test_a_file_that_is_not_a_journal_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "j").write_text("this file is not a database, and it is long enough to be recognised as such" * 20)
     with pytest.raises(StoreFailed):
         Journal(tmp_path / "j")

@@ -1,4 +1,4 @@
-"""The command line: the only room that prints."""
+"""The command line interface."""
 
 from paragent.cli.main import main
 

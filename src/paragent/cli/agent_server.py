@@ -14,6 +14,7 @@ from paragent.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
+    from paragent.cli.options import Subparsers
     from paragent.remote.client.link import Link
     from paragent.transport import TlsConf
 
@@ -23,7 +24,7 @@ _PATIENCE = 10.0
 """Seconds to wait for a server's report."""
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(subparsers: Subparsers) -> None:
     """Add the commands."""
     server = subparsers.add_parser("agent-server", help="run an agent server; or list, info, stop: ask a running one")
     server.add_argument("action", nargs="?", choices=["run", "list", "info", "stop"], default="run")

@@ -1,4 +1,4 @@
-"""The live display of a rollout run; plain lines where there is no terminal."""
+"""The live display of a rollout run; plain lines if standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -13,70 +13,70 @@ from paragent.cli.tables import console, number, plain_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paragent.rollout.live_status import Tally
+    from paragent.rollout.live_status import RolloutProgress
     from paragent.rollout.session import Session
 
-__all__ = ["clock", "open_display"]
+__all__ = ["duration", "open_display", "progress_line", "progress_view"]
 
 _LINE_INTERVAL = 5.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 _SLOWEST = 8
-"""Rollouts that are shown."""
+"""Number of rollouts in the table of the slowest."""
 
 
 @contextlib.contextmanager
 def open_display(session: Session) -> Iterator[None]:
-    """Show a session while it plays."""
-    if not session.owed:
+    """Show the progress of a session inside the `with`."""
+    if not session.pending:
         yield
     elif sys.stderr.isatty():
         from rich.live import Live
 
         with Live(console=console(stderr=True), refresh_per_second=4, transient=True) as live:
-            session.watch(lambda tally: live.update(picture(tally)))
+            session.watch(lambda progress: live.update(progress_view(progress)))
             yield
     else:
         lines = _Lines()
         session.watch(lines.show)
         yield
-        lines.last(session.tally)
+        lines.print(session.progress)
 
 
 class _Lines:
-    """A line now and then."""
+    """Prints a line every few seconds, and when the note changes."""
 
     def __init__(self) -> None:
-        self._shown = time.monotonic()
+        self._printed = time.monotonic()
         self._note = ""
 
-    def show(self, tally: Tally) -> None:
-        if time.monotonic() - self._shown >= _LINE_INTERVAL or tally.note != self._note:
-            self.last(tally)
+    def show(self, progress: RolloutProgress) -> None:
+        if time.monotonic() - self._printed >= _LINE_INTERVAL or progress.note != self._note:
+            self.print(progress)
 
-    def last(self, tally: Tally) -> None:
-        self._shown, self._note = time.monotonic(), tally.note
-        sys.stderr.write(line(tally) + "\n")
+    def print(self, progress: RolloutProgress) -> None:
+        self._printed, self._note = time.monotonic(), progress.note
+        sys.stderr.write(progress_line(progress) + "\n")
         sys.stderr.flush()
 
 
-def line(tally: Tally) -> str:
-    """Return how far a run is, in one line."""
+def progress_line(progress: RolloutProgress) -> str:
+    """Return the progress in one line."""
     parts = [
-        f"{tally.run}: {tally.done} of {tally.total} done",
-        f"{tally.under_way} under way" + _waits(tally),
-        f"score {number(tally.mean)}",
-        *(f"{count} {kind}{_reason(tally, kind)}" for kind, count in tally.failures.items()),
-        *([_machines(tally)] if tally.machines else []),
-        *([_requests(tally)] if tally.sighting.may_be_in_flight else []),
-        f"{clock(tally.seconds)} elapsed",
+        f"{progress.run}: {progress.done} of {progress.total} done",
+        f"{progress.active} active" + _waits(progress),
+        f"score {number(progress.mean)}",
+        *(f"{count} {kind}{_reason(progress, kind)}" for kind, count in progress.failures.items()),
+        *([_machines(progress)] if progress.machines else []),
+        *([_requests(progress)] if progress.live.request_limit else []),
+        f"{duration(progress.seconds)} elapsed",
     ]
-    if tally.seconds_left:
-        parts.append(f"{clock(tally.seconds_left)} left")
-    return " ".join((", ".join(parts) + (f"; {tally.note}" if tally.note else "")).split())
+    if progress.seconds_left:
+        parts.append(f"{duration(progress.seconds_left)} left")
+    return " ".join((", ".join(parts) + (f"; {progress.note}" if progress.note else "")).split())
 
 
-def picture(tally: Tally) -> Any:
-    """Return a run at this moment for a terminal."""
+def progress_view(progress: RolloutProgress) -> Any:
+    """Return the progress for a terminal."""
     from rich.console import Group
     from rich.markup import escape
     from rich.progress_bar import ProgressBar
@@ -84,85 +84,86 @@ def picture(tally: Tally) -> Any:
     from rich.text import Text
 
     head = Table.grid(padding=(0, 1))
-    left = "" if tally.seconds_left is None else f"{clock(tally.seconds_left)} left"
+    left = "" if progress.seconds_left is None else f"{duration(progress.seconds_left)} left"
     head.add_row(
-        f"[bold]{escape(tally.run)}[/]",
-        ProgressBar(total=tally.total, completed=tally.done, width=40),
-        f"{tally.done}/{tally.total}",
-        f"{clock(tally.seconds)} elapsed",
+        f"[bold]{escape(progress.run)}[/]",
+        ProgressBar(total=progress.total, completed=progress.done, width=40),
+        f"{progress.done}/{progress.total}",
+        f"{duration(progress.seconds)} elapsed",
         left,
     )
-    seen = tally.sighting
-    facts = f"score [bold]{number(tally.mean)}[/]   under way {tally.under_way}   "
-    facts += f"tokens {number(tally.prompt_tokens, ',')} in, {number(tally.completion_tokens, ',')} out"
-    if tally.replays:
-        facts += f"   played again {tally.replays}"
+    facts = f"score [bold]{number(progress.mean)}[/]   active {progress.active}   "
+    facts += f"tokens {number(progress.prompt_tokens, ',')} in, {number(progress.completion_tokens, ',')} out"
+    if progress.retries:
+        facts += f"   retries {progress.retries}"
     parts: list[Any] = [head, Text.from_markup(facts)]
-    held = [_machines(tally)] if tally.machines else []
-    held += [_requests(tally)] if seen.may_be_in_flight else []
-    if held:
-        parts.append(Text("   ".join(held)))
-    if tally.failures:
-        kinds = "   ".join(f"{kind} {count}{_reason(tally, kind)}" for kind, count in tally.failures.most_common())
+    resources = [_machines(progress)] if progress.machines else []
+    resources += [_requests(progress)] if progress.live.request_limit else []
+    if resources:
+        parts.append(Text("   ".join(resources)))
+    if progress.failures:
+        failures = progress.failures.most_common()
+        kinds = "   ".join(f"{kind} {count}{_reason(progress, kind)}" for kind, count in failures)
         parts.append(Text.from_markup(f"[red]failed[/] {escape(kinds)}"))
-    if seen.rollouts:
-        parts.append(_slowest(tally))
-    if tally.note:
-        parts.append(Text(tally.note, style="yellow"))
+    if progress.live.rollouts:
+        parts.append(_slowest(progress))
+    if progress.note:
+        parts.append(Text(progress.note, style="yellow"))
     return Group(*parts)
 
 
-def _waits(tally: Tally) -> str:
-    """Return how many rollouts wait, and what most of them wait for."""
-    waits = Counter(what for _, what, *_ in tally.sighting.rollouts if _is_wait(what))
+def _waits(progress: RolloutProgress) -> str:
+    """Return how many rollouts wait, and for what most of them wait."""
+    rollouts = progress.live.rollouts
+    waits = Counter(activity for _, activity, *_ in rollouts if _is_wait(activity))
     if not waits:
         return ""
-    [(what, _)] = waits.most_common(1)
-    longest = max((until or 0.0 for _, one, _, until, _ in tally.sighting.rollouts if one == what), default=0.0)
-    return f" ({waits.total()} waiting: {_doing(what, longest or None)})"
+    [(most, _)] = waits.most_common(1)
+    longest = max((until or 0.0 for _, activity, _, until, _ in rollouts if activity == most), default=0.0)
+    return f" ({waits.total()} waiting: {_activity(most, longest or None)})"
 
 
-def _reason(tally: Tally, kind: str) -> str:
-    return f" ({reason})" if (reason := tally.reasons.get(kind)) else ""
+def _reason(progress: RolloutProgress, kind: str) -> str:
+    return f" ({reason})" if (reason := progress.reasons.get(kind)) else ""
 
 
-def _slowest(tally: Tally) -> Any:
+def _slowest(progress: RolloutProgress) -> Any:
     from rich.markup import escape
 
-    table = plain_table("", "slowest", "doing", "for", "work")
-    table.title = None
-    for label, what, since, until, worked in tally.sighting.rollouts[:_SLOWEST]:
-        doing = _doing(what, until)
-        colour = "yellow" if _is_wait(what) else "cyan"
-        table.add_row(escape(label), f"[{colour}]{escape(doing)}[/]", clock(since), clock(worked))
+    table = plain_table("", "slowest", "activity", "for", "work")
+    for label, activity, since, until, worked in progress.live.rollouts[:_SLOWEST]:
+        colour = "yellow" if _is_wait(activity) else "cyan"
+        shown = escape(_activity(activity, until))
+        table.add_row(escape(label), f"[{colour}]{shown}[/]", duration(since), duration(worked))
     return table
 
 
-def _doing(what: str, until: float | None) -> str:
-    """Return what a rollout does, with the time that a wait still takes where that is known."""
+def _activity(activity: str, until: float | None) -> str:
+    """Return an activity, with the remaining time of a wait if it is known."""
     if until is None or round(until) == 0:
-        return what
-    return f"{what} in {clock(until)}" if what.startswith("retrying") else f"{what}, {clock(until)} at least"
+        return activity
+    remaining = duration(until)
+    return f"{activity} in {remaining}" if activity.startswith("retrying") else f"{activity}, at least {remaining}"
 
 
-def _requests(tally: Tally) -> str:
-    return f"requests {tally.sighting.in_flight} / {tally.sighting.may_be_in_flight}"
+def _requests(progress: RolloutProgress) -> str:
+    return f"requests {progress.live.in_flight} / {progress.live.request_limit}"
 
 
-def _machines(tally: Tally) -> str:
-    seen = tally.machines
-    if seen is None:
+def _machines(progress: RolloutProgress) -> str:
+    counts = progress.machines
+    if counts is None:
         return ""
-    booting = f", {seen.booting} booting" if seen.booting else ""
-    return f"machines {seen.in_use} in use, {seen.resetting} resetting{booting} / {seen.total}"
+    booting = f", {counts.booting} booting" if counts.booting else ""
+    return f"machines {counts.in_use} in use, {counts.resetting} resetting{booting} / {counts.total}"
 
 
-def _is_wait(what: str) -> bool:
-    return what.startswith(("waiting", "retrying"))
+def _is_wait(activity: str) -> bool:
+    return activity.startswith(("waiting", "retrying"))
 
 
-def clock(seconds: float) -> str:
-    """Return a time as people read it: `0:45`, `1:02:03`."""
+def duration(seconds: float) -> str:
+    """Return a duration as `0:45` or `1:02:03`."""
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"

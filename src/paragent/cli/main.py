@@ -1,4 +1,4 @@
-"""`paragent`: the command and its subcommands."""
+"""The command `paragent` and its subcommands."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _COMMANDS = (demo, rollout, runs, agent_server, pool, vm, osworld)
-"""Each has `add(subparsers)`, which sets `run`: a function of the parsed arguments that returns the exit status."""
+"""Modules with a function `add(subparsers)`. It sets the default `run`: a function that returns the exit status."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C.
 
-    `paragent rollout` returns 0 only if every rollout has a result of its own; 1 if some failed or are owed.
-    Whatever is printed meanwhile, also by agents and tasks, reaches the terminal without control characters.
+    `paragent rollout` returns 0 only if every rollout has a score, and 1 if some failed or are pending. Control characters
+    are removed from everything that is printed, including the output of agents and tasks.
     """
     with safe_streams():
         try:
             return _main(arguments)
-        except Exception:  # noqa: BLE001 - a mistake of ours: shown as Python would, but its message may be of others
+        except Exception:  # noqa: BLE001 - a bug: show the traceback, without control characters
             traceback.print_exc()
             return 1
 
@@ -47,32 +47,30 @@ def _main(arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
     if str(Path.cwd()) not in sys.path[:1]:
-        # Where `--agent module:Class` and the like are; they win over installed packages of their name, as with `python -m`.
+        # For `--agent module:Class` and similar flags. Has priority over installed packages, as with `python -m`.
         sys.path.insert(0, str(Path.cwd()))
     try:
         status = int(options.run(options))
         sys.stdout.flush()
     except (Interrupted, KeyboardInterrupt) as interruption:
-        return _told(str(interruption) or "interrupted", 130)
+        return _print_error(str(interruption) or "interrupted", 130)
     except ParagentError as error:
-        return _told(str(error), 2 if isinstance(error, UsageError) else 1)
-    except BrokenPipeError:  # whoever read the output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        return _print_error(str(error), 2 if isinstance(error, UsageError) else 1)
+    except BrokenPipeError:  # the reader of the output has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python prints an error at exit
         return 1
-    except (
-        OSError
-    ) as error:  # what the machine refuses: a full disk, a folder that may not be written, a wait that ended
-        return _told(str(error) or type(error).__name__, 1)
+    except OSError as error:  # a full disk, a folder without write permission, a connection that timed out
+        return _print_error(str(error) or type(error).__name__, 1)
     return status
 
 
-def _told(problem: str, status: int) -> int:
+def _print_error(problem: str, status: int) -> int:
     print(f"paragent: {problem}", file=sys.stderr)
     return status
 
 
 class _Version(argparse.Action):
-    """Shows the version, which is looked up only then: that takes longer than to read the command line."""
+    """Prints the version. It is looked up only here, because that takes longer than parsing the command line."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version

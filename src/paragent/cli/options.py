@@ -1,4 +1,4 @@
-"""Options of commands that make machines, as the rollout guide names them."""
+"""Options that several commands share: machines and TLS."""
 
 from __future__ import annotations
 
@@ -13,34 +13,47 @@ if TYPE_CHECKING:
     from paragent.machines import MachineSettings
     from paragent.transport import TlsConf
 
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # argparse has no public name for it
+
 __all__ = ["add_machine_options", "add_tls_options", "machine_settings", "tls_conf"]
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which machines are meant."""
+    """Add the options that describe machines."""
     group = parser.add_argument_group("machines")
-    group.add_argument("--provider-name", default="qemu", help="where machines come from (default: qemu)")
-    group.add_argument("--path-to-vm", help="the image: a disk, the name of a built image, an AMI (default: tiny)")
-    group.add_argument("--snapshot-name", help="the snapshot that a reset goes back to")
-    group.add_argument("--headless", action="store_true", default=True, help="no display (the default)")
-    group.add_argument("--display", dest="headless", action="store_false", help="show a display, by VNC with qemu")
-    group.add_argument("--memory", type=int, metavar="MIB", help="memory of each machine")
-    group.add_argument("--cores", type=int, help="processors of each machine")
-    group.add_argument("--screen-width", type=int, metavar="PIXELS", default=1920, help="(default: 1920)")
-    group.add_argument("--screen-height", type=int, metavar="PIXELS", default=1080, help="(default: 1080)")
+    group.add_argument("--provider-name", default="qemu", help="provider of machines (default: qemu)")
+    group.add_argument("--path-to-vm", help="image: a disk, the name of a built image, or an AMI (default: tiny)")
+    group.add_argument("--snapshot-name", help="snapshot that machines are reset to")
+    group.add_argument("--headless", action="store_true", default=True, help="without a display (the default)")
+    group.add_argument("--display", dest="headless", action="store_false", help="with a display; qemu: by VNC")
+    group.add_argument("--memory", type=int, metavar="MIB", help="memory of each machine in MiB")
+    group.add_argument("--cores", type=int, help="CPU cores of each machine")
+    group.add_argument("--screen-width", type=int, metavar="PIXELS", default=1920, help="screen width (default: 1920)")
     group.add_argument(
-        "--forward", type=int, action="append", default=[], metavar="PORT", help="a guest's port to reach"
+        "--screen-height", type=int, metavar="PIXELS", default=1080, help="screen height (default: 1080)"
     )
-    group.add_argument("--machines-host", default="127.0.0.1", help="where machines of this host are reached")
-    group.add_argument("--region", help="of the cloud")
-    group.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the provider alone")
+    group.add_argument(
+        "--forward",
+        type=int,
+        action="append",
+        default=[],
+        metavar="PORT",
+        help="port of the guest to forward; may be repeated",
+    )
+    group.add_argument(
+        "--machines-host", default="127.0.0.1", help="address of this host at which its machines are reachable"
+    )
+    group.add_argument("--region", help="region of the cloud provider")
+    group.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="option of the provider; may be repeated"
+    )
 
 
 def machine_settings(options: argparse.Namespace) -> MachineSettings:
-    """Return what the options say.
+    """Return the machine settings of the parsed options.
 
     Raises:
-        ConfigError: an option has no such form or value.
+        ConfigError: an option is malformed or out of range.
     """
     from paragent.machines import MachineSettings
 
@@ -61,7 +74,7 @@ def machine_settings(options: argparse.Namespace) -> MachineSettings:
 def _option(text: str) -> tuple[str, Any]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise ConfigError(f"--option has the form NAME=VALUE, not {text!r}")
+        raise ConfigError(f"--option must be of the form NAME=VALUE, not {text!r}")
     try:
         return name, json.loads(value)
     except ValueError:
@@ -69,20 +82,18 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def add_tls_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which certificates are shown and trusted."""
+    """Add the options of TLS certificates."""
     group = parser.add_argument_group("TLS")
-    group.add_argument("--tls-cert", metavar="FILE", help="PEM file: the certificate to show")
-    group.add_argument("--tls-key", metavar="FILE", help="PEM file: its key")
+    group.add_argument("--tls-cert", metavar="FILE", help="PEM file: own certificate")
+    group.add_argument("--tls-key", metavar="FILE", help="PEM file: private key of --tls-cert")
+    group.add_argument("--tls-ca", metavar="FILE", help="PEM file: CA that signed the peer's certificate")
     group.add_argument(
-        "--tls-ca", metavar="FILE", help="PEM file: the authority that the other side's certificate must be from"
-    )
-    group.add_argument(
-        "--tls-server-name", metavar="NAME", help="the name in the server's certificate, where it is not the host's"
+        "--tls-server-name", metavar="NAME", help="name in the server's certificate, if it differs from the host"
     )
 
 
 def tls_conf(options: argparse.Namespace) -> TlsConf | None:
-    """Return what the options say; None if none is given, and only then is there no TLS."""
+    """Return the TLS settings; None, which means no TLS, if no option is given."""
     from paragent.transport import TlsConf
 
     given = {name: getattr(options, f"tls_{name}") for name in ("ca", "cert", "key", "server_name")}

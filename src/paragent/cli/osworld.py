@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
 
+    from paragent.cli.options import Subparsers
     from paragent.osworld.coverage import Coverage, TaskNeeds
 
 __all__ = ["add"]
@@ -19,7 +20,7 @@ another one, or cannot be scored, and why. Nothing is started. The exit status i
 account nor a proxy can be scored, 1 if one cannot or the file cannot be read."""
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(subparsers: Subparsers) -> None:
     """Add the commands."""
     parser = subparsers.add_parser("osworld", help="say which of OSWorld's tasks get the same score here")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

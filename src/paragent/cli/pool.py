@@ -14,6 +14,7 @@ from paragent.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
+    from paragent.cli.options import Subparsers
     from paragent.machines import PoolClient, PoolStatus
 
 __all__ = ["add"]
@@ -30,7 +31,7 @@ _TICK = 0.2
 """Seconds between looks at whether a client has asked to drain."""
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(subparsers: Subparsers) -> None:
     """Add the commands."""
     parser = subparsers.add_parser("pool", help="serve a pool of machines to workers, look at it, end it")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -1,252 +1,246 @@
-"""`paragent rollout`: play a benchmark."""
+"""`paragent rollout`: run a benchmark."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
 from paragent.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
+    from paragent.cli.options import Subparsers
     from paragent.rollout import RolloutConfig
-    from paragent.rollout.prepare import Prepared
+    from paragent.rollout.config import Setting
+    from paragent.rollout.prepare import RolloutPlan
     from paragent.rollout.session import Session
     from paragent.store import Summary
 
 __all__ = ["add"]
 
 _PREFIX = "PARAGENT_"
+_GROUPS = {
+    "data": "tasks",
+    "agent": "agent",
+    "model": "model",
+    "environment": "environment and score",
+    "machines": "machines",
+    "run": "run",
+}
+"""The titles of the sections in the help text."""
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command; its flags are the fields of `RolloutConfig`."""
+def add(subparsers: Subparsers) -> None:
+    """Add the command; its flags are the settings of `RolloutConfig`."""
     parser = subparsers.add_parser(
         "rollout",
-        help="play a benchmark: every task is played, scored and kept; the same command again continues",
-        description="Play a benchmark. Every flag can also be an environment variable (--num-rollouts: "
-        "PARAGENT_NUM_ROLLOUTS) or a key of the --config file (num_rollouts); a flag wins over a variable, a variable over "
-        "the file. The model's endpoint: OPENAI_BASE_URL and OPENAI_API_KEY, from the environment or a file .env.",
+        help="run the tasks of a benchmark; the same command again continues a stopped run",
+        description="Run the tasks of a benchmark, score the answers and store the results. Each flag can also be set by an "
+        "environment variable (--num-rollouts: PARAGENT_NUM_ROLLOUTS) or a key of the --config file (num_rollouts). Flags "
+        "have priority over variables, variables over the file. The endpoint of the model is set by OPENAI_BASE_URL and "
+        "OPENAI_API_KEY, in the environment or in a file .env.",
     )
     _add_flags(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """RolloutResult, show and tell what came of it."""
+    """Run the benchmark and print the summary."""
     from paragent.rollout.prepare import prepare
 
-    config, chosen = _config(options)
-    signal.signal(signal.SIGTERM, _as_ctrl_c)
-    prepared = prepare(config)
-    _tell_left_out(prepared)
+    config, model_chosen = _config(options)
+    signal.signal(signal.SIGTERM, _raise_keyboard_interrupt)
+    plan = prepare(config)
+    _print_skipped(plan)
     if options.dry_run:
-        return _dry_run(prepared)
-    if not chosen and not options.yes:
-        _confirm(prepared)
-    return _play(prepared, as_json=options.json, command=_again(options.arguments, fresh=config.fresh))
+        return _dry_run(plan)
+    if not model_chosen and not options.yes:
+        _confirm(plan)
+    return _run(plan, as_json=options.json, command=_continue_command(options.arguments, fresh=config.run.fresh))
 
 
-def _confirm(prepared: Prepared) -> None:
-    """Ask whether to use the default model: nobody chose it, and its endpoint may bill for it.
+def _confirm(plan: RolloutPlan) -> None:
+    """Ask whether to use the default model, because the user did not choose it and its endpoint may bill for it.
 
     Raises:
-        ConfigError: the answer is no, or nobody can be asked.
+        ConfigError: the answer is no, or standard input is not a terminal.
     """
-    config, rollouts = prepared.config, prepared.benchmark.size * prepared.config.attempts
-    plan = f"{counted(rollouts, 'rollout')} with the default model, {config.model}, at {_endpoint(prepared)}"
+    config, rollouts = plan.config, plan.benchmark.size * plan.config.data.attempts
+    summary = f"{counted(rollouts, 'rollout')} with the default model, {config.model.name}, at {_endpoint(plan)}"
     if not sys.stdin.isatty():
-        raise ConfigError(f"{plan}: nothing was started. Choose a model with --model, or accept this one with --yes")
-    print(f"paragent: {plan}. It may be billed. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+        raise ConfigError(f"{summary}: nothing was started. Choose a model with --model, or accept this one with --yes")
+    print(f"paragent: {summary}. It may be billed. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise ConfigError("nothing was started. Choose a model with --model; `--model demo` needs no endpoint")
 
 
-def _endpoint(prepared: Prepared) -> str:
-    """Return the address of the model's endpoint, without a password that may be in it; empty for a model without one."""
+def _endpoint(plan: RolloutPlan) -> str:
+    """Return the URL of the endpoint without credentials; empty for a model without an endpoint."""
     from urllib.parse import urlsplit, urlunsplit
 
     from paragent.models.base import MODELS
     from paragent.models.credentials import DEFAULT_URL
 
-    if prepared.config.model in MODELS.names():
+    if plan.config.model.name in MODELS.names():
         return ""
-    parts = urlsplit(prepared.play.model.base_url or DEFAULT_URL)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+    parts = urlsplit(plan.settings.model.base_url or DEFAULT_URL)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def _tell_left_out(prepared: Prepared) -> None:
-    """Name the tasks that --skip-unsupported leaves out."""
-    for task, needs in prepared.benchmark.left_out.items():
-        print(f"paragent: {task} is left out: it needs {', '.join(needs)}", file=sys.stderr)
+def _print_skipped(plan: RolloutPlan) -> None:
+    """Print the tasks that --skip-unsupported skips."""
+    for task, needs in plan.benchmark.skipped.items():
+        print(f"paragent: skipping {task}: it needs {', '.join(needs)}", file=sys.stderr)
 
 
-def _play(prepared: Prepared, *, as_json: bool, command: str) -> int:
+def _run(plan: RolloutPlan, *, as_json: bool, command: str) -> int:
     from paragent.cli.display import open_display
     from paragent.cli.tables import console, summary_table
     from paragent.rollout.session import Session
 
     out = console(stderr=True)
-    with Session(prepared) as session:
-        if not session.owed:
-            out.print(
-                f"Nothing left to do: every rollout of {prepared.path} has its result ({session.tally.total:,} in all).",
-                markup=False,
-            )
+    with Session(plan) as session:
+        if not session.pending:
+            total = session.progress.total
+            out.print(f"Nothing to do: all {counted(total, 'rollout')} of {plan.path} have a result.", markup=False)
         elif session.resumed:
-            out.print(f"Continuing {prepared.path}: {_done(session)}.", markup=False)
-        if session.owed:
-            where = _endpoint(prepared)
-            out.print(f"Model {prepared.config.model}" + (f" at {where}" if where else ", built in"), markup=False)
+            out.print(f"Continuing {plan.path}: {_done(session)}.", markup=False)
+        if session.pending:
+            endpoint = _endpoint(plan)
+            name = plan.config.model.name
+            out.print(f"Model {name}" + (f" at {endpoint}" if endpoint else ", built in"), markup=False)
         try:
             with open_display(session):
-                summary = session.play()
+                summary = session.run()
         except (Interrupted, KeyboardInterrupt):
-            out.print(
-                f"Stopped: {_done(session)} and kept. To continue:\n  {command}",
-                markup=False,
-                soft_wrap=True,
-            )
+            out.print(f"Stopped: {_done(session)} and stored. To continue:\n  {command}", markup=False, soft_wrap=True)
             return 130
     if as_json:
-        print(json.dumps({"run": prepared.path.name, "path": str(prepared.path), **summary.as_json()}))
+        print(json.dumps({"run": plan.path.name, "path": str(plan.path), **summary.as_json()}))
     else:
-        console().print(summary_table(prepared.path.name, summary))
-        print(f"{prepared.path}: results.jsonl, summary.json, trajectories. See: paragent show {prepared.path}")
-    return _status(summary, session.stopped, command)
+        console().print(summary_table(plan.path.name, summary))
+        print(f"{plan.path}: results.jsonl, summary.json, trajectories. Show them: paragent show {plan.path}")
+    return _exit_status(summary, session.stopped, command)
 
 
 def _done(session: Session) -> str:
-    return f"{session.tally.done:,} of {counted(session.tally.total, 'rollout')} done"
+    return f"{session.progress.done:,} of {counted(session.progress.total, 'rollout')} done"
 
 
-def _status(summary: Summary, stopped: str, command: str) -> int:
-    """Tell what is missing; return 0 if nothing is, else 1."""
+def _exit_status(summary: Summary, stopped: str, command: str) -> int:
+    """Print what is missing; return 0 if nothing is, else 1."""
     from paragent.store import RolloutStatus
 
-    failed = {
-        name: summary.statuses[name]
-        for name in (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT)
-        if summary.statuses[name]
-    }
+    statuses = (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT)
+    failed = {status: summary.statuses[status] for status in statuses if summary.statuses[status]}
+    problems = []
     if stopped:
-        print(f"paragent: stopped early: {stopped}", file=sys.stderr)
+        problems.append(f"stopped early: {stopped}")
     if failed:
-        counts = ", ".join(f"{count:,} {name}" for name, count in failed.items())
-        print(f"paragent: {counted(sum(failed.values()), 'rollout')} without a score: {counts}", file=sys.stderr)
+        counts = ", ".join(f"{count:,} {status}" for status, count in failed.items())
+        problems.append(f"{counted(sum(failed.values()), 'rollout')} without a score: {counts}")
     if summary.unscored:
-        what = f"{counted(summary.unscored, 'rollout')} completed without a score"
-        print(
-            f"paragent: {what}: the scorer had nothing to compare; see --metric, and `paragent show`", file=sys.stderr
-        )
-    if summary.owed:
-        print(f"paragent: {counted(summary.owed, 'rollout')} left without a result", file=sys.stderr)
+        completed = f"{counted(summary.unscored, 'rollout')} completed without a score"
+        problems.append(f"{completed}: the scorer had nothing to compare; see --metric and `paragent show`")
+    if summary.pending:
+        problems.append(f"{counted(summary.pending, 'rollout')} without a result")
     if summary.out_of_turns:
-        print(
-            "paragent: every rollout used up its turns and none scored above 0; see --max-turns, and `paragent show`",
-            file=sys.stderr,
-        )
-    if failed or summary.owed:
+        problems.append("all rollouts used up their turns and none scored above 0; see --max-turns and `paragent show`")
+    for problem in problems:
+        print(f"paragent: {problem}", file=sys.stderr)
+    if failed or summary.pending:
         again = f"{command} --retry-failed" if failed and "--retry-failed" not in command else command
-        what = "To continue, and play what failed again" if failed else "To continue"
-        print(f"{what}:\n  {again}", file=sys.stderr)
-    return int(bool(failed or summary.owed or summary.unscored or summary.out_of_turns))
+        purpose = "To continue, and run failed rollouts again" if failed else "To continue"
+        print(f"{purpose}:\n  {again}", file=sys.stderr)
+    return int(bool(failed or summary.pending or summary.unscored or summary.out_of_turns))
 
 
-def _dry_run(prepared: Prepared) -> int:
-    """Say what would be played; write nothing."""
-    from paragent.store import Journal
+def _dry_run(plan: RolloutPlan) -> int:
+    """Print what would be run; write nothing."""
+    from paragent.store import JOURNAL_FILE, Journal
 
-    journal = prepared.path / "journal.sqlite"
-    total = prepared.benchmark.size * prepared.config.attempts
-    owed = total
-    if journal.exists() and not prepared.config.fresh:
-        with Journal(journal, read_only=True) as known:
-            owed = known.count_owed(prepared.config.attempts)
-    engine = prepared.engine
-    tasks, attempts = counted(prepared.benchmark.size, "task"), counted(prepared.config.attempts, "attempt")
-    at_a_time, workers = counted(prepared.config.num_rollouts, "rollout"), counted(engine.workers, "worker")
-    machines = f"\n{_machines_of(prepared)}" if prepared.machines else ""
+    config = plan.config
+    path = plan.path / JOURNAL_FILE
+    total = pending = plan.benchmark.size * config.data.attempts
+    if path.exists() and not config.run.fresh:
+        with Journal(path, read_only=True) as journal:
+            pending = journal.count_pending(config.data.attempts)
+    engine = plan.engine
+    tasks, attempts = counted(plan.benchmark.size, "task"), counted(config.data.attempts, "attempt")
+    concurrent, workers = counted(config.run.num_rollouts, "concurrent rollout"), counted(engine.workers, "worker")
+    machines = f"\n{_machines_of(config)}" if plan.machines else ""
     print(
-        f"{tasks} x {attempts} = {counted(total, 'rollout')}, {owed:,} owed\n"
-        f"model {prepared.config.model}, {at_a_time} at a time on engine {engine.engine_name} with {workers}{machines}\n"
-        f"directory {prepared.path}\nnothing was started"
+        f"{tasks} x {attempts} = {counted(total, 'rollout')}, {pending:,} pending\n"
+        f"model {config.model.name}, {concurrent} on engine {engine.engine_name} with {workers}{machines}\n"
+        f"directory {plan.path}\nnothing was started"
     )
     return 0
 
 
-def _machines_of(prepared: Prepared) -> str:
-    """Say which machines a run would use."""
+def _machines_of(config: RolloutConfig) -> str:
     from paragent.rollout.machines import DEFAULT_PROVIDER
 
-    config = prepared.config
-    if config.pool_address:
-        return f"machines of the pool at {config.pool_address}"
-    number = (
-        f"{config.num_vms} shared" if config.use_vm_pool else f"{config.num_rollouts}, one for each rollout at a time"
-    )
-    return f"machines of {config.provider_name or DEFAULT_PROVIDER}: {number}"
+    machines = config.machines
+    if machines.pool_address:
+        return f"machines of the pool at {machines.pool_address}"
+    number = f"{machines.num_vms} shared" if machines.use_vm_pool else f"{config.run.num_rollouts}, one per rollout"
+    return f"machines of {machines.provider_name or DEFAULT_PROVIDER}: {number}"
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    from paragent.rollout.config import RolloutConfig, flag_of
+    from paragent.rollout.config import rollout_settings
 
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML, TOML or JSON file")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, say what would be played, and stop")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="read settings from a YAML, TOML or JSON file")
+    parser.add_argument("--dry-run", action="store_true", help="check all settings and print what would be run")
     parser.add_argument(
-        "--yes", action="store_true", help="use the default model without being asked, if --model names none"
+        "--yes", action="store_true", help="use the default model without asking, if --model is not set"
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    groups: dict[str, Any] = {}
-    hints = get_type_hints(RolloutConfig)
-    for spec in dataclasses.fields(RolloutConfig):
-        title = spec.metadata["group"]
-        if title not in groups:
-            groups[title] = parser.add_argument_group(title)
-        group = groups[title]
-        default = spec.default if spec.default is not dataclasses.MISSING else None
-        about = spec.metadata["help"] + ("" if default in (None, "", False) else f" (default: {default})")
-        settings: dict[str, Any] = {"dest": spec.name, "default": None, "help": about.replace("%", "%%")}
-        if hints[spec.name] is bool:
-            group.add_argument(flag_of(spec.name), action=argparse.BooleanOptionalAction, **settings)
-        elif "list" in str(hints[spec.name]) or "dict" in str(hints[spec.name]):
-            group.add_argument(flag_of(spec.name), action="append", metavar=spec.metadata.get("metavar"), **settings)
+    groups = {section: parser.add_argument_group(title) for section, title in _GROUPS.items()}
+    for setting in rollout_settings():
+        default = "" if setting.default in (None, "", False) else f" (default: {setting.default})"
+        settings: dict[str, Any] = {
+            "dest": setting.name,
+            "default": None,
+            "help": (setting.help + default).replace("%", "%%"),
+        }
+        if setting.kind is bool:
+            settings["action"] = argparse.BooleanOptionalAction
         else:
-            group.add_argument(
-                flag_of(spec.name), metavar=spec.metadata.get("metavar", _metavar(hints[spec.name])), **settings
-            )
+            settings["metavar"] = setting.metavar or _metavar(setting)
+            if setting.kind in {list, dict}:
+                settings["action"] = "append"
+        groups[setting.section].add_argument(setting.flag, **settings)
 
 
-def _metavar(hint: Any) -> str:
-    """Return how a value of this type is called in the help."""
-    return next((word for kind, word in (("int", "N"), ("float", "NUMBER")) if kind in str(hint)), "NAME")
+def _metavar(setting: Setting) -> str:
+    return {int: "N", float: "NUMBER"}.get(setting.kind, "NAME")
 
 
-def _config(given: argparse.Namespace) -> tuple[RolloutConfig, bool]:
-    """Return the configuration, and whether somebody chose the model: by the flag, a variable or the file."""
-    from paragent.rollout.config import RolloutConfig
-    from paragent.rollout.prepare import read_settings
+def _config(options: argparse.Namespace) -> tuple[RolloutConfig, bool]:
+    """Return the configuration, and whether the user chose the model: by a flag, a variable or the file."""
+    from paragent.rollout.config import RolloutConfig, rollout_settings
+    from paragent.rollout.prepare import read_settings_file
 
-    names = [spec.name for spec in dataclasses.fields(RolloutConfig)]
-    written = read_settings(given.config) if given.config else {}
-    settings = {name.replace("-", "_"): value for name, value in written.items()}
+    names = [setting.name for setting in rollout_settings()]
+    file = read_settings_file(options.config) if options.config else {}
+    settings = {name.replace("-", "_"): value for name, value in file.items()}
     settings |= {name: os.environ[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in os.environ}
-    settings |= {name: getattr(given, name) for name in names if getattr(given, name) is not None}
-    return RolloutConfig.from_settings(settings), "model" in settings
+    settings |= {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return RolloutConfig(**settings), "model" in settings
 
 
-def _again(arguments: list[str], *, fresh: bool) -> str:
-    """Return the command that continues this run, also where a variable or a file says that it is to start anew."""
+def _continue_command(arguments: list[str], *, fresh: bool) -> str:
+    """Return the command that continues this run, even if a variable or a file sets `fresh`."""
     kept = [argument for argument in arguments if argument != "--fresh"]
     return shlex.join(["paragent", *kept, *(["--no-fresh"] if fresh else [])])
 
 
-def _as_ctrl_c(number: int, frame: Any) -> None:  # noqa: ARG001 - the form of a signal handler
+def _raise_keyboard_interrupt(number: int, frame: Any) -> None:  # noqa: ARG001 - the signature of a signal handler
     raise KeyboardInterrupt

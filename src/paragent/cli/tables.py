@@ -1,4 +1,4 @@
-"""Tables about runs."""
+"""Tables and consoles of the commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLOURS = {
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that prints no control characters of others; without a terminal, lines are not cut at 80 columns."""
+    """Return a console that prints no control characters of texts; without a terminal, its width is 140 columns."""
     from paragent._internal.console import SafeConsole
 
     made = SafeConsole(stderr=stderr, highlight=False)
@@ -32,15 +32,15 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def number(value: float | None, form: str = ".3f") -> str:
-    """Return a number, or a word for one that nobody knows."""
+    """Return a formatted number, or `unknown` for None."""
     return "unknown" if value is None else format(value, form)
 
 
 def plain_table(title: str, *headings: str) -> Table:
-    """Return an empty table."""
+    """Return an empty table; an empty title is not shown."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title or None, title_justify="left")
     for heading in headings:
         table.add_column(heading)
     return table
@@ -58,11 +58,11 @@ def summary_table(name: str, summary: Summary) -> Any:
             table.add_row(f"  {status}", f"[{COLOURS[RolloutStatus(status)]}]{count}[/]")
     table.add_row("[bold]score[/]", f"[bold]{number(summary.mean)}[/]{_margin(summary)}")
     if summary.statuses[RolloutStatus.INFRASTRUCTURE]:
-        table.add_row("  without failures of infrastructure", number(summary.mean_of_played))
+        table.add_row("  without infrastructure failures", number(summary.mean_without_infrastructure))
     for k, value in summary.pass_at.items():
         table.add_row(f"  pass@{k}", f"{value:.3f}")
-    for metric, value in summary.means.items():
-        table.add_row(f"  {escape(metric)}", f"{value:.3f}")
+    for scorer, value in summary.means.items():
+        table.add_row(f"  {escape(scorer)}", f"{value:.3f}")
     for kind, count in summary.failures.items():
         reason = escape(summary.reasons.get(kind, ""))
         table.add_row(f"failed: {escape(kind)}", f"{count}: {reason}" if reason else str(count))
@@ -83,7 +83,7 @@ def _machines(figures: dict[str, float]) -> str:
 
 
 def _margin(summary: Summary) -> str:
-    """Return how far the 95 % interval of the score goes to either side."""
+    """Return half the width of the 95 % interval of the score."""
     if summary.interval is None or summary.mean is None:
         return ""
     return f" ± {summary.interval[1] - summary.mean:.3f} (95 % interval)"

@@ -11,13 +11,15 @@ from paragent.cli.options import add_machine_options, machine_settings
 if TYPE_CHECKING:
     import argparse
 
+    from paragent.cli.options import Subparsers
+
 __all__ = ["add"]
 
 _BOOT_SECONDS = 900.0
 """For an image to boot once, on a host that is busy with other things as well; alone it takes a minute."""
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(subparsers: Subparsers) -> None:
     """Add the commands."""
     parser = subparsers.add_parser("vm", help="build images of machines, list and remove them, try one")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

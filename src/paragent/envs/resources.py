@@ -1,10 +1,10 @@
-"""What the rollouts of one worker share: a browser, an index, helper processes. Opened when first needed, closed once."""
+"""Resources that the rollouts of one worker share: a browser, an index, subprocesses, model clients."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from paragent.errors import EnvironmentFailed
 
@@ -14,27 +14,33 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedResources"]
 
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
 Resource = TypeVar("Resource")
-_CLOSE_LIMIT = 10.0
-"""Seconds that one resource may take to close; a browser with many pages takes one or two."""
+Closable = TypeVar("Closable", bound=_Closable)
+_CLOSE_TIMEOUT = 10.0
+"""Seconds for one resource to close; a browser with many pages takes one or two."""
 _log = logging.getLogger(__name__)
 
 
 class SharedResources:
-    """A worker's resources by key; belongs to one event loop, whose owner opens and closes it.
+    """The resources of one worker, by key. Belongs to one event loop.
 
     ::
 
         async with SharedResources() as shared:  # once per worker
             environment = open_environment("web", options, shared=shared)  # once per attempt
 
-    A resource is opened by whoever needs it first and stays open for the others, also when the first one is cancelled.
-    Resources are closed in the reverse order of their opening, each within 10 s. Whatever they start dies with the process
-    as well, so a worker that is killed leaves nothing behind.
+    The first `get` of a key opens the resource; it stays open for other callers, even if the first caller is cancelled.
+    Resources are closed in the reverse order of their opening, each within 10 s. Everything that they start must also end
+    with the process, so that a killed worker leaves nothing behind.
     """
 
     def __init__(self) -> None:
-        self._opened: dict[Hashable, asyncio.Task[tuple[AbstractAsyncContextManager[Any], Any]]] = {}
+        self._opened: dict[Hashable, asyncio.Future[tuple[AbstractAsyncContextManager[Any], Any]]] = {}
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -44,55 +50,82 @@ class SharedResources:
         await self.close()
 
     async def get(self, key: Hashable, opener: Callable[[], AbstractAsyncContextManager[Resource]]) -> Resource:
-        """Return the resource called `key`, opened with `opener()` if there is none.
+        """Return the resource of `key`; open it with `opener()` if it is not open.
 
-        An opening that fails is told to all who wait for it; the next call tries again.
+        If opening fails, all callers that wait for it get the error, and the next call tries again.
 
         Raises:
             EnvironmentFailed: this object is closed.
-            Exception: whatever the opener raised.
+            Exception: the error of the opener.
         """
-        if self._closed:
-            raise EnvironmentFailed("the worker is closing; nothing more can be opened in it")
-        task = self._opened.get(key)
-        if task is None:
-            task = self._opened[key] = asyncio.create_task(_open(opener()))
-            task.add_done_callback(lambda done: self._forget_failure(key, done))
+        self._require_open()
+        opening = self._opened.get(key)
+        if opening is None:
+            opening = self._opened[key] = asyncio.create_task(_open(opener()))
+            opening.add_done_callback(lambda done: self._remove_failed(key, done))
         resource: Resource
-        _, resource = await asyncio.shield(task)
+        _, resource = await asyncio.shield(opening)
+        return resource
+
+    def add(self, key: Hashable, resource: Closable) -> Closable:
+        """Add a resource that is already open, so that it is closed with the others; return it.
+
+        Raises:
+            EnvironmentFailed: this object is closed.
+        """
+        self._require_open()
+        opened = self._opened[key] = asyncio.get_running_loop().create_future()
+        opened.set_result((_Closing(resource), resource))
         return resource
 
     async def drop(self, key: Hashable, resource: object) -> None:
-        """Close a resource that turned out to be broken, so that the next `get` opens a new one.
+        """Close a broken resource, so that the next `get` opens a new one.
 
-        Nothing happens if `key` is by now another resource: of many who find it broken, the first one replaces it.
+        Does nothing if `key` already has another resource: of many callers that find it broken, the first one replaces it.
         """
-        task = self._opened.get(key)
-        if task is not None and task.done() and not task.cancelled() and task.result()[1] is resource:
+        opened = self._opened.get(key)
+        if opened is not None and opened.done() and not opened.cancelled() and opened.result()[1] is resource:
             del self._opened[key]
-            await _close(key, task)
+            await _close(key, opened)
 
     async def close(self) -> None:
-        """Close everything; more calls do nothing."""
+        """Close all resources; idempotent."""
         self._closed = True
         while self._opened:
-            key, task = self._opened.popitem()
-            await _close(key, task)
+            key, opened = self._opened.popitem()
+            await _close(key, opened)
 
-    def _forget_failure(self, key: Hashable, done: asyncio.Task[Any]) -> None:
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EnvironmentFailed("the worker is closing; no more resources can be opened")
+
+    def _remove_failed(self, key: Hashable, done: asyncio.Future[Any]) -> None:
         failed = done.cancelled() or done.exception() is not None
         if failed and self._opened.get(key) is done:
             del self._opened[key]
+
+
+class _Closing:
+    """An async context manager that closes a resource on exit."""
+
+    def __init__(self, resource: _Closable) -> None:
+        self._resource = resource
+
+    async def __aenter__(self) -> _Closable:
+        return self._resource
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._resource.close()
 
 
 async def _open(context: AbstractAsyncContextManager[Any]) -> tuple[AbstractAsyncContextManager[Any], Any]:
     return context, await context.__aenter__()
 
 
-async def _close(key: Hashable, task: asyncio.Task[tuple[AbstractAsyncContextManager[Any], Any]]) -> None:
+async def _close(key: Hashable, opened: asyncio.Future[tuple[AbstractAsyncContextManager[Any], Any]]) -> None:
     try:
-        async with asyncio.timeout(_CLOSE_LIMIT):
-            context, _ = await task
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
+            context, _ = await opened
             await context.__aexit__(None, None, None)
-    except Exception as error:  # noqa: BLE001 - the others must be closed too, and no result depends on this
+    except Exception as error:  # noqa: BLE001 - the other resources must be closed too, and no result depends on this
         _log.warning("closing %s failed: %s: %s", key, type(error).__name__, error)

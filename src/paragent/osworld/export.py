@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from paragent.messages import images_in
-from paragent.store.directory import images_folder, plain_name
+from paragent.store.directory import file_name, images_folder
 from paragent.store.export import results_of
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ def export_osworld(journal: Journal, target: Path) -> int:
     home = target
     if config.get("mode") == "osworld":
         names = (str(config.get(name) or "default") for name in ("action_space", "observation_type", "model"))
-        home = target.joinpath(*(plain_name(name) for name in names))
+        home = target.joinpath(*(file_name(name) for name in names))
         home.mkdir(parents=True, exist_ok=True)
         (home / "args.json").write_text(json.dumps(config, indent=4), encoding="utf-8")
     for task, result, trajectory in results_of(journal):
         domain = str((task.get("metadata") or {}).get("domain") or "default")
         name = result.task if result.attempt == 1 else f"{result.task}#{result.attempt}"
-        folder = home / plain_name(domain) / plain_name(name)
+        folder = home / file_name(domain) / file_name(name)
         folder.mkdir(parents=True, exist_ok=True)
         lines = _step_lines(trajectory)
         if result.error:

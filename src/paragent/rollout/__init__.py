@@ -1,4 +1,4 @@
-"""A benchmark in, scores and trajectories out. Names are loaded when they are first used: flags need only the settings."""
+"""Rollouts: run the tasks of a benchmark and store results and trajectories. Names are loaded when they are first used."""
 
 from __future__ import annotations
 

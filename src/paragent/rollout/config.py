@@ -1,311 +1,455 @@
-"""The settings of a rollout run: one list for the command's flags, environment variables, files and the Python call."""
+"""`RolloutConfig`: the settings of a rollout run, in six sections.
+
+Each setting has one flat name. The command line flag (`--num-rollouts`), the environment variable (`PARAGENT_NUM_ROLLOUTS`),
+the key of a `--config` file (`num_rollouts`) and the keyword argument of `RolloutConfig` are made from it. In Python the
+settings are grouped: `config.run.num_rollouts`. Constructing a configuration reads no files and uses no network;
+`paragent.rollout.prepare` does that.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import functools
 import re
+import types
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from paragent._internal.validation import number, seconds
+from paragent._internal.validation import check_fields, integer, number, one_of, optional, reject_unknown, seconds
 from paragent.errors import ConfigError
 
-if TYPE_CHECKING:
-    from paragent.transport.tls import TlsConf
-
-__all__ = ["HIDDEN", "RolloutConfig", "flag_of", "is_secret"]
+__all__ = [
+    "HIDDEN",
+    "AgentSection",
+    "DataSection",
+    "EnvironmentSection",
+    "MachinesSection",
+    "ModelSection",
+    "RolloutConfig",
+    "RunSection",
+    "Setting",
+    "is_secret",
+    "rollout_settings",
+]
 
 HIDDEN = "(hidden)"
 _SECRET = re.compile(r"(^|[_-])(api)?(key|token|secret|password|passwd|credentials?)$")
-_ADDRESSES = {"ray": "address", "spark": "master"}
-"""What the engines that have clusters call the address of one."""
-_WAY_OUT = ("192.0.2.1", 9)
-"""An address for documentation: nobody is there, but the way to it leads out of this machine."""
-_TOOL_FORMATS = ("native", "text")
-_MODES = ("osworld", "math", "py", "rag", "web")
+_ENGINE_ADDRESS_OPTIONS = {"ray": "address", "spark": "master"}
+"""The option of each cluster engine that takes the address of a running cluster."""
 
 
-def _set(default: Any, group: str, about: str, **more: Any) -> Any:
-    """Return a field with what the command line says about it."""
-    settings = {"group": group, "help": about, **more}
-    if isinstance(default, list | dict):
-        return field(default_factory=type(default), metadata=settings)
-    return field(default=default, metadata=settings)
+def _setting(default: Any, about: str, **metadata: Any) -> Any:
+    """Return a dataclass field with its help text.
 
-
-@dataclass(slots=True, kw_only=True)
-class RolloutConfig:
-    """What to play, with what, where, and how many at a time.
-
-    Raises:
-        ConfigError: a setting is of the wrong type or out of range.
+    Args:
+        default: the default value.
+        about: the help text of the flag.
+        metadata: `name`, the flat name where it differs from the field's; `metavar` of the flag; `least`, the smallest
+            value of an integer; `duration`, a number of seconds ("above 0" or "0 allowed").
     """
+    metadata = {"help": about, **metadata}
+    if isinstance(default, list | dict):
+        return field(default_factory=type(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
-    mode: str = _set("", "what to play", f"the environment: {', '.join(_MODES)}")
-    data: Path | None = _set(
-        None, "what to play", "the benchmark: a JSON or JSONL file, gzipped or not", metavar="FILE"
-    )
-    limit: int | None = _set(None, "what to play", "only the first so many tasks", least=1)
-    task_id: list[str] = _set([], "what to play", "only this task; may be given several times", metavar="ID")
-    attempts: int = _set(1, "what to play", "attempts at each task, for pass@k", least=1)
-    num_rollouts: int = _set(5, "how", "rollouts at the same time (N)", least=1)
-    engine: str = _set("local", "how", "where they run: local, ray, spark, inline")
-    engine_address: str | None = _set(
-        None,
-        "how",
-        "ray, spark: the cluster, as host:6379 or spark://host:7077 (default: one is started here)",
-        metavar="ADDRESS",
-    )
-    host: str | None = _set(
-        None,
-        "how",
-        "where workers reach this host: its pool, its machines (default: by the way to the cluster)",
-        metavar="ADDRESS",
-    )
-    workers: int | None = _set(None, "how", "worker processes (default: one for each core, no more than N)", least=1)
-    isolate: bool = _set(False, "how", "give every rollout a process of its own")
-    timeout: float | None = _set(
-        3600.0, "how", "seconds of work for one rollout; waiting for the endpoint or a machine is not work"
-    )
-    output_dir: Path = _set(Path("results"), "how", "where the directories of runs are", metavar="DIR")
-    run_name: str | None = _set(None, "how", "the directory's name (default: made from what is played)", metavar="NAME")
-    retry_failed: bool = _set(
-        False, "how", "when a run is continued: play the rollouts that failed or timed out again, too"
-    )
-    give_up_after: int = _set(
-        10, "how", "stop when this many rollouts, the first ones, all fail in the same way; 0: never", least=0
-    )
-    fresh: bool = _set(False, "how", "start anew; an earlier run is moved aside, never deleted")
-    model: str = _set(
-        "gpt-4.1-2025-04-14", "the agent", "a model of the endpoint, or `demo`, a hand-written policy that is no LLM"
-    )
-    max_turns: int = _set(100, "the agent", "turns of one rollout", least=1)
-    max_retries: int = _set(3, "the agent", "further requests for one turn after errors", least=0)
-    temperature: float | None = _set(None, "the agent", "as the endpoint understands it (default: the endpoint's)")
-    max_tokens: int | None = _set(
-        None, "the agent", "the longest answer of one turn (default: the endpoint's)", least=1
-    )
-    stream: bool = _set(False, "the agent", "have answers streamed")
-    tool_format: str = _set(
-        "native",
-        "the agent",
-        "native, or text: describe tools and read calls in the text, for models without tool support",
-    )
-    agent: str | None = _set(None, "the agent", "an agent of your own", metavar="MODULE:CLASS")
-    prices: Path | None = _set(
-        None,
-        "the agent",
-        "a JSON or YAML file {model: {input: ..., output: ...}}, for a million tokens",
-        metavar="FILE",
-    )
-    env: str | None = _set(None, "environment and score", "an environment of your own", metavar="MODULE:CLASS")
-    env_option: dict[str, str] = _set(
-        {}, "environment and score", "an option of the environment; may be given several times", metavar="NAME=VALUE"
-    )
-    metric: str | None = _set(None, "environment and score", "what decides (default: the environment's own metric)")
-    judge_model: str | None = _set(
-        None, "environment and score", "the model of `--metric llm_judge` (default: --model)"
-    )
-    kb: Path | None = _set(None, "environment and score", "rag: the documents, a file or a folder", metavar="PATH")
-    sandbox: str | None = _set(
-        None, "environment and score", "py: bubblewrap (default), vm, or none, which is no sandbox"
-    )
-    num_vms: int = _set(3, "machines (osworld)", "machines in the pool (M)", least=1)
-    use_vm_pool: bool = _set(
-        False, "machines (osworld)", "let the rollouts share a pool of machines; without it each has one of its own"
-    )
-    num_spares: int | None = _set(
-        None, "machines (osworld)", "machines kept ready beyond that, to hide resets (default: the provider's)", least=0
-    )
-    pool_address: str | None = _set(
-        None, "machines (osworld)", "use the pool that `paragent pool serve` serves there", metavar="HOST:PORT"
-    )
-    tls_ca: Path | None = _set(
-        None, "machines (osworld)", "PEM file: the authority that the pool's certificate must be from", metavar="FILE"
-    )
-    tls_cert: Path | None = _set(
-        None, "machines (osworld)", "PEM file: the certificate to show to the pool", metavar="FILE"
-    )
-    tls_key: Path | None = _set(None, "machines (osworld)", "PEM file: its key", metavar="FILE")
-    tls_server_name: str | None = _set(
-        None, "machines (osworld)", "the name in the pool's certificate, where it is not the host's"
-    )
-    pause_machines: bool = _set(
-        False, "machines (osworld)", "let a machine stand still while the model thinks (qemu only)"
-    )
-    path_to_vm: Path | None = _set(
-        None, "machines (osworld)", "the machine's image: a file, or the name of a built one", metavar="FILE"
-    )
-    provider_name: str | None = _set(
-        None, "machines (osworld)", "vmware, virtualbox, aws, docker, process, qemu (the default), ..."
-    )
-    vm_memory: int | None = _set(None, "machines (osworld)", "MiB of each machine", least=1)
-    vm_cores: int | None = _set(None, "machines (osworld)", "processors of each machine", least=1)
-    vm_option: dict[str, str] = _set(
-        {}, "machines (osworld)", "an option of the provider; may be given several times", metavar="NAME=VALUE"
-    )
-    region: str | None = _set(None, "machines (osworld)", "of the cloud")
-    action_space: str = _set("computer_13", "machines (osworld)", "computer_13 or pyautogui")
-    observation_type: str = _set(
-        "screenshot",
-        "machines (osworld)",
-        "screenshot, a11y_tree, screenshot_a11y_tree or som (marks on the screenshot)",
-    )
-    pause: float = _set(
-        2.0,
-        "machines (osworld)",
-        "seconds that a screen may take to be quiet after an action before it is shown anyway",
-    )
-    record: bool = _set(False, "machines (osworld)", "keep a video of each rollout")
-    skip_unsupported: bool = _set(
-        False, "what to play", "leave out tasks that the environment cannot set up or score, instead of stopping"
-    )
-    screen_width: int = _set(1920, "machines (osworld)", "in pixels", least=1)
-    screen_height: int = _set(1080, "machines (osworld)", "in pixels", least=1)
-    headless: bool = _set(False, "machines (osworld)", "without a window")
-    snapshot_name: str | None = _set(None, "machines (osworld)", "the state that machines are reset to")
-    client_password: str = _set("password", "machines (osworld)", "of the machine's user", metavar="TEXT")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    """Base class of the sections: converts and checks every field."""
+
+    title: ClassVar[str]
+    """The name of the section in `RolloutConfig`."""
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for spec in dataclasses.fields(self):
-            value = _converted(spec.name, getattr(self, spec.name), hints[spec.name])
-            least = spec.metadata.get("least")
-            if least is not None and value is not None and value < least:
-                raise ConfigError(f"{flag_of(spec.name)} must be at least {least}, not {value}")
-            setattr(self, spec.name, value)
-        if self.timeout is not None:
-            seconds(self.timeout, "--timeout")
-        seconds(self.pause, "--pause", zero=True)
-        if self.temperature is not None:
-            number(self.temperature, "--temperature")
-        if self.tool_format not in _TOOL_FORMATS:
-            raise ConfigError(f"--tool-format must be {' or '.join(_TOOL_FORMATS)}, not {self.tool_format!r}")
-        if self.engine_address is not None and self.engine not in _ADDRESSES:
-            raise ConfigError(f"--engine-address is for {' and '.join(_ADDRESSES)}, not for --engine {self.engine}")
-        if self.pool_tls is not None and self.pool_address is None:
-            raise ConfigError(
-                "TLS is for a pool that others serve: say where it is, --pool-address, or leave --tls-... out"
-            )
-        if self.run_name is not None and (not self.run_name or "/" in self.run_name or self.run_name.startswith(".")):
-            raise ConfigError(f"--run-name must be a plain name, not {self.run_name!r}")
+        for setting in _settings_of(self.title):
+            object.__setattr__(self, setting.field, setting.convert(getattr(self, setting.field)))
+        self.check()
 
-    @classmethod
-    def from_settings(cls, settings: dict[str, Any]) -> RolloutConfig:
-        """Return the configuration that the keys of a file or the fields of a call describe.
+    def check(self) -> None:
+        """Check what concerns more than the type of one field.
 
         Raises:
-            ConfigError: a key is unknown; the message has the one that was probably meant.
+            ConfigError: a value is not allowed.
         """
-        known = [spec.name for spec in dataclasses.fields(cls)]
-        given = {name.replace("-", "_"): value for name, value in settings.items()}
-        for name in given:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                raise ConfigError(f"there is no setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
-        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSection(_Section):
+    """Which tasks to run."""
+
+    title = "data"
+
+    path: Path | None = _setting(
+        None, "the benchmark: a JSON or JSONL file, plain or gzipped", name="data", metavar="FILE"
+    )
+    limit: int | None = _setting(None, "run only the first N tasks", least=1)
+    task_id: list[str] = _setting([], "run only this task; may be repeated", metavar="ID")
+    attempts: int = _setting(1, "attempts at each task, for pass@k", least=1)
+    skip_unsupported: bool = _setting(
+        False, "skip tasks that the environment cannot set up or score, instead of stopping"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSection(_Section):
+    """Which agent acts, and for how long."""
+
+    title = "agent"
+
+    location: str | None = _setting(
+        None, "your own agent class (default: the built-in chat agent)", name="agent", metavar="MODULE:CLASS"
+    )
+    max_turns: int = _setting(100, "maximum number of turns in one rollout", least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSection(_Section):
+    """Which model the agent asks, and how."""
+
+    title = "model"
+
+    name: str = _setting(
+        "gpt-4.1-2025-04-14",
+        "model name at the endpoint, or `demo`: a scripted policy that needs no endpoint and is not an LLM",
+        name="model",
+    )
+    max_retries: int = _setting(3, "retries of one request after errors", least=0)
+    temperature: float | None = _setting(None, "sampling temperature (default: the endpoint's)")
+    max_tokens: int | None = _setting(None, "maximum number of tokens in one reply (default: the endpoint's)", least=1)
+    stream: bool = _setting(False, "request streamed replies")
+    tool_format: str = _setting(
+        "native",
+        "native; or text: describe the tools in the prompt and parse calls from the reply, for models without tool support",
+    )
+    prices: Path | None = _setting(
+        None, "JSON or YAML file {model: {input: ..., output: ...}}: price per million tokens", metavar="FILE"
+    )
+
+    def check(self) -> None:
+        checks = {"temperature": optional(number), "tool_format": one_of("native", "text")}
+        check_fields(self, checks, _flag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSection(_Section):
+    """Which environment the agent acts in, and how answers are scored."""
+
+    title = "environment"
+
+    mode: str = _setting("", "name of the environment, such as math, py, rag or web")
+    env: str | None = _setting(None, "your own environment class, instead of --mode", metavar="MODULE:CLASS")
+    env_option: dict[str, str] = _setting({}, "option of the environment; may be repeated", metavar="NAME=VALUE")
+    metric: str | None = _setting(None, "the scorer (default: the environment's own)")
+    judge_model: str | None = _setting(None, "model for `--metric llm_judge` (default: the value of --model)")
+    kb: Path | None = _setting(None, "rag: the documents, a file or a folder", metavar="PATH")
+    sandbox: str | None = _setting(None, "py: bubblewrap (the default), vm, or none (no sandbox)")
+    action_space: str = _setting("computer_13", "desktops: computer_13 or pyautogui")
+    observation_type: str = _setting(
+        "screenshot", "desktops: screenshot, a11y_tree, screenshot_a11y_tree or som (screenshot with marks)"
+    )
+    pause: float = _setting(
+        2.0, "desktops: maximum number of seconds to wait for a stable screen after an action", duration="0 allowed"
+    )
+    record: bool = _setting(False, "desktops: record a video of each rollout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachinesSection(_Section):
+    """Which machines environments use that need one."""
+
+    title = "machines"
+
+    num_vms: int = _setting(3, "number of machines in the pool (M)", least=1)
+    use_vm_pool: bool = _setting(
+        False, "share a pool of machines between rollouts (default: one machine for each concurrent rollout)"
+    )
+    num_spares: int | None = _setting(
+        None, "additional machines kept ready, to hide the time of resets (default: the provider's)", least=0
+    )
+    pool_address: str | None = _setting(
+        None, "use the pool that `paragent pool serve` serves at this address", metavar="HOST:PORT"
+    )
+    tls_ca: Path | None = _setting(None, "PEM file: the CA that signed the pool's certificate", metavar="FILE")
+    tls_cert: Path | None = _setting(None, "PEM file: client certificate for the pool", metavar="FILE")
+    tls_key: Path | None = _setting(None, "PEM file: private key of --tls-cert", metavar="FILE")
+    tls_server_name: str | None = _setting(None, "name in the pool's certificate, if it differs from the host")
+    pause_machines: bool = _setting(False, "pause a machine while the model generates (qemu only)")
+    path_to_vm: Path | None = _setting(None, "machine image: a file, or the name of a built image", metavar="FILE")
+    provider_name: str | None = _setting(
+        None, "vmware, virtualbox, aws, docker, process, qemu (the default), or a plug-in"
+    )
+    vm_memory: int | None = _setting(None, "memory of each machine in MiB", least=1)
+    vm_cores: int | None = _setting(None, "CPU cores of each machine", least=1)
+    vm_option: dict[str, str] = _setting({}, "option of the provider; may be repeated", metavar="NAME=VALUE")
+    region: str | None = _setting(None, "region of the cloud provider")
+    screen_width: int = _setting(1920, "screen width in pixels", least=1)
+    screen_height: int = _setting(1080, "screen height in pixels", least=1)
+    headless: bool = _setting(False, "run machines without a window")
+    snapshot_name: str | None = _setting(None, "snapshot that machines are reset to")
+    client_password: str = _setting("password", "password of the user inside the machine", metavar="TEXT")
 
     @property
-    def own_address(self) -> str:
-        """Where workers reach this host: as it was given, or as the cluster sees it; without one there is only this host."""
-        if self.host is not None or self.engine_address is None:
-            return self.host or "127.0.0.1"
-        from paragent.engines._cluster import local_address_towards
+    def uses_tls(self) -> bool:
+        """Whether any TLS setting is given."""
+        return any((self.tls_ca, self.tls_cert, self.tls_key, self.tls_server_name))
 
-        host, _, port = self.engine_address.rpartition("://")[2].partition(":")
-        known = (host, int(port)) if port.isdigit() else _WAY_OUT
-        return local_address_towards(known)
+    def check(self) -> None:
+        if self.uses_tls and self.pool_address is None:
+            raise ConfigError("--tls-... settings are for a served pool: add --pool-address, or remove them")
 
-    @property
-    def pool_tls(self) -> TlsConf | None:
-        """How to connect to the pool at `pool_address`; None if nothing is said about TLS, and only then is there none.
 
-        Paths are absolute, for workers may stand elsewhere.
-        """
-        from paragent.transport.tls import TlsConf
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSection(_Section):
+    """How many rollouts run, where, and where results are stored."""
 
-        files = {name: getattr(self, f"tls_{name}") for name in ("ca", "cert", "key")}
-        given = {name: str(path.absolute()) for name, path in files.items() if path is not None}
-        if self.tls_server_name:
-            given["server_name"] = self.tls_server_name
-        return TlsConf(**given) if given else None
+    title = "run"
+
+    num_rollouts: int = _setting(5, "number of concurrent rollouts (N)", least=1)
+    engine: str = _setting("local", "where rollouts execute: local, ray, spark or inline")
+    engine_address: str | None = _setting(
+        None,
+        "ray, spark: address of a running cluster, host:6379 or spark://host:7077 (default: start one here)",
+        metavar="ADDRESS",
+    )
+    host: str | None = _setting(
+        None,
+        "address of this host for workers, which connect to its pool and machines (default: from the route to the cluster)",
+        metavar="ADDRESS",
+    )
+    workers: int | None = _setting(None, "number of worker processes (default: one per core, at most N)", least=1)
+    isolate: bool = _setting(False, "run each rollout in its own process")
+    timeout: float | None = _setting(
+        3600.0,
+        "seconds of work for one rollout; time spent waiting for the endpoint or a machine does not count",
+        duration="above 0",
+    )
+    output_dir: Path = _setting(Path("results"), "folder of run directories", metavar="DIR")
+    run_name: str | None = _setting(None, "name of the run directory (default: made from the settings)", metavar="NAME")
+    retry_failed: bool = _setting(False, "when continuing a run, also run rollouts again that failed or timed out")
+    give_up_after: int = _setting(10, "stop when the first N rollouts all fail with the same error; 0: never", least=0)
+    fresh: bool = _setting(False, "start a new run; an existing run directory is renamed, not deleted")
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        """What the engine is told about the cluster."""
-        return {} if self.engine_address is None else {_ADDRESSES[self.engine]: self.engine_address}
+        """The options of the engine that name the cluster."""
+        return {} if self.engine_address is None else {_ENGINE_ADDRESS_OPTIONS[self.engine]: self.engine_address}
 
-    def shown(self) -> dict[str, Any]:
-        """Return the settings as plain values, as a run's directory keeps them: without secrets, and ready to go on with."""
-        settings = {spec.name: _shown(spec.name, getattr(self, spec.name)) for spec in dataclasses.fields(self)}
+    def check(self) -> None:
+        if self.engine_address is not None and self.engine not in _ENGINE_ADDRESS_OPTIONS:
+            engines = " and ".join(_ENGINE_ADDRESS_OPTIONS)
+            raise ConfigError(f"--engine-address is for {engines}, not for --engine {self.engine}")
+        if self.run_name is not None and (not self.run_name or "/" in self.run_name or self.run_name.startswith(".")):
+            raise ConfigError(f"--run-name must be a name without '/' and leading '.', not {self.run_name!r}")
+
+
+_SECTIONS: dict[str, type[_Section]] = {
+    section.title: section
+    for section in (DataSection, AgentSection, ModelSection, EnvironmentSection, MachinesSection, RunSection)
+}
+
+
+@dataclass(init=False, frozen=True, slots=True)
+class RolloutConfig:
+    """All settings of a rollout run.
+
+    Settings are given by their flat names, as sections, or both; a flat name wins over the section::
+
+        RolloutConfig(mode="math", data="tasks.jsonl", model="demo", num_rollouts=10)
+        RolloutConfig(environment=EnvironmentSection(mode="math"), model=ModelSection(name="demo"), data="tasks.jsonl")
+
+    `data`, `agent` and `model` are both: a section or mapping is taken as the section, another value as the setting. Values
+    may be strings, as in environment variables.
+
+    Raises:
+        ConfigError: a name is unknown (the message has the closest match), or a value has the wrong type or range.
+    """
+
+    data: DataSection
+    agent: AgentSection
+    model: ModelSection
+    environment: EnvironmentSection
+    machines: MachinesSection
+    run: RunSection
+
+    def __init__(self, **settings: Any) -> None:
+        values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+        flat: dict[str, Any] = {}
+        for name, value in settings.items():
+            if name in _SECTIONS and isinstance(value, _Section | Mapping):
+                values[name] = _section_values(name, value)
+            else:
+                flat[name.replace("-", "_")] = value
+        known = {setting.name: setting for setting in rollout_settings()}
+        reject_unknown("RolloutConfig", "setting", flat, known)
+        for name, value in flat.items():
+            values[known[name].section][known[name].field] = value
+        for section, kind in _SECTIONS.items():
+            object.__setattr__(self, section, kind(**values[section]))
+
+    def flat(self) -> dict[str, Any]:
+        """Return every setting by its flat name."""
+        return {setting.name: getattr(getattr(self, setting.section), setting.field) for setting in rollout_settings()}
+
+    def stored(self) -> dict[str, Any]:
+        """Return the flat settings as JSON values for `config.json`: secrets are hidden, and the file continues the run."""
+        settings = {name: _stored_value(name, value) for name, value in self.flat().items()}
         return settings | {"fresh": False, "retry_failed": False}
 
 
-def is_secret(name: str) -> bool:
-    """Return whether a setting or an option of this name is to be kept out of files: a key, a token, a password."""
-    return _SECRET.search(name.lower()) is not None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The description of one setting, for the command line and for checks."""
+
+    name: str
+    """Its flat name."""
+    section: str
+    field: str
+    """Its name in the section."""
+    kind: type
+    """bool, int, float, str, Path, list or dict."""
+    optional: bool
+    """Whether None is allowed."""
+    default: Any
+    help: str
+    metavar: str | None
+    least: int | None
+    duration: str | None
+
+    @property
+    def flag(self) -> str:
+        """The command line flag."""
+        return _flag(self.name)
+
+    def convert(self, value: Any) -> Any:
+        """Return `value` in the type of the setting; strings are parsed.
+
+        Raises:
+            ConfigError: the value has another type or is out of range.
+        """
+        if value is None and self.optional:
+            return None
+        try:
+            converted = _CONVERTERS[self.kind](value)
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(f"{self.flag} must be {_KIND_NAMES[self.kind]}, not {value!r}") from None
+        if self.least is not None:
+            integer(converted, self.flag, least=self.least, none=self.optional)
+        if self.duration is not None:
+            seconds(converted, self.flag, zero=self.duration == "0 allowed", none=self.optional)
+        return converted
 
 
-def _shown(name: str, value: Any) -> Any:
-    if is_secret(name) and isinstance(value, str):
-        return HIDDEN
-    if isinstance(value, dict):
-        return {key: _shown(key, one) for key, one in value.items()}
-    return str(value) if isinstance(value, Path) else value
-
-
-def flag_of(name: str) -> str:
-    """Return the flag of a setting."""
+def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _converted(name: str, value: Any, hint: Any) -> Any:
-    """Return `value` as the type that a setting has; texts, as environment variables and shells give them, are read."""
-    if value is None and "None" in str(hint):
-        return None
-    kind = next((one for one in (bool, int, float, Path, list, dict, str) if _is(hint, one)), str)
-    try:
-        if kind is bool:
-            return (
-                value
-                if isinstance(value, bool)
-                else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
-            )
-        if kind is list:
-            return [str(one) for one in ([value] if isinstance(value, str) else value)]
-        if kind is dict:
-            return (
-                dict(value)
-                if isinstance(value, dict)
-                else dict(_pair(one) for one in ([value] if isinstance(value, str) else value))
-            )
+@functools.cache
+def rollout_settings() -> tuple[Setting, ...]:
+    """Return the descriptions of all settings, in the order of the help text."""
+    return tuple(setting for title in _SECTIONS for setting in _settings_of(title))
+
+
+@functools.cache
+def _settings_of(title: str) -> tuple[Setting, ...]:
+    section = _SECTIONS[title]
+    hints = get_type_hints(section)
+    settings = []
+    for spec in dataclasses.fields(section):
+        kind, optional = _kind_of(hints[spec.name])
+        setting = Setting(
+            name=spec.metadata.get("name", spec.name),
+            section=title,
+            field=spec.name,
+            kind=kind,
+            optional=optional,
+            default=spec.default if spec.default is not dataclasses.MISSING else None,
+            help=spec.metadata["help"],
+            metavar=spec.metadata.get("metavar"),
+            least=spec.metadata.get("least"),
+            duration=spec.metadata.get("duration"),
+        )
+        settings.append(setting)
+    return tuple(settings)
+
+
+def _kind_of(hint: Any) -> tuple[type, bool]:
+    """Return the plain type of an annotation, and whether None is allowed."""
+    if get_origin(hint) in {Union, types.UnionType}:
+        [kind] = [one for one in get_args(hint) if one is not type(None)]
+        return get_origin(kind) or kind, True
+    return get_origin(hint) or hint, False
+
+
+def _section_values(name: str, given: _Section | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a section by the names of its fields.
+
+    Raises:
+        ConfigError: it is another section, or a name is unknown.
+    """
+    fields = [setting.field for setting in _settings_of(name)]
+    if isinstance(given, _Section):
+        if not isinstance(given, _SECTIONS[name]):
+            raise ConfigError(f"{name} must be a {_SECTIONS[name].__name__}, not a {type(given).__name__}")
+        return {one: getattr(given, one) for one in fields}
+    reject_unknown(f"the section {name!r}", "setting", given, fields)
+    return dict(given)
+
+
+def is_secret(name: str) -> bool:
+    """Return whether the value of a setting or option with this name must not be stored: a key, token or password."""
+    return _SECRET.search(name.lower()) is not None
+
+
+def _stored_value(name: str, value: Any) -> Any:
+    if is_secret(name) and isinstance(value, str):
+        return HIDDEN
+    if isinstance(value, dict):
+        return {key: _stored_value(key, one) for key, one in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+def _to_bool(value: Any) -> bool:
+    return (
+        value if isinstance(value, bool) else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+    )
+
+
+def _to_list(value: Any) -> list[str]:
+    return [str(one) for one in ([value] if isinstance(value, str) else value)]
+
+
+def _to_dict(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    pairs = [str(one).partition("=") for one in ([value] if isinstance(value, str) else value)]
+    if not all(separator for _, separator, _ in pairs):
+        raise ValueError(value)
+    return {name: text for name, _, text in pairs}
+
+
+def _scalar(kind: type) -> Any:
+    def convert(value: Any) -> Any:
         if isinstance(value, bool) or value is None:
-            raise ValueError(value)
+            raise TypeError(value)
         return kind(value)
-    except (ValueError, KeyError, TypeError) as error:
-        wrong = error.args[0] if kind is dict and isinstance(error, ValueError) else value
-        raise ConfigError(f"{flag_of(name)} must be {_KINDS[kind]}, not {wrong!r}") from None
+
+    return convert
 
 
-_KINDS = {
+_CONVERTERS: dict[type, Any] = {
+    bool: _to_bool,
+    list: _to_list,
+    dict: _to_dict,
+    **{kind: _scalar(kind) for kind in (int, float, str, Path)},
+}
+_KIND_NAMES = {
     bool: "true or false",
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     Path: "a path",
     list: "a list",
     dict: "of the form NAME=VALUE",
-    str: "a text",
+    str: "a string",
 }
-
-
-def _is(hint: Any, kind: type) -> bool:
-    return hint is kind or str(hint).replace("pathlib.", "").split("[")[0].split(" ")[0] == kind.__name__
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = str(text).partition("=")
-    if not separator:
-        raise ValueError(text)
-    return name, value

@@ -1,4 +1,4 @@
-"""Benchmark files: a JSON list, `{"items": [...]}`, one task, JSON lines or a format of the environment; gzipped or not."""
+"""Benchmark files: a JSON list, `{"items": [...]}`, one task, JSON lines or a format of the environment; plain or gzipped."""
 
 from __future__ import annotations
 
@@ -23,36 +23,38 @@ if TYPE_CHECKING:
     from paragent.envs.base import LoadedTask
 
     LoadTasks = Callable[[Path, Any], Iterator[LoadedTask] | None]
+    Problems = list[tuple[int, str]]
 
 __all__ = ["Benchmark", "read_benchmark"]
 
-_IDS = ("id", "task_id")
-_QUESTIONS = ("question", "query", "input", "instruction", "prompt", "content")
-_ANSWERS = ("answer", "ground_truth", "expected")
-_GZIP = b"\x1f\x8b"
-_NAMED = 10
-"""Tasks that a refusal names; a whole benchmark of them would hide what to do."""
+_ID_KEYS = ("id", "task_id")
+_QUESTION_KEYS = ("question", "query", "input", "instruction", "prompt", "content")
+_ANSWER_KEYS = ("answer", "ground_truth", "expected")
+_GZIP_MAGIC = b"\x1f\x8b"
+_MOST_NAMED = 10
+"""Unsupported tasks that an error message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """The tasks of a file that were chosen; iterating reads the file again, so memory stays flat."""
+    """The selected tasks of a file. Every iteration reads the file again, so the tasks are never all in memory."""
 
     path: Path
     size: int
     digest: str
-    """Of the chosen tasks, in their order."""
+    """Of the selected tasks, in order."""
     limit: int | None
-    chosen: frozenset[str]
-    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The ids of tasks that the environment cannot play, and what each lacks."""
+    selected: frozenset[str]
+    """The ids given with `--task-id`; empty: all."""
+    skipped: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The ids of tasks that the environment does not support, and what each of them needs."""
     load_tasks: LoadTasks = Environment.load_tasks
     """Reads the environment's own dataset format."""
 
     def __iter__(self) -> Iterator[BenchmarkTask]:
-        items = (item for _, item in _items(self.path, [], self.load_tasks))
-        chosen = (item for item in items if not self.chosen or item.id in self.chosen)
-        return itertools.islice((item for item in chosen if item.id not in self.left_out), self.limit)
+        tasks = (task for _, task in _tasks(self.path, [], self.load_tasks))
+        selected = (task for task in tasks if not self.selected or task.id in self.selected)
+        return itertools.islice((task for task in selected if task.id not in self.skipped), self.limit)
 
 
 def read_benchmark(
@@ -68,89 +70,89 @@ def read_benchmark(
 
     Args:
         path: the file.
-        limit: only so many.
-        task_ids: only these.
-        lacking: says what a task needs that is not there.
-        skip: leave such tasks out, instead of refusing them.
+        limit: the maximum number of tasks.
+        task_ids: the ids to select; empty: all tasks.
+        lacking: returns what a task needs and the environment does not have.
+        skip: skip such tasks, instead of raising an error.
         load_tasks: reads the environment's own dataset format, see `Environment.load_tasks`.
 
     Raises:
-        ConfigError: there is no such file, or it cannot be read.
-        BadData: some lines cannot be tasks; each is named with its number and the reason.
-        UsageError: no task is left, a chosen id is not in the file, or a task cannot be played.
+        ConfigError: the file does not exist or cannot be read.
+        BadData: some lines are not tasks; the message has the number of each line and the reason.
+        UsageError: no task is selected, a selected id does not exist, or a task is not supported.
     """
     if not path.is_file():
         raise ConfigError(f"--data: there is no file {path}")
-    problems: list[tuple[int, str]] = []
+    problems: Problems = []
     seen: dict[str, int] = {}
-    left_out: dict[str, Sequence[str]] = {}
-    chosen = frozenset(task_ids)
+    unsupported: dict[str, Sequence[str]] = {}
+    selected = frozenset(task_ids)
     digest = hashlib.sha256()
     size = 0
-    for line, item in _items(path, problems, load_tasks):
-        if item.id in seen:
-            problems.append((line, f"the id {item.id!r} was used before, in line {seen[item.id]}"))
+    for line, task in _tasks(path, problems, load_tasks):
+        if task.id in seen:
+            problems.append((line, f"duplicate id {task.id!r}, first used in line {seen[task.id]}"))
             continue
-        seen[item.id] = line
-        if (not chosen or item.id in chosen) and (limit is None or size < limit):
-            if needs := lacking(item):
-                left_out[item.id] = needs
+        seen[task.id] = line
+        if (not selected or task.id in selected) and (limit is None or size < limit):
+            if needs := lacking(task):
+                unsupported[task.id] = needs
                 continue
-            digest.update(digest_of(item).encode())
+            digest.update(_digest(task).encode())
             size += 1
     if problems:
         raise BadData(str(path), sorted(problems))
-    if missing := sorted(chosen - set(seen)):
+    if missing := sorted(selected - set(seen)):
         raise UsageError(f"--task-id: {path} has no task {missing[0]!r}")
-    if left_out and not skip:
-        raise UsageError(_refusal(path, left_out))
+    if unsupported and not skip:
+        raise UsageError(_unsupported_message(path, unsupported))
     if not size:
-        raise UsageError(f"{path} has no tasks" + (" that can be played here" if left_out else ""))
-    return Benchmark(path, size, digest.hexdigest(), limit, chosen, left_out, load_tasks)
+        raise UsageError(f"{path} has no tasks" + (" that this environment supports" if unsupported else ""))
+    return Benchmark(path, size, digest.hexdigest(), limit, selected, unsupported, load_tasks)
 
 
-def _refusal(path: Path, left_out: Mapping[str, Sequence[str]]) -> str:
-    named = "".join(f"\n  {task}: needs {', '.join(needs)}" for task, needs in list(left_out.items())[:_NAMED])
-    more = f"\n  ... and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+def _unsupported_message(path: Path, unsupported: Mapping[str, Sequence[str]]) -> str:
+    named = "".join(f"\n  {task}: needs {', '.join(needs)}" for task, needs in list(unsupported.items())[:_MOST_NAMED])
+    more = f"\n  ... and {len(unsupported) - _MOST_NAMED} more" if len(unsupported) > _MOST_NAMED else ""
     return (
-        f"{counted(len(left_out), 'task')} of {path} cannot be played here; nothing was started:{named}{more}\n"
-        "Use --skip-unsupported to play the others"
+        f"{counted(len(unsupported), 'task')} of {path} not supported here; nothing was started:{named}{more}\n"
+        "Use --skip-unsupported to run the others"
     )
 
 
-def digest_of(item: BenchmarkTask) -> str:
-    """Return a digest of everything that a task says."""
-    text = json.dumps([item.id, item.question, item.answer, item.metadata], sort_keys=True, ensure_ascii=False)
+def _digest(task: BenchmarkTask) -> str:
+    """Return a digest of all fields of a task."""
+    text = json.dumps([task.id, task.question, task.answer, task.metadata], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _items(path: Path, problems: list[tuple[int, str]], load_tasks: LoadTasks) -> Iterator[tuple[int, BenchmarkTask]]:
-    """Yield the lines that can be tasks, and note why others cannot."""
+def _tasks(path: Path, problems: Problems, load_tasks: LoadTasks) -> Iterator[tuple[int, BenchmarkTask]]:
+    """Yield the tasks of a file with their line numbers; append to `problems` why other lines are not tasks."""
     for line, entry in _entries(path, problems, load_tasks):
         try:
-            yield line, _item(entry, line)
+            yield line, _task(entry, line)
         except ValueError as error:
             problems.append((line, str(error)))
 
 
-def _entries(path: Path, problems: list[tuple[int, str]], load_tasks: LoadTasks) -> Iterator[tuple[int, Any]]:
-    """Yield what stands in a file, with its number.
+def _entries(path: Path, problems: Problems, load_tasks: LoadTasks) -> Iterator[tuple[int, Any]]:
+    """Yield the JSON values of a file with their line numbers.
 
     Raises:
-        ConfigError: the file cannot be read, or has no text.
+        ConfigError: the file cannot be read, or is not text.
     """
     try:
         yield from _read(path, problems, load_tasks)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise ConfigError(f"--data: {path} cannot be read as JSON, in UTF-8, gzipped or not: {error}") from error
+        raise ConfigError(f"--data: {path} cannot be read as UTF-8 JSON, plain or gzipped: {error}") from error
 
 
-def _read(path: Path, problems: list[tuple[int, str]], load_tasks: LoadTasks) -> Iterator[tuple[int, Any]]:
+def _read(path: Path, problems: Problems, load_tasks: LoadTasks) -> Iterator[tuple[int, Any]]:
     with _open(path) as file:
         first = next((line for line in file if line.strip()), "")
-        whole = _is_one_document(path, first, load_tasks)
+        one_document = _is_one_document(path, first, load_tasks)
     with _open(path) as file:
-        if whole:
+        if one_document:
             yield from _document(path, file.read(), problems, load_tasks)
             return
         for number, line in enumerate(file, 1):
@@ -159,15 +161,15 @@ def _read(path: Path, problems: list[tuple[int, str]], load_tasks: LoadTasks) ->
             try:
                 yield number, read_json(line)
             except ValueError as error:
-                problems.append((number, f"no JSON: {error}"))
+                problems.append((number, f"not JSON: {error}"))
 
 
 _LIST_IN_OBJECT = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*\[')
-"""The first line of an object that begins with a list and has line breaks, as an index of tasks has."""
+"""The first line of an object over several lines whose first value is a list, such as an index of tasks."""
 
 
 def _is_one_document(path: Path, first: str, load_tasks: LoadTasks) -> bool:
-    """Return whether a file that begins with this line is one JSON document, and not a line of JSON for each task."""
+    """Return whether a file with this first line is one JSON document, and not JSON lines."""
     if first.lstrip().startswith("["):
         return True
     try:
@@ -179,20 +181,18 @@ def _is_one_document(path: Path, first: str, load_tasks: LoadTasks) -> bool:
     return load_tasks(path, entry) is not None
 
 
-def _document(
-    path: Path, text: str, problems: list[tuple[int, str]], load_tasks: LoadTasks
-) -> Iterator[tuple[int, Any]]:
-    """Yield the entries of a JSON document; they are numbered, for a document has no lines of its own."""
+def _document(path: Path, text: str, problems: Problems, load_tasks: LoadTasks) -> Iterator[tuple[int, Any]]:
+    """Yield the entries of a JSON document, numbered from 1, because their line numbers are unknown."""
     try:
         document = read_json(text)
     except json.JSONDecodeError as error:
-        problems.append((error.lineno, f"no JSON: {error.msg}"))
+        problems.append((error.lineno, f"not JSON: {error.msg}"))
         return
     loaded = load_tasks(path, document)
     if loaded is not None:
         yield from _loaded(loaded, problems)
         return
-    if isinstance(document, dict) and _first(document, _QUESTIONS, None) is not None:
+    if isinstance(document, dict) and _first(document, _QUESTION_KEYS, None) is not None:
         document = [document]
     entries = document.get("items") if isinstance(document, dict) else document
     if not isinstance(entries, list):
@@ -203,8 +203,8 @@ def _document(
     yield from enumerate(entries, 1)
 
 
-def _loaded(tasks: Iterator[LoadedTask], problems: list[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
-    """Yield the tasks that the environment has read, numbered."""
+def _loaded(tasks: Iterator[LoadedTask], problems: Problems) -> Iterator[tuple[int, Any]]:
+    """Yield the tasks that the environment has read, numbered from 1."""
     for number, one in enumerate(tasks, 1):
         if one.problem:
             problems.append((number, one.problem))
@@ -214,32 +214,31 @@ def _loaded(tasks: Iterator[LoadedTask], problems: list[tuple[int, str]]) -> Ite
 
 def _open(path: Path) -> TextIO:
     with path.open("rb") as binary:
-        packed = binary.read(2) == _GZIP
-    return gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig")
+        zipped = binary.read(2) == _GZIP_MAGIC
+    return gzip.open(path, "rt", encoding="utf-8-sig") if zipped else path.open(encoding="utf-8-sig")
 
 
-def _item(entry: Any, line: int) -> BenchmarkTask:
+def _task(entry: Any, line: int) -> BenchmarkTask:
     if not isinstance(entry, dict):
-        raise ValueError(f"a task is an object, not {json.dumps(entry)[:60]}")  # noqa: TRY004 - one kind of problem
-    identity = _first(entry, _IDS, f"item_{line}")
+        raise ValueError(f"a task must be an object, not {json.dumps(entry)[:60]}")  # noqa: TRY004 - one kind of problem
+    identity = _first(entry, _ID_KEYS, f"item_{line}")
     if isinstance(identity, bool) or not isinstance(identity, str | int) or identity == "":
-        raise ValueError(f"the id must be a text or a number, not {json.dumps(identity)[:60]}")
-    question = _first(entry, _QUESTIONS, None)
+        raise ValueError(f"the id must be a string or an integer, not {json.dumps(identity)[:60]}")
+    question = _first(entry, _QUESTION_KEYS, None)
     if question is None:
-        raise ValueError(f"no question: one of the keys {', '.join(_QUESTIONS)} is needed")
+        raise ValueError(f"no question: one of the keys {', '.join(_QUESTION_KEYS)} is required")
     if not isinstance(question, str) or not question.strip():
-        raise ValueError(f"the question must be a text, not {json.dumps(question)[:60]}")
-    answer = _first(entry, _ANSWERS, None)
-    used = {*_present(entry, _IDS), *_present(entry, _QUESTIONS), *_present(entry, _ANSWERS)}
-    return BenchmarkTask(
-        str(identity), question, answer, {key: value for key, value in entry.items() if key not in used}
-    )
+        raise ValueError(f"the question must be a non-empty string, not {json.dumps(question)[:60]}")
+    answer = _first(entry, _ANSWER_KEYS, None)
+    used = {*_used_key(entry, _ID_KEYS), *_used_key(entry, _QUESTION_KEYS), *_used_key(entry, _ANSWER_KEYS)}
+    metadata = {key: value for key, value in entry.items() if key not in used}
+    return BenchmarkTask(str(identity), question, answer, metadata)
 
 
 def _first(entry: dict[str, Any], names: Sequence[str], default: Any) -> Any:
     return next((entry[name] for name in names if name in entry), default)
 
 
-def _present(entry: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Return the name under which the entry has the thing; the other names, if present too, stay metadata."""
+def _used_key(entry: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """Return the first of several keys that an entry has; the other keys become metadata."""
     return [name for name in names if name in entry][:1]

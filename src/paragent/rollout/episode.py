@@ -1,4 +1,4 @@
-"""One rollout under way: the conversation, and a record of all that happens in it."""
+"""One rollout in progress: the conversation with the environment and the model, its trajectory, its images and its clock."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.clock import Clock, monotonic
 from paragent._internal.text import well_formed
 from paragent.errors import TurnsUsedUp
 from paragent.messages import with_images
@@ -21,47 +22,118 @@ if TYPE_CHECKING:
     from paragent.envs import Environment
     from paragent.models import Completion, Model
 
-__all__ = ["ImageStore", "RolloutEpisode", "stamp"]
+__all__ = ["ImageStore", "RolloutEpisode", "WorkClock", "timestamp"]
 
 
-def stamp() -> str:
-    """Return this moment as OSWorld writes it into the names of files."""
+def timestamp() -> str:
+    """Return the current time in the form used in file names."""
     return f"{datetime.now(UTC):%Y%m%d@%H%M%S%f}"
 
 
+class WorkClock:
+    """Measures working time and waiting time of a rollout separately, and enforces the limit of working time.
+
+    Several waits may overlap: working time continues when all of them have ended.
+    """
+
+    def __init__(self, limit: float | None = None, clock: Clock = monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._started = clock()
+        self._waited = 0.0
+        self._waits = 0
+        self._wait_began = 0.0
+        self._timeout: asyncio.Timeout | None = None
+        self.activity = "starting"
+        """What the rollout is doing."""
+        self.since = self._started
+        """When it began to do that."""
+        self.until: float | None = None
+        """When the current wait will end, if that is known."""
+
+    @property
+    def waited(self) -> float:
+        """Seconds of waiting so far."""
+        return self._waited + (self._clock() - self._wait_began if self._waits else 0.0)
+
+    @property
+    def worked(self) -> float:
+        """Seconds of work so far."""
+        return self._clock() - self._started - self.waited
+
+    @property
+    def expired(self) -> bool:
+        """Whether the limit of working time is used up."""
+        return self._limit is not None and self.worked >= self._limit
+
+    def enforce(self, timeout: asyncio.Timeout) -> None:
+        """Let `timeout` expire when the working time is used up."""
+        self._timeout = timeout
+        self._reschedule()
+
+    def doing(self, what: str) -> None:
+        """Set the current activity."""
+        self.activity, self.since, self.until = what, self._clock(), None
+
+    def pause(self, what: str, seconds: float | None) -> None:
+        """Begin a wait; `seconds` is its duration, if known."""
+        now = self._clock()
+        self.activity, self.since = what, now
+        self.until = None if seconds is None else now + seconds
+        self._waits += 1
+        if self._waits == 1:
+            self._wait_began = now
+            if self._timeout and not self._timeout.expired():
+                self._timeout.reschedule(None)
+
+    def resume(self) -> None:
+        """End a wait."""
+        self._waits -= 1
+        if not self._waits:
+            self._waited += self._clock() - self._wait_began
+            self.doing("working")
+            self._reschedule()
+
+    def _reschedule(self) -> None:
+        if self._timeout is None or self._limit is None or self._waits or self._timeout.expired():
+            return
+        left = max(0.0, self._limit - self.worked)
+        self._timeout.reschedule(asyncio.get_running_loop().time() + left)
+
+
 class ImageStore:
-    """Takes pictures in, names them after their step, and puts them into what the model is sent."""
+    """The images of a rollout: named after their step, stored once, inserted into the messages for the model."""
 
     def __init__(self, shown: int) -> None:
         self._shown = shown
         self._names: dict[bytes, str] = {}
         self.files: dict[str, bytes] = {}
-        """By the name of the file. The moment in it tells the plays of a rollout apart."""
+        """By file name. The time in the name distinguishes the executions of one rollout."""
 
-    def add(self, pictures: Iterable[bytes], step: int) -> list[str]:
-        """Keep pictures and return their names; a picture that is there already is not kept twice."""
+    def add(self, images: Iterable[bytes], step: int) -> list[str]:
+        """Store images and return their names; identical images are stored once."""
         names = []
-        for picture in pictures:
-            digest = hashlib.sha256(picture).digest()
+        for image in images:
+            digest = hashlib.sha256(image).digest()
             if digest not in self._names:
-                name = f"step_{step}_{stamp()}.png"
-                self._names[digest], self.files[name] = name, picture
+                name = f"step_{step}_{timestamp()}.png"
+                self._names[digest], self.files[name] = name, image
             names.append(self._names[digest])
         return names
 
     def add_files(self, files: Mapping[str, bytes]) -> None:
-        """Keep files that are no pictures of a step."""
+        """Store other files of the rollout, such as recordings."""
         for name, content in files.items():
             stem, dot, suffix = name.rpartition(".")
-            self.files[f"{stem}_{stamp()}{dot}{suffix}"] = content
+            self.files[f"{stem}_{timestamp()}{dot}{suffix}"] = content
 
-    def with_images(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the conversation as the model is sent it, with the last pictures in it."""
+    def insert(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the messages for the model, with the content of the last images."""
         return with_images(messages, self.files.__getitem__, self._shown) if self.files else list(messages)
 
 
 class RolloutEpisode:
-    """Implements `paragent.agents.session.Episode` over an environment and a model."""
+    """Implements `paragent.agents.session.Episode` with an environment and a model."""
 
     def __init__(self, environment: Environment, model: Model, max_turns: int, max_retries: int) -> None:
         self._environment = environment
@@ -74,119 +146,78 @@ class RolloutEpisode:
         self.max_retries = max_retries
         self.turns = 0
         self.requests = 0
-        """Replies of models that came, those of a judge and those that could not be used included."""
+        """Replies received from models, including those of a judge and those that could not be used."""
         self.tool_calls = 0
         self.usage: dict[str, int] | None = {"prompt_tokens": 0, "completion_tokens": 0}
-        """None as soon as the endpoint once did not say, or the agent asked somebody else."""
+        """None if the endpoint did not report tokens, or the agent used another client."""
         self.judge_usage = {"judge_prompt_tokens": 0, "judge_completion_tokens": 0}
-        """The part of `usage` that another model than the agent's used to score the answer."""
+        """The part of `usage` used by a judge that is a different model than the agent's."""
         self.steps: list[dict[str, Any]] = []
         self.ended = ""
         self._images = ImageStore(environment.images_shown)
-        self._begun = 0
-        """Turns that began; several may be under way."""
+        self._turns_begun = 0
+        """Turns that began; several may be in progress."""
         self._calls = 0
         self._started = time.monotonic()
 
     async def complete(self) -> Completion:
-        """Ask the model and append what it says."""
+        """Request a completion and append its message."""
         await self._begin_turn()
         self._attach_first_images()
         began = time.monotonic()
-        completion = await self._model.complete(self._images.with_images(self.messages), self.tools)
+        completion = await self._model.complete(self._images.insert(self.messages), self.tools)
         self.turns += 1
         self.count(self._model.settings.name, completion.usage)
         self._find_calls(completion.message)
-        _name_calls(completion.message, self.turns)
+        _complete_calls(completion.message, self.turns)
         self.messages.append(completion.message)
-        self._step("model", began, usage=completion.usage, finish_reason=completion.finish_reason)
+        self._add_step("model", began, usage=completion.usage, finish_reason=completion.finish_reason)
         return completion
 
     async def take(self, thinking: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        """Wait for a message of the agent's own and append it."""
+        """Await a message that the agent creates without `complete`, and append it."""
         try:
             await self._begin_turn()
         except TurnsUsedUp:
             if inspect.iscoroutine(thinking):
-                thinking.close()  # nobody will wait for it
+                thinking.close()  # it will not be awaited
             raise
         self.usage = None
         began = time.monotonic()
         message = await thinking
         self.turns += 1
-        _name_calls(message, self.turns)
+        _complete_calls(message, self.turns)
         self.messages.append(message)
-        self._step("agent", began)
+        self._add_step("agent", began)
         return message
 
-    def said_last(self) -> str:
-        """Return the last text of the assistant; empty if there is none."""
+    def last_answer(self) -> str:
+        """Return the last text of the assistant, or an empty string."""
         texts = (message.get("content") for message in reversed(self.messages) if message.get("role") == "assistant")
         return next((text for text in texts if isinstance(text, str) and text), "")
 
     async def observation(self) -> dict[str, Any]:
-        """Return what the environment has to see."""
+        """Return the current observation of the environment."""
         return await self._environment.observation()
 
     async def answer_calls(self, calls: Sequence[dict[str, Any]]) -> None:
-        """Perform the calls of a turn; the environment decides whether they may overlap."""
+        """Execute the tool calls of a turn and append their results; the environment decides whether they may overlap."""
         self.tool_calls += len(calls)
         results = await asyncio.gather(*(self._answer(call) for call in calls))
         self.messages += results
 
     def trajectory(self) -> dict[str, Any]:
-        """Return all that happened, for the store."""
+        """Return the trajectory for the store."""
         return {"messages": self.messages, "tools": self.tools, "steps": self.steps}
 
     def files(self) -> dict[str, bytes]:
-        """Return the pictures and what the environment left, by the name of the file; complete when it is closed."""
+        """Return the images and the environment's files by name; complete when the environment is closed."""
         self._attach_first_images()
         self._images.add_files(self._environment.files)
         return self._images.files
 
-    def _attach_first_images(self) -> None:
-        """Put the pictures of the beginning to the first message of the user, whoever wrote it."""
-        environment = self._environment
-        first = next((message for message in self.messages if message.get("role") == "user"), None)
-        if first is None or not (environment.first_images or environment.first_kept):
-            return
-        _attach(first, "images", self._images.add(environment.first_images, 0))
-        _attach(first, "kept", self._images.add(environment.first_kept, 0))
-        environment.first_images = environment.first_kept = ()
-
-    async def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
-        began, moment = time.monotonic(), stamp()
-        self._calls += 1
-        number = self._calls
-        function = call["function"]
-        doing(function["name"])
-        result = await self._environment.call(function["name"], function["arguments"])
-        self.ended = self.ended or result.ends
-        message = {"role": "tool", "tool_call_id": call["id"], "content": well_formed(result.text)}
-        _attach(message, "images", self._images.add(result.images, number))
-        _attach(message, "kept", self._images.add(result.kept, number))
-        facts = {"name": function["name"], "call": call["id"], "error": result.error, "extras": result.extras}
-        self._step("tool", began, **facts, **({"moment": moment} if "images" in message or "kept" in message else {}))
-        return message
-
-    def _find_calls(self, message: dict[str, Any]) -> None:
-        """Take what a message says for a tool call, if the environment does."""
-        text = message.get("content")
-        if isinstance(text, str) and not message.get("tool_calls"):
-            found = self._environment.calls_in(text)
-            functions = [{"name": name, "arguments": json.dumps(given)} for name, given in found]
-            if functions:
-                calls = enumerate(functions)
-                message["tool_calls"] = [{"id": f"said_{self.turns}_{n}", "function": one} for n, one in calls]
-
-    async def _begin_turn(self) -> None:
-        if self._begun >= self.max_turns:
-            await asyncio.sleep(0)  # an agent that asks over and over must not keep the event loop from its time limit
-            raise TurnsUsedUp(f"the rollout has had its {self.max_turns} turns (--max-turns)")
-        self._begun += 1
-
     def count(self, model: str, usage: dict[str, int] | None) -> None:
-        """Add a reply of a model to what the rollout used."""
+        """Count a reply of a model and its tokens."""
         self.requests += 1
         record_usage(requests=1, unknown=usage is None, **(usage or {}))
         if usage is None or self.usage is None:
@@ -200,18 +231,53 @@ class RolloutEpisode:
             for name, amount in judged.items():
                 self.judge_usage[name] += amount
 
-    def _step(self, kind: str, began: float, **facts: Any) -> None:
-        now = time.monotonic()
-        shown = {name: value for name, value in facts.items() if value}
-        self.steps.append(
-            {
-                "kind": kind,
-                "turn": self.turns,
-                "at": round(began - self._started, 4),
-                "seconds": round(now - began, 4),
-                **shown,
-            }
-        )
+    def _attach_first_images(self) -> None:
+        """Attach the images of the start to the first user message."""
+        environment = self._environment
+        first = next((message for message in self.messages if message.get("role") == "user"), None)
+        if first is None or not (environment.first_images or environment.first_kept):
+            return
+        _attach(first, "images", self._images.add(environment.first_images, 0))
+        _attach(first, "kept", self._images.add(environment.first_kept, 0))
+        environment.first_images = environment.first_kept = ()
+
+    async def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
+        began, moment = time.monotonic(), timestamp()
+        self._calls += 1
+        number = self._calls
+        function = call["function"]
+        doing(function["name"])
+        result = await self._environment.call(function["name"], function["arguments"])
+        self.ended = self.ended or result.ends
+        message = {"role": "tool", "tool_call_id": call["id"], "content": well_formed(result.text)}
+        _attach(message, "images", self._images.add(result.images, number))
+        _attach(message, "kept", self._images.add(result.kept, number))
+        facts = {"name": function["name"], "call": call["id"], "error": result.error, "extras": result.extras}
+        if "images" in message or "kept" in message:
+            facts["moment"] = moment
+        self._add_step("tool", began, **facts)
+        return message
+
+    def _find_calls(self, message: dict[str, Any]) -> None:
+        """Add the tool calls that the environment finds in the text of a message without tool calls."""
+        text = message.get("content")
+        if isinstance(text, str) and not message.get("tool_calls"):
+            found = self._environment.calls_in(text)
+            functions = [{"name": name, "arguments": json.dumps(given)} for name, given in found]
+            if functions:
+                calls = enumerate(functions)
+                message["tool_calls"] = [{"id": f"said_{self.turns}_{n}", "function": one} for n, one in calls]
+
+    async def _begin_turn(self) -> None:
+        if self._turns_begun >= self.max_turns:
+            await asyncio.sleep(0)  # an agent that calls this in a loop must not block the event loop
+            raise TurnsUsedUp(f"the rollout has used its {self.max_turns} turns (--max-turns)")
+        self._turns_begun += 1
+
+    def _add_step(self, kind: str, began: float, **facts: Any) -> None:
+        times = {"at": round(began - self._started, 4), "seconds": round(time.monotonic() - began, 4)}
+        given = {name: value for name, value in facts.items() if value}
+        self.steps.append({"kind": kind, "turn": self.turns, **times, **given})
 
 
 def _attach(message: dict[str, Any], key: str, names: list[str]) -> None:
@@ -219,8 +285,8 @@ def _attach(message: dict[str, Any], key: str, names: list[str]) -> None:
         message[key] = names
 
 
-def _name_calls(message: dict[str, Any], turn: int) -> None:
-    """Make every tool call one that can be answered: with an id, a name and arguments, whatever the model left out."""
+def _complete_calls(message: dict[str, Any], turn: int) -> None:
+    """Give every tool call an id, a name and arguments, if the model left them out."""
     calls = message.get("tool_calls")
     if not calls:
         return

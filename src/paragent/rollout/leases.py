@@ -1,4 +1,4 @@
-"""The worker's side of machines: leased for one rollout, watched while it plays, given back."""
+"""Machine leases of a worker: each rollout leases one machine, watches the lease while it runs, and releases it."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
     from paragent.models import Completion
     from paragent.transport import TlsConf
 
-__all__ = ["Held", "MachineDesk", "PausingModel", "PoolPlace"]
+__all__ = ["LeasedMachine", "PausingModel", "PoolAccess", "WorkerLeases"]
 
 
-_QUEUE_LIMIT = 86_400.0
-"""Seconds to wait for a machine: a day, which is longer than any queue of rollouts that take an hour each. A pool that ends or
-gives up says so at once."""
-_LOOK = 0.5
-"""Seconds between two looks at whether the lease is still there."""
+_QUEUE_TIMEOUT = 86_400.0
+"""Seconds to wait for a machine: one day, longer than any queue of rollouts that take an hour each. A pool that stops or
+fails reports that at once."""
+_POLL_INTERVAL = 0.5
+"""Seconds between two checks whether the lease is still valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPlace:
-    """Where a run's machines are leased."""
+class PoolAccess:
+    """How workers connect to the pool of a run, and what they may do there."""
 
     address: str
     secret: str | None = None
-    """What proves that a worker may: made for this run; None: the user's own token."""
+    """The token of a pool that was started for this run; None: the user's own token."""
     tls: TlsConf | None = None
-    """How to connect to a pool that is served with TLS."""
+    """For a pool that is served with TLS."""
     limit: float | None = None
-    """Seconds after which a machine is taken back even from a rollout whose heart beats."""
+    """Seconds after which the pool takes a machine back, even if its holder sends heartbeats."""
     pause: bool = False
-    """Whether machines stand still while the model thinks."""
+    """Whether machines are paused while the model generates."""
 
     def __repr__(self) -> str:
-        return f"PoolPlace(address={self.address!r})"  # never the secret
+        return f"PoolAccess(address={self.address!r})"  # never the secret
 
     def client(self) -> PoolClient:
-        """Return a client of the pool; it connects when it is used.
+        """Return a client of the pool; it connects when it is first used.
 
         Raises:
-            ConfigError: the address is none.
+            ConfigError: the address is malformed.
         """
         from paragent.machines import PoolClient
         from paragent.transport import Token
@@ -57,48 +57,48 @@ class PoolPlace:
         return PoolClient(self.address, token=Token(self.secret) if self.secret else None, tls=self.tls)
 
 
-class MachineDesk:
-    """Leases machines to the rollouts of one worker, over one connection."""
+class WorkerLeases:
+    """Leases machines for the rollouts of one worker, over one connection."""
 
-    def __init__(self, place: PoolPlace) -> None:
-        self._place = place
+    def __init__(self, access: PoolAccess) -> None:
+        self._access = access
         self._client: PoolClient | None = None
 
     @contextlib.asynccontextmanager
-    async def lease(self, holder: str) -> AsyncIterator[Held]:
-        """Hold a machine, waiting for one if need be; the wait does not count as work.
+    async def lease(self, holder: str) -> AsyncIterator[LeasedMachine]:
+        """Lease a machine; the time in the queue counts as waiting, not as work.
 
         Raises:
             MachineFailed: the pool cannot be reached.
             LeaseTimeout: no machine became free.
             PoolFailed, PoolStopped: the pool has ended.
         """
-        leasing = self._open().lease(timeout=_QUEUE_LIMIT, holder=holder, limit=self._place.limit)
+        leasing = self._connect().lease(timeout=_QUEUE_TIMEOUT, holder=holder, limit=self._access.limit)
         try:
             with waiting("waiting for machine"):
                 await leasing.__aenter__()
         except ServerLost as error:
-            raise MachineFailed(f"the pool at {self._place.address} cannot be reached: {error}") from error
+            raise MachineFailed(f"the pool at {self._access.address} cannot be reached: {error}") from error
         assert leasing.lease is not None
         try:
-            yield Held(leasing.lease, pause=self._place.pause)
+            yield LeasedMachine(leasing.lease, pause=self._access.pause)
         finally:
-            with contextlib.suppress(ParagentError):  # a lease that cannot be released ends by its deadline
+            with contextlib.suppress(ParagentError):  # a lease that cannot be released expires
                 await leasing.__aexit__(None, None, None)
 
-    def _open(self) -> PoolClient:
+    def _connect(self) -> PoolClient:
         if self._client is None:
-            self._client = self._place.client()
+            self._client = self._access.client()
         return self._client
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 
 
-class Held:
-    """A machine while one rollout has it."""
+class LeasedMachine:
+    """The machine of one rollout."""
 
     def __init__(self, lease: Lease, *, pause: bool = False) -> None:
         self._lease, self._pause = lease, pause
@@ -108,75 +108,74 @@ class Held:
         """The machine."""
         return self._lease.machine
 
-    def thinking(self, model: Model) -> Model:
-        """Return the model to ask while the machine is held."""
-        if not self._pause:
-            return model
-
-        return PausingModel(model, self._lease)
+    def wrap(self, model: Model) -> Model:
+        """Return the model for this rollout: one that pauses the machine during requests, if that is configured."""
+        return PausingModel(model, self._lease) if self._pause else model
 
     @contextlib.asynccontextmanager
-    async def guarded(self) -> AsyncIterator[None]:
-        """End what is done inside as soon as the lease is lost: nothing that follows would mean anything.
+    async def watched(self) -> AsyncIterator[None]:
+        """Cancel the body of the `with` as soon as the lease is lost, because its further results would be meaningless.
 
         Raises:
-            LeaseLost, MachineFailed: the machine was lost before the `with` ended, also if nothing inside noticed.
+            LeaseLost, MachineFailed: the machine was lost, even if the body did not notice.
         """
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        cancelling, fired = task.cancelling(), False
-        alarm: asyncio.TimerHandle
+        cancelling, cancelled = task.cancelling(), False
+        timer: asyncio.TimerHandle
 
-        def look() -> None:
-            nonlocal fired, alarm
+        def check() -> None:
+            nonlocal cancelled, timer
             if self._lease.lost is None:
-                alarm = loop.call_later(_LOOK, look)
+                timer = loop.call_later(_POLL_INTERVAL, check)
             else:
-                fired = task.cancel()
+                cancelled = task.cancel()
 
-        look()
+        check()
         try:
             yield
         except asyncio.CancelledError:
-            if fired and task.uncancel() <= cancelling:
+            if cancelled and task.uncancel() <= cancelling:
                 raise LeaseLost(self._lease.lost or "the lease has ended") from None
             raise
         finally:
-            alarm.cancel()
+            timer.cancel()
         await self.confirm()
 
     async def confirm(self) -> None:
-        """Make sure that the machine is still this rollout's, and alive: the pool takes a moment to notice that it is not.
+        """Check that this rollout still holds the machine and that the machine responds.
+
+        The pool needs some time to notice a lost machine, so this is called before a result counts.
 
         Raises:
-            LeaseLost: it has another holder, or none.
-            MachineFailed: it does not answer.
+            LeaseLost: the machine has another holder, or none.
+            MachineFailed: the machine does not respond.
         """
         try:
             await self._lease.arenew()
         except LeaseLost:
             raise
-        except ParagentError:  # the pool cannot be reached just now: heartbeats decide whether that lasts too long
+        except ParagentError:  # the pool is unreachable for now; heartbeats decide when that is too long
             if self._lease.lost is not None:
                 raise LeaseLost(self._lease.lost) from None
         await asyncio.to_thread(self.machine.platform)
 
-    def described(self) -> dict[str, Any]:
-        """Return what a trajectory says about the machine."""
+    def as_step(self) -> dict[str, Any]:
+        """Return the machine as a step of the trajectory."""
         return {"kind": "machine", "machine": self.machine.id, "address": self.machine.address}
 
 
 class PausingModel(Model):
-    """Asks another model, which it does not own, with the machine of a lease paused meanwhile."""
+    """Pauses a leased machine during each request to another model, which it does not close."""
 
     def __init__(self, model: Model, lease: Lease) -> None:
         super().__init__(model.settings)
         self._model, self._lease = model, lease
 
     async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
-        """Ask; raises as the other model, and LeaseLost if the machine is gone."""
+        """Request a completion. Raises what the other model raises, and LeaseLost if the machine is lost."""
         try:
-            await self._lease.apause()  # inside: whoever is cancelled here may have paused the machine already
+            await self._lease.apause()  # inside the try: a cancelled call may already have paused the machine
             return await self._model.complete(messages, tools)
         finally:
             await self._lease.aresume()

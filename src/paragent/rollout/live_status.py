@@ -1,7 +1,7 @@
-"""What the rollouts of each worker are doing now and have used: a file for each worker process, replaced twice a second.
+"""Live status of a run: one file per worker process, replaced twice a second, and the progress that the driver shows.
 
-People watch it. The driver reads from it what a worker that was killed had used. Workers on machines that do not share the
-run's directory are counted, not described.
+The driver also reads from these files what a worker that was killed had used. Workers on hosts that do not share the run
+directory are counted but not described.
 """
 
 from __future__ import annotations
@@ -18,48 +18,49 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.processes import here, is_alive
 from paragent.store import RolloutResult, RolloutStatus
-from paragent.store.records import reason_of
+from paragent.store.records import error_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from paragent.rollout.clock import WorkClock
-    from paragent.rollout.episode import RolloutEpisode
-    from paragent.rollout.machines import MachinesSeen
-    from paragent.store import Summary
+    from paragent.rollout.episode import RolloutEpisode, WorkClock
+    from paragent.rollout.machines import MachineCounts
+    from paragent.store import PendingRollout, Summary
 
-__all__ = ["Board", "Sighting", "Tally", "UnderWay", "Unfinished", "left_by_the_dead", "read_boards"]
+__all__ = [
+    "ActiveRollout",
+    "LiveStatus",
+    "RolloutProgress",
+    "StatusFile",
+    "UnfinishedRollout",
+    "read_status_files",
+    "unfinished_rollouts",
+]
 
 
-_STALE = 5.0
-"""Seconds after which a file is that of a worker which is gone."""
+_STALE_AFTER = 5.0
+"""Seconds after which a status file belongs to a worker that has ended."""
 
 
 @dataclass(slots=True, eq=False)
-class UnderWay:
-    """A rollout that this worker plays."""
+class ActiveRollout:
+    """A rollout that this worker is executing."""
 
-    task: str
-    attempt: int
+    rollout: PendingRollout
     clock: WorkClock
     started: float = field(default_factory=time.time)
     episode: RolloutEpisode | None = None
-    """None until its environment is made."""
-
-    @property
-    def label(self) -> str:
-        """What to call it."""
-        return self.task if self.attempt == 1 else f"{self.task}#{self.attempt}"
+    """None until its environment is constructed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedRollout:
     """What a rollout had used when its worker died."""
 
     task: str
     attempt: int
     worker: str
-    """As `host:pid`."""
+    """`host:pid`."""
     started: float
     requests: int
     prompt_tokens: int | None
@@ -68,170 +69,184 @@ class Unfinished:
     judge_completion_tokens: int
 
 
-class Board:
-    """The notes of this worker."""
+class StatusFile:
+    """The status file of this worker process."""
 
     def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-        self._path = self._folder / f"{socket.gethostname()}-{os.getpid()}.json"
-        self.under_way: set[UnderWay] = set()
+        self._path = Path(folder) / f"{socket.gethostname()}-{os.getpid()}.json"
+        self.active: set[ActiveRollout] = set()
 
-    def write(self, pressure: tuple[int, int]) -> None:
-        """Say what is going on; a folder that is not on this machine is left alone."""
+    def write(self, requests: tuple[int, int]) -> None:
+        """Write the status; do nothing if the folder does not exist on this host.
+
+        Args:
+            requests: the requests in flight, and how many may be in flight.
+        """
         now = time.monotonic()
         content = {
             "at": time.time(),
             "worker": here(),
-            "pressure": pressure,
-            "rollouts": [_described(one, now) for one in self.under_way],
-            "used": [_used(one, one.episode) for one in self.under_way if one.episode and one.episode.requests],
+            "requests": requests,
+            "rollouts": [_described(one, now) for one in self.active],
+            "used": [_used(one, one.episode) for one in self.active if one.episode and one.episode.requests],
         }
         draft = self._path.with_suffix(".draft")
         with contextlib.suppress(OSError):
             draft.write_text(json.dumps(content))
             draft.replace(self._path)
 
-    def clear(self) -> None:
-        """Say that nothing is going on."""
+    async def close(self) -> None:
+        """Remove the file."""
         with contextlib.suppress(OSError):
             self._path.unlink()
 
 
-def _described(one: UnderWay, now: float) -> list[Any]:
+def _described(one: ActiveRollout, now: float) -> list[Any]:
     clock = one.clock
     until = None if clock.until is None else max(0.0, clock.until - now)
-    return [one.label, clock.what, now - clock.since, until, clock.worked]
+    return [one.rollout.label, clock.activity, now - clock.since, until, clock.worked]
 
 
-def _used(one: UnderWay, episode: RolloutEpisode) -> list[Any]:
-    amounts = [
-        None if episode.usage is None else episode.usage[name] for name in ("prompt_tokens", "completion_tokens")
-    ]
-    return [one.task, one.attempt, one.started, episode.requests, *amounts, *episode.judge_usage.values()]
+def _used(one: ActiveRollout, episode: RolloutEpisode) -> list[Any]:
+    tokens = [None if episode.usage is None else episode.usage[name] for name in ("prompt_tokens", "completion_tokens")]
+    usage = [episode.requests, *tokens, *episode.judge_usage.values()]
+    return [one.rollout.task.id, one.rollout.attempt, one.started, *usage]
 
 
 @dataclass(slots=True)
-class Sighting:
-    """All boards together."""
+class LiveStatus:
+    """The status files of all workers together."""
 
     in_flight: int = 0
-    may_be_in_flight: int = 0
+    """Requests to the endpoint in flight."""
+    request_limit: int = 0
+    """How many may be in flight."""
     rollouts: list[tuple[str, str, float, float | None, float]] = field(default_factory=list)
-    """Label, what it does, for how long, how much longer (None: unknown), and its working time; the slowest first."""
+    """Label, activity, seconds since it began, seconds until it ends (None: unknown), working time; the slowest first."""
 
 
-def read_boards(folder: Path) -> Sighting:
-    """Return what all workers on this machine say."""
-    seen = Sighting()
+def read_status_files(folder: Path) -> LiveStatus:
+    """Return the status of all workers that share the run directory."""
+    live = LiveStatus()
     with contextlib.suppress(OSError):
         for path in folder.glob("*.json"):
-            board = _read(path)
-            if board is None or time.time() - board["at"] > _STALE:
+            status = _read(path)
+            if status is None or time.time() - status["at"] > _STALE_AFTER:
                 continue
-            seen.in_flight += board["pressure"][0]
-            seen.may_be_in_flight += board["pressure"][1]
-            seen.rollouts += [tuple(one) for one in board["rollouts"]]
-    seen.rollouts.sort(key=lambda one: one[4], reverse=True)
-    return seen
+            live.in_flight += status["requests"][0]
+            live.request_limit += status["requests"][1]
+            live.rollouts += [tuple(one) for one in status["rollouts"]]
+    live.rollouts.sort(key=lambda one: one[4], reverse=True)
+    return live
 
 
-def left_by_the_dead(folder: Path) -> Iterator[Unfinished]:
-    """Yield what the rollouts of workers that died on this machine had used, and forget it."""
+def unfinished_rollouts(folder: Path) -> Iterator[UnfinishedRollout]:
+    """Yield the unfinished rollouts of workers that died on this host, and remove their status files."""
     for path in folder.glob(f"{socket.gethostname()}-*.json"):
         pid = path.stem.rpartition("-")[2]
         if pid.isdigit() and is_alive(int(pid)):
             continue
-        board = _read(path)
+        status = _read(path)
         path.unlink(missing_ok=True)
-        if board is not None:
-            for task, attempt, started, *amounts in board["used"]:
-                yield Unfinished(task, attempt, board["worker"], started, *amounts)
+        if status is not None:
+            for task, attempt, started, *usage in status["used"]:
+                yield UnfinishedRollout(task, attempt, status["worker"], started, *usage)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        board: dict[str, Any] = json.loads(path.read_text())
+        status: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return board
+    return status
 
 
 @dataclass(slots=True)
-class Tally:
-    """Counts that begin with what earlier sessions recorded, so that a resumed run shows the whole."""
+class RolloutProgress:
+    """The progress of a run, earlier sessions included."""
 
     run: str
     path: Path
     total: int
     done: int = 0
-    """Durable results, without those that are owed again."""
+    """Rollouts with a final result; infrastructure failures are not counted."""
     score: float = 0.0
+    """The sum of the scores."""
     counted: int = 0
-    """Results that enter the mean."""
-    broken: int = 0
+    """Results that count in the mean."""
+    infrastructure_failures: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
-    """By what failed, the message of the last error of that kind."""
+    """The last error message of each kind of failure."""
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
-    under_way: int = 0
-    replays: int = 0
-    """Plays that infrastructure ended and that were tried again."""
-    before: int = 0
+    active: int = 0
+    retries: int = 0
+    """Executions of this session that failed because of infrastructure and are retried."""
+    done_before: int = 0
     """Results of earlier sessions."""
     started: float = field(default_factory=time.monotonic)
     note: str = ""
-    """What is being done besides playing: stopping, for example."""
-    sighting: Sighting = field(default_factory=Sighting)
-    machines: MachinesSeen | None = None
+    """What the session is doing besides executing rollouts, such as starting machines."""
+    live: LiveStatus = field(default_factory=LiveStatus)
+    machines: MachineCounts | None = None
 
     @classmethod
-    def resumed(cls, run: str, path: Path, summary: Summary, failures: Mapping[str, int]) -> Tally:
-        """Begin with what the journal has; `failures` are those that are final, by kind."""
-        tally = cls(run, path, summary.rollouts)
-        tally.done = tally.before = summary.rollouts - summary.owed
-        tally.failures.update(failures)
-        tally.reasons.update(summary.reasons)
-        if summary.mean_of_played is not None:
+    def resumed(cls, run: str, path: Path, summary: Summary, failures: Mapping[str, int]) -> RolloutProgress:
+        """Return the progress at the start of a session.
+
+        Args:
+            run: the name of the run.
+            path: the run directory.
+            summary: the statistics of earlier sessions.
+            failures: the final failures by kind.
+        """
+        progress = cls(run, path, summary.rollouts)
+        progress.done = progress.done_before = summary.rollouts - summary.pending
+        progress.failures.update(failures)
+        progress.reasons.update(summary.reasons)
+        if summary.mean_without_infrastructure is not None:
             failed = (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT)
-            tally.counted = summary.scored + sum(summary.statuses[status] for status in failed)
-            tally.score = summary.mean_of_played * tally.counted
-        tally.prompt_tokens, tally.completion_tokens = summary.prompt_tokens, summary.completion_tokens
-        return tally
+            progress.counted = summary.scored + sum(summary.statuses[status] for status in failed)
+            progress.score = summary.mean_without_infrastructure * progress.counted
+        progress.prompt_tokens, progress.completion_tokens = summary.prompt_tokens, summary.completion_tokens
+        return progress
 
     @property
     def mean(self) -> float | None:
-        """The score so far, with everything that failed as 0."""
-        return self.score / (self.counted + self.broken) if self.counted + self.broken else None
+        """The mean score so far; failures count as 0."""
+        results = self.counted + self.infrastructure_failures
+        return self.score / results if results else None
 
     @property
     def seconds(self) -> float:
-        """Of this session."""
+        """The duration of this session."""
         return time.monotonic() - self.started
 
     @property
     def seconds_left(self) -> float | None:
-        """At the pace of this session."""
-        here = self.done + self.broken - self.before
-        return (self.total - self.done - self.broken) * self.seconds / here if here else None
+        """The estimated time to the end, from the speed of this session."""
+        ended = self.done + self.infrastructure_failures
+        here = ended - self.done_before
+        return (self.total - ended) * self.seconds / here if here else None
 
-    def count(self, play: RolloutResult) -> None:
-        """Take in a play that is durable."""
-        if play.prompt_tokens is None or self.prompt_tokens is None:
+    def count(self, result: RolloutResult) -> None:
+        """Count a result that has been recorded."""
+        if result.prompt_tokens is None or self.prompt_tokens is None:
             self.prompt_tokens = self.completion_tokens = None
         else:
-            self.prompt_tokens += play.prompt_tokens
-            self.completion_tokens = (self.completion_tokens or 0) + (play.completion_tokens or 0)
-        if not play.decides:
-            self.replays += 1
+            self.prompt_tokens += result.prompt_tokens
+            self.completion_tokens = (self.completion_tokens or 0) + (result.completion_tokens or 0)
+        if not result.final:
+            self.retries += 1
             return
-        if play.kind:
-            self.failures[play.kind] += 1
-            self.reasons[play.kind] = reason_of(play.error)
-        if play.status is RolloutStatus.INFRASTRUCTURE:
-            self.broken += 1
+        if result.kind:
+            self.failures[result.kind] += 1
+            self.reasons[result.kind] = error_summary(result.error)
+        if result.status is RolloutStatus.INFRASTRUCTURE:
+            self.infrastructure_failures += 1
             return
         self.done += 1
-        if play.score is not None or play.status is not RolloutStatus.COMPLETED:
+        if result.score is not None or result.status is not RolloutStatus.COMPLETED:
             self.counted += 1
-            self.score += play.score or 0.0
+            self.score += result.score or 0.0

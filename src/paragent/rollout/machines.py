@@ -1,4 +1,4 @@
-"""The driver's side of machines: the pool that a session starts, serves to its workers and ends, or one that others serve."""
+"""The machine pool of a session: started and served for its workers, or a pool that is served elsewhere."""
 
 from __future__ import annotations
 
@@ -10,70 +10,95 @@ from typing import TYPE_CHECKING, Any, Self
 
 from paragent.errors import ConfigError, ParagentError, PoolFailed, ServerLost
 from paragent.machines.state_machine import MachineState
-from paragent.rollout.leases import PoolPlace
+from paragent.rollout.leases import PoolAccess
 
 if TYPE_CHECKING:
     from paragent.envs import Environment
     from paragent.machines import MachineSettings, PoolClient, PoolStatus, VMPoolManager
-    from paragent.rollout.config import RolloutConfig
+    from paragent.rollout.config import MachinesSection, RolloutConfig, RunSection
+    from paragent.transport import TlsConf
 
-__all__ = ["DEFAULT_PROVIDER", "MachinesSeen", "SessionPool", "lease_limit", "machine_settings", "served_place"]
+__all__ = [
+    "DEFAULT_PROVIDER",
+    "MachineCounts",
+    "SessionPool",
+    "host_address",
+    "lease_limit",
+    "machine_settings",
+    "served_pool",
+]
 
 DEFAULT_PROVIDER = "qemu"
 _POOL_NAME = "rollout"
-"""Pools of all runs have it, so that the next run clears up what a killed one on a remote provider left."""
-_LOOK_PAUSE = 1.0
-"""Seconds between two questions to a pool that somebody else serves."""
-_AFTER_WORK = 630.0
-"""Seconds beyond a rollout's working time: for scoring (600 at most) and closing (30 at most)."""
-_LEAST_WAITS = 1800.0
-"""Seconds of waiting for the model's endpoint that a lease allows at least: how long one turn is patient with refusals."""
+"""All runs use the same pool name, so that the next run removes what a killed run left at a remote provider."""
+_STATUS_INTERVAL = 1.0
+"""Seconds between two status requests to a pool that is served elsewhere."""
+_TIME_AFTER_WORK = 630.0
+"""Seconds beyond the working time of a rollout: 600 at most for scoring and 30 at most for closing."""
+_LEAST_WAIT = 1800.0
+"""Seconds that a lease allows at least for waiting at the endpoint: how long one turn waits when requests are refused."""
+_EXTERNAL_ADDRESS = ("192.0.2.1", 9)
+"""An address reserved for documentation. No packet is sent; the route to it selects the network interface."""
 
 
 def lease_limit(timeout: float | None) -> float | None:
     """Return how long one rollout may hold a machine: its working time, as much again for waiting, and the time after."""
-    return None if timeout is None else timeout + max(timeout, _LEAST_WAITS) + _AFTER_WORK
+    return None if timeout is None else timeout + max(timeout, _LEAST_WAIT) + _TIME_AFTER_WORK
+
+
+def host_address(run: RunSection) -> str:
+    """Return the address at which workers reach this host: `--host`, or the local address on the route to the cluster.
+
+    Without a cluster all workers are on this host, and the address is 127.0.0.1.
+    """
+    if run.host is not None or run.engine_address is None:
+        return run.host or "127.0.0.1"
+    from paragent.engines._cluster import local_address_towards
+
+    host, _, port = run.engine_address.rpartition("://")[2].partition(":")
+    return local_address_towards((host, int(port)) if port.isdigit() else _EXTERNAL_ADDRESS)
 
 
 def machine_settings(config: RolloutConfig, environment: type[Environment]) -> MachineSettings:
-    """Return what machines for rollouts of an environment are to be like.
+    """Return the settings of machines for rollouts in an environment.
 
     Raises:
         ConfigError: a setting is out of range.
     """
     from paragent.machines import MachineSettings
 
+    machines = config.machines
     return MachineSettings(
-        path_to_vm=None if config.path_to_vm is None else str(config.path_to_vm),
-        snapshot_name=config.snapshot_name,
-        headless=config.headless,
-        memory_mib=config.vm_memory,
-        cores=config.vm_cores,
+        path_to_vm=None if machines.path_to_vm is None else str(machines.path_to_vm),
+        snapshot_name=machines.snapshot_name,
+        headless=machines.headless,
+        memory_mib=machines.vm_memory,
+        cores=machines.vm_cores,
         desktop=environment.needs_desktop,
         internet=environment.needs_internet,
-        screen=(config.screen_width, config.screen_height),
+        screen=(machines.screen_width, machines.screen_height),
         forwards=environment.machine_ports,
-        host=config.own_address,
-        region=config.region,
-        options={name: _value(text) for name, text in config.vm_option.items()},
+        host=host_address(config.run),
+        region=machines.region,
+        options={name: _option_value(text) for name, text in machines.vm_option.items()},
     )
 
 
 @dataclass(frozen=True, slots=True)
-class MachinesSeen:
-    """The machines at one moment, for whoever shows them."""
+class MachineCounts:
+    """How many machines are in which state, for the display."""
 
     in_use: int
     resetting: int
     booting: int
     total: int
-    """How many can be leased at a time."""
+    """Machines that can be leased at the same time."""
     waiting: int
     """Rollouts in the queue."""
 
     @classmethod
-    def of(cls, status: PoolStatus) -> MachinesSeen:
-        """Return the counts of a table of machines."""
+    def of(cls, status: PoolStatus) -> MachineCounts:
+        """Return the counts of a pool's status."""
         return cls(
             in_use=status.count(MachineState.LEASED),
             resetting=status.count(MachineState.RESETTING),
@@ -84,52 +109,53 @@ class MachinesSeen:
 
 
 class SessionPool:
-    """A context manager; inside, workers lease at `place`.
+    """A context manager for the pool of a session; inside, workers use `access`.
 
     Args:
-        config: how many machines, or where somebody else serves some.
-        settings: what those that are started here are like.
-        rollouts: how many are owed: more machines than that are of no use.
+        config: the settings of the run.
+        settings: the settings of machines that are started here.
+        rollouts: the number of pending rollouts; more machines are not started.
 
     Raises:
-        UsageError, MachineFailed, PoolFailed: (on entering) there cannot be such machines here.
-        ConfigError: (on entering) nobody serves a pool at `--pool-address`.
+        UsageError, MachineFailed, PoolFailed: (on entering) the machines cannot be started.
+        ConfigError: (on entering) no pool is served at `--pool-address`.
     """
 
     def __init__(self, config: RolloutConfig, settings: MachineSettings, rollouts: int) -> None:
         self._config, self._settings = config, settings
-        self._size = min(config.num_vms if config.use_vm_pool else config.num_rollouts, rollouts)
+        wanted = config.machines.num_vms if config.machines.use_vm_pool else config.run.num_rollouts
+        self._size = min(wanted, rollouts)
         self._own: VMPoolManager | None = None
         self._client: PoolClient | None = None
         self._before: PoolStatus | None = None
         self._last: PoolStatus | None = None
-        self._looked = 0.0
+        self._asked = 0.0
 
     def __enter__(self) -> Self:
-        if (served := served_place(self._config)) is not None:
-            self._client, self._before = _found(served)
-            self.place = served
+        if (access := served_pool(self._config)) is not None:
+            self._client, self._before = _connect(access)
+            self.access = access
             return self
         from paragent.machines import VMPoolManager
         from paragent.transport import Token
 
-        config = self._config
+        machines = self._config.machines
         pool = VMPoolManager(
-            config.provider_name or DEFAULT_PROVIDER,
+            machines.provider_name or DEFAULT_PROVIDER,
             self._size,
-            spares=config.num_spares if config.use_vm_pool or config.num_spares is not None else 0,
+            spares=machines.num_spares if machines.use_vm_pool or machines.num_spares is not None else 0,
             name=_POOL_NAME,
             settings=self._settings,
         )
         self._own = pool.start(wait_for=0)
         secret = secrets.token_urlsafe(32)
         try:
-            server = pool.serve(config.own_address, token=Token(secret))
+            server = pool.serve(host_address(self._config.run), token=Token(secret))
         except BaseException:
             pool.stop()
             raise
-        limit = lease_limit(config.timeout)
-        self.place = PoolPlace(address=str(server.address), secret=secret, limit=limit, pause=config.pause_machines)
+        limit = lease_limit(self._config.run.timeout)
+        self.access = PoolAccess(address=str(server.address), secret=secret, limit=limit, pause=machines.pause_machines)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -138,13 +164,13 @@ class SessionPool:
         if self._client is not None:
             self._client.close()
 
-    def look(self) -> MachinesSeen | None:
-        """Return the machines as they are now; None if that is not known."""
+    def counts(self) -> MachineCounts | None:
+        """Return the current number of machines in each state; None if it is unknown."""
         status = self._status()
-        return None if status is None else MachinesSeen.of(status)
+        return None if status is None else MachineCounts.of(status)
 
     def figures(self) -> dict[str, float]:
-        """Return what came of the machines in this session."""
+        """Return the usage of machines in this session, for the summary; empty if it is unknown."""
         status = self._status(now=True)
         if status is None:
             return {}
@@ -156,45 +182,59 @@ class SessionPool:
         }
 
     def _status(self, *, now: bool = False) -> PoolStatus | None:
-        pool, pause = (self._own, 0.0) if self._own is not None else (self._client, _LOOK_PAUSE)
-        if pool is not None and (now or time.monotonic() - self._looked >= pause):
-            self._looked = time.monotonic()
+        pool, interval = (self._own, 0.0) if self._own is not None else (self._client, _STATUS_INTERVAL)
+        if pool is not None and (now or time.monotonic() - self._asked >= interval):
+            self._asked = time.monotonic()
             try:
                 self._last = pool.status()
-            except (ParagentError, TimeoutError):  # the rollouts find out by themselves what that means for them
+            except (ParagentError, TimeoutError):  # rollouts notice a failed pool themselves
                 return None
         return self._last
 
 
-def served_place(config: RolloutConfig) -> PoolPlace | None:
-    """Return where the pool is that others serve; None if none is named."""
-    if not config.pool_address:
+def served_pool(config: RolloutConfig) -> PoolAccess | None:
+    """Return the access to the pool at `--pool-address`; None if it is not set."""
+    machines = config.machines
+    if not machines.pool_address:
         return None
-    limit = lease_limit(config.timeout)
-    return PoolPlace(address=config.pool_address, tls=config.pool_tls, limit=limit, pause=config.pause_machines)
+    limit = lease_limit(config.run.timeout)
+    return PoolAccess(
+        address=machines.pool_address, tls=_pool_tls(machines), limit=limit, pause=machines.pause_machines
+    )
 
 
-def _found(place: PoolPlace) -> tuple[PoolClient, PoolStatus]:
-    """Return a client of the pool at a place, and the pool as it is.
+def _pool_tls(machines: MachinesSection) -> TlsConf | None:
+    """Return the TLS settings for the served pool, with absolute paths, because workers have other working directories."""
+    from paragent.transport import TlsConf
+
+    if not machines.uses_tls:
+        return None
+    files = {"ca": machines.tls_ca, "cert": machines.tls_cert, "key": machines.tls_key}
+    paths = {name: None if path is None else str(path.absolute()) for name, path in files.items()}
+    return TlsConf(**paths, server_name=machines.tls_server_name or None)
+
+
+def _connect(access: PoolAccess) -> tuple[PoolClient, PoolStatus]:
+    """Return a client of a served pool, and the pool's status.
 
     Raises:
-        ConfigError: nobody serves one there.
-        PoolFailed: it gave up.
+        ConfigError: no pool is served there.
+        PoolFailed: the pool has failed.
     """
-    client = place.client()
+    client = access.client()
     try:
         status = client.status()
     except (ServerLost, TimeoutError) as error:
         client.close()
-        raise ConfigError(str(error) or f"the pool at {place.address} takes too long to answer") from error
+        raise ConfigError(str(error) or f"the pool at {access.address} does not answer in time") from error
     if status.failure:
         client.close()
         raise PoolFailed(status.failure)
     return client, status
 
 
-def _value(text: Any) -> Any:
-    """Return an option of a provider, read as JSON where it is some."""
+def _option_value(text: Any) -> Any:
+    """Return an option of a provider: parsed as JSON if possible, else the text."""
     try:
         return json.loads(text)
     except (TypeError, ValueError):

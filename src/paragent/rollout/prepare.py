@@ -1,4 +1,4 @@
-"""From a configuration to a run that could start: everything checked, nothing written yet."""
+"""Preparation of a run: read files, check everything that the configuration names, and plan the run. Writes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paragent.models.base import MODELS
 from paragent.models.credentials import NO_KEY, endpoint_from_environment
 from paragent.rollout.config import is_secret
 from paragent.rollout.dataset import Benchmark, read_benchmark
-from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_place
+from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_pool
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.worker import check_agent
 from paragent.scorers import SCORERS
@@ -34,15 +34,113 @@ if TYPE_CHECKING:
     from paragent.machines import MachineSettings
     from paragent.rollout.config import RolloutConfig
 
-__all__ = ["Prepared", "play_settings", "prepare", "read_settings", "with_data_folder"]
+__all__ = ["RolloutPlan", "prepare", "read_settings_file", "rollout_settings_of", "with_data_folder"]
+
+_FORWARDED = (("environment", "kb"), ("environment", "sandbox"), ("machines", "headless"))
+"""Settings, with their sections, that are passed as options to environments that have an option of that name."""
+_FORWARDED_TO_DESKTOPS = (
+    ("environment", "action_space"),
+    ("machines", "client_password"),
+    ("environment", "observation_type"),
+    ("environment", "pause"),
+    ("environment", "record"),
+    ("machines", "screen_height"),
+    ("machines", "screen_width"),
+)
+"""Settings that are passed to desktop environments, which have options of all these names. They have defaults here, which must
+not replace the defaults of another environment that has only some of the names."""
+_FILE_OPTIONS = ("kb", "site")
+"""Options of environments that name files whose content influences results."""
+_CHECK_TIMEOUT = 120.0
+"""Seconds for the check of an environment. Building the index of a large knowledge base takes longest."""
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """Return what a file of settings says.
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """A run that is ready to start."""
+
+    config: RolloutConfig
+    benchmark: Benchmark
+    settings: RolloutSettings
+    """What workers need."""
+    path: Path
+    """The run directory."""
+    identity: str
+    """A digest of all settings that influence results."""
+    prices: dict[str, dict[str, float]] | None
+    machines: MachineSettings | None = None
+    """The settings of machines; None if the environment needs none."""
+
+    @property
+    def engine(self) -> RunConfig:
+        """The settings of the engine."""
+        run = self.config.run
+        workers, concurrency = _workers(self.config)
+        return RunConfig(
+            engine_name=run.engine,
+            worker_num=workers,
+            concurrency=concurrency,
+            job_name=self.path.name,
+            in_local=run.engine_address is None,
+            engine_options=run.engine_options,
+        )
+
+
+def prepare(config: RolloutConfig) -> RolloutPlan:
+    """Check a configuration and everything that it names: files, classes, the environment, the engine.
 
     Raises:
-        ConfigError: there is no such file, or it cannot be read as a table of settings.
-        MissingExtra: it is YAML, and the package for it is not installed.
+        UsageError: something is wrong; the message says what to change.
+    """
+    data = config.data
+    if data.path is None:
+        raise ConfigError("--data is missing: the file with the tasks")
+    environment, options = _check_names(config)
+    located = with_data_folder(options, environment, data.path)
+    benchmark = read_benchmark(
+        data.path,
+        limit=data.limit,
+        task_ids=data.task_id,
+        lacking=environment(located).missing_requirements,
+        skip=data.skip_unsupported,
+        load_tasks=environment.load_tasks,
+    )
+    machines = _machine_settings(config, environment) if environment(options).needs_machine else None
+    if machines is None and (config.machines.use_vm_pool or config.machines.pool_address):
+        raise ConfigError(
+            f"the environment {environment.name!r} needs no machine: remove --use-vm-pool and --pool-address"
+        )
+    identity = _identity(config, benchmark, options, needs_machine=machines is not None)
+    path = config.run.output_dir / (config.run.run_name or _run_name(config, environment, identity))
+    run = f"{path.resolve()}:{os.getpid()}"
+    settings = _settings(config, located, run, live=str(path.resolve() / "live"))
+    _check_environment(environment, options)
+    plan = RolloutPlan(config, benchmark, settings, path, identity, _prices(config), machines)
+    open_engine(plan.engine).close()  # the constructor starts nothing, and checks that the engine is available
+    return plan
+
+
+def rollout_settings_of(config: RolloutConfig) -> RolloutSettings:
+    """Return the settings for a `RolloutWorker` that executes single tasks. Machines come from the pool at `pool_address`.
+
+    Raises:
+        UsageError: something is wrong; the message says what to change.
+    """
+    environment, options = _check_names(config)
+    settings = _settings(config, options, new_id("alone"))
+    pool = served_pool(config)
+    if environment(options).needs_machine and pool is None:
+        raise ConfigError(f"the environment {environment.name!r} needs a machine: set pool_address to a served pool")
+    _check_environment(environment, options)
+    return replace(settings, machines=pool)
+
+
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """Return the settings of a JSON, TOML or YAML file.
+
+    Raises:
+        ConfigError: the file does not exist, or is not a mapping.
+        MissingExtra: the file is YAML, and pyyaml is not installed.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -51,7 +149,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         elif path.suffix == ".toml":
             settings = tomllib.loads(text)
         else:
-            settings = _yaml(text)
+            settings = _parse_yaml(text)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
@@ -59,7 +157,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _yaml(text: str) -> Any:
+def _parse_yaml(text: str) -> Any:
     try:
         import yaml
     except ModuleNotFoundError as error:
@@ -70,213 +168,99 @@ def _yaml(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-_FLAGS = ("kb", "sandbox", "headless")
-"""Settings of the run that are options of some environments."""
-_DESKTOP_FLAGS = (
-    "action_space", "client_password", "observation_type", "pause", "record", "screen_height", "screen_width",
-)  # fmt: skip
-"""Settings of the run that an environment of desktops is told; others with an option of such a name have their own default."""
-_FILES = ("kb", "site")
-"""Options that name files whose content decides the results."""
-_CHECK_LIMIT = 120.0
-"""Seconds for an environment to find out whether it can work: building an index of a large knowledge base is the longest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A run that could start."""
-
-    config: RolloutConfig
-    benchmark: Benchmark
-    play: RolloutSettings
-    path: Path
-    identity: str
-    prices: dict[str, dict[str, float]] | None
-    machines: MachineSettings | None = None
-    """What machines are like, if the environment needs some."""
-
-    @property
-    def engine(self) -> RunConfig:
-        """How the engine is set up."""
-        workers, concurrency = _share(self.config)
-        return RunConfig(
-            engine_name=self.config.engine,
-            worker_num=workers,
-            concurrency=concurrency,
-            job_name=self.path.name,
-            in_local=self.config.engine_address is None,
-            engine_options=self.config.engine_options,
-        )
-
-
-def prepare(config: RolloutConfig) -> Prepared:
-    """Check a configuration and all that it names.
+def _check_names(config: RolloutConfig) -> tuple[type[Environment], dict[str, Any]]:
+    """Return the environment class and its options, after checking the environment, the agent and the scorer.
 
     Raises:
-        UsageError: something is wrong with it; the message says what to change.
+        UsageError: one of them does not exist or cannot be used.
     """
-    if config.data is None:
-        raise ConfigError("--data is missing: the file with the tasks")
-    environment, options = _world(config)
-    located = with_data_folder(options, environment, config.data)
-    benchmark = read_benchmark(
-        config.data,
-        limit=config.limit,
-        task_ids=config.task_id,
-        lacking=environment(located).missing_requirements,
-        skip=config.skip_unsupported,
-        load_tasks=environment.load_tasks,
-    )
-    machines = _machines(config, environment) if environment(options).needs_machine else None
-    if machines is None and (config.use_vm_pool or config.pool_address):
-        raise ConfigError(
-            f"the environment {environment.name!r} needs no machine: leave out --use-vm-pool, --pool-address"
-        )
-    identity = _identity(config, benchmark, options, needs_machine=machines is not None)
-    name = config.run_name or f"{config.mode or environment.name}-{_slug(config.model)}-{identity[:10]}"
-    path = config.output_dir / name
-    play = _play(config, located, f"{path.resolve()}:{os.getpid()}", live=str(path.resolve() / "live"))
-    _check(environment, options)
-    prepared = Prepared(config, benchmark, play, path, identity, _prices(config), machines)
-    open_engine(prepared.engine).close()  # constructing one starts nothing, and refuses what is not there
-    return prepared
-
-
-def play_settings(config: RolloutConfig) -> RolloutSettings:
-    """Return what playing single tasks needs; of a configuration only that counts. Machines are those at `pool_address`.
-
-    Raises:
-        UsageError: something is wrong with it; the message says what to change.
-    """
-    environment, options = _world(config)
-    play = _play(config, options, new_id("alone"))
-    machines = served_place(config)
-    if environment(options).needs_machine and machines is None:
-        raise ConfigError(f"the environment {environment.name!r} needs a machine: say where a pool is, pool_address=")
-    _check(environment, options)
-    return replace(play, machines=machines)
-
-
-def _world(config: RolloutConfig) -> tuple[type[Environment], dict[str, Any]]:
-    """Return the environment and its options, having checked all that a user may have written or misspelt.
-
-    Raises:
-        UsageError: something is not there.
-    """
-    _check_own(config)
-    environment = _environment(config)
-    if config.agent:
-        check_agent(import_object(config.agent), environment)
-    options = _options(config, environment)
+    _check_locations(config)
+    environment = _environment_class(config)
+    if config.agent.location:
+        check_agent(import_object(config.agent.location), environment)
+    options = _environment_options(config, environment)
+    metric = config.environment.metric
     own = {environment.metric, *environment.own_scores}
-    if config.metric and ":" not in config.metric and config.metric not in own:
-        if config.metric not in SCORERS.names():
-            raise UnknownName("metric", config.metric, own.union(SCORERS.names()))
-        SCORERS.load(config.metric)
+    if metric and ":" not in metric and metric not in own:
+        if metric not in SCORERS.names():
+            raise UnknownName("metric", metric, own.union(SCORERS.names()))
+        SCORERS.load(metric)
     return environment, options
 
 
-def _play(config: RolloutConfig, options: dict[str, Any], run: str, live: str | None = None) -> RolloutSettings:
-    model = _model(config, config.model)
-    return RolloutSettings(
-        run=run,
-        environment=config.env or config.mode,
-        options=options,
-        model=model,
-        judge=_model(config, config.judge_model) if config.judge_model else model,
-        agent=config.agent,
-        metric=config.metric,
-        max_turns=config.max_turns,
-        max_retries=config.max_retries,
-        timeout=config.timeout,
-        live=live,
-        driver=os.getpid(),
-    )
-
-
-def _machines(config: RolloutConfig, environment: type[Environment]) -> MachineSettings:
-    """Check which machines are asked for, and return what they are like.
+def _check_locations(config: RolloutConfig) -> None:
+    """Check that classes given as MODULE:CLASS can be imported.
 
     Raises:
-        UsageError: there are no such machines.
+        ConfigError: one of them cannot.
     """
-    from paragent.machines.providers import provider_class
-
-    if not config.pool_address:
-        provider_class(config.provider_name or DEFAULT_PROVIDER)
-    return machine_settings(config, environment)
-
-
-def _check_own(config: RolloutConfig) -> None:
-    """Check that what the user has written can be imported.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    for name in ("env", "agent", "metric"):
-        location = getattr(config, name)
-        if location and (":" in location or name == "agent"):  # the others may be names of what is here
+    given = {"env": config.environment.env, "agent": config.agent.location, "metric": config.environment.metric}
+    for name, location in given.items():
+        if location and (":" in location or name == "agent"):  # the others may be registered names
             try:
                 import_object(location)
             except ModuleNotFoundError as error:
                 raise ConfigError(
-                    f"--{name} {location}: {error}. Modules are looked for in this folder and in PYTHONPATH"
+                    f"--{name} {location}: {error}. Modules are searched in the current folder and in PYTHONPATH"
                 ) from error
 
 
-def _environment(config: RolloutConfig) -> type[Environment]:
-    if config.env:
-        return environment_class(config.env)
-    if not config.mode:
+def _environment_class(config: RolloutConfig) -> type[Environment]:
+    if config.environment.env:
+        return environment_class(config.environment.env)
+    if not config.environment.mode:
         raise ConfigError(f"--mode is missing; it is one of: {', '.join(ENVIRONMENTS.names())}")
-    return environment_class(config.mode)
+    return environment_class(config.environment.mode)
 
 
-def _options(config: RolloutConfig, environment: type[Environment]) -> dict[str, Any]:
-    """Return what the environment is told; paths are made absolute, for workers may be elsewhere."""
+def _environment_options(config: RolloutConfig, environment: type[Environment]) -> dict[str, Any]:
+    """Return the options of the environment; paths are absolute, because workers have other working directories."""
     known = environment.option_names()
-    options: dict[str, Any] = dict(config.env_option)
-    for name in _FLAGS:
-        value = getattr(config, name)
+    options: dict[str, Any] = dict(config.environment.env_option)
+    for section, name in _FORWARDED:
+        value = getattr(getattr(config, section), name)
         if value is None or value is False:
             continue
         if name not in known:
             if name == "headless":
                 continue
-            raise ConfigError(f"--{name} is no option of the environment {environment.name!r}")
+            raise ConfigError(f"--{name} is not an option of the environment {environment.name!r}")
         options[name] = str(value.resolve()) if isinstance(value, Path) else value
-    if set(_DESKTOP_FLAGS) <= set(known):
-        options = {name: getattr(config, name) for name in _DESKTOP_FLAGS} | options
+    if {name for _, name in _FORWARDED_TO_DESKTOPS} <= set(known):
+        forwarded = {name: getattr(getattr(config, section), name) for section, name in _FORWARDED_TO_DESKTOPS}
+        options = forwarded | options
     environment.read_options(options)
     return options
 
 
 def with_data_folder(options: dict[str, Any], environment: type[Environment], data: Path) -> dict[str, Any]:
-    """Return the options with the folder whose files tasks may read: that of the data, unless the user names another.
+    """Return the options with `data_folder`, the folder whose files tasks may read: by default the folder of the data.
 
-    It is not part of a run's identity: a benchmark that was moved is the same benchmark. A folder that holds all of the
-    user's files is not taken unless it is named; then tasks may read no file.
+    It is not part of a run's identity: a benchmark that was moved is the same benchmark. The home folder and its parents are
+    used only if the user names them; otherwise tasks may read no files.
     """
     if "data_folder" not in environment.option_names():
         return options
     if named := options.get("data_folder"):
         return {**options, "data_folder": str(Path(named).resolve())}
     folder = data.parent.resolve()
-    return options if _is_too_wide(folder) else {**options, "data_folder": str(folder)}
+    return options if _contains_home(folder) else {**options, "data_folder": str(folder)}
 
 
-def _is_too_wide(folder: Path) -> bool:
-    """Return whether a folder is the user's home or contains it, as `/` does."""
+def _contains_home(folder: Path) -> bool:
+    """Return whether a folder is the user's home folder or one of its parents."""
     try:
         home = Path.home().resolve()
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # a user without a home folder
         home = Path("/")
     return home.is_relative_to(folder)
 
 
-def _check(environment: type[Environment], options: dict[str, Any]) -> None:
+def _check_environment(environment: type[Environment], options: dict[str, Any]) -> None:
+    """Let the environment check whether it can work on this host; raises what it raises."""
+
     async def check() -> None:
-        async with asyncio.timeout(_CHECK_LIMIT), SharedResources() as shared:
+        async with asyncio.timeout(_CHECK_TIMEOUT), SharedResources() as shared:
             probe = environment(options, shared=shared)
             try:
                 await probe.check()
@@ -286,57 +270,93 @@ def _check(environment: type[Environment], options: dict[str, Any]) -> None:
     run_to_the_end(check())
 
 
-def _model(config: RolloutConfig, name: str) -> ModelSettings:
-    named = name in MODELS.names()  # such a model may need no endpoint
+def _settings(config: RolloutConfig, options: dict[str, Any], run: str, live: str | None = None) -> RolloutSettings:
+    environment = config.environment
+    model = _model_settings(config, config.model.name)
+    return RolloutSettings(
+        run=run,
+        environment=environment.env or environment.mode,
+        options=options,
+        model=model,
+        judge=_model_settings(config, environment.judge_model) if environment.judge_model else model,
+        agent=config.agent.location,
+        metric=environment.metric,
+        max_turns=config.agent.max_turns,
+        max_retries=config.model.max_retries,
+        timeout=config.run.timeout,
+        live=live,
+        driver=os.getpid(),
+    )
+
+
+def _model_settings(config: RolloutConfig, name: str) -> ModelSettings:
+    built_in = name in MODELS.names()  # such a model may need no endpoint
     try:
         url, key = endpoint_from_environment(Path.cwd())
     except ConfigError:
-        if not named:
+        if not built_in:
             raise
         url = key = None
-    if not named and not key:
+    if not built_in and not key:
         raise ConfigError(NO_KEY)
+    model = config.model
     return ModelSettings(
         name=name,
         base_url=url,
         api_key=key,
-        max_retries=config.max_retries,
-        most_requests=_share(config)[1],
-        temperature=config.temperature,
-        max_tokens=config.max_tokens,
-        tool_format=config.tool_format,
-        stream=config.stream,
+        max_retries=model.max_retries,
+        most_requests=_workers(config)[1],
+        temperature=model.temperature,
+        max_tokens=model.max_tokens,
+        tool_format=model.tool_format,
+        stream=model.stream,
     )
 
 
-def _share(config: RolloutConfig) -> tuple[int, int]:
-    """Return how many workers there are, and how many rollouts each plays at a time."""
-    if config.isolate:
-        return config.num_rollouts, 1
-    workers = min(config.workers or usable_cores(), config.num_rollouts)
-    if config.engine == "inline":
+def _machine_settings(config: RolloutConfig, environment: type[Environment]) -> MachineSettings:
+    """Return the settings of machines, after checking the provider.
+
+    Raises:
+        UsageError: the provider is unknown or not installed.
+    """
+    from paragent.machines.providers import provider_class
+
+    if not config.machines.pool_address:
+        provider_class(config.machines.provider_name or DEFAULT_PROVIDER)
+    return machine_settings(config, environment)
+
+
+def _workers(config: RolloutConfig) -> tuple[int, int]:
+    """Return the number of workers, and the number of concurrent rollouts in each."""
+    run = config.run
+    if run.isolate:
+        return run.num_rollouts, 1
+    workers = min(run.workers or usable_cores(), run.num_rollouts)
+    if run.engine == "inline":
         workers = 1
-    return workers, math.ceil(config.num_rollouts / workers)
+    return workers, math.ceil(run.num_rollouts / workers)
 
 
 def _identity(config: RolloutConfig, benchmark: Benchmark, options: dict[str, Any], *, needs_machine: bool) -> str:
-    """Return a digest of everything that decides what is played; where and how fast it is played is no part of it."""
-    known = {name: value for name, value in options.items() if not is_secret(name)}  # a new key makes no new run
-    contents = {name: _content(Path(value)) if name in _FILES else value for name, value in known.items()}
-    matters: list[Any] = [
-        config.mode, config.env, contents, config.model, config.agent, config.metric, config.judge_model,
-        config.max_turns, config.attempts, config.temperature, config.max_tokens, config.timeout, benchmark.digest,
+    """Return a digest of everything that influences results; engine, workers and endpoint are not part of it."""
+    public = {name: value for name, value in options.items() if not is_secret(name)}  # a new key is not a new run
+    contents = {name: _digest(Path(value)) if name in _FILE_OPTIONS else value for name, value in public.items()}
+    environment, model, agent, machines = config.environment, config.model, config.agent, config.machines
+    parts: list[Any] = [
+        environment.mode, environment.env, contents, model.name, agent.location, environment.metric,
+        environment.judge_model, agent.max_turns, config.data.attempts, model.temperature, model.max_tokens,
+        config.run.timeout, benchmark.digest,
     ]  # fmt: skip
-    if config.tool_format != "native":
-        matters.append(config.tool_format)
+    if model.tool_format != "native":
+        parts.append(model.tool_format)
     if needs_machine:
-        image = [config.provider_name or DEFAULT_PROVIDER, str(config.path_to_vm or ""), config.snapshot_name]
-        matters.append([] if config.pool_address else image)
-    return hashlib.sha256(json.dumps(matters, sort_keys=True).encode()).hexdigest()[:32]
+        image = [machines.provider_name or DEFAULT_PROVIDER, str(machines.path_to_vm or ""), machines.snapshot_name]
+        parts.append([] if machines.pool_address else image)
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _content(path: Path) -> str:
-    """Return a digest of a file, or of all files of a folder and their names: documents that changed make another run."""
+def _digest(path: Path) -> str:
+    """Return a digest of a file, or of all files of a folder and their names."""
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
@@ -346,24 +366,26 @@ def _content(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "model"
+def _run_name(config: RolloutConfig, environment: type[Environment], identity: str) -> str:
+    model = re.sub(r"[^A-Za-z0-9.]+", "-", config.model.name).strip("-.") or "model"
+    return f"{config.environment.mode or environment.name}-{model}-{identity[:10]}"
 
 
 def _prices(config: RolloutConfig) -> dict[str, dict[str, float]] | None:
-    """Return the prices of the `model` and, if that is another one, of the `judge`; None where the model's are unknown.
+    """Return the prices of the `model` and, if it is another model, of the `judge`; None if the model has no price.
 
     Raises:
         ConfigError: the file of prices cannot be read.
     """
-    if config.prices is None:
+    path = config.model.prices
+    if path is None:
         return None
-    entries, prices = read_settings(config.prices), {}
-    for role, model in {"model": config.model, "judge": config.judge_model}.items():
+    entries, prices = read_settings_file(path), {}
+    for role, model in {"model": config.model.name, "judge": config.environment.judge_model}.items():
         if model is None or (entry := entries.get(model)) is None:
             continue
         try:
             prices[role] = {name: float(entry[name]) for name in ("input", "output")}
         except (TypeError, KeyError, ValueError) as error:
-            raise ConfigError(f"{config.prices}: {model} needs numbers `input` and `output`: {error!r}") from error
+            raise ConfigError(f"{path}: {model} needs numbers `input` and `output`: {error!r}") from error
     return prices if "model" in prices else None

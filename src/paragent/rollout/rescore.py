@@ -1,70 +1,68 @@
-"""A new metric for answers that are there already: nothing is played again."""
+"""Rescoring: score the stored answers of a run with another scorer, without executing rollouts again."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from paragent.models import Model, ModelSettings, open_model
 from paragent.scorers import open_scorer
-from paragent.store import RolloutResult, RolloutStatus
-from paragent.tasks import BenchmarkTask
+from paragent.store import RolloutStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from paragent.scorers import Scorer
-    from paragent.store import Journal
+    from paragent.store import Journal, RolloutResult
 
 __all__ = ["rescore"]
 
 _BATCH = 200
 """Answers that are scored between two commits."""
-_AT_A_TIME = 16
+_CONCURRENCY = 16
 
 
-def rescore(journal: Journal, metric: str, judge: ModelSettings | None = None) -> int:
-    """Score every answer of a run with `metric`, keep the scores beside the others, and return how many there are.
+def rescore(journal: Journal, scorer: str, judge: ModelSettings | None = None) -> int:
+    """Score every answer of a run, store the scores in addition to the others, and return the number of answers.
+
+    Args:
+        journal: the journal of the run.
+        scorer: the name or the location of the scorer.
+        judge: the model for a scorer that needs one.
 
     Raises:
-        UsageError: there is no such metric, or it needs a model and `judge` is None.
+        UsageError: the scorer is unknown, or it needs a model and `judge` is None.
     """
-    return asyncio.run(_rescore(journal, metric, judge))
+    return asyncio.run(_rescore(journal, scorer, judge))
 
 
 async def _rescore(journal: Journal, name: str, judge: ModelSettings | None) -> int:
     model = open_model(judge) if judge else None
-    metric = open_scorer(name, ask=_ask(model) if model else None)
-    places = asyncio.Semaphore(_AT_A_TIME)
+    scorer = open_scorer(name, ask=_ask(model) if model else None)
+    slots = asyncio.Semaphore(_CONCURRENCY)
     count = 0
     try:
-        batch: list[tuple[int, RolloutResult]] = []
-        for result in journal.results("decides = 1 AND status = ?", [RolloutStatus.COMPLETED]):
-            batch.append(result)
-            if len(batch) == _BATCH:
-                count += await _score(journal, metric, name, batch, places)
-                batch = []
-        count += await _score(journal, metric, name, batch, places)
+        results = journal.results("final = 1 AND status = ?", [RolloutStatus.COMPLETED])
+        while batch := list(itertools.islice(results, _BATCH)):
+            journal.set_scores(name, await asyncio.gather(*(_score(journal, scorer, one, slots) for one in batch)))
+            count += len(batch)
     finally:
-        await metric.close()
+        await scorer.close()
         if model:
             await model.close()
     return count
 
 
 async def _score(
-    journal: Journal, metric: Scorer, name: str, batch: list[tuple[int, RolloutResult]], places: asyncio.Semaphore
-) -> int:
-    async def one(number: int, play: RolloutResult) -> tuple[int, float | None]:
-        task = journal.task(play.task)
-        assert task is not None
-        async with places:
-            score = await metric.score(BenchmarkTask(**task.body), play.answer or "")
-        return number, score.value
-
-    scores = await asyncio.gather(*(one(number, play) for number, play in batch))
-    journal.set_scores(name, scores)
-    return len(scores)
+    journal: Journal, scorer: Scorer, result: RolloutResult, slots: asyncio.Semaphore
+) -> tuple[int, float | None]:
+    task = journal.task(result.task)
+    assert task is not None
+    assert result.number is not None
+    async with slots:
+        score = await scorer.score(task, result.answer or "")
+    return result.number, score.value
 
 
 def _ask(model: Model) -> Any:

@@ -1,6 +1,7 @@
-"""What the rollouts of one worker share: the model's client, the environment's resources, the metric, the board.
+"""Resources of one worker: the model client, the scorer, the pool connection, the environment's shared resources.
 
-A station belongs to one event loop. It opens with the first rollout and closes a moment after the last.
+They belong to one event loop. They are opened by the first rollout and closed shortly after the last one. `SharedResources` keeps
+all of them, so that there is one order of closing.
 """
 
 from __future__ import annotations
@@ -16,160 +17,175 @@ from paragent._internal.clock import Heartbeat
 from paragent._internal.processes import end_own_group
 from paragent._internal.threads import start_thread
 from paragent.envs import SharedResources, environment_class
-from paragent.errors import InfrastructureError
+from paragent.errors import InfrastructureError, UsageError
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import count_reply
-from paragent.rollout.leases import MachineDesk, PoolPlace
-from paragent.rollout.live_status import Board
+from paragent.rollout.leases import PoolAccess, WorkerLeases
+from paragent.rollout.live_status import StatusFile
 from paragent.scorers import SCORERS, open_scorer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from paragent.rollout.live_status import UnderWay
+    from paragent.rollout.live_status import ActiveRollout
     from paragent.scorers import Scorer
 
-__all__ = ["RolloutSettings", "Station", "station_for"]
+__all__ = ["RolloutSettings", "WorkerResources", "worker_resources"]
 
-_IDLE = 2.0
-"""Seconds without a rollout after which a station closes; the pause between two rollouts of a run is a few milliseconds."""
-_BEAT = 0.5
-_DEAF = 120.0
-"""Seconds in which the event loop does nothing at all: code blocks it, and nobody's limits are kept any more. Scoring and
-tools run elsewhere, so nothing healthy holds it for more than a moment. Time in which the process was frozen does not count."""
+_IDLE_TIMEOUT = 2.0
+"""Seconds without a rollout after which the resources are closed. Two rollouts of a run are a few milliseconds apart."""
+_INTERVAL = 0.5
+"""Seconds between two status reports, and between two checks of the event loop."""
+_BLOCKED_LIMIT = 120.0
+"""Seconds that the event loop may be blocked. While it is blocked, no time limit is enforced. Scoring and tools run in other
+threads or processes, so a working event loop is never blocked that long. Time in which the process is stopped does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSettings:
-    """Everything the far side needs to play a rollout."""
+    """Everything that a worker needs to execute the rollouts of a run."""
 
     run: str
-    """Names the run, so that two of them in one process do not share anything."""
+    """Identifies the run: two runs in one process do not share resources."""
     environment: str
+    """The name or the location of the environment."""
     options: dict[str, Any] = field(default_factory=dict)
+    """The options of the environment."""
     model: ModelSettings
     judge: ModelSettings
     agent: str | None = None
+    """The location of the agent; None: the built-in chat agent."""
     metric: str | None = None
+    """The scorer that decides; None: the environment's own."""
     max_turns: int = 100
     max_retries: int = 3
     timeout: float | None = None
-    machines: PoolPlace | None = None
-    """Where to lease one, for environments that need it."""
+    machines: PoolAccess | None = None
+    """The pool, for environments that need a machine."""
     live: str | None = None
+    """The folder of status files."""
     driver: int = 0
-    """The process that drives the run; it is not ended when its event loop is blocked."""
+    """The process id of the driver, which is not killed when its event loop is blocked."""
 
 
-class Station:
-    """The shared things, open."""
+class WorkerResources:
+    """The open resources of one worker and run.
+
+    Raises:
+        UsageError: the environment, the model or the scorer cannot be used here.
+    """
 
     def __init__(self, settings: RolloutSettings) -> None:
         self.settings = settings
         self.environment_class = environment_class(settings.environment)
-        self.model = open_model(settings.model)
-        self._judge = self.model if settings.judge == settings.model else open_model(settings.judge)
         self.shared = SharedResources()
-        self.machines = MachineDesk(settings.machines) if settings.machines else None
-        self.board = Board(settings.live) if settings.live else None
-        self._metrics: dict[str, Scorer] = {}
-        self.playing = 0
-        self._beating: asyncio.Task[None] | None = None
-        self._heart = Heartbeat(_BEAT)
+        self.model = self.shared.add("model", open_model(settings.model))
+        self._judge = self.model
+        if settings.judge != settings.model:
+            self._judge = self.shared.add("judge", open_model(settings.judge))
+        self._leases = self.shared.add("leases", WorkerLeases(settings.machines)) if settings.machines else None
+        self._status = self.shared.add("status file", StatusFile(settings.live)) if settings.live else None
+        self._scorer: Scorer | None = None
+        self._active = 0
+        self._reporting: asyncio.Task[None] | None = None
+        self._heartbeat = Heartbeat(_INTERVAL)
         self._closed = False
-        # Agents that block have a thread each; asyncio's own pool has a handful for all of them.
+        # Each agent that blocks needs a thread; the default executor of asyncio has only a few.
         threads = ThreadPoolExecutor(max(32, settings.model.most_requests), thread_name_prefix="paragent-blocking")
         asyncio.get_running_loop().set_default_executor(threads)
 
     @property
-    def metric_name(self) -> str:
-        """What decides."""
-        return self.settings.metric or self.environment_class.metric
-
-    def metric(self) -> Scorer | None:
-        """Return the metric that decides; None if only the environment knows it."""
-        name = self.metric_name
-        if name not in self._metrics:
-            if ":" not in name and name not in SCORERS.names():
-                return None
-            self._metrics[name] = open_scorer(name, ask=self._ask)
-        return self._metrics[name]
-
-    def enter(self, rollout: UnderWay) -> None:
-        """Count a rollout, and show it.
+    def leases(self) -> WorkerLeases:
+        """The machine leases.
 
         Raises:
-            InfrastructureError: the system has no room for the thread that watches the event loop.
+            UsageError: the run has no pool.
         """
-        if self._beating is None:
-            self._heart.beat()
+        if self._leases is None:
+            raise UsageError(
+                f"the environment {self.environment_class.name!r} needs a machine, and this run has no pool"
+            )
+        return self._leases
+
+    @property
+    def scorer_name(self) -> str:
+        """The name of the score that counts."""
+        return self.settings.metric or self.environment_class.metric
+
+    def scorer(self) -> Scorer | None:
+        """Return the scorer that decides; None if only the environment computes that score."""
+        name = self.scorer_name
+        if self._scorer is None and (":" in name or name in SCORERS.names()):
+            self._scorer = self.shared.add("scorer", open_scorer(name, ask=self._ask_judge))
+        return self._scorer
+
+    def enter(self, rollout: ActiveRollout) -> None:
+        """Register a rollout that starts.
+
+        Raises:
+            InfrastructureError: the thread that watches the event loop cannot be started.
+        """
+        if self._reporting is None:
+            self._heartbeat.beat()
             if os.getpid() != self.settings.driver:
                 try:
-                    start_thread(self._listen, name="paragent-heart")
+                    start_thread(self._watch_event_loop, name="paragent-watchdog")
                 except RuntimeError as error:
-                    raise InfrastructureError(f"this worker has no room for another thread: {error}") from error
-            self._beating = asyncio.create_task(self._beat())
-        self.playing += 1
-        if self.board:
-            self.board.under_way.add(rollout)
+                    raise InfrastructureError(f"this worker cannot start another thread: {error}") from error
+            self._reporting = asyncio.create_task(self._report())
+        self._active += 1
+        if self._status:
+            self._status.active.add(rollout)
 
-    def leave(self, rollout: UnderWay) -> None:
-        """Count a rollout as ended."""
-        self.playing -= 1
-        if self.board:
-            self.board.under_way.discard(rollout)
+    def leave(self, rollout: ActiveRollout) -> None:
+        """Remove a rollout that ended."""
+        self._active -= 1
+        if self._status:
+            self._status.active.discard(rollout)
 
-    async def _ask(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    async def _ask_judge(self, messages: Sequence[Mapping[str, Any]]) -> str:
         completion = await self._judge.complete([dict(message) for message in messages], [])
-        count_reply(self.settings.judge.name, completion.usage)  # the metric is given the text alone
+        count_reply(self.settings.judge.name, completion.usage)  # the scorer gets the text only
         return str(completion.message.get("content") or "")
 
-    async def _beat(self) -> None:
-        """Show what goes on, and close when nothing has been going on for a while."""
+    async def _report(self) -> None:
+        """Write the status file regularly; close the resources when no rollout has run for a while."""
         idle = 0.0
         try:
-            while idle < _IDLE:
-                self._heart.beat()
-                if self.board:
-                    self.board.write(self.model.pressure())
-                await asyncio.sleep(_BEAT)
-                idle = 0.0 if self.playing else idle + _BEAT
+            while idle < _IDLE_TIMEOUT:
+                self._heartbeat.beat()
+                if self._status:
+                    self._status.write(self.model.pressure())
+                await asyncio.sleep(_INTERVAL)
+                idle = 0.0 if self._active else idle + _INTERVAL
         finally:
             await self._close()
 
-    def _listen(self) -> None:
-        """End this worker if its event loop is blocked: the run goes on elsewhere, and finds the rollout that did it."""
+    def _watch_event_loop(self) -> None:
+        """Kill this worker if its event loop is blocked. The run continues elsewhere and finds the rollout that blocked it."""
         while not self._closed:
-            time.sleep(_BEAT)
-            if self._heart.silence() > _DEAF:
+            time.sleep(_INTERVAL)
+            if self._heartbeat.silence() > _BLOCKED_LIMIT:
                 end_own_group()
 
     async def _close(self) -> None:
         self._closed = True
-        _stations.pop((id(asyncio.get_running_loop()), self.settings.run), None)
-        if self.board:
-            self.board.clear()
-        for metric in self._metrics.values():
-            await metric.close()
+        _open_resources.pop((id(asyncio.get_running_loop()), self.settings.run), None)
         await self.shared.close()
-        if self.machines:
-            await self.machines.close()
-        await self.model.close()
-        if self._judge is not self.model:
-            await self._judge.close()
 
 
-_stations: dict[tuple[int, str], Station] = {}
+_open_resources: dict[tuple[int, str], WorkerResources] = {}
+"""By event loop and run."""
 
 
-def station_for(settings: RolloutSettings) -> Station:
-    """Return the station of this event loop and run, opened if there is none.
+def worker_resources(settings: RolloutSettings) -> WorkerResources:
+    """Return the resources of this event loop and run; open them if they are not open.
 
     Raises:
-        UsageError: the environment, the model or the metric cannot be used here.
+        UsageError: the environment, the model or the scorer cannot be used here.
     """
     key = (id(asyncio.get_running_loop()), settings.run)
-    station = _stations.get(key)
-    if station is None:
-        station = _stations[key] = Station(settings)
-    return station
+    resources = _open_resources.get(key)
+    if resources is None:
+        resources = _open_resources[key] = WorkerResources(settings)
+    return resources

@@ -1,4 +1,4 @@
-"""`RolloutWorker`: plays one task, on whatever side it is."""
+"""`RolloutWorker`: executes one rollout, in a worker process or in the caller's."""
 
 from __future__ import annotations
 
@@ -33,189 +33,249 @@ from paragent.errors import (
     UsageError,
 )
 from paragent.models.base import reply_counter
-from paragent.rollout.clock import WorkClock
 from paragent.rollout.config import RolloutConfig
-from paragent.rollout.episode import RolloutEpisode
-from paragent.rollout.live_status import UnderWay
-from paragent.rollout.resources import RolloutSettings, Station, station_for
-from paragent.store import RolloutResult, RolloutStatus
+from paragent.rollout.episode import RolloutEpisode, WorkClock
+from paragent.rollout.live_status import ActiveRollout
+from paragent.rollout.resources import RolloutSettings, WorkerResources, worker_resources
+from paragent.store import PendingRollout, RolloutResult, RolloutStatus
 from paragent.store.records import pack_trajectory
 from paragent.tasks import TURNS_USED_UP, current_activity
 
 if TYPE_CHECKING:
     from paragent.envs import Environment
-    from paragent.rollout.leases import Held, MachineDesk
+    from paragent.rollout.leases import LeasedMachine
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["FATAL", "REFUSED", "RolloutWorker", "check_agent"]
+__all__ = ["FATAL_KINDS", "SCORE_TIMEOUT", "RolloutWorker", "check_agent"]
 
-REFUSED = "refused"
-FATAL = frozenset({REFUSED, "pool"})
+_REFUSED = "refused"
+FATAL_KINDS = frozenset({_REFUSED, "pool"})
 """The kinds of failure after which no rollout of the run can succeed."""
-_CLOSE_LIMIT = 30.0
-"""Seconds for an environment to close: a browser context or a sandbox takes one."""
-_SCORE_LIMIT = 600.0
-"""Seconds for scoring one answer, a judge model's retries included."""
+_CLOSE_TIMEOUT = 30.0
+"""Seconds for an environment to close; a browser context or a sandbox takes one."""
+SCORE_TIMEOUT = 600.0
+"""Seconds for scoring one answer, including the retries of a judge model."""
 
 
 class RolloutWorker:
-    """Builds an agent and an environment for one task, lets the one play in the other, scores, and cleans up.
+    """Executes rollouts: builds the agent and the environment, runs the agent, scores the answer and cleans up.
 
-    `RolloutWorker(RolloutConfig(mode="math", model="demo")).run(BenchmarkTask("1", "Compute 2/3 + 1/6.", "5/6"))` plays a task by
-    itself: without a file of tasks, and without a directory that keeps the result. An environment that needs a machine
-    leases it from the pool at `pool_address`.
+    `RolloutWorker(RolloutConfig(mode="math", model="demo")).run(BenchmarkTask("1", "Compute 2/3 + 1/6.", "5/6"))` executes one
+    task without a dataset and without a run directory. An environment that needs a machine leases it from the pool at
+    `pool_address`.
 
-    `run` and `play` always return a `RolloutResult`: whatever goes wrong is in it, told apart by whose fault it was.
+    Rollouts do not raise: every failure is a `RolloutResult` whose status and kind tell the cause.
 
     Raises:
-        UsageError: the configuration cannot work here; the message says what to change.
+        UsageError: the configuration cannot be used here; the message says what to change.
     """
 
     def __init__(self, settings: RolloutConfig | RolloutSettings) -> None:
         if isinstance(settings, RolloutConfig):
-            from paragent.rollout.prepare import play_settings  # not at the top: workers are given what it finds out
+            from paragent.rollout.prepare import rollout_settings_of  # workers receive the result and need not load it
 
-            settings = play_settings(settings)
+            settings = rollout_settings_of(settings)
         self.settings = settings
 
-    def run(self, item: BenchmarkTask, attempt: int = 1) -> RolloutResult:
-        """Play a task and wait for its end; a notebook may call it, too, although it has an event loop."""
-        return run_to_the_end(self.play(item, attempt))
+    def run(self, task: BenchmarkTask, attempt: int = 1) -> RolloutResult:
+        """Execute a rollout and wait for it. May be called while an event loop is running, as in a notebook."""
+        return run_to_the_end(self(PendingRollout(task, attempt)))
 
-    async def play(self, item: BenchmarkTask, attempt: int = 1) -> RolloutResult:
-        """Play a task once."""
-        play = RolloutResult(item.id, attempt, RolloutStatus.COMPLETED, worker=here())
-        clock = WorkClock(self.settings.timeout)
-        shown = UnderWay(item.id, attempt, clock)
+    async def __call__(self, rollout: PendingRollout) -> RolloutResult:
+        """Execute a rollout once."""
+        result = RolloutResult(rollout.task.id, rollout.attempt, RolloutStatus.COMPLETED, worker=here())
+        active = ActiveRollout(rollout, WorkClock(self.settings.timeout))
         try:
-            station = station_for(self.settings)
-            station.enter(shown)
+            resources = worker_resources(self.settings)
+            resources.enter(active)
         except (UsageError, InfrastructureError) as error:
-            _blame(play, error)
-            play.ended = time.time()
-            return play
-        current_activity.set(clock)
+            _set_error(result, error)
+            result.ended = time.time()
+            return result
+        current_activity.set(active.clock)
         try:
-            await self._play(station, item, play, shown)
+            await _Execution(resources, active, result).run()
         finally:
-            station.leave(shown)
-            play.seconds, play.waited, play.ended = clock.worked, clock.waited, time.time()
-        return play
+            resources.leave(active)
+            clock = active.clock
+            result.seconds, result.waited, result.ended = clock.worked, clock.waited, time.time()
+        return result
 
-    async def _play(self, station: Station, item: BenchmarkTask, play: RolloutResult, shown: UnderWay) -> None:
-        """Build, play, score and close; the machine, if there is one, goes back last."""
-        settings, clock = self.settings, shown.clock
-        environment: Environment | None = None
-        episode: RolloutEpisode | None = None
-        held: Held | None = None
-        async with contextlib.AsyncExitStack() as machines:
+
+class _Execution:
+    """One execution of a rollout: its environment, its machine and its episode."""
+
+    def __init__(self, resources: WorkerResources, active: ActiveRollout, result: RolloutResult) -> None:
+        self._settings, self._resources = resources.settings, resources
+        self._active, self._result = active, result
+        self._task, self._clock = active.rollout.task, active.clock
+        self._environment: Environment | None = None
+        self._machine: LeasedMachine | None = None
+
+    async def run(self) -> None:
+        """Build the environment, run the agent, score the answer and clean up; the machine is released last."""
+        async with contextlib.AsyncExitStack() as leases:
             try:
-                environment = station.environment_class(settings.options, shared=station.shared)
-                if environment.needs_machine:
-                    held = await machines.enter_async_context(_desk(station, environment).lease(f"{here()} {item.id}"))
-                model = held.thinking(station.model) if held else station.model
-                episode = shown.episode = RolloutEpisode(environment, model, settings.max_turns, settings.max_retries)
-                reply_counter.set(episode.count)
-                async with held.guarded() if held else contextlib.nullcontext():
-                    await self._perform(station, environment, episode, item, play, clock, held)
-            except Exception as error:  # noqa: BLE001 - whatever a play ends with is its result
-                self._blame(play, await _cause(error, held), clock)
+                environment, episode = await self._build(leases)
+                async with self._machine.watched() if self._machine else contextlib.nullcontext():
+                    await self._act(environment, episode)
+            except Exception as error:  # noqa: BLE001 - every failure is a result
+                self._set_error(await self._cause_of(error))
             finally:
-                if environment is not None:
-                    clock.doing("closing")
-                    await _close(environment)
-                if episode is not None:
-                    _note(play, episode)
+                await self._finish()
 
-    async def _perform(
-        self,
-        station: Station,
-        environment: Environment,
-        episode: RolloutEpisode,
-        item: BenchmarkTask,
-        play: RolloutResult,
-        clock: WorkClock,
-        held: Held | None,
-    ) -> None:
-        if held:
-            episode.steps.append(held.described())
+    async def _build(self, leases: contextlib.AsyncExitStack) -> tuple[Environment, RolloutEpisode]:
+        settings, resources = self._settings, self._resources
+        environment = resources.environment_class(settings.options, shared=resources.shared)
+        self._environment = environment
+        model = resources.model
+        if environment.needs_machine:
+            leasing = resources.leases.lease(f"{here()} {self._task.id}")
+            self._machine = await leases.enter_async_context(leasing)
+            model = self._machine.wrap(model)
+        episode = RolloutEpisode(environment, model, settings.max_turns, settings.max_retries)
+        self._active.episode = episode
+        reply_counter.set(episode.count)
+        if self._machine:
+            episode.steps.append(self._machine.as_step())
+        return environment, episode
+
+    async def _act(self, environment: Environment, episode: RolloutEpisode) -> None:
         async with asyncio.timeout(None) as timeout:
-            clock.enforce(timeout)
-            clock.doing("opening")
-            episode.question = await environment.open(item, held.machine if held else None)
+            self._clock.enforce(timeout)
+            self._clock.doing("opening")
+            episode.question = await environment.open(self._task, self._machine.machine if self._machine else None)
             episode.instructions = environment.instructions
-            clock.doing("playing")
-            played = await _let_play(_agent(self.settings, environment), episode)
-        play.answer = None if played.answer is None else well_formed(str(played.answer))
-        play.ending = played.ending
-        clock.doing("scoring")
-        await _score(station, environment, item, play, episode)
+            self._clock.doing("working")
+            answer = await _run_agent(_new_agent(self._settings, environment), episode)
+        self._result.answer = None if answer.answer is None else well_formed(str(answer.answer))
+        self._result.ending = answer.ending
+        self._clock.doing("scoring")
+        await self._score(environment, episode)
 
-    def _blame(self, play: RolloutResult, error: Exception, clock: WorkClock) -> None:
-        limit = self.settings.timeout
-        if isinstance(error, TimeoutError) and not isinstance(error, LeaseTimeout) and clock_ran_out(clock, limit):
-            play.status, play.kind = RolloutStatus.TIMED_OUT, "time limit"
-            play.error = f"worked longer than {limit:g} s"
-        else:
-            _blame(play, error)
-
-
-def _desk(station: Station, environment: Environment) -> MachineDesk:
-    """Return where machines are leased.
-
-    Raises:
-        UsageError: nowhere.
-    """
-    if station.machines is None:
-        raise UsageError(f"the environment {environment.name!r} needs a machine, and this run has no pool")
-    return station.machines
-
-
-async def _cause(error: Exception, held: Held | None) -> Exception:
-    """Return what an error comes from: whatever went wrong after the machine was lost went wrong because of that."""
-    if held is not None:
+    async def _score(self, environment: Environment, episode: RolloutEpisode) -> None:
+        """Score the answer with the environment and, if it does not compute the score that counts, with the scorer."""
+        result, name = self._result, self._resources.scorer_name
+        assert result.answer is not None
         try:
-            await held.confirm()
-        except (LeaseLost, MachineFailed) as loss:
-            return loss
-    return error
+            async with asyncio.timeout(SCORE_TIMEOUT):
+                scores = await environment.score(self._task, result.answer, episode.messages)
+                result.scores = dict(scores or {})
+                if name not in result.scores and (scorer := self._resources.scorer()) is not None:
+                    score = await scorer.score(self._task, result.answer)
+                    result.scores[name] = score.value
+                    if score.note:
+                        episode.steps.append({"kind": "score", "metric": name, "note": score.note})
+                result.score = result.scores.get(name)
+        except TimeoutError as error:
+            raise EnvironmentFailed(f"scoring took longer than {SCORE_TIMEOUT:g} s") from error
+
+    async def _cause_of(self, error: Exception) -> Exception:
+        """Return the cause of an error: if the machine is lost, the error is a consequence of that."""
+        if self._machine is not None:
+            try:
+                await self._machine.confirm()
+            except (LeaseLost, MachineFailed) as loss:
+                return loss
+        return error
+
+    def _set_error(self, error: Exception) -> None:
+        if isinstance(error, TimeoutError) and not isinstance(error, LeaseTimeout) and self._clock.expired:
+            self._result.status, self._result.kind = RolloutStatus.TIMED_OUT, "time limit"
+            self._result.error = f"worked longer than {self._settings.timeout:g} s"
+        else:
+            _set_error(self._result, error)
+
+    async def _finish(self) -> None:
+        """Close the environment and copy usage, files and trajectory into the result."""
+        if self._environment is not None:
+            self._clock.doing("closing")
+            with contextlib.suppress(Exception):  # an error here does not change the result
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
+                    await asyncio.shield(self._environment.close())
+        if (episode := self._active.episode) is not None:
+            _copy_episode(self._result, episode)
 
 
-def clock_ran_out(clock: WorkClock, limit: float | None) -> bool:
-    """Return whether a time-out is that of the rollout's own limit."""
-    return limit is not None and clock.worked >= limit
+def _set_error(result: RolloutResult, error: BaseException) -> None:
+    """Set status, kind and message of a failure."""
+    result.error = described(error)
+    result.status = RolloutStatus.INFRASTRUCTURE
+    if isinstance(error, EndpointRefused | UsageError):
+        result.kind = _REFUSED
+    elif isinstance(error, EndpointDown):
+        result.kind = "endpoint"
+    elif isinstance(error, PoolFailed | PoolStopped):
+        result.kind = "pool"
+    elif isinstance(error, LeaseLost | LeaseTimeout | MachineFailed):
+        result.kind = "machine"
+    elif isinstance(error, InfrastructureError):
+        result.kind = "environment"
+    else:
+        result.status, result.kind = RolloutStatus.FAILED, type(error).__name__
+        result.error += "\n" + "".join(traceback.format_exception(error)[-4:])
+
+
+def _copy_episode(result: RolloutResult, episode: RolloutEpisode) -> None:
+    result.turns, result.tool_calls, result.requests = episode.turns, episode.tool_calls, episode.requests
+    usage = episode.usage
+    result.prompt_tokens = None if usage is None else usage["prompt_tokens"]
+    result.completion_tokens = None if usage is None else usage["completion_tokens"]
+    for name, amount in episode.judge_usage.items():
+        setattr(result, name, amount)
+    result.files = episode.files()
+    result.trajectory = pack_trajectory(episode.trajectory())
+
+
+async def _run_agent(agent: Any, episode: RolloutEpisode) -> AgentResult:
+    """Run the agent: with `run_episode` if it has that method, else by one reply to the question."""
+    if hasattr(agent, "run_episode"):
+        try:
+            returned = await agent.run_episode(episode)
+        except TurnsUsedUp:
+            return AgentResult(episode.last_answer(), TURNS_USED_UP)
+        return returned if isinstance(returned, AgentResult) else AgentResult(str(returned))
+    episode.messages.append({"role": "user", "content": episode.question})
+    if replies_async(agent):
+        reply = await ask(agent, episode.question)
+    else:
+        reply = await asyncio.to_thread(ask, agent, episode.question)
+        if inspect.isawaitable(reply):
+            reply = await reply
+    answer = str(answer_of(reply))
+    episode.messages.append({"role": "assistant", "content": answer})
+    return AgentResult(answer)
 
 
 def check_agent(found: Any, environment: type[Environment]) -> None:
-    """Refuse what `--agent` names if no rollout can use it, before anything is started.
+    """Check, before the run starts, that rollouts can use the object that `--agent` names.
 
     Raises:
-        ConfigError: it cannot be constructed without arguments, or has no way to answer.
+        ConfigError: it cannot be constructed without arguments, or has no method to answer.
     """
     if environment.agent_factory(found) is not None:
         return
     if not isinstance(found, type):
         if not hasattr(found, "run_episode") and not callable(found):
-            raise ConfigError(f"--agent names {found!r}, which is neither an agent nor a class of agents")
+            raise ConfigError(f"--agent names {found!r}, which is neither an agent nor an agent class")
         return
     try:
         _constructor(found).bind(None, **_constructor_arguments(found))
     except TypeError as error:
         raise ConfigError(
-            f"--agent: {found.__name__} cannot be constructed: {error}. Rollouts construct agents with a name at most; "
-            "write a subclass that gives the rest"
+            f"--agent: {found.__name__} cannot be constructed: {error}. Rollouts pass at most a name; write a subclass that "
+            "sets the other arguments"
         ) from None
     own_reply = getattr(found, "reply", None) is not AgentBase.reply if issubclass(found, AgentBase) else False
-    if not (
-        hasattr(found, "run_episode") or own_reply or ("__call__" in dir(found) and not issubclass(found, AgentBase))
-    ):
+    callable_class = "__call__" in dir(found) and not issubclass(found, AgentBase)
+    if not (hasattr(found, "run_episode") or own_reply or callable_class):
         raise ConfigError(
-            f"--agent: {found.__name__} has neither `run_episode(episode)` nor, as a subclass of AgentBase, a `reply` of its own"
+            f"--agent: {found.__name__} needs a method `run_episode(episode)` or, as a subclass of AgentBase, a `reply`"
         )
 
 
 def _constructor(kind: type) -> inspect.Signature:
-    """Return the signature of the constructor; that of the class would be its metaclass's."""
+    """Return the signature of `__init__`; the signature of the class would be that of its metaclass."""
     return inspect.signature(kind.__init__)  # type: ignore[misc]  # of this class, not of an instance
 
 
@@ -223,11 +283,11 @@ def _constructor_arguments(kind: type) -> dict[str, Any]:
     return {name: value for name, value in {"name": "agent"}.items() if name in _constructor(kind).parameters}
 
 
-def _agent(settings: RolloutSettings, environment: Environment) -> Any:
-    """Return a new agent for an environment that is open.
+def _new_agent(settings: RolloutSettings, environment: Environment) -> Any:
+    """Return a new agent for an open environment.
 
     Raises:
-        UsageError: what `--agent` names is no agent.
+        UsageError: `--agent` does not name an agent.
     """
     if settings.agent is None:
         return ChatAgent()
@@ -242,79 +302,3 @@ def _agent(settings: RolloutSettings, environment: Environment) -> Any:
     if not hasattr(found, "run_episode"):
         require_agent(found, "--agent")
     return found
-
-
-async def _let_play(agent: Any, episode: RolloutEpisode) -> AgentResult:
-    """Have the agent play: itself if it can, else by one reply to the question."""
-    if hasattr(agent, "run_episode"):
-        try:
-            played = await agent.run_episode(episode)
-        except TurnsUsedUp:
-            return AgentResult(episode.said_last(), TURNS_USED_UP)
-        return played if isinstance(played, AgentResult) else AgentResult(str(played))
-    episode.messages.append({"role": "user", "content": episode.question})
-    if replies_async(agent):
-        reply = await ask(agent, episode.question)
-    else:
-        reply = await asyncio.to_thread(ask, agent, episode.question)
-        if inspect.isawaitable(reply):
-            reply = await reply
-    answer = str(answer_of(reply))
-    episode.messages.append({"role": "assistant", "content": answer})
-    return AgentResult(answer)
-
-
-async def _score(
-    station: Station, environment: Environment, item: BenchmarkTask, play: RolloutResult, episode: RolloutEpisode
-) -> None:
-    """Score the answer by the environment and, if it does not know the metric that decides, by that metric."""
-    assert play.answer is not None
-    try:
-        async with asyncio.timeout(_SCORE_LIMIT):
-            own = await environment.score(item, play.answer, episode.messages)
-            play.scores = dict(own or {})
-            name = station.metric_name
-            if name not in play.scores and (metric := station.metric()) is not None:
-                score = await metric.score(item, play.answer)
-                play.scores[name] = score.value
-                if score.note:
-                    episode.steps.append({"kind": "score", "metric": name, "note": score.note})
-            play.score = play.scores.get(name)
-    except TimeoutError as error:
-        raise EnvironmentFailed(f"scoring took longer than {_SCORE_LIMIT:g} s") from error
-
-
-def _blame(play: RolloutResult, error: BaseException) -> None:
-    """Note an error by whose it is."""
-    play.error = described(error)
-    if isinstance(error, EndpointRefused | UsageError):
-        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, REFUSED
-    elif isinstance(error, EndpointDown):
-        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, "endpoint"
-    elif isinstance(error, PoolFailed | PoolStopped):
-        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, "pool"
-    elif isinstance(error, LeaseLost | LeaseTimeout | MachineFailed):
-        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, "machine"
-    elif isinstance(error, InfrastructureError):
-        play.status, play.kind = RolloutStatus.INFRASTRUCTURE, "environment"
-    else:
-        play.status, play.kind = RolloutStatus.FAILED, type(error).__name__
-        play.error += "\n" + "".join(traceback.format_exception(error)[-4:])
-
-
-def _note(play: RolloutResult, episode: RolloutEpisode) -> None:
-    play.turns, play.tool_calls, play.requests = episode.turns, episode.tool_calls, episode.requests
-    usage = episode.usage
-    play.prompt_tokens = None if usage is None else usage["prompt_tokens"]
-    play.completion_tokens = None if usage is None else usage["completion_tokens"]
-    for name, amount in episode.judge_usage.items():
-        setattr(play, name, amount)
-    play.files = episode.files()
-    play.trajectory = pack_trajectory(episode.trajectory())
-
-
-async def _close(environment: Environment) -> None:
-    """Close the environment; what goes wrong here is no part of the result."""
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(_CLOSE_LIMIT):
-            await asyncio.shield(environment.close())

@@ -1,20 +1,22 @@
-"""What a run leaves behind: one directory, one journal, one row for each play of a rollout."""
+"""Run directories: the journal with tasks and results, files made from it, statistics, exports."""
 
-from paragent.store.directory import RunDirectory, find_runs, images_folder
+from paragent.store.directory import JOURNAL_FILE, RunDirectory, find_runs, images_folder
 from paragent.store.journal import Journal
-from paragent.store.records import OwedRollout, RolloutResult, RolloutStatus, StoredTask
-from paragent.store.summary import MACHINES, PRICES, Summary, final_failures, summarise
+from paragent.store.records import PendingRollout, RolloutResult, RolloutStatus
+from paragent.store.summary import MACHINES, PRICES, Comparison, Summary, compare, final_failures, summarise
 
 __all__ = [
+    "JOURNAL_FILE",
     "MACHINES",
     "PRICES",
+    "Comparison",
     "Journal",
-    "OwedRollout",
+    "PendingRollout",
     "RolloutResult",
     "RolloutStatus",
     "RunDirectory",
-    "StoredTask",
     "Summary",
+    "compare",
     "final_failures",
     "find_runs",
     "images_folder",

@@ -1,15 +1,15 @@
-"""The directory of a run: where it is, who may write into it, and the files in it that people read.
+"""The run directory: its files and its lock.
 
 ::
 
     <output-dir>/<name>/
         config.json       the resolved configuration, without secrets
-        journal.sqlite    tasks, results, trajectories: the only file that counts
-        results.jsonl     one line for each result, made from the journal
-        summary.json      the statistics, made from the journal
-        images/         what agents saw: <task>/<attempt>/step_<number>_<moment>.png, and recordings
-        live/             what workers are doing now; means nothing once the run is over
-        lock              held by the process that plays
+        journal.sqlite    tasks, results and trajectories; the other files are made from it
+        results.jsonl     one line for each final result
+        summary.json      the statistics
+        images/           what agents saw: <task>/<attempt>/step_<number>_<moment>.png, and recordings
+        live/             what workers are doing now; only used while the run is active
+        lock              locked by the process that runs it
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
     from paragent.store.summary import Summary
 
-__all__ = ["RunDirectory", "find_runs", "images_folder", "plain_name", "result_line"]
+__all__ = ["JOURNAL_FILE", "RunDirectory", "file_name", "find_runs", "images_folder", "result_line"]
 
-_JOURNAL = "journal.sqlite"
+JOURNAL_FILE = "journal.sqlite"
 _LONGEST_NAME = 160
-"""Bytes of a name, before what is added to it; file systems allow 255."""
-_SHOWN = [
-    field.name for field in fields(RolloutResult) if field.name not in {"decides", "trajectory", "files", "number"}
+"""Maximum length of a file name in bytes, before a digest is appended; file systems allow 255."""
+_LINE_FIELDS = [
+    field.name for field in fields(RolloutResult) if field.name not in {"final", "trajectory", "files", "number"}
 ]
 
 
 class RunDirectory:
-    """A run's directory, locked for writing from `open` to `close`.
+    """A run directory, locked for writing from `open` to `close`.
 
     Raises:
-        RunBusy: (by `open`) another process is playing this run.
+        RunBusy: (by `open`) another process is using this run directory.
         UsageError: (by `open`) the directory belongs to a run with other settings.
-        StoreFailed: (by any) the disk does not take what has to be written.
+        StoreFailed: (by every method) a file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,40 +60,40 @@ class RunDirectory:
         self._lock: int | None = None
         self._results: Any = None
         self._before: set[Path] = set()
-        """What was there before `open`, of the folders above and of what is in this one."""
-        self._aside: Path | None = None
-        """Where `open` moved an earlier run to."""
+        """Files and parent folders that existed before `open`."""
+        self._renamed: Path | None = None
+        """The new path of an earlier run that `open` renamed."""
 
     @property
     def live(self) -> Path:
-        """Where workers on this machine say what they are doing."""
+        """The folder in which workers on this host report what they are doing."""
         return self.path / "live"
 
     def open(self, config: Mapping[str, Any], identity: str, *, fresh: bool = False) -> bool:
-        """Take hold of the directory; return whether it has results of an earlier session.
+        """Lock the directory and open its journal; return whether it has results of an earlier session.
 
         Args:
-            config: what to show as the run's configuration.
-            identity: a digest of everything that makes this run this run.
-            fresh: move what is there out of the way (nothing is deleted) and start anew.
+            config: the content of config.json.
+            identity: a digest of all settings that influence results.
+            fresh: rename an existing run directory and start a new one.
         """
-        with self._guarded():
-            if fresh and (self.path / _JOURNAL).exists():
-                self._take_lock()
+        with self._errors_for_files():
+            if fresh and (self.path / JOURNAL_FILE).exists():
+                self._acquire_lock()
                 self._release_lock()
-                self._move_away()
+                self._rename_old_run()
             self._before = {folder for folder in (self.path, *self.path.parents) if folder.exists()}
             self.path.mkdir(parents=True, exist_ok=True)
             self._before.update(self.path.iterdir())
-            self._take_lock()
+            self._acquire_lock()
             self.live.mkdir(exist_ok=True)
-        self.journal = Journal(self.path / _JOURNAL)
+        self.journal = Journal(self.path / JOURNAL_FILE)
         known = self.journal.meta("identity")
         if known not in {None, identity}:
             self.close()
             raise UsageError(
-                f"{self.path} is a run with other settings (its config.json has them); choose another --run-name, or --fresh "
-                "to move it away and start anew"
+                f"{self.path} is a run with other settings (see its config.json); choose another --run-name, or use --fresh "
+                "to rename it and start a new run"
             )
         if known is None:
             self.journal.set_meta("identity", identity)
@@ -102,64 +102,64 @@ class RunDirectory:
         self._rewrite_results()
         return resumed
 
-    def forget_live(self) -> None:
-        """Remove what workers of earlier sessions said that they were doing."""
-        with self._guarded():
+    def clear_live(self) -> None:
+        """Remove the reports of workers of earlier sessions."""
+        with self._errors_for_files():
             for stale in self.live.iterdir():
                 stale.unlink(missing_ok=True)
 
-    def hold(self) -> None:
-        """Take hold of a run that exists, to add to it what is no result."""
-        with self._guarded():
-            self._take_lock()
-        self.journal = Journal(self.path / _JOURNAL)
+    def open_existing(self) -> None:
+        """Lock an existing run and open its journal, to add scores to it."""
+        with self._errors_for_files():
+            self._acquire_lock()
+        self.journal = Journal(self.path / JOURNAL_FILE)
 
-    def append_results(self, plays: Iterable[RolloutResult]) -> None:
-        """Add lines to results.jsonl for those who follow it; it is the journal that counts."""
-        with self._guarded():
-            self._results.writelines(result_line(play) for play in plays if play.decides)
+    def append_results(self, results: Iterable[RolloutResult]) -> None:
+        """Append final results to results.jsonl, for programs that follow the file."""
+        with self._errors_for_files():
+            self._results.writelines(result_line(result) for result in results if result.final)
             self._results.flush()
 
-    def keep_files(self, plays: Iterable[RolloutResult]) -> None:
-        """Write the pictures and recordings of plays, before their results are recorded, and let go of them."""
-        with self._guarded():
-            for play in plays:
-                folder = images_folder(self.path, well_formed(play.task), play.attempt)
-                files = storable_files(play)
+    def write_files(self, results: Iterable[RolloutResult]) -> None:
+        """Write the images and recordings of results, before the results are recorded, and remove them from memory."""
+        with self._errors_for_files():
+            for result in results:
+                folder = images_folder(self.path, well_formed(result.task), result.attempt)
+                files = storable_files(result)
                 if files:
                     folder.mkdir(parents=True, exist_ok=True)
                 for name, content in files.items():
-                    (folder / plain_name(name)).write_bytes(content)
-                play.files = {}
+                    (folder / file_name(name)).write_bytes(content)
+                result.files = {}
 
     def write(self, name: str, content: Any) -> None:
-        """Replace a JSON file of the directory in one step."""
-        with self._guarded():
+        """Replace a JSON file of the directory atomically."""
+        with self._errors_for_files():
             _replace(self.path / name, [json.dumps(content, indent=2, ensure_ascii=False) + "\n"])
 
     def finish(self, summary: Summary) -> None:
-        """Make results.jsonl exactly what the journal has (rollouts that were played again have one line), and summary.json."""
+        """Write results.jsonl again, with one line for each final result of the journal, and summary.json."""
         self._rewrite_results()
         self.write("summary.json", {"run": self.path.name, **summary.as_json()})
 
     def close(self) -> None:
-        """Let go of everything; idempotent."""
+        """Close all files and release the lock; idempotent."""
         self._close_files()
         self._release_lock()
 
     def undo(self) -> None:
-        """Let go, and leave what was there before `open` and nothing else: for a run that could not begin."""
+        """Close the directory and restore what existed before `open`, for a run that could not start."""
         self._close_files()
-        with self._guarded():
-            for made in set(self.path.iterdir()) - self._before:  # as long as nobody else can take hold of it
-                shutil.rmtree(made) if made.is_dir() else made.unlink()
+        with self._errors_for_files():
+            for created in set(self.path.iterdir()) - self._before:  # while the lock is held
+                shutil.rmtree(created) if created.is_dir() else created.unlink()
             self._release_lock()
             for folder in (self.path, *self.path.parents):
                 if folder in self._before or any(folder.iterdir()):
                     break
                 folder.rmdir()
-            if self._aside is not None:
-                self._aside.rename(self.path)
+            if self._renamed is not None:
+                self._renamed.rename(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -177,14 +177,14 @@ class RunDirectory:
             self.journal.close()
 
     def _rewrite_results(self) -> None:
-        with self._guarded():
+        with self._errors_for_files():
             if self._results is not None:
                 self._results.close()
             path = self.path / "results.jsonl"
-            _replace(path, (result_line(play) for _, play in self.journal.results()))
+            _replace(path, map(result_line, self.journal.results()))
             self._results = path.open("a", encoding="utf-8")
 
-    def _take_lock(self) -> None:
+    def _acquire_lock(self) -> None:
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -192,7 +192,7 @@ class RunDirectory:
             holder = os.pread(self._lock, 32, 0).decode() or "unknown"
             self._release_lock()
             raise RunBusy(
-                f"{self.path} is being played by process {holder}; wait for it, or give this run another --run-name"
+                f"{self.path} is in use by process {holder}; wait until it ends, or choose another --run-name"
             ) from None
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
@@ -202,15 +202,16 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
 
-    def _move_away(self) -> None:
+    def _rename_old_run(self) -> None:
         number = 1
-        while (aside := self.path.with_name(f"{self.path.name}~{number}")).exists():
+        while (renamed := self.path.with_name(f"{self.path.name}~{number}")).exists():
             number += 1
-        self.path.rename(aside)
-        self._aside = aside
+        self.path.rename(renamed)
+        self._renamed = renamed
 
     @contextlib.contextmanager
-    def _guarded(self) -> Any:
+    def _errors_for_files(self) -> Any:
+        """Raise `StoreFailed` for errors of the file system."""
         try:
             yield
         except OSError as error:
@@ -218,20 +219,20 @@ class RunDirectory:
 
 
 def find_runs(output_dir: Path) -> list[Path]:
-    """Return the directories of runs under a folder, the newest first."""
-    found = [journal.parent for journal in output_dir.glob(f"*/{_JOURNAL}")]
-    return sorted(found, key=lambda path: (path / _JOURNAL).stat().st_mtime, reverse=True)
+    """Return the run directories in a folder, the newest first."""
+    found = [journal.parent for journal in output_dir.glob(f"*/{JOURNAL_FILE}")]
+    return sorted(found, key=lambda path: (path / JOURNAL_FILE).stat().st_mtime, reverse=True)
 
 
 def images_folder(run: Path, task: str, attempt: int) -> Path:
-    """Return the folder with the pictures of all plays of one attempt."""
-    return run / "images" / plain_name(task) / str(attempt)
+    """Return the folder with the images of all executions of one attempt."""
+    return run / "images" / file_name(task) / str(attempt)
 
 
-def plain_name(name: str) -> str:
-    """Return a name that can be a file's or a folder's: an id from somewhere else must not lead out of the directory.
+def file_name(name: str) -> str:
+    """Return a name for a file or folder that cannot lead out of its parent folder.
 
-    Different names stay different: one that has to be changed gets a digest of itself.
+    Different names stay different: a digest is appended to a name that has to be changed.
     """
     encoded = name.encode("utf-8", "surrogatepass")
     plain = name.replace("/", "_").replace("\0", "_").lstrip(".").encode("utf-8", "replace")[:_LONGEST_NAME]
@@ -240,13 +241,13 @@ def plain_name(name: str) -> str:
     return f"{plain.decode(errors='ignore')}-{sha256(encoded).hexdigest()[:12]}"
 
 
-def result_line(play: RolloutResult) -> str:
-    """Return a result as a line of JSON."""
-    return json.dumps({name: getattr(play, name) for name in _SHOWN}, ensure_ascii=False) + "\n"
+def result_line(result: RolloutResult) -> str:
+    """Return a result as a line of results.jsonl."""
+    return json.dumps({name: getattr(result, name) for name in _LINE_FIELDS}, ensure_ascii=False) + "\n"
 
 
 def _replace(path: Path, lines: Iterable[str]) -> None:
-    """Write a file so that readers see the old one or the new one, never a part."""
+    """Write a file atomically: readers see the old content or the new content."""
     draft = path.with_name(f".{path.name}.draft")
     with draft.open("w", encoding="utf-8") as file:
         file.writelines(map(well_formed, lines))

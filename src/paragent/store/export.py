@@ -1,8 +1,9 @@
-"""A run's results in forms that other tools read."""
+"""Export of a run's results to the formats of other tools."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import Implementation, Registry, import_object
@@ -29,22 +30,22 @@ FORMATS = Registry(
     },
     entry_points="paragent.export_formats",
 )
-"""Functions `(journal, target) -> int` that write every result of a run and return their number."""
+"""Functions `(journal, target) -> int` that write every final result of a run and return their number."""
 _BATCH = 1000
-"""Rows of a Parquet file that are held in memory at a time."""
+"""Rows of a Parquet file that are in memory at the same time."""
 
 
 def export(journal: Journal, form: str, target: Path) -> int:
-    """Write every result of a run to `target` and return how many there were.
+    """Write every final result of a run to `target` and return their number.
 
     Args:
-        journal: of the run.
+        journal: the journal of the run.
         form: a name in `FORMATS`.
-        target: the file to write, or the folder of a format with many files.
+        target: the file to write, or the folder for a format with many files.
 
     Raises:
-        UnknownName: there is no such format.
-        MissingExtra: Parquet was asked for, and pyarrow is not installed.
+        UnknownName: the format is unknown.
+        MissingExtra: the format is Parquet and pyarrow is not installed.
     """
     write: Callable[[Journal, Path], int] = FORMATS.load(form)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -52,42 +53,42 @@ def export(journal: Journal, form: str, target: Path) -> int:
 
 
 def results_of(journal: Journal) -> Iterator[tuple[dict[str, Any], RolloutResult, dict[str, Any]]]:
-    """Yield the task, the result and the trajectory of each result."""
-    for number, play in journal.results():
-        task = journal.task(play.task)
-        yield task.body if task else {}, play, journal.trajectory(number) or {}
+    """Yield the task, the result and the trajectory of each final result."""
+    for result in journal.results():
+        task = journal.task(result.task)
+        yield asdict(task) if task else {}, result, journal.trajectory(result.number) or {}
 
 
 def export_jsonl(journal: Journal, target: Path) -> int:
-    """Write one JSON object a line: the result with its task and trajectory."""
+    """Write one JSON object per line: the result with its task and trajectory."""
     count = 0
     with target.open("w", encoding="utf-8") as file:
-        for task, play, trajectory in results_of(journal):
-            line = json.loads(result_line(play)) | {"item": task, "trajectory": trajectory}
+        for task, result, trajectory in results_of(journal):
+            line = json.loads(result_line(result)) | {"item": task, "trajectory": trajectory}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             count += 1
     return count
 
 
 def export_openai_chat(journal: Journal, target: Path) -> int:
-    """Write one conversation a line, as fine-tuning takes it, with its score beside it."""
+    """Write one conversation per line in the format for fine-tuning, with its score as metadata."""
     count = 0
     with target.open("w", encoding="utf-8") as file:
-        for _, play, trajectory in results_of(journal):
+        for _, result, trajectory in results_of(journal):
             if not trajectory.get("messages"):
                 continue
-            folder = images_folder(journal.folder, play.task, play.attempt)
-            line: dict[str, Any] = {"messages": with_images(trajectory["messages"], _Reader(folder))}
+            folder = images_folder(journal.folder, result.task, result.attempt)
+            line: dict[str, Any] = {"messages": with_images(trajectory["messages"], _ImageReader(folder))}
             if trajectory.get("tools"):
                 line["tools"] = trajectory["tools"]
-            line["metadata"] = {"task": play.task, "attempt": play.attempt, "score": play.score}
+            line["metadata"] = {"task": result.task, "attempt": result.attempt, "score": result.score}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             count += 1
     return count
 
 
-class _Reader:
-    """Reads pictures of a folder; one that somebody has deleted is empty."""
+class _ImageReader:
+    """Reads images of a folder; an image that was deleted is empty."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -136,8 +137,8 @@ def _schema() -> Any:
 
 def _batches(journal: Journal) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
-    for task, play, trajectory in results_of(journal):
-        row = json.loads(result_line(play))
+    for task, result, trajectory in results_of(journal):
+        row = json.loads(result_line(result))
         row["scores"] = json.dumps(row["scores"])
         row |= {"question": task.get("question"), "expected": json.dumps(task.get("answer"), ensure_ascii=False)}
         row["trajectory"] = json.dumps(trajectory, ensure_ascii=False)

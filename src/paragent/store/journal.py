@@ -1,7 +1,7 @@
-"""The journal of a run: an SQLite file in which a batch of results is durable after one commit.
+"""The journal of a run: an SQLite file with the tasks, the results and the trajectories.
 
-A rollout is one attempt at one task. Every play of it is a row; at most one of them `decides`, which a unique index enforces.
-What is owed is a query: the rollouts without a deciding play, or with one that only infrastructure decided.
+A rollout is one attempt at one task. Every execution of it is a row of `results`; at most one of them is `final`, which a unique
+index enforces. Pending rollouts are those without a final result, or whose final result is an infrastructure failure.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import contextlib
 import json
 import sqlite3
 import time
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from paragent._internal.text import well_formed
 from paragent.errors import StoreFailed
 from paragent.store.records import (
-    OwedRollout,
+    PendingRollout,
     RolloutResult,
     RolloutStatus,
-    StoredTask,
-    finite,
+    finite_score,
     make_storable,
     unpack_trajectory,
 )
+from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,228 +35,236 @@ __all__ = ["Journal"]
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE tasks (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, digest TEXT NOT NULL, body TEXT NOT NULL);
-CREATE TABLE plays (
-    number INTEGER PRIMARY KEY, task TEXT NOT NULL, attempt INTEGER NOT NULL, status TEXT NOT NULL, decides INTEGER NOT NULL,
+CREATE TABLE tasks (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, body TEXT NOT NULL);
+CREATE TABLE results (
+    number INTEGER PRIMARY KEY, task TEXT NOT NULL, attempt INTEGER NOT NULL, status TEXT NOT NULL, final INTEGER NOT NULL,
     score REAL, scores TEXT NOT NULL, answer TEXT, ending TEXT NOT NULL, kind TEXT NOT NULL, error TEXT NOT NULL,
     turns INTEGER NOT NULL, tool_calls INTEGER NOT NULL, requests INTEGER NOT NULL, prompt_tokens INTEGER,
     completion_tokens INTEGER, judge_prompt_tokens INTEGER NOT NULL, judge_completion_tokens INTEGER NOT NULL,
     seconds REAL NOT NULL, waited REAL NOT NULL, ended REAL NOT NULL, worker TEXT NOT NULL
 );
-CREATE UNIQUE INDEX decided ON plays (task, attempt) WHERE decides = 1;
-CREATE INDEX played ON plays (task, attempt);
-CREATE TABLE trajectories (play INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE UNIQUE INDEX final_results ON results (task, attempt) WHERE final = 1;
+CREATE INDEX rollouts ON results (task, attempt);
+CREATE TABLE trajectories (result INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE sessions (number INTEGER PRIMARY KEY, started REAL NOT NULL, seconds REAL NOT NULL, results INTEGER NOT NULL);
 """
-_VERSION = "2"
+_VERSION = "3"
 _COLUMNS = [field.name for field in fields(RolloutResult) if field.name not in {"trajectory", "files", "number"}]
-_INSERT = f"INSERT INTO plays (number, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))})"  # noqa: S608 - names from above
+_INSERT = f"INSERT INTO results (number, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))})"  # noqa: S608 - column names from above
 _PAGE = 500
-"""Rows that a long query reads at a time: it never holds a snapshot open, so the write-ahead log does not grow."""
-_BUSY_PATIENCE = 10.0
+"""Rows per query. Long iterations do not hold a read transaction open, so the write-ahead log does not grow."""
+_BUSY_TIMEOUT = 10.0
 
 
 class Journal:
-    """The journal, open. Belongs to one thread. Only the process that holds the run's lock may open it to write.
+    """An open journal. Use it from one thread. Only the process that holds the run's lock may open it for writing.
 
     Raises:
-        StoreFailed: the file cannot be opened, is damaged, or is of another version.
+        StoreFailed: the file cannot be opened, is damaged, or has another format version.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
-        with self._guarded("open"):
+        with self._errors_for("open"):
             if read_only:
                 address = f"file:{quote(str(path))}?mode=ro"
-                self._db = sqlite3.connect(address, uri=True, timeout=_BUSY_PATIENCE, isolation_level=None)
+                self._db = sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
             else:
-                self._db = sqlite3.connect(path, timeout=_BUSY_PATIENCE, isolation_level=None)
-                self._prepare()
-            if self.meta("version") != _VERSION:
-                raise StoreFailed(f"{path} was written by another version of paragent; start a new run with --fresh")
+                self._db = sqlite3.connect(path, timeout=_BUSY_TIMEOUT, isolation_level=None)
+                self._create_tables()
+            if (version := self.meta("version")) != _VERSION:
+                self._db.close()
+                raise StoreFailed(
+                    f"{path} has format version {version}, and this version of paragent reads version {_VERSION}; "
+                    "start a new run with --fresh"
+                )
+            if not read_only:
+                self._read_state()
 
-    def _prepare(self) -> None:
+    def _create_tables(self) -> None:
         db = self._db
-        # Readers do not block the writer, and a commit is one append and one fsync. FULL is what makes it durable.
+        # WAL: readers do not block the writer, and a commit is one append and one fsync. FULL: commits are durable.
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-            db.executescript(f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('version', '{_VERSION}'); COMMIT;")  # noqa: S608 - as above
-        self._last = db.execute("SELECT coalesce(max(number), 0) FROM plays").fetchone()[0]
-        self._undecided = set(
-            db.execute(
-                "SELECT task, attempt FROM plays WHERE decides = 1 AND status = ?", [RolloutStatus.INFRASTRUCTURE]
+            db.executescript(f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('version', '{_VERSION}'); COMMIT;")  # noqa: S608 - constants
+
+    def _read_state(self) -> None:
+        self._last = self._db.execute("SELECT coalesce(max(number), 0) FROM results").fetchone()[0]
+        self._replaceable = set(
+            self._db.execute(
+                "SELECT task, attempt FROM results WHERE final = 1 AND status = ?", [RolloutStatus.INFRASTRUCTURE]
             )
         )
-        """Rollouts whose result is a failure of infrastructure, which a new play replaces."""
+        """Rollouts whose final result is an infrastructure failure; a new result replaces it."""
 
     @property
     def folder(self) -> Path:
-        """The run's directory."""
+        """The run directory."""
         return self._path.parent
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def add_tasks(self, tasks: Iterable[StoredTask]) -> None:
-        """Note the tasks of the run, in their order; those that are there already are left as they are."""
-        with self._transaction("keep the tasks"):
+    def add_tasks(self, tasks: Iterable[BenchmarkTask]) -> None:
+        """Add the tasks of the run, in order; tasks that are already stored are not changed."""
+        with self._transaction("store the tasks"):
             self._db.executemany(
-                "INSERT OR IGNORE INTO tasks (id, digest, body) VALUES (?, ?, ?)",
-                ((task.id, task.digest, well_formed(json.dumps(task.body, ensure_ascii=False))) for task in tasks),
+                "INSERT OR IGNORE INTO tasks (id, body) VALUES (?, ?)",
+                ((task.id, well_formed(json.dumps(asdict(task), ensure_ascii=False))) for task in tasks),
             )
 
-    def record(self, plays: Sequence[RolloutResult]) -> None:
-        """Make plays durable: when this returns, they are on the disk.
+    def record(self, results: Sequence[RolloutResult]) -> None:
+        """Store results in one transaction; when this returns, they are durable.
 
-        Values that cannot be stored are left out, see `make_storable`. Recording the same objects again changes nothing, so that
-        a call may be repeated that an interrupt ended after its commit.
+        Values that cannot be stored are dropped, see `make_storable`. Recording the same objects again changes nothing, so a
+        call that was interrupted after its commit may be repeated.
 
         Raises:
-            StoreFailed: they are not; nothing of the batch is.
+            StoreFailed: nothing of the batch is stored.
         """
-        for play in plays:
-            if play.number is None:
-                make_storable(play)
-                self._last += 1  # first, so that an interrupt leaves a gap and not a number that two plays have
-                play.number = self._last
-        with self._transaction("keep results"):
-            new = [play for play in plays if not self._has_number(play)]
-            decided = [(play.task, play.attempt) for play in new if play.decides]
-            replaced = [key for key in decided if key in self._undecided]
-            self._db.executemany(
-                "UPDATE plays SET decides = 0 WHERE task = ? AND attempt = ? AND decides = 1", replaced
-            )
+        for result in results:
+            if result.number is None:
+                make_storable(result)
+                self._last += 1  # first, so that an interrupt leaves a gap and never a number that is used twice
+                result.number = self._last
+        with self._transaction("store results"):
+            new = [result for result in results if not self._is_recorded(result)]
+            keys = [(result.task, result.attempt) for result in new if result.final]
+            replaced = [key for key in keys if key in self._replaceable]
+            self._db.executemany("UPDATE results SET final = 0 WHERE task = ? AND attempt = ? AND final = 1", replaced)
             self._db.executemany(_INSERT, map(_row, new))
-            bodies = [(play.number, play.trajectory) for play in new if play.trajectory is not None]
+            bodies = [(result.number, result.trajectory) for result in new if result.trajectory is not None]
             self._db.executemany("INSERT INTO trajectories VALUES (?, ?)", bodies)
-        for play in plays:
-            if play.decides and play.status is RolloutStatus.INFRASTRUCTURE:
-                self._undecided.add((play.task, play.attempt))
-            elif play.decides:
-                self._undecided.discard((play.task, play.attempt))
+        for result in results:
+            if result.final and result.status is RolloutStatus.INFRASTRUCTURE:
+                self._replaceable.add((result.task, result.attempt))
+            elif result.final:
+                self._replaceable.discard((result.task, result.attempt))
 
-    def _has_number(self, play: RolloutResult) -> bool:
-        """Return whether this very play is recorded."""
-        query = "SELECT 1 FROM plays WHERE number = ? AND task = ? AND attempt = ?"
-        return self._db.execute(query, [play.number, play.task, play.attempt]).fetchone() is not None
+    def _is_recorded(self, result: RolloutResult) -> bool:
+        query = "SELECT 1 FROM results WHERE number = ? AND task = ? AND attempt = ?"
+        return self._db.execute(query, [result.number, result.task, result.attempt]).fetchone() is not None
 
     def reopen(self, statuses: Sequence[RolloutStatus]) -> int:
-        """Have rollouts played again whose result has one of these statuses; return how many."""
+        """Make rollouts pending again whose final result has one of these statuses; return their number."""
         marks = ", ".join("?" * len(statuses))
         with self._transaction("reopen results"):
-            query = f"UPDATE plays SET decides = 0 WHERE decides = 1 AND status IN ({marks})"  # noqa: S608 - question marks
+            query = f"UPDATE results SET final = 0 WHERE final = 1 AND status IN ({marks})"  # noqa: S608 - question marks
             return self._db.execute(query, list(statuses)).rowcount
 
-    def set_scores(self, metric: str, scores: Iterable[tuple[int, float | None]]) -> None:
-        """Add what a further metric says about plays, by their numbers."""
-        with self._transaction("keep scores"):
+    def set_scores(self, scorer: str, scores: Iterable[tuple[int, float | None]]) -> None:
+        """Add the scores of a further scorer, as pairs of a result's number and a score."""
+        with self._transaction("store scores"):
             self._db.executemany(
-                "UPDATE plays SET scores = json_set(scores, ?, ?) WHERE number = ?",
-                ((f'$."{metric}"', finite(value), number) for number, value in scores),
+                "UPDATE results SET scores = json_set(scores, ?, ?) WHERE number = ?",
+                ((f'$."{scorer}"', finite_score(value), number) for number, value in scores),
             )
 
     def begin_session(self) -> int:
-        """Note that somebody started to play; return the number for `note_session`."""
-        with self._transaction("note the start"):
+        """Record the start of a session; return its number for `update_session`."""
+        with self._transaction("record the session"):
             cursor = self._db.execute(
                 "INSERT INTO sessions (started, seconds, results) VALUES (?, 0, 0)", [time.time()]
             )
         return int(cursor.lastrowid or 0)
 
-    def note_session(self, number: int, seconds: float, results: int) -> None:
-        """Note how far a session is; the last note before a crash is what is known of it."""
-        with self._transaction("note the time"):
+    def update_session(self, number: int, seconds: float, results: int) -> None:
+        """Record the duration and the number of results of a session so far, so that they survive a crash."""
+        with self._transaction("record the session"):
             self._db.execute(
                 "UPDATE sessions SET seconds = ?, results = ? WHERE number = ?", [seconds, results, number]
             )
 
     def set_meta(self, key: str, value: str) -> None:
-        """Keep a text under a name."""
-        with self._transaction(f"keep {key}"):
+        """Store a string under a key."""
+        with self._transaction(f"store {key}"):
             self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, value])
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def meta(self, key: str) -> str | None:
-        """Return the text kept under a name."""
+        """Return the string stored under a key, or None."""
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", [key]).fetchone()
         return None if row is None else str(row[0])
 
-    def owed(self, attempts: int) -> Iterator[OwedRollout]:
-        """Yield the rollouts that have no final result: the first attempt at every task, then the second, and so on.
+    def pending(self, attempts: int) -> Iterator[PendingRollout]:
+        """Yield the rollouts without a final result: the first attempt at every task, then the second, and so on.
 
-        It reads page by page, so results may be recorded meanwhile; a rollout is yielded once.
+        Rows are read page by page, so results may be recorded between; each rollout is yielded once.
         """
         query = """
-            SELECT t.position, t.id, t.body, (SELECT count(*) FROM plays p WHERE p.task = t.id AND p.attempt = :attempt)
-            FROM tasks t WHERE t.position > :after AND NOT EXISTS (
-                SELECT 1 FROM plays p WHERE p.task = t.id AND p.attempt = :attempt AND p.decides = 1 AND p.status != :broken)
+            SELECT t.position, t.body FROM tasks t WHERE t.position > :after AND NOT EXISTS (
+                SELECT 1 FROM results r
+                WHERE r.task = t.id AND r.attempt = :attempt AND r.final = 1 AND r.status != :infrastructure)
             ORDER BY t.position LIMIT :page"""
         for attempt in range(1, attempts + 1):
             after = 0
             while True:
-                given = {"attempt": attempt, "after": after, "broken": RolloutStatus.INFRASTRUCTURE, "page": _PAGE}
-                page = self._db.execute(query, given).fetchall()
-                for _, task, body, plays in page:
-                    yield OwedRollout(task, attempt, plays, json.loads(body))
+                values = {
+                    "attempt": attempt,
+                    "after": after,
+                    "infrastructure": RolloutStatus.INFRASTRUCTURE,
+                    "page": _PAGE,
+                }
+                page = self._db.execute(query, values).fetchall()
+                for _, body in page:
+                    yield PendingRollout(_task(body), attempt)
                 if len(page) < _PAGE:
                     break
                 after = page[-1][0]
 
-    def count_owed(self, attempts: int) -> int:
-        """Return how many rollouts have no final result."""
+    def count_pending(self, attempts: int) -> int:
+        """Return the number of rollouts without a final result."""
         tasks = self.count_tasks()
-        decided = self._db.execute(
-            "SELECT count(*) FROM plays WHERE decides = 1 AND status != ? AND attempt <= ?",
+        final = self._db.execute(
+            "SELECT count(*) FROM results WHERE final = 1 AND status != ? AND attempt <= ?",
             [RolloutStatus.INFRASTRUCTURE, attempts],
         ).fetchone()[0]
-        return int(tasks * attempts - decided)
+        return int(tasks * attempts - final)
 
     def count_tasks(self) -> int:
-        """Return how many tasks the run has."""
+        """Return the number of tasks."""
         return int(self._db.execute("SELECT count(*) FROM tasks").fetchone()[0])
 
-    def results(self, where: str = "decides = 1", values: Sequence[Any] = ()) -> Iterator[tuple[int, RolloutResult]]:
-        """Yield plays and their numbers in the order in which they ended, without trajectories; page by page."""
+    def results(self, where: str = "final = 1", values: Sequence[Any] = ()) -> Iterator[RolloutResult]:
+        """Yield results in the order in which they were recorded, without trajectories; page by page."""
         after = 0
-        query = f"SELECT number, {', '.join(_COLUMNS)} FROM plays WHERE number > ? AND {where} ORDER BY number LIMIT {_PAGE}"  # noqa: S608 - our own text
+        query = f"SELECT number, {', '.join(_COLUMNS)} FROM results WHERE number > ? AND {where} ORDER BY number LIMIT {_PAGE}"  # noqa: S608 - written by callers, not by users
         while page := self._db.execute(query, [after, *values]).fetchall():
             for row in page:
-                yield row[0], _play(row[1:])
+                yield _result(row)
             after = page[-1][0]
 
-    def has_play(self, task: str, attempt: int, worker: str, *, since: float, requests: int) -> bool:
-        """Return whether a play of this rollout by this worker that ended after `since` is recorded with so many requests."""
-        query = (
-            "SELECT 1 FROM plays WHERE task = ? AND attempt = ? AND worker = ? AND ended >= ? AND requests >= ? LIMIT 1"
-        )
+    def has_result(self, task: str, attempt: int, worker: str, *, since: float, requests: int) -> bool:
+        """Return whether a result of this rollout and worker, ended after `since`, counts at least `requests` requests."""
+        query = "SELECT 1 FROM results WHERE task = ? AND attempt = ? AND worker = ? AND ended >= ? AND requests >= ? LIMIT 1"
         return self._db.execute(query, [task, attempt, worker, since, requests]).fetchone() is not None
 
-    def task(self, task: str) -> StoredTask | None:
+    def task(self, task: str) -> BenchmarkTask | None:
         """Return a task by its id."""
-        row = self._db.execute("SELECT id, digest, body FROM tasks WHERE id = ?", [task]).fetchone()
-        return None if row is None else StoredTask(row[0], row[1], json.loads(row[2]))
+        row = self._db.execute("SELECT body FROM tasks WHERE id = ?", [task]).fetchone()
+        return None if row is None else _task(row[0])
 
-    def tasks(self) -> Iterator[StoredTask]:
-        """Yield the tasks in their order."""
+    def tasks(self) -> Iterator[BenchmarkTask]:
+        """Yield the tasks in order."""
         after = 0
-        query = "SELECT position, id, digest, body FROM tasks WHERE position > ? ORDER BY position LIMIT ?"
+        query = "SELECT position, body FROM tasks WHERE position > ? ORDER BY position LIMIT ?"
         while page := self._db.execute(query, [after, _PAGE]).fetchall():
-            for row in page:
-                yield StoredTask(row[1], row[2], json.loads(row[3]))
+            for _, body in page:
+                yield _task(body)
             after = page[-1][0]
 
-    def trajectory(self, play: int) -> Any:
-        """Return the trajectory of a play, or None if it has none."""
-        row = self._db.execute("SELECT body FROM trajectories WHERE play = ?", [play]).fetchone()
+    def trajectory(self, number: int | None) -> Any:
+        """Return the trajectory of a result by its number, or None if it has none."""
+        row = self._db.execute("SELECT body FROM trajectories WHERE result = ?", [number]).fetchone()
         return None if row is None else unpack_trajectory(row[0])
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query, for statistics."""
-        with self._guarded("read"):
+        with self._errors_for("read"):
             return self._db.execute(query, values).fetchall()
 
-    # --- ends ---------------------------------------------------------------------------------------------------------
+    # --- closing ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the file; idempotent."""
@@ -271,7 +279,8 @@ class Journal:
         self.close()
 
     @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
+    def _errors_for(self, what: str) -> Iterator[None]:
+        """Raise `StoreFailed` for errors of SQLite."""
         try:
             yield
         except sqlite3.Error as error:
@@ -282,25 +291,29 @@ class Journal:
 
     @contextlib.contextmanager
     def _transaction(self, what: str) -> Iterator[None]:
-        with self._guarded(what):
+        with self._errors_for(what):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # after a full disk SQLite has rolled back by itself
+                with contextlib.suppress(sqlite3.Error):  # after a full disk SQLite has already rolled back
                     self._db.execute("ROLLBACK")
                 raise
 
 
-def _row(play: RolloutResult) -> list[Any]:
-    values = {name: getattr(play, name) for name in _COLUMNS}
-    return [play.number, *(values | {"scores": json.dumps(play.scores)}).values()]
+def _row(result: RolloutResult) -> list[Any]:
+    values = {name: getattr(result, name) for name in _COLUMNS}
+    return [result.number, *(values | {"scores": json.dumps(result.scores)}).values()]
 
 
-def _play(row: Sequence[Any]) -> RolloutResult:
-    values = dict(zip(_COLUMNS, row, strict=True))
+def _result(row: Sequence[Any]) -> RolloutResult:
+    values = dict(zip(_COLUMNS, row[1:], strict=True))
     values["scores"] = json.loads(values["scores"])
     values["status"] = RolloutStatus(values["status"])
-    values["decides"] = bool(values["decides"])
-    return RolloutResult(**values)
+    values["final"] = bool(values["final"])
+    return RolloutResult(**values, number=row[0])
+
+
+def _task(body: str) -> BenchmarkTask:
+    return BenchmarkTask(**json.loads(body))

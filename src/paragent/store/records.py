@@ -1,4 +1,4 @@
-"""What the journal keeps: tasks, and plays of their rollouts."""
+"""Records of a run: a rollout that is pending and the result of one execution, and how results are made storable."""
 
 from __future__ import annotations
 
@@ -15,188 +15,197 @@ from paragent._internal.tracebacks import message_of, type_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from paragent.tasks import BenchmarkTask
+
 __all__ = [
     "UNSTORABLE",
-    "OwedRollout",
+    "PendingRollout",
     "RolloutResult",
     "RolloutStatus",
-    "StoredTask",
-    "finite",
+    "error_summary",
+    "finite_score",
     "make_storable",
     "pack_trajectory",
-    "reason_of",
+    "rollout_label",
     "storable_files",
     "unpack_trajectory",
 ]
 
 UNSTORABLE = "unstorable"
-"""The kind of failure of a play whose score the journal cannot take."""
-_LONGEST_REASON = 160
+"""The failure kind of a rollout whose score cannot be stored."""
+_SUMMARY_LENGTH = 160
 
 
 class RolloutStatus(StrEnum):
-    """How a play of a rollout ended. The first three decide the rollout for good; the last leaves it owed."""
+    """How an execution of a rollout ended. The first three are final; INFRASTRUCTURE leaves the rollout pending."""
 
     COMPLETED = "completed"
-    """The agent came to an end of its own, and its answer was scored; a score of 0 is one."""
+    """The agent finished and its answer was scored. The score may be 0."""
     FAILED = "failed"
-    """The agent's own code, or what it sent to the model, was wrong."""
+    """The agent's code raised an error, or the model rejected what the agent sent."""
     TIMED_OUT = "timed out"
     """The agent worked longer than its time limit."""
     INFRASTRUCTURE = "infrastructure"
-    """A worker, a machine, the environment or the model's endpoint broke. It counts as 0 while it stays so, and is owed again
-    when the run is continued."""
+    """A worker, a machine, the environment or the model's endpoint failed. The rollout counts as 0 and stays pending: it is
+    executed again when the run is continued."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTask:
-    """A task as the run knows it; `body` has all that the benchmark said about it."""
+class PendingRollout:
+    """A rollout without a final result: one attempt at one task. Workers receive this record."""
 
-    id: str
-    digest: str
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class OwedRollout:
-    """A rollout that has no final result: which attempt at which task."""
-
-    task: str
+    task: BenchmarkTask
     attempt: int
-    """Which of the attempts that were asked for, counted from 1."""
-    plays: int
-    """How often it was played already, without a final result."""
-    body: dict[str, Any] = field(default_factory=dict)
+    """Counted from 1."""
+
+    @property
+    def label(self) -> str:
+        """The name for displays and logs."""
+        return rollout_label(self.task.id, self.attempt)
 
 
 @dataclass(slots=True)
 class RolloutResult:
-    """One play of one rollout, from its start to its end."""
+    """The result of one execution of a rollout. Its fields are the columns of the journal and the keys of results.jsonl."""
 
     task: str
+    """The id of the task."""
     attempt: int
+    """Counted from 1."""
     status: RolloutStatus
-    decides: bool = True
-    """Whether this is the result of the rollout, and not a play that another one followed."""
+    final: bool = True
+    """Whether this is the result of the rollout; False for an execution that is or will be retried."""
     score: float | None = None
-    """By the metric of the run; None where nothing could be said."""
+    """The score that counts; None if the answer could not be scored."""
     scores: dict[str, float | None] = field(default_factory=dict)
-    """By every metric there is."""
+    """The scores of all scorers, by name."""
     answer: str | None = None
     ending: str = ""
-    """How the conversation ended: `answered`, `turns used up`, `context full`."""
+    """How the conversation ended: `answered`, `turns used up`, `context full`, or a word of the agent."""
     kind: str = ""
-    """What failed, in one or two words for counting: `endpoint`, `worker`, `environment`, `ValueError`; empty if nothing did."""
+    """The kind of failure, for counting: `endpoint`, `worker`, `environment`, `ValueError`; empty without a failure."""
     error: str = ""
     turns: int = 0
     tool_calls: int = 0
     requests: int = 0
+    """Replies received from models."""
     prompt_tokens: int | None = 0
-    """None: the endpoint did not say."""
+    """None if the endpoint did not report tokens."""
     completion_tokens: int | None = 0
     judge_prompt_tokens: int = 0
-    """The part of `prompt_tokens` that a judge used which is another model than the agent's, with another price."""
+    """The part of `prompt_tokens` used by a judge that is a different model than the agent's."""
     judge_completion_tokens: int = 0
     seconds: float = 0.0
-    """Working time."""
+    """Time spent working."""
     waited: float = 0.0
-    """Time in which it waited for the endpoint or a machine."""
+    """Time spent waiting for the endpoint or a machine."""
     ended: float = 0.0
-    """When, in seconds since 1970."""
+    """When it ended, in seconds since the epoch."""
     worker: str = ""
+    """`host:pid`."""
     trajectory: bytes | None = None
-    """Every message, tool call and time, as `pack_trajectory` made it."""
+    """All messages, tool calls and times, as `pack_trajectory` returns them."""
     files: dict[str, bytes] = field(default_factory=dict)
-    """Pictures and recordings by the names that the trajectory has for them; they become files of the run, no rows."""
+    """Images and recordings by the file names used in the trajectory. They are stored as files, not in the journal."""
     number: int | None = None
     """Its number in the journal; None until it is recorded."""
 
+    @property
+    def label(self) -> str:
+        """The name for displays and logs."""
+        return rollout_label(self.task, self.attempt)
 
-def reason_of(error: str) -> str:
-    """Return the first line of a play's error without the name of its class, for tables and displays."""
+
+def rollout_label(task: str, attempt: int) -> str:
+    """Return the name of a rollout for displays: the task id, and the attempt unless it is the first."""
+    return task if attempt == 1 else f"{task}#{attempt}"
+
+
+def error_summary(error: str) -> str:
+    """Return the first line of an error without the name of its class, for tables and displays."""
     first = error.partition("\n")[0]
     name, separator, message = first.partition(": ")
-    return (message if separator and name.isidentifier() else first)[:_LONGEST_REASON]
+    return (message if separator and name.isidentifier() else first)[:_SUMMARY_LENGTH]
 
 
 def pack_trajectory(trajectory: Any) -> bytes:
-    """Return a trajectory as bytes: JSON, compressed at the level that costs least. Called where the rollout was played.
+    """Return a trajectory as compressed JSON. Workers call this, so that the driver only stores bytes.
 
-    What is not JSON in it is kept as its text; a trajectory that cannot be written at all is replaced by the reason.
+    Values that are not JSON are stored as text. A trajectory that cannot be serialised at all is replaced by the error.
     """
     try:
         text = json.dumps(trajectory, ensure_ascii=False, default=str)
-    except Exception as error:  # noqa: BLE001 - agents put into it what they like: cycles, keys of any type, a broken __str__
+    except Exception as error:  # noqa: BLE001 - agents may add cycles, keys of any type or a broken __str__
         text = json.dumps({"messages": [], "steps": [], "unstorable": type_name(error) + ": " + message_of(error)})
     return zlib.compress(well_formed(text).encode(), 1)
 
 
 def unpack_trajectory(body: bytes) -> Any:
-    """Return what was packed."""
+    """Return the trajectory that `pack_trajectory` packed."""
     return json.loads(zlib.decompress(body))
 
 
-def make_storable(play: RolloutResult) -> None:
-    """Change a play so that the journal can take it: each value that it cannot take is left out, and `error` says why.
+def make_storable(result: RolloutResult) -> None:
+    """Change a result so that the journal can store it: values that cannot be stored are dropped and named in `error`.
 
-    Answers, scores and texts of errors come from models, agents, environments and metrics, so anything may be in them. A
-    play whose deciding score is no number is a failure; any other value that is left out does not change how it ended.
+    Answers, scores and error texts come from models, agents, environments and scorers, so they may be anything. If the score
+    that counts cannot be stored, the result becomes a failure; dropping any other value does not change the status.
     """
     notes: list[str] = []
-    had_score = play.score is not None
-    for name, (read, blank) in _COLUMNS.items():
-        setattr(play, name, _kept(notes, read, name, getattr(play, name), blank))
-    given: Any = play.scores
-    play.scores = {}
-    for name, value in _items(notes, "scores", given):
-        play.scores[name] = _kept(notes, _real, name, value, None)
-    if play.trajectory is not None:
-        play.trajectory = _kept(notes, _bytes, "trajectory", play.trajectory, None)
-    if had_score and play.score is None and play.status is RolloutStatus.COMPLETED:
-        play.status, play.kind = RolloutStatus.FAILED, UNSTORABLE
-        play.error = "\n".join(filter(None, [f"the result cannot be stored: {'; '.join(notes)}", play.error]))
+    had_score = result.score is not None
+    for name, (read, fallback) in _COLUMNS.items():
+        setattr(result, name, _storable(notes, read, name, getattr(result, name), fallback))
+    given: Any = result.scores
+    result.scores = {}
+    for name, value in _storable_items(notes, "scores", given):
+        result.scores[name] = _storable(notes, _real, name, value, None)
+    if result.trajectory is not None:
+        result.trajectory = _storable(notes, _bytes, "trajectory", result.trajectory, None)
+    if had_score and result.score is None and result.status is RolloutStatus.COMPLETED:
+        result.status, result.kind = RolloutStatus.FAILED, UNSTORABLE
+        result.error = "\n".join(filter(None, [f"the result cannot be stored: {'; '.join(notes)}", result.error]))
     else:
-        _add(play, notes)
+        _append_notes(result, notes)
 
 
-def storable_files(play: RolloutResult) -> dict[str, bytes]:
-    """Return the files of a play by names that can be written; those that are left out are named in `error`."""
+def storable_files(result: RolloutResult) -> dict[str, bytes]:
+    """Return the files of a result that can be written; the others are named in `error`."""
     notes: list[str] = []
     files = {}
-    for name, content in _items(notes, "files", play.files):
-        kept = _kept(notes, _bytes, name, content, None)
-        if kept is not None:
-            files[name] = kept
-    _add(play, notes)
+    for name, content in _storable_items(notes, "files", result.files):
+        data = _storable(notes, _bytes, name, content, None)
+        if data is not None:
+            files[name] = data
+    _append_notes(result, notes)
     return files
 
 
-def _add(play: RolloutResult, notes: list[str]) -> None:
-    """Say in the play's error what was left out; an error that is not text is left to `make_storable`."""
-    if notes and isinstance(play.error, str):
-        play.error = "\n".join(filter(None, [play.error, f"left out: {'; '.join(notes)}"]))
+def _append_notes(result: RolloutResult, notes: list[str]) -> None:
+    """Append the dropped values to `error`; an `error` that is not a string is left to `make_storable`."""
+    if notes and isinstance(result.error, str):
+        result.error = "\n".join(filter(None, [result.error, f"left out: {'; '.join(notes)}"]))
 
 
-def _kept(notes: list[str], read: Callable[[str, Any], Any], name: str, value: Any, blank: Any) -> Any:
-    """Return a value as `read` returns it; one that cannot be read is `blank`, and `notes` gets the reason."""
+def _storable(notes: list[str], read: Callable[[str, Any], Any], name: str, value: Any, fallback: Any) -> Any:
+    """Return `read(name, value)`; if that fails, return `fallback` and append the reason to `notes`."""
     try:
         return read(name, value)
-    except Exception as error:  # noqa: BLE001 - values of any type, with any behaviour
+    except Exception as error:  # noqa: BLE001 - the value may have any type and any behaviour
         notes.append(f"{name}: {well_formed(message_of(error))}")
-        return blank
+        return fallback
 
 
-def _items(notes: list[str], name: str, given: Any) -> list[tuple[str, Any]]:
-    """Return the pairs of a dictionary whose keys are text."""
+def _storable_items(notes: list[str], name: str, given: Any) -> list[tuple[str, Any]]:
+    """Return the items of a dictionary whose keys are strings."""
     if not isinstance(given, dict):
         notes.append(f"{name}: of type {type(given).__name__}, not a dictionary")
         return []
-    named = [(_kept(notes, _text, f"a name in {name}", key, None), value) for key, value in given.items()]
+    named = [(_storable(notes, _text, f"a name in {name}", key, None), value) for key, value in given.items()]
     return [(key, value) for key, value in named if key is not None]
 
 
-def finite(value: Any) -> float | None:
-    """Return a score that can be stored: the number itself, None for what is none."""
+def finite_score(value: Any) -> float | None:
+    """Return a score as a float; None if it is not a finite number."""
     try:
         return _real("score", value)
     except (TypeError, ValueError, OverflowError):
@@ -227,13 +236,13 @@ def _real(name: str, value: Any) -> float | None:
     return float(value)
 
 
-def _bytes(name: str, value: Any) -> bytes:  # noqa: ARG001 - the form of a reader
+def _bytes(name: str, value: Any) -> bytes:  # noqa: ARG001 - the signature of a reader
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"of type {type(value).__name__}, not bytes")
     return bytes(value)
 
 
-def _status(name: str, value: Any) -> RolloutStatus:  # noqa: ARG001 - the form of a reader
+def _status(name: str, value: Any) -> RolloutStatus:  # noqa: ARG001 - the signature of a reader
     return RolloutStatus(value)
 
 
@@ -248,4 +257,4 @@ _COLUMNS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
     "score": (_real, None),
     **dict.fromkeys(("seconds", "waited", "ended"), (_real, 0.0)),
 }
-"""How each value is read, and what is stored where it cannot be."""
+"""For each column: the reader, and the value that is stored if the reader fails."""

@@ -1,4 +1,4 @@
-"""The statistics of a run, computed from its journal alone, so that they are the same after any number of resumes."""
+"""Statistics: the summary of one run, computed from its journal, and the paired comparison of two runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paragent.store.compare import Z
-from paragent.store.records import RolloutStatus, reason_of
+from paragent.store.records import RolloutStatus, error_summary
 from paragent.tasks import TURNS_USED_UP
 
 if TYPE_CHECKING:
@@ -16,67 +15,70 @@ if TYPE_CHECKING:
 
     from paragent.store.journal import Journal
 
-__all__ = ["MACHINES", "PRICES", "Summary", "final_failures", "pass_at", "summarise"]
+__all__ = ["MACHINES", "PRICES", "Comparison", "Summary", "compare", "final_failures", "pass_at", "summarise"]
 
 PRICES = "prices"
-"""The journal's note, in JSON, of `input` and `output`, for a million tokens, of the `model` and, if there is one, of a `judge`
-that is another model; without it the cost is unknown."""
+"""Journal key. JSON: the prices `input` and `output` per million tokens of the `model` and, if it is another model, of the
+`judge`. Without it the cost is unknown."""
 MACHINES = "machines"
-"""The journal's note, in JSON, of what came of the machines of all sessions: `leases_granted`, `leased_seconds`,
-`machine_seconds`."""
+"""Journal key. JSON: `leases_granted`, `leased_seconds` and `machine_seconds` of all sessions."""
 _SOLVED = 1.0 - 1e-9
-"""A task counts as solved, for pass@k, with the full score."""
+"""The score from which a task counts as solved for pass@k."""
+_Z_95 = 1.959964
+"""Standard errors on either side of the mean in a 95 % interval."""
+_CHANGE = 1e-9
+"""The smallest difference of two scores that counts as a change."""
 
 
 @dataclass(slots=True)
 class Summary:
-    """A run in numbers."""
+    """The statistics of a run. The fields are the keys of summary.json."""
 
     tasks: int
     attempts: int
     rollouts: int
-    """How many results there will be: tasks times attempts."""
+    """The number of results in a complete run: tasks times attempts."""
     done: int
-    """How many there are, those that infrastructure decided included."""
-    owed: int
+    """The number of results so far, infrastructure failures included."""
+    pending: int
+    """Rollouts without a result, or with an infrastructure failure."""
     statuses: dict[str, int]
     failures: dict[str, int]
-    """Results without success, by what failed."""
+    """Failed results by kind."""
     reasons: dict[str, str]
-    """By what failed, the message of the most frequent error of that kind."""
+    """The most frequent error message of each kind."""
     mean: float | None
-    """Over all results there are; what has no score because it failed counts as 0."""
-    mean_of_played: float | None
-    """The same without the failures of infrastructure."""
+    """The mean score of all results; failures count as 0."""
+    mean_without_infrastructure: float | None
+    """The mean score without infrastructure failures."""
     standard_error: float | None
-    """Of `mean`, clustered by task: attempts at one task are not independent. None with fewer than two tasks."""
+    """Of `mean`, clustered by task, because attempts at one task are not independent. None with fewer than two tasks."""
     interval: tuple[float, float] | None
-    """The 95 % interval of `mean`, from `standard_error`."""
+    """The 95 % interval of `mean`."""
     scored: int
-    """How many results have a score."""
+    """Results with a score."""
     unscored: int = 0
-    """How many completed rollouts have no score although their task has a reference answer or other results have one."""
+    """Completed rollouts without a score although their task has a reference answer, or other results have a score."""
     pass_at: dict[int, float] = field(default_factory=dict)
-    plays: int = 0
-    """How often something was played, those plays included that others followed."""
+    executions: int = 0
+    """Executions of rollouts, retries included."""
     prompt_tokens: int | None = 0
+    """None if an endpoint did not report tokens."""
     completion_tokens: int | None = 0
-    """None: some endpoint did not say."""
     requests: int = 0
     cost: float | None = None
-    """In the currency of the prices; None: unknown."""
+    """In the currency of the prices; None if unknown."""
     seconds_worked: float = 0.0
     seconds_waited: float = 0.0
     seconds: float = 0.0
-    """Of all sessions together."""
+    """The duration of all sessions."""
     sessions: int = 0
     means: dict[str, float] = field(default_factory=dict)
-    """By metric, over the results for which it has a value."""
+    """The mean of each scorer, over the results that it scored."""
     machines: dict[str, float] | None = None
-    """`leases_granted`, `leased_seconds`, `machine_seconds` and `utilisation`; None: no machines were used."""
-
+    """`leases_granted`, `leased_seconds`, `machine_seconds` and `utilisation`; None if no machines were used."""
     out_of_turns: bool = False
-    """Every result came from a rollout that used up its turns, and none has a score above 0."""
+    """Whether every rollout used up its turns and none has a score above 0."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -87,18 +89,18 @@ def summarise(journal: Journal, attempts: int) -> Summary:
     """Return the statistics of a run.
 
     Args:
-        journal: of the run.
-        attempts: how many attempts at each task were asked for.
+        journal: the journal of the run.
+        attempts: the number of attempts at each task that were requested.
     """
     tasks = journal.count_tasks()
-    statuses = dict(journal.rows("SELECT status, count(*) FROM plays WHERE decides = 1 GROUP BY status"))
+    statuses = dict(journal.rows("SELECT status, count(*) FROM results WHERE final = 1 GROUP BY status"))
     [(sessions, seconds)] = journal.rows("SELECT count(*), total(seconds) FROM sessions")
     return Summary(
         tasks=tasks,
         attempts=attempts,
         rollouts=tasks * attempts,
         done=sum(statuses.values()),
-        owed=journal.count_owed(attempts),
+        pending=journal.count_pending(attempts),
         statuses={str(status): statuses.get(status, 0) for status in RolloutStatus},
         failures=_failures(journal),
         reasons=_reasons(journal),
@@ -110,82 +112,87 @@ def summarise(journal: Journal, attempts: int) -> Summary:
         machines=_machines(journal),
         unscored=_unscored(journal),
         **_scores(journal, statuses),
-        **_use(journal),
+        **_usage(journal),
     )
 
 
 def _out_of_turns(journal: Journal) -> bool:
     [(results, used_up, best)] = journal.rows(
-        "SELECT count(*), total(ending = ?), max(score) FROM plays WHERE decides = 1", [TURNS_USED_UP]
+        "SELECT count(*), total(ending = ?), max(score) FROM results WHERE final = 1", [TURNS_USED_UP]
     )
     return bool(results) and used_up == results and not best
 
 
 def _unscored(journal: Journal) -> int:
     [(count,)] = journal.rows(
-        "SELECT count(*) FROM plays p LEFT JOIN tasks t ON t.id = p.task "
-        "WHERE decides = 1 AND status = ? AND score IS NULL "
+        "SELECT count(*) FROM results r LEFT JOIN tasks t ON t.id = r.task "
+        "WHERE final = 1 AND status = ? AND score IS NULL "
         "AND (coalesce(json_extract(t.body, '$.answer'), '[]') != '[]' "
-        "OR EXISTS (SELECT 1 FROM plays WHERE decides = 1 AND score IS NOT NULL))",
+        "OR EXISTS (SELECT 1 FROM results WHERE final = 1 AND score IS NOT NULL))",
         [RolloutStatus.COMPLETED],
     )
     return int(count)
 
 
 def _failures(journal: Journal) -> dict[str, int]:
-    query = "SELECT kind, count(*) FROM plays WHERE decides = 1 AND kind != '' GROUP BY kind ORDER BY 2 DESC"
+    query = "SELECT kind, count(*) FROM results WHERE final = 1 AND kind != '' GROUP BY kind ORDER BY 2 DESC"
     return dict(journal.rows(query))
 
 
 def _reasons(journal: Journal) -> dict[str, str]:
-    query = "SELECT kind, error FROM plays WHERE decides = 1 AND kind != '' GROUP BY kind, error ORDER BY count(*), max(number)"
-    return {kind: reason_of(error) for kind, error in journal.rows(query)}
+    query = (
+        "SELECT kind, error FROM results WHERE final = 1 AND kind != '' GROUP BY kind, error "
+        "ORDER BY count(*), max(number)"
+    )
+    return {kind: error_summary(error) for kind, error in journal.rows(query)}
 
 
 def final_failures(journal: Journal) -> dict[str, int]:
-    """Return the results without success that no new session plays again, by what failed."""
-    query = "SELECT kind, count(*) FROM plays WHERE decides = 1 AND kind != '' AND status != ? GROUP BY kind"
+    """Return the number of failures by kind, without infrastructure failures, which the next session executes again."""
+    query = "SELECT kind, count(*) FROM results WHERE final = 1 AND kind != '' AND status != ? GROUP BY kind"
     return dict(journal.rows(query, [RolloutStatus.INFRASTRUCTURE]))
 
 
 def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
-    """Return the mean in both its forms; a completed rollout that nothing could score is in neither."""
+    """Return the means and the standard error. A completed rollout without a score is in neither mean."""
     [(tasks, counted, total, scored, squares, products, sizes)] = journal.rows(
         "SELECT count(*), total(n), total(s), total(scored), total(s * s), total(s * n), total(n * n) FROM ("
-        "SELECT count(*) AS n, total(score) AS s, count(score) AS scored FROM plays "
-        "WHERE decides = 1 AND (score IS NOT NULL OR status != ?) GROUP BY task)",
+        "SELECT count(*) AS n, total(score) AS s, count(score) AS scored FROM results "
+        "WHERE final = 1 AND (score IS NOT NULL OR status != ?) GROUP BY task)",
         [RolloutStatus.COMPLETED],
     )
-    played = counted - statuses.get(RolloutStatus.INFRASTRUCTURE, 0)
+    without_infrastructure = counted - statuses.get(RolloutStatus.INFRASTRUCTURE, 0)
     mean = total / counted if counted else None
     error = None
     if mean is not None and tasks > 1:
-        # The deviations of each task's attempts are summed before they are squared, so what attempts have in common counts once.
+        # Deviations of one task's attempts are summed before they are squared: what attempts have in common counts once.
         deviations = squares - 2 * mean * products + mean * mean * sizes
         error = math.sqrt(max(0.0, deviations) * tasks / (tasks - 1)) / counted
     return {
         "mean": mean,
-        "mean_of_played": total / played if played > 0 else None,
+        "mean_without_infrastructure": total / without_infrastructure if without_infrastructure > 0 else None,
         "standard_error": error,
-        "interval": None if mean is None or error is None else (mean - Z * error, mean + Z * error),
+        "interval": None if mean is None or error is None else (mean - _Z_95 * error, mean + _Z_95 * error),
         "scored": int(scored),
     }
 
 
-def _use(journal: Journal) -> dict[str, Any]:
-    """Return what all plays used, those included that others followed."""
+def _usage(journal: Journal) -> dict[str, Any]:
+    """Return the tokens, requests, cost and time of all executions, retries included."""
     prices = json.loads(journal.meta(PRICES) or "null")
-    [(plays, requests, worked, waited, prompt, completion, silent, judge_prompt, judge_completion)] = journal.rows(
-        "SELECT count(*), total(requests), total(seconds), total(waited), total(prompt_tokens), total(completion_tokens), "
-        "total(prompt_tokens IS NULL OR completion_tokens IS NULL), total(judge_prompt_tokens), "
-        "total(judge_completion_tokens) FROM plays"
+    [(executions, requests, worked, waited, prompt, completion, unknown, judge_prompt, judge_completion)] = (
+        journal.rows(
+            "SELECT count(*), total(requests), total(seconds), total(waited), total(prompt_tokens), total(completion_tokens), "
+            "total(prompt_tokens IS NULL OR completion_tokens IS NULL), total(judge_prompt_tokens), "
+            "total(judge_completion_tokens) FROM results"
+        )
     )
     return {
-        "plays": plays,
-        "prompt_tokens": None if silent else int(prompt),
-        "completion_tokens": None if silent else int(completion),
+        "executions": executions,
+        "prompt_tokens": None if unknown else int(prompt),
+        "completion_tokens": None if unknown else int(completion),
         "requests": int(requests),
-        "cost": None if silent else _cost(prices, prompt, completion, judge_prompt, judge_completion),
+        "cost": None if unknown else _cost(prices, prompt, completion, judge_prompt, judge_completion),
         "seconds_worked": worked,
         "seconds_waited": waited,
     }
@@ -198,7 +205,7 @@ def _cost(
     judge_prompt: float,
     judge_completion: float,
 ) -> float | None:
-    """Return what tokens cost; those of a judge that is another model are priced as such. None where a price is unknown."""
+    """Return the cost of all tokens; a judge that is another model has its own price. None if a price is unknown."""
     if not prices or ((judge_prompt or judge_completion) and "judge" not in prices):
         return None
     model = prices["model"]
@@ -208,17 +215,17 @@ def _cost(
 
 
 def _machines(journal: Journal) -> dict[str, float] | None:
-    """Return what came of the machines, and which part of their time rollouts had them."""
-    note = journal.meta(MACHINES)
-    if note is None:
+    """Return the figures of the machines, with the fraction of time in which they were leased."""
+    stored = journal.meta(MACHINES)
+    if stored is None:
         return None
-    figures: dict[str, float] = json.loads(note)
-    whole = figures["machine_seconds"]
-    return figures | {"utilisation": round(figures["leased_seconds"] / whole, 4) if whole else 0.0}
+    figures: dict[str, float] = json.loads(stored)
+    total = figures["machine_seconds"]
+    return figures | {"utilisation": round(figures["leased_seconds"] / total, 4) if total else 0.0}
 
 
 def pass_at(k: int, tries: int, solved: int) -> float:
-    """Return the chance that at least one of `k` attempts, drawn from `tries` of which `solved` succeeded, succeeds."""
+    """Return the probability that at least one of `k` attempts succeeds, drawn from `tries` of which `solved` succeeded."""
     if tries - solved < k:
         return 1.0
     return 1.0 - math.comb(tries - solved, k) / math.comb(tries, k)
@@ -226,7 +233,7 @@ def pass_at(k: int, tries: int, solved: int) -> float:
 
 def _pass_at(journal: Journal, attempts: int) -> dict[int, float]:
     groups = journal.rows(
-        "SELECT solved, count(*) FROM (SELECT total(score >= ?) AS solved FROM plays WHERE decides = 1 GROUP BY task "
+        "SELECT solved, count(*) FROM (SELECT total(score >= ?) AS solved FROM results WHERE final = 1 GROUP BY task "
         "HAVING count(*) >= ?) GROUP BY solved",
         [_SOLVED, attempts],
     )
@@ -242,7 +249,52 @@ def _pass_at(journal: Journal, attempts: int) -> dict[int, float]:
 def _means(journal: Journal) -> dict[str, float]:
     return dict(
         journal.rows(
-            "SELECT key, avg(json_each.value) FROM plays, json_each(plays.scores) "
-            "WHERE decides = 1 AND json_each.value IS NOT NULL GROUP BY key ORDER BY key"
+            "SELECT key, avg(json_each.value) FROM results, json_each(results.scores) "
+            "WHERE final = 1 AND json_each.value IS NOT NULL GROUP BY key ORDER BY key"
         )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The difference between two runs, paired by task."""
+
+    pairs: int
+    """Tasks that both runs have."""
+    mean_a: float
+    mean_b: float
+    difference: float
+    """The mean of B minus the mean of A, over the common tasks."""
+    interval: tuple[float, float] | None
+    """The 95 % interval of the paired differences; None with fewer than two tasks."""
+    better: list[tuple[str, float, float]]
+    """Task, score in A and score in B of the tasks that are better in B."""
+    worse: list[tuple[str, float, float]]
+    only_a: int
+    only_b: int
+
+
+def compare(a: Mapping[str, float], b: Mapping[str, float]) -> Comparison | None:
+    """Compare the mean score of each task in two runs; return None if they have no task in common."""
+    common = sorted(a.keys() & b.keys())
+    if not common:
+        return None
+    count = len(common)
+    differences = [b[task] - a[task] for task in common]
+    mean = sum(differences) / count
+    interval = None
+    if count > 1:
+        error = math.sqrt(sum((one - mean) ** 2 for one in differences) / (count - 1) / count)
+        interval = (mean - _Z_95 * error, mean + _Z_95 * error)
+    changed = [(task, a[task], b[task]) for task in common if abs(a[task] - b[task]) > _CHANGE]
+    return Comparison(
+        pairs=count,
+        mean_a=sum(a[task] for task in common) / count,
+        mean_b=sum(b[task] for task in common) / count,
+        difference=mean,
+        interval=interval,
+        better=[one for one in changed if one[2] > one[1]],
+        worse=[one for one in changed if one[2] < one[1]],
+        only_a=len(a) - count,
+        only_b=len(b) - count,
     )
