@@ -454,7 +454,7 @@ def test_async_calls_are_refused_while_there_are_no_file_descriptors_for_a_loop(
         told: list[Any] = []
         async with asyncio.timeout(20):
             with monkeypatch.context() as patch:
-                patch.setattr("paragent.remote.server.executor.CrowdLoop", no_descriptors)
+                patch.setattr("paragent.remote.server.executor.new_event_loop", no_descriptors)
                 host.handle(session, [CallMethod(2, 1, "sleep", (0.05,)), CallMethod(3, 1, "nap", (0,))], [])
                 while not any(message.number == 3 for message in told):
                     await asyncio.sleep(0.01)

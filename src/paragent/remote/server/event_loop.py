@@ -1,108 +1,91 @@
-"""An event loop for crowds: timers that are due in the same millisecond share one entry in the loop's heap, and steps of tasks
-that follow each other share one in its queue.
+"""Event loops for many agents: timers and task steps are batched.
 
-With a hundred thousand agents that all wait for a model, most of what an event loop does is ordering timers and making and
-opening handles. Here a timer or a step is an element of a list, and one entry per millisecond, or per turn, is ordered. A timer
-fires up to a millisecond later than asked, which is what the system's clock allows anyway; the order of steps is asyncio's.
+If a hundred thousand agents wait for a model, an event loop spends most of its time on ordering timers and on creating and
+running handles. `TimerBatchingLoop` keeps one heap entry for all timers of one millisecond. `BatchingLoop` also keeps one entry
+of asyncio's queue for consecutive task steps. A timer fires up to a millisecond late; the order of steps is asyncio's.
+
+`BatchingLoop` uses asyncio's private queue `_ready`. On a Python without that name, `new_event_loop` returns a
+`TimerBatchingLoop`, which uses only the public interface.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from contextvars import Context, copy_context
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable
 
-__all__ = ["CrowdLoop"]
+__all__ = ["BatchingLoop", "TimerBatchingLoop", "new_event_loop"]
 
 _TICKS = 1000
-"""Per second."""
+"""Ticks per second. Timers of one tick share an entry."""
 _FAR = 1e9
-"""Seconds on the loop's clock, some thirty years, from which on a timer is asyncio's own. Most of these are `math.inf`, are
-cancelled in the end and must not stay in a shared entry that never comes up."""
+"""Time on the loop's clock (about thirty years) from which on a timer is a separate entry. Most of these timers are at
+`math.inf` and are cancelled in the end; a shared entry would keep them forever."""
 
 
 class _Handle:
-    """What `call_soon` and `call_later` return: as asyncio's, without what only its queue and its heap need."""
+    """Returned by `call_soon` and `call_later`: asyncio's handle without the attributes that only asyncio's queue needs."""
 
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
+    __slots__ = ("args", "callback", "context", "is_cancelled", "time")
 
-    def __init__(self, callback: Any, args: Any, context: Context, when: float) -> None:
-        self._callback = callback
-        self._args = args
-        self._context = context
-        self._when = when
-        self._cancelled = False
+    def __init__(self, callback: Any, args: Any, context: Context, time: float) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.time = time
+        self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Let it not be called; what it would have called is let go of."""
-        if not self._cancelled:
-            self._cancelled = True
-            self._callback = None
-            self._args = ()
+        """Do not run the callback; release it and its arguments."""
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self.callback = None
+            self.args = ()
 
     def cancelled(self) -> bool:
         """Return whether it was cancelled."""
-        return self._cancelled
+        return self.is_cancelled
 
     def when(self) -> float:
-        """Return the time, by the loop's clock, at which it is due."""
-        return self._when
+        """Return the time on the loop's clock at which it is due."""
+        return self.time
 
 
-class _Steps(asyncio.Handle):
-    """An entry of the loop's queue that stands for all steps which came one after the other."""
-
-    __slots__ = ("steps",)
-    steps: list[_Handle]
-
-
-class CrowdLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop with shared timers and shared steps."""
-
-    _ready: deque[asyncio.Handle]
-    """asyncio's queue of what is called next."""
+class TimerBatchingLoop(asyncio.SelectorEventLoop):
+    """asyncio's event loop with one heap entry for all timers of a millisecond."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ticks: dict[int, list[_Handle]] = {}
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> Any:
-        step = _Handle(callback, args, copy_context() if context is None else context, 0.0)
-        # Only the last entry may take it: what stands behind an earlier one came before this.
-        last = self._ready[-1] if self._ready else None
-        if type(last) is _Steps:
-            last.steps.append(step)
-        else:
-            entry = _Steps(self._call_all, (steps := [step],), self)
-            entry.steps = steps
-            self._ready.append(entry)
-        return step
+    @property
+    def batched_timers(self) -> int:
+        """How many timers are in shared entries, cancelled ones included."""
+        return sum(map(len, self._ticks.values()))
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
-        return self._enter(monotonic() + delay, callback, args, context)
+        return self._add_timer(monotonic() + delay, callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
-        return self._enter(when, callback, args, context)
+        return self._add_timer(when, callback, args, context)
 
-    def _enter(self, when: float, callback: Any, args: Any, context: Context | None) -> Any:
+    def _add_timer(self, when: float, callback: Any, args: Any, context: Context | None) -> Any:
         if not when < _FAR:
-            if math.isnan(when):  # it has no place in an ordered heap
+            if math.isnan(when):  # a heap cannot order it
                 raise ValueError("a delay must be a number of seconds, not NaN")
             return super().call_at(when, callback, *args, context=context)
         if when < 0:
-            when = 0.0  # due now, also where it is -math.inf
+            when = 0.0  # due now, also if it is -math.inf
         timer = _Handle(callback, args, copy_context() if context is None else context, when)
         tick = int(when * _TICKS) + 1
         timers = self._ticks.get(tick)
@@ -114,19 +97,65 @@ class CrowdLoop(asyncio.SelectorEventLoop):
         return timer
 
     def _fire(self, tick: int) -> None:
-        self._call_all(self._ticks.pop(tick))
+        self._run_all(self._ticks.pop(tick))
 
-    def _call_all(self, handles: list[_Handle]) -> None:
+    def _run_all(self, handles: list[_Handle]) -> None:
         handles.reverse()
-        while handles:  # what one held is gone before the next is called
+        while handles:  # each handle is released before the next one runs
             handle = handles.pop()
-            if handle._cancelled:
+            if handle.is_cancelled:
                 continue
             try:
-                handle._context.run(handle._callback, *handle._args)
-            except BaseException as error:  # noqa: BLE001 - as asyncio does: a callback's error is the handler's
-                # Also SystemExit and KeyboardInterrupt, which asyncio raises: they would end the loop of everybody's agents
-                # and drop the rest of `handles`. A task that raised one keeps it for whoever awaits the task.
+                handle.context.run(handle.callback, *handle.args)
+            except BaseException as error:  # noqa: BLE001 - as in asyncio, the exception handler gets a callback's error
+                # This includes SystemExit and KeyboardInterrupt, which asyncio raises: they would end the loop of all agents and
+                # drop the rest of `handles`. A task that raised one keeps it for its awaiter.
                 self.call_exception_handler(
                     {"message": f"{type(error).__name__} in a callback", "exception": error, "handle": handle}
                 )
+
+
+class _Steps(asyncio.Handle):
+    """An entry of asyncio's queue that contains consecutive steps."""
+
+    __slots__ = ("steps",)
+    steps: list[_Handle]
+
+
+class BatchingLoop(TimerBatchingLoop):
+    """asyncio's event loop with batched timers and batched steps."""
+
+    _ready: deque[asyncio.Handle]
+    """asyncio's queue of the handles that run next, which is private."""
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether asyncio's queue has the expected name and type; the loop can be used only then."""
+        return isinstance(getattr(self, "_ready", None), deque)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        step = _Handle(callback, args, copy_context() if context is None else context, 0.0)
+        # Only the last entry may take the step: handles behind an earlier entry must run before it.
+        last = self._ready[-1] if self._ready else None
+        if type(last) is _Steps:
+            last.steps.append(step)
+        else:
+            entry = _Steps(self._run_all, (steps := [step],), self)
+            entry.steps = steps
+            self._ready.append(entry)
+        return step
+
+
+def new_event_loop() -> TimerBatchingLoop:
+    """Return a `BatchingLoop`, or a `TimerBatchingLoop` on a Python whose asyncio has another queue.
+
+    Raises:
+        OSError: there is no file descriptor left.
+    """
+    loop = BatchingLoop()
+    if loop.has_queue:
+        return loop
+    loop.close()
+    return TimerBatchingLoop()

@@ -16,7 +16,7 @@ from paragent.errors import CallCancelled, LimitExceeded, ProtocolError
 from paragent.remote.placement import limit_thread
 from paragent.remote.protocol import CallError, CallResult, StreamItems
 from paragent.remote.server.actors import Interruption
-from paragent.remote.server.event_loop import CrowdLoop
+from paragent.remote.server.event_loop import new_event_loop
 from paragent.remote.values import PLAIN, encode_error, encode_result
 
 if TYPE_CHECKING:
@@ -169,9 +169,9 @@ class Player:
 
     def _open(self) -> bool:
         """Start the loop; return False if the system has no room for it or its thread. The next call tries again."""
-        loop: CrowdLoop | None = None
+        loop: asyncio.AbstractEventLoop | None = None
         try:
-            loop = CrowdLoop()
+            loop = new_event_loop()
             start_thread(self._run, loop, name="paragent-agents", failed=self._failed)
         except (RuntimeError, MemoryError, OSError):  # no thread, no memory, no file descriptor
             if loop is not None:
