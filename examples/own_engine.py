@@ -1,7 +1,7 @@
-"""An engine of one's own: workers that another command starts, here with the lowest priority.
+"""A custom engine: its workers are started by another command, here with the lowest priority.
 
-Everything else (one outcome for each call, limits, dead workers, windows) comes from the base class. Select it with
-`RunConfig(cls=PoliteRuntime)`, with `cls="own_engine:PoliteRuntime"`, or by a name from the entry-point group.
+The base class provides everything else: one outcome for each call, time limits, the replacement of dead workers. Select the
+engine with `RunConfig(cls=PoliteRuntime)`, with `cls="own_engine:PoliteRuntime"`, or by the name of an entry point.
 """
 
 import sys
@@ -10,7 +10,7 @@ from paragent import LocalRuntime, RunConfig, Runners, Task
 
 
 class PoliteRuntime(LocalRuntime):
-    """Worker processes that leave the machine to everybody else."""
+    """Worker processes with a low scheduling priority."""
 
     def worker_settings(self):
         niceness = str(self.config.engine_options.get("niceness", 19))

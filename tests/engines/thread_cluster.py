@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from paragent.engines._cluster import Cluster, ClusterRuntime
-from paragent.engines._node_agent import run_node_agents
+from paragent.engines import Cluster, ClusterRuntime, run_node_agents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paragent.engines._node_agent import NodeAgentSpec
+    from paragent.engines import NodeAgentSpec
 
 
 class ThreadCluster(Cluster):

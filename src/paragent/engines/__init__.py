@@ -7,8 +7,26 @@ from typing import TYPE_CHECKING
 from paragent._internal.lazy import names_from
 
 if TYPE_CHECKING:
+    from paragent.engines._cluster import Cluster, ClusterRuntime
+    from paragent.engines._node_agent import NodeAgentSpec, run_node_agents
     from paragent.engines.base import ENGINES, Call, RuntimeEngine, open_engine
 
-__all__ = ["ENGINES", "Call", "RuntimeEngine", "open_engine"]
+__all__ = [
+    "ENGINES",
+    "Call",
+    "Cluster",
+    "ClusterRuntime",
+    "NodeAgentSpec",
+    "RuntimeEngine",
+    "open_engine",
+    "run_node_agents",
+]
 
-__getattr__ = names_from(__name__, {"base": ("ENGINES", "Call", "RuntimeEngine", "open_engine")})
+__getattr__ = names_from(
+    __name__,
+    {
+        "_cluster": ("Cluster", "ClusterRuntime"),
+        "_node_agent": ("NodeAgentSpec", "run_node_agents"),
+        "base": ("ENGINES", "Call", "RuntimeEngine", "open_engine"),
+    },
+)
