@@ -1,7 +1,7 @@
-"""Machines for cluster tests: network namespaces with host names of their own, joined by a bridge.
+"""Machines for cluster tests: network namespaces with their own host names, connected by a bridge.
 
-Where the kernel or the user's rights do not allow that, the machines share this one's network and differ in their
-loopback addresses only; what the tests ask for holds all the same.
+If the kernel or the user's rights do not allow that, the machines share the network of this one and differ only in their
+loopback addresses.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STARTS = 3
-"""How often a program is started before the machine is given up."""
+"""How often a program is started before the test fails."""
 START_LIMIT = 180.0
-"""Seconds for a program to come up: thirty times what a node of Ray or Spark takes on an idle machine."""
+"""Seconds for a program to start: thirty times what a node of Ray or Spark takes on an idle machine."""
 SUBNET = f"10.213.{os.getpid() % 250}"
 TAG = f"mh{os.getpid() % 10_000_000}"
 
 
 @dataclass
 class Machine:
-    """A place with an address in which programs run until it is switched off."""
+    """A host with an address that runs programs until it is switched off."""
 
     name: str
     address: str
     prefix: list[str]
-    """What comes before a command so that it runs there."""
+    """The command prefix that runs a command on the machine."""
     log: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, *command: str, **environment: str) -> None:
-        """Start a program, in a directory that has nothing of the tests in it."""
+        """Start a program in a directory without files of the tests."""
         with self.log.open("ab") as log:
             self.processes.append(
                 subprocess.Popen(
@@ -56,17 +56,19 @@ class Machine:
             )
 
     def bring_up(self, sign: str, *command: str, **environment: str) -> None:
-        """Start a program and wait until it has written `sign`; one that ended or said nothing is started again."""
+        """Start a program and wait until it has written `sign`; start it again if it ends or does not."""
         for _ in range(STARTS):
             self.log.write_bytes(b"")
             self.start(*command, **environment)
-            if self._says(sign):
+            if self._writes(sign):
                 return
             self.switch_off()
         written = self.log.read_text(errors="replace")
-        raise TimeoutError(f"{self.name} was started {STARTS} times and never said {sign!r}; it said last: {written}")
+        raise TimeoutError(
+            f"{self.name} was started {STARTS} times and never wrote {sign!r}; its last output: {written}"
+        )
 
-    def _says(self, sign: str) -> bool:
+    def _writes(self, sign: str) -> bool:
         deadline = time.monotonic() + START_LIMIT
         while sign not in self.log.read_text(errors="replace"):
             if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
@@ -75,10 +77,13 @@ class Machine:
         return True
 
     def switch_off(self) -> None:
-        """Kill everything that runs there, all at once, without a word to anybody."""
+        """Kill all its processes at once, so that none can tell its peers."""
         family = [psutil.Process(process.pid) for process in self.processes if process.poll() is None]
         family += [child for parent in list(family) for child in parent.children(recursive=True)]
-        for signal_number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: nobody shall see the others die
+        for signal_number in (
+            signal.SIGSTOP,
+            signal.SIGKILL,
+        ):  # stopped first, so that none can report the death of another
             for process in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(signal_number)
@@ -93,7 +98,7 @@ def sh(*command: str) -> None:
 
 @contextlib.contextmanager
 def machines(count: int, folder: Path) -> Iterator[list[Machine]]:
-    """Yield this machine, by the address that the others see, and `count` others; switch all off in the end."""
+    """Yield this machine, by the address that the others see, and `count` others; switch all off at the end."""
     with contextlib.ExitStack() as stack:
         addresses = [f"127.0.0.{number}" for number in range(1, count + 2)]
         prefixes: list[list[str]] = [[] for _ in addresses]
@@ -113,7 +118,7 @@ def machines(count: int, folder: Path) -> Iterator[list[Machine]]:
 
 
 def _network(count: int, stack: contextlib.ExitStack) -> list[list[str]]:
-    """Make a bridge with `count` namespaces on it; return the prefixes of the commands that run in each."""
+    """Create a bridge with `count` namespaces; return the command prefixes of all machines."""
     bridge = f"{TAG}b"
     sh("ip", "link", "add", bridge, "type", "bridge")
     stack.callback(sh, "ip", "link", "del", bridge)

@@ -1,4 +1,4 @@
-"""Real clusters of two machines, of which one is switched off in the middle of a run: nothing is lost."""
+"""Real clusters with two nodes, of which one is switched off during a run: no task is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ for response in Runners.iter_tasks(tasks, config):
 
 BESIDE = """
 import asyncio, dataclasses, threading, time
-LOCK = threading.Lock()  # cannot be pickled: the module must travel as a module
+LOCK = threading.Lock()  # cannot be pickled: the module must be sent as source
 
 @dataclasses.dataclass
 class Answer:
@@ -54,9 +54,7 @@ async def work_async(number):
     return Answer(number)
 """
 
-pytestmark = pytest.mark.timeout(
-    900
-)  # a cluster takes its time to start when the machine is busy, and may need a second try
+pytestmark = pytest.mark.timeout(900)  # a cluster starts slowly on a busy machine, and may need a second try
 
 BESIDE_TOO = """
 def wrap(number):
@@ -66,7 +64,7 @@ def wrap(number):
 
 
 def run_and_switch_off(folder: Path, settings: dict[str, Any], victim: Machine, **environment: str) -> None:
-    """Run the program on a cluster; switch a machine off once both have answered; every task must have one answer."""
+    """Run the program on a cluster; switch a node off once both have answered; every task must have one answer."""
     folder.mkdir()
     (folder / "program.py").write_text(f"SETTINGS = {settings!r}\n{PROGRAM}")
     (folder / "beside.py").write_text(BESIDE)
@@ -107,7 +105,7 @@ def ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    # The names of Ray's sockets may have 107 characters, and pytest's own folders use most of them.
+    # Paths of Ray's sockets are limited to 107 characters, and pytest's folders use most of them.
     with tempfile.TemporaryDirectory(prefix="mh", ignore_cleanup_errors=True) as short, machines(2, tmp_path) as nodes:
         head, *others = nodes
         start = (str(BIN / "ray"), "start", "--block", "--disable-usage-stats", f"--temp-dir={short}")
@@ -120,7 +118,7 @@ def ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
             "--num-cpus=0",
             "--include-dashboard=false",
         )
-        for node in others:  # one after the other: each imports much, and has Ray's own limits to keep
+        for node in others:  # one after the other: each imports many modules and has Ray's time limits
             here = f"--node-ip-address={node.address}"
             node.bring_up("Ray runtime started", *start[:-1], f"--address={head.address}:6399", here, "--num-cpus=1")
         yield nodes
@@ -175,13 +173,15 @@ def spark_cluster(tmp_path: Path) -> Iterator[list[Machine]]:
         yield nodes
 
 
-def test_a_ray_cluster_loses_a_machine_and_no_task(ray_cluster: list[Machine], tmp_path: Path) -> None:
+@pytest.mark.ray
+def test_a_ray_cluster_that_loses_a_node_loses_no_task(ray_cluster: list[Machine], tmp_path: Path) -> None:
     head, _, victim = ray_cluster
     settings = {"engine_name": "ray", "engine_options": {"address": f"{head.address}:6399"}}
     run_and_switch_off(tmp_path / "program", settings, victim)
 
 
-def test_a_spark_cluster_loses_a_machine_and_no_task(spark_cluster: list[Machine], tmp_path: Path) -> None:
+@pytest.mark.spark
+def test_a_spark_cluster_that_loses_a_node_loses_no_task(spark_cluster: list[Machine], tmp_path: Path) -> None:
     master, _, victim = spark_cluster
     settings = {
         "engine_name": "spark",

@@ -1,13 +1,17 @@
-"""The engine contract on every engine."""
+"""The engine contract on the inline and the local engine."""
 
 from __future__ import annotations
+
+import pytest
 
 from paragent.testing import EngineContract, IsolationContract
 
 
+@pytest.mark.slow
 class TestInline(EngineContract):
-    settings = {"engine_name": "inline"}  # noqa: RUF012 - the suite's own annotation makes it a class variable
+    settings = {"engine_name": "inline"}  # noqa: RUF012 - annotated as a class variable by the suite
 
 
+@pytest.mark.slow
 class TestLocal(IsolationContract):
     settings = {"engine_name": "local"}  # noqa: RUF012

@@ -48,6 +48,7 @@ THIS = sys.version_info[:2]
 TOKEN, OTHER_TOKEN = Token("the token of this run"), Token("the token of another run")
 
 
+@pytest.mark.slow
 class TestNodeAgentsInThreads(IsolationContract):
     settings = {"cls": "tests.engines.thread_cluster:ThreadRuntime"}  # noqa: RUF012 - as the suite says
 
@@ -56,7 +57,7 @@ class TestNodeAgentsInThreads(IsolationContract):
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-# --- who is let in ----------------------------------------------------------------------------------------------------
+# --- authentication ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -122,12 +123,12 @@ def test_noise_is_rejected_before_it_is_read(pair: tuple[socket.socket, socket.s
     assert isinstance(result[0], ProtocolError)
 
 
-def test_the_secret_is_not_in_what_may_be_logged() -> None:
+def test_the_token_is_not_in_the_repr() -> None:
     spec = NodeAgentSpec("s", "h", 1, Token("a very secret token"), 1, 1, True, 1, {}, (3, 11), None)
     assert "a very secret token" not in f"{spec!r} {spec}"
 
 
-def test_a_station_that_nobody_ordered_is_turned_away() -> None:
+def test_a_node_agent_that_was_not_requested_is_rejected() -> None:
     listener = NodeListener("127.0.0.1", TOKEN, lambda name, _: name == "expected", fatal)
     try:
         spec = NodeAgentSpec("other", "127.0.0.1", listener.port, TOKEN, 1, 1, True, 2, {}, THIS, None)
@@ -136,12 +137,12 @@ def test_a_station_that_nobody_ordered_is_turned_away() -> None:
         listener.close()
 
 
-def test_a_station_of_another_python_says_so() -> None:
+def test_a_node_agent_with_another_python_version_ends_with_a_reason() -> None:
     spec = NodeAgentSpec("s", "127.0.0.1", 1, TOKEN, 1, 1, True, 2, {}, (3, 2), None)
     assert "the engine's process has 3.2" in run_node_agent(spec)
 
 
-# --- what a lost station leaves behind --------------------------------------------------------------------------------
+# --- the loss of node agents ------------------------------------------------------------------------------------------
 
 
 def calls(count: int) -> list[Call]:
@@ -150,7 +151,7 @@ def calls(count: int) -> list[Call]:
 
 
 @pytest.mark.parametrize(("held", "alone"), [(1, True), (3, False)])
-def test_calls_of_a_station_that_is_gone_are_lost(
+def test_calls_of_a_node_agent_that_is_gone_are_lost(
     pair: tuple[socket.socket, socket.socket], held: int, alone: bool
 ) -> None:
     worker = NodeHandle("far", pair[0])
@@ -163,7 +164,7 @@ def test_calls_of_a_station_that_is_gone_are_lost(
     assert worker.in_flight == 0
 
 
-def test_a_station_that_does_not_answer_the_order_to_kill_is_not_waited_for(
+def test_calls_are_cancelled_without_a_report_of_the_node_agent_after_a_time(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     clock = ManualClock()
@@ -192,7 +193,7 @@ def poll_until(worker: NodeHandle, clock: ManualClock, end: float) -> WorkerRepo
     return report
 
 
-def test_a_silent_station_is_given_up(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_silent_node_agent_counts_as_lost(pair: tuple[socket.socket, socket.socket]) -> None:
     clock = ManualClock()
     worker = NodeHandle("far", pair[0], clock)
     worker.send(calls(1))
@@ -202,7 +203,7 @@ def test_a_silent_station_is_given_up(pair: tuple[socket.socket, socket.socket])
     assert [outcome.ending for outcome in report.outcomes] == [Ending.LOST]
 
 
-def test_a_station_is_not_given_up_for_the_time_in_which_the_driver_was_frozen_too(
+def test_time_in_which_the_program_was_frozen_does_not_count_as_silence(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     clock = ManualClock()
@@ -216,7 +217,7 @@ def test_a_station_is_not_given_up_for_the_time_in_which_the_driver_was_frozen_t
     assert "has sent nothing" in (poll_until(worker, clock, clock.now + 2 * SILENCE_LIMIT).ended or "")
 
 
-def test_a_network_that_breaks_loses_no_task() -> None:
+def test_broken_connections_lose_no_task() -> None:
     """Connections are cut in the middle of the run; new node agents take over."""
     cut: set[str] = set()
 
@@ -238,7 +239,7 @@ def test_a_network_that_breaks_loses_no_task() -> None:
     assert len(cut) == 4
 
 
-def test_a_station_that_fails_is_replaced_and_its_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_agent_that_fails_is_replaced_and_its_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     step = NodeAgent.step
     left: list[int] = []
 
@@ -255,7 +256,7 @@ def test_a_station_that_fails_is_replaced_and_its_worker_ends(monkeypatch: pytes
     programs.wait_until(lambda: not any(map(programs.alive, left)))
 
 
-def test_stations_that_share_a_process_end_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_agents_in_one_process_end_independently(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(spec: NodeAgentSpec) -> str:
         if spec.name == "second":
             raise SystemExit("gone")
@@ -278,7 +279,7 @@ def test_stations_that_share_a_process_end_each_by_itself(monkeypatch: pytest.Mo
     }
 
 
-def test_stations_that_are_cut_off_before_they_speak_are_not_taken_for_workers_that_cannot_start() -> None:
+def test_node_agents_that_lose_their_connection_do_not_count_as_failed_starts() -> None:
     cut: set[str] = set()
 
     class CutOff(ThreadRuntime):
@@ -292,7 +293,7 @@ def test_stations_that_are_cut_off_before_they_speak_are_not_taken_for_workers_t
     assert (response.answer, response.attempts, len(cut)) == ("x", 6, 5)
 
 
-def test_stations_whose_workers_cannot_start_are_an_error() -> None:
+def test_workers_that_cannot_start_fail_the_engine() -> None:
     class NoPython(ThreadRuntime):
         def node_agent_spec(self, name: str, host: str, port: int) -> NodeAgentSpec:
             with pytest.MonkeyPatch.context() as patch:
@@ -307,7 +308,7 @@ def test_stations_whose_workers_cannot_start_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("engine", ["ray", "spark"])
-def test_an_unknown_option_is_an_error_that_lists_the_known_ones(engine: str) -> None:
+def test_an_unknown_option_raises_an_error_that_lists_the_options(engine: str) -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'start_timeout'\?.*driver_host"):
         open_engine(RunConfig(engine_name=engine, engine_options={"start_timout": 3}))
     with pytest.raises(ConfigError, match="must be a int or float"):
@@ -315,7 +316,7 @@ def test_an_unknown_option_is_an_error_that_lists_the_known_ones(engine: str) ->
 
 
 @pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("spark", "pyspark")])
-def test_without_the_extra_the_error_has_the_line_that_installs_it(
+def test_a_missing_extra_raises_an_error_with_the_install_command(
     engine: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
@@ -334,8 +335,11 @@ UNREACHABLE = [
 ]
 
 
-@pytest.mark.parametrize(("engine", "options", "variables", "said"), UNREACHABLE)
-def test_a_cluster_that_is_not_there_is_an_error_within_seconds(
+@pytest.mark.parametrize(
+    ("engine", "options", "variables", "said"),
+    [pytest.param(*case, marks=getattr(pytest.mark, case[0])) for case in UNREACHABLE],
+)
+def test_an_unreachable_cluster_raises_an_error_within_seconds(
     engine: str, options: dict[str, Any], variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RAY_ADDRESS", "SPARK_MASTER", "MASTER"):
@@ -343,7 +347,7 @@ def test_a_cluster_that_is_not_there_is_an_error_within_seconds(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     config = RunConfig(engine_name=engine, in_local=False, engine_options=options)
-    importlib.import_module("ray" if engine == "ray" else "pyspark")  # which may take longer than the rest
+    importlib.import_module("ray" if engine == "ray" else "pyspark")  # the import may take longer than the test
     started = time.monotonic()
     with pytest.raises(EngineFailed, match=said):
         Runners.sync_run(1, agents.echo, config)
@@ -359,8 +363,9 @@ except EngineFailed as error:
 """
 
 
-def test_without_java_the_error_says_how_to_get_it() -> None:
-    """In a process of its own: a Java that pyspark started earlier would be found again."""
+@pytest.mark.spark
+def test_a_missing_java_raises_an_error_with_the_install_command() -> None:
+    """Runs in a separate process: pyspark would reuse a Java process that it started earlier."""
     bare = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": "/nowhere"}
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_JAVA], env=bare, capture_output=True, text=True, timeout=110, check=True

@@ -1,4 +1,4 @@
-"""The engine of docs/own_engine.md, selected in each of the three ways, through the shipped contract suite."""
+"""The engine of docs/own_engine.md: the contract suite, and the three ways to select it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = ROOT / "examples" / "own_engine.py"
 
 @pytest.fixture(autouse=True)
 def installed_engine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package as pip leaves it behind: a module, and metadata with an entry point."""
+    """Install a package as pip does: a module, and metadata with an entry point."""
     site = tmp_path_factory.mktemp("site")
     (site / "own_engine.py").write_text(EXAMPLE.read_text())
     metadata = site / "own_engine-1.0.dist-info"
@@ -29,8 +29,9 @@ def installed_engine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     monkeypatch.delitem(sys.modules, "own_engine", raising=False)
 
 
+@pytest.mark.slow
 class TestOwnEngineByEntryPoint(IsolationContract):
-    settings = {"engine_name": "polite"}  # noqa: RUF012 - the suite's own annotation makes it a class variable
+    settings = {"engine_name": "polite"}  # noqa: RUF012 - annotated as a class variable by the suite
 
 
 def test_a_class_and_a_dotted_path_select_the_same_engine() -> None:
@@ -41,11 +42,11 @@ def test_a_class_and_a_dotted_path_select_the_same_engine() -> None:
         assert Runners.sync_run(None, own_engine.niceness_of, config).answer >= 5
 
 
-def test_an_unknown_engine_is_an_error_that_lists_the_installed_one() -> None:
+def test_the_error_for_an_unknown_engine_lists_the_installed_one() -> None:
     with pytest.raises(UnknownName, match="polite"):
         Runners.sync_run(1, agents.echo, RunConfig(engine_name="polight"))
 
 
-def test_the_document_shows_the_example_as_it_is() -> None:
+def test_the_documentation_contains_the_example() -> None:
     shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own_engine.md").read_text(), re.DOTALL)
     assert EXAMPLE.read_text() in shown

@@ -1,4 +1,4 @@
-"""The engine contract on Ray, and what is Ray's own."""
+"""The engine contract on Ray, and the options of the Ray engine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from tests.engines.cluster_contract import ClusterContract
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(300)  # programs of the suite start a cluster of their own, slowly where much else runs
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(300),  # some programs of the suite start their own cluster, slowly on a busy machine
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def users_ray() -> Iterator[None]:
-    """A Ray of the user's own, which engines use and leave alone; so the suite starts it once."""
+    """Start a Ray of the user, which the engines use and do not stop; so the suite starts Ray once."""
     for tries_left in (2, 1, 0):
         try:
             ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
@@ -37,7 +40,7 @@ def users_ray() -> Iterator[None]:
 
 
 class TestRay(ClusterContract):
-    settings = {"engine_name": "ray"}  # noqa: RUF012 - the suite's own annotation makes it a class variable
+    settings = {"engine_name": "ray"}  # noqa: RUF012 - annotated as a class variable by the suite
 
 
 def read_variable(name: str) -> str | None:
@@ -50,13 +53,13 @@ def test_ray_options_reach_the_workers() -> None:
     assert Runners.sync_run("PARAGENT_TEST", read_variable, config).answer == "from runtime_env"
 
 
-def test_workers_that_find_no_place_are_an_error_that_says_why() -> None:
+def test_missing_resources_raise_an_error_that_names_them() -> None:
     options = {"resources": {"no_such_thing": 1}, "start_timeout": 1.5}
     with pytest.raises(EngineFailed, match="no_such_thing"):
         Runners.sync_run(1, agents.echo, RunConfig(engine_name="ray", worker_num=1, engine_options=options))
 
 
-def test_an_engine_is_warm_for_the_next_run() -> None:
+def test_workers_are_reused_by_the_next_run() -> None:
     config = RunConfig(engine_name="ray", worker_num=2)
     with open_engine(config) as engine:
         pids = set()
@@ -73,8 +76,8 @@ def long_answer(number: int) -> bytes:
     return number.to_bytes(4, "big") * 25_000
 
 
-def test_memory_of_the_driver_stays_flat_while_answers_stream() -> None:
-    """400 MB of answers pass through a driver that may grow by a quarter of that, and the first comes early."""
+def test_memory_of_the_program_stays_flat_while_answers_stream() -> None:
+    """The program receives 400 MB of answers, may grow by a quarter of that, and gets the first answer early."""
     config = RunConfig(engine_name="ray", worker_num=2)
     process = psutil.Process()
     drawn = 0
@@ -95,4 +98,4 @@ def test_memory_of_the_driver_stays_flat_while_answers_stream() -> None:
             most = max(most, process.memory_info().rss)
     assert count == 4000
     assert drawn_at_first < 1000
-    assert most - least < 100 << 20, f"the driver has grown by {(most - least) >> 20} MB"
+    assert most - least < 100 << 20, f"the program has grown by {(most - least) >> 20} MB"

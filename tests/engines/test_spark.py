@@ -1,4 +1,4 @@
-"""The engine contract on Spark, and what is Spark's own."""
+"""The engine contract on Spark, and the options of the Spark engine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from tests.engines.cluster_contract import ClusterContract
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(300)  # programs of the suite start a cluster of their own, slowly where much else runs
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(300),  # programs of the suite start their own Spark, slowly on a busy machine
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def users_spark() -> Iterator[None]:
-    """A session of the user's own, which engines use and leave alone; so the suite starts it once."""
+    """Start a session of the user, which the engines use and do not stop; so the suite starts Spark once."""
     session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     yield
     assert session.sparkContext.parallelize([1, 2]).count() == 2, "an engine stopped a session that it had not started"
@@ -27,10 +30,10 @@ def users_spark() -> Iterator[None]:
 
 
 class TestSpark(ClusterContract):
-    settings = {"engine_name": "spark"}  # noqa: RUF012 - the suite's own annotation makes it a class variable
+    settings = {"engine_name": "spark"}  # noqa: RUF012 - annotated as a class variable by the suite
 
 
-def test_workers_may_share_spark_tasks() -> None:
+def test_several_workers_share_a_spark_task_if_configured() -> None:
     config = RunConfig(engine_name="spark", worker_num=3, concurrency=1, engine_options={"partitions": 1})
     responses = Runners.sync_run_task([Task(0.3, agents.sleep_interval, id=str(i)) for i in range(9)], config)
     assert len({response.unwrap().pid for response in responses.values()}) == 3

@@ -1,4 +1,4 @@
-"""Worker processes and the engine's own threads when something in them fails, and what a worker prints."""
+"""Failures of threads in workers and engines, the executor, and the output of workers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from paragent.worker.output import MAX_LINE_LENGTH, LabelledStream, Line
 ONE = RunConfig(worker_num=1, concurrency=4)
 
 
-# --- threads that end, and threads that cannot start ------------------------------------------------------------------
+# --- threads that end or cannot start ---------------------------------------------------------------------------------
 
 
 def end_thread_once(given: tuple[str, str]) -> str:
-    """Make a thread of the worker fail the first time; answer the second."""
+    """Make a thread of the worker fail in the first call; return in the second."""
     name, path = given
     if Path(path).exists():
         return "survived"
@@ -43,7 +43,7 @@ def end_thread_once(given: tuple[str, str]) -> str:
 
 
 async def break_the_loop_once(path: str) -> str:
-    """Make the event loop itself fail the first time; answer the second."""
+    """Make the event loop itself fail in the first call; return in the second."""
     if Path(path).exists():
         return "survived"
     Path(path).touch()
@@ -57,7 +57,7 @@ async def break_the_loop_once(path: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["paragent-reader", "paragent-writer", "paragent-loop"])
-def test_a_worker_whose_thread_ends_is_lost_says_why_and_is_replaced(
+def test_a_worker_whose_thread_ends_writes_a_traceback_and_is_replaced(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     marker = str(tmp_path / "ended")
@@ -79,7 +79,7 @@ def use_up_threads(_: Any) -> None:
     threading._start_new_thread = refuse  # type: ignore[attr-defined]
 
 
-def test_a_worker_that_cannot_start_threads_performs_calls_one_after_the_other() -> None:
+def test_a_worker_that_cannot_start_threads_runs_calls_one_after_the_other() -> None:
     with open_engine(ONE) as engine:
         Runners.sync_run(None, use_up_threads, ONE, engine=engine)
         tasks = [Task(0.01, agents.sleep, id=str(i)) for i in range(12)]
@@ -87,7 +87,7 @@ def test_a_worker_that_cannot_start_threads_performs_calls_one_after_the_other()
         assert all(response.success and response.attempts == 1 for response in responses.values()), responses
 
 
-def test_a_worker_that_cannot_start_an_event_loop_fails_async_tasks_and_no_other() -> None:
+def test_a_worker_that_cannot_start_an_event_loop_fails_only_async_tasks() -> None:
     with open_engine(ONE) as engine:
         Runners.sync_run(None, use_up_threads, ONE, engine=engine)
         tasks = [Task(0.0, agents.nap if i % 2 else agents.sleep, id=str(i)) for i in range(2000)]
@@ -98,13 +98,13 @@ def test_a_worker_that_cannot_start_an_event_loop_fails_async_tasks_and_no_other
     }
 
 
-def test_inline_a_broken_event_loop_is_an_error(tmp_path: Path) -> None:
+def test_inline_engine_fails_if_its_event_loop_breaks(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed, match="paragent-loop"):
         Runners.sync_run(str(tmp_path / "marker"), break_the_loop_once, RunConfig(engine_name="inline"))
 
 
 @pytest.mark.parametrize("engine", ["inline", "local"])
-def test_a_driver_that_cannot_start_threads_says_so(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_start_threads_raises(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -122,7 +122,7 @@ def test_an_engine_whose_own_thread_ends_raises(monkeypatch: pytest.MonkeyPatch)
         Runners.sync_run(1, agents.echo, ONE)
 
 
-def test_inline_a_task_that_is_given_up_leaves_a_lane_for_the_next() -> None:
+def test_inline_engine_has_a_thread_for_the_next_task_after_abandoning_one() -> None:
     config = RunConfig(engine_name="inline", concurrency=1)
     tasks = [Task(3.0, agents.sleep, id="long", timeout=0.2), *(Task(i, agents.echo) for i in range(3))]
     responses = list(Runners.sync_run_task(tasks, config).values())
@@ -130,7 +130,7 @@ def test_inline_a_task_that_is_given_up_leaves_a_lane_for_the_next() -> None:
 
 
 def start_and_nap(seconds: float) -> Any:
-    """A sync function whose answer is to be awaited."""
+    """A sync function that returns an awaitable."""
     return agents.nap(seconds)
 
 
@@ -143,7 +143,7 @@ async def work_without_pause(seconds: float) -> str:
     return "done"
 
 
-def test_inline_a_sync_task_that_is_given_up_interrupts_no_async_one() -> None:
+def test_inline_engine_does_not_interrupt_async_tasks_when_it_abandons_others() -> None:
     tasks = [
         Task(1.0, work_without_pause, id="innocent"),
         *(Task(30.0, start_and_nap, id=f"late {number}", timeout=0.1 * number) for number in range(1, 8)),
@@ -161,7 +161,7 @@ def record_under_own_names(_: Any) -> str:
     return "answered"
 
 
-def test_the_names_of_usage_are_plain_text() -> None:
+def test_the_names_of_usage_are_plain_strings() -> None:
     response = Runners.sync_run(1, record_under_own_names, ONE)
     assert (response.answer, response.usage, response.attempts) == ("answered", {"tokens": 3}, 1)
     assert [type(name) for name in response.usage] == [str]
@@ -173,7 +173,7 @@ def break_the_recording(_: Any) -> None:
     recording.usage[threading.Lock()] = 1  # type: ignore[index]
 
 
-def test_an_outcome_that_cannot_be_sent_fails_its_task_and_no_other() -> None:
+def test_an_outcome_that_cannot_be_sent_fails_only_its_task() -> None:
     tasks = [Task(i, break_the_recording if i == 5 else agents.echo, id=str(i)) for i in range(20)]
     responses = Runners.sync_run_task(tasks, ONE)
     failed = responses.pop("5")
@@ -182,7 +182,7 @@ def test_an_outcome_that_cannot_be_sent_fails_its_task_and_no_other() -> None:
     assert [(response.success, response.attempts) for response in responses.values()] == [(True, 1)] * 19
 
 
-def test_the_number_of_a_call_may_be_used_again_as_soon_as_it_has_its_outcome() -> None:
+def test_the_number_of_a_call_can_be_reused_after_its_outcome() -> None:
     outcomes: list[Outcome] = []
     done = threading.Event()
     target = Packer().pack(agents.nap, "it")
@@ -201,7 +201,7 @@ def test_the_number_of_a_call_may_be_used_again_as_soon_as_it_has_its_outcome() 
     assert [(outcome.ending, outcome.value) for outcome in outcomes] == [(Ending.RETURNED, 0.01)] * 20
 
 
-# --- what else happens in the user's process --------------------------------------------------------------------------
+# --- other code in the user's process ---------------------------------------------------------------------------------
 
 
 class _Leaves(logging.Handler):
@@ -218,7 +218,7 @@ def handler_that_leaves() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handler_that_leaves")
-def test_a_log_handler_of_the_program_that_raises_ends_no_run(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_log_handler_that_raises_does_not_end_the_run(capfd: pytest.CaptureFixture[str]) -> None:
     responses = Runners.sync_run_task([Task(str(i), agents.print_and_log, id=str(i)) for i in range(3)], ONE)
     assert [response.answer for response in responses.values()] == ["0", "1", "2"]
     assert "could not be shown" in capfd.readouterr().err
@@ -257,7 +257,7 @@ for name in ("killer", "false", "hang"):
 
 
 @pytest.mark.parametrize("mode", ["ignored", "waited for by another thread"])
-def test_workers_that_something_else_reaps_are_accounted_for(mode: str, tmp_path: Path) -> None:
+def test_workers_that_other_code_reaps_have_outcomes(mode: str, tmp_path: Path) -> None:
     program = programs.Program(tmp_path, OTHERS_REAP, {"worker_num": 2})
     printed = program.run(mode, str(tmp_path / "pid")).splitlines()
     assert printed == ["killer lost 2 None", "false succeeded 1 1", "hang timed out 1 None"]
@@ -295,18 +295,18 @@ import logging
 """
 
 
-def test_workers_start_while_the_program_is_still_loading_logging(tmp_path: Path) -> None:
+def test_workers_start_while_the_program_is_importing_logging(tmp_path: Path) -> None:
     assert programs.Program(tmp_path, WHILE_LOGGING_LOADS, {}).run() == "[5]\n"
 
 
-# --- what workers print -----------------------------------------------------------------------------------------------
+# --- output of workers ------------------------------------------------------------------------------------------------
 
 
 def labelled(lines: list[Line]) -> LabelledStream:
     return LabelledStream("stdout", lines.append, None, keep_unlabelled=False)  # type: ignore[arg-type]
 
 
-def test_text_without_newlines_is_taken_in_linear_time_and_bounded_space() -> None:
+def test_text_without_newlines_takes_linear_time_and_bounded_space() -> None:
     lines: list[Line] = []
     stream = labelled(lines)
     pieces = 2 * MAX_LINE_LENGTH + 7
@@ -317,7 +317,7 @@ def test_text_without_newlines_is_taken_in_linear_time_and_bounded_space() -> No
     assert (len(lines[2].text), lines[2].text[-2:], len(lines)) == (8, "xy", 3)
 
 
-def test_a_line_longer_than_the_limit_is_shown_as_several() -> None:
+def test_a_line_longer_than_the_limit_is_split() -> None:
     lines: list[Line] = []
     stream = labelled(lines)
     stream.write("a" * (MAX_LINE_LENGTH + 3) + "\n\nb")
@@ -329,7 +329,7 @@ def test_a_line_longer_than_the_limit_is_shown_as_several() -> None:
 
 
 def print_much(_: Any) -> int:
-    """Print 200 MB in long lines to a driver that does not read; return how much the worker has grown."""
+    """Print 200 MB in long lines to an engine that reads slowly; return how much the worker has grown."""
     import resource
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -338,7 +338,8 @@ def print_much(_: Any) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
-def test_a_worker_that_prints_faster_than_the_driver_reads_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_worker_that_prints_faster_than_the_engine_reads_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     def slowly(lines: list[Line]) -> None:
         time.sleep(0.02 * len(lines))
 
