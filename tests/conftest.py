@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from paragent.machines.cleanup import cache_folder
 
 pytest.register_assert_rewrite(
     "paragent.testing", "tests.engines.cluster_contract"
@@ -26,6 +29,18 @@ os.environ |= {
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Use a cache folder of this test session that shares the user's images and golden states, which take minutes to build."""
+    shared = [cache_folder(name) for name in ("images", "golden", "snapshots")]
+    own = tmp_path_factory.mktemp("cache")
+    for folder in shared:
+        (own / folder.name).symlink_to(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARAGENT_CACHE", str(own))
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -131,6 +131,8 @@ def owners() -> list[Path]:
     return sorted(cache_folder("owners", POOL).iterdir())
 
 
+@pytest.mark.qemu
+@pytest.mark.slow
 @pytest.mark.timeout(RUN_SECONDS)
 def test_no_overlap_no_dirty_machine_no_leak(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
+
 from paragent.machines.providers import MachineSettings
 from paragent.testing.provider_contract import ProviderContract
 
@@ -12,6 +14,7 @@ class TestProcess(ProviderContract):
     provider = "process"
 
 
+@pytest.mark.slow
 class TestProcessDesktop(ProviderContract):
     provider = "process"
     settings: ClassVar[MachineSettings] = MachineSettings(
@@ -19,11 +22,13 @@ class TestProcessDesktop(ProviderContract):
     )
 
 
+@pytest.mark.qemu
 class TestQemu(ProviderContract):
     provider = "qemu"
     settings: ClassVar[MachineSettings] = MachineSettings()
 
 
+@pytest.mark.qemu
 class TestQemuWithInternet(ProviderContract):
     provider = "qemu"
     settings: ClassVar[MachineSettings] = MachineSettings(internet=True)

@@ -19,7 +19,7 @@ from paragent.machines.images import image_folder
 from paragent.machines.images.desktop import desktop_image
 from paragent.testing.provider_contract import ProviderContract
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.qemu, pytest.mark.slow, pytest.mark.timeout(1200)]
 SECONDS = 250.0
 """For one thing to happen: an emulated machine on a host that is busy takes its time."""
 

@@ -23,6 +23,9 @@ SPACE = "{https://accessibility.ubuntu.example.org/ns/%s}"
 SECONDS = 60.0
 
 
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Machine]:
     with (

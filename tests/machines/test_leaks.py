@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 import boto3
@@ -18,8 +17,7 @@ from paragent.machines.cleanup import Owner, dead_owners
 from paragent.machines.providers import Provider
 from paragent.machines.providers.aws import TAG, AwsProvider
 from paragent.machines.providers.base import complete_or_undo
-from tests.machines.fakes import docker_engine, guests
-from tests.machines.fakes.docker_engine import Engine
+from tests.machines.fakes.docker_engine import DockerEngine
 from tests.waiting import wait_until
 
 
@@ -134,26 +132,6 @@ def test_work_that_cannot_be_interrupted_is_waited_for_and_undone() -> None:
 # --- EC2 ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def ec2() -> Iterator[MachineSettings]:
-    from moto.server import ThreadedMotoServer
-
-    before = dict(os.environ)
-    os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    client = boto3.client("ec2", region_name="us-east-1", endpoint_url=endpoint)
-    ami = client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-    client.close()
-    options = {"endpoint": endpoint, "poll_seconds": 0.02}
-    yield MachineSettings(path_to_vm=ami, region="us-east-1", options=options, boot_seconds=30)
-    server.stop()
-    os.environ.clear()
-    os.environ |= before
-
-
 def instances(settings: MachineSettings) -> list[dict[str, Any]]:
     """Return the instances of all pools, as the cloud itself knows them."""
     client = boto3.client("ec2", region_name="us-east-1", endpoint_url=settings.options["endpoint"])
@@ -216,6 +194,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> type[SlowAws]:
     return SlowAws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unknown_for", [0, 5])
 def test_a_pool_that_stops_while_instances_are_being_made_ends_them(
     slow: type[SlowAws], ec2: MachineSettings, unknown_for: int
@@ -248,6 +227,7 @@ def drive(provider: type[Provider], settings: MachineSettings, story: Any) -> No
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
+@pytest.mark.slow
 def test_an_instance_that_ec2_does_not_know_yet_is_ended(slow: type[SlowAws], ec2: MachineSettings) -> None:
     slow.answer.set()
     slow.unknown_for = 4
@@ -264,6 +244,7 @@ def test_an_instance_that_ec2_does_not_know_yet_is_ended(slow: type[SlowAws], ec
     assert running(ec2) == []
 
 
+@pytest.mark.slow
 def test_an_instance_that_does_not_get_ready_is_ended(
     slow: type[SlowAws], ec2: MachineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,32 +265,14 @@ def test_an_instance_that_does_not_get_ready_is_ended(
 # --- containers -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def engine(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setenv("STAND_IN_STATE", str(tmp_path))
-    monkeypatch.setattr(guests, "STATE", tmp_path)
-    engine = Engine()
-    monkeypatch.setenv("DOCKER_HOST", engine.url)
-    yield engine
-    for about in engine.containers.values():
-        guests.stop_guest(about["pid"])
-    engine.shutdown()
-    engine.server_close()
-
-
-def test_a_pool_that_stops_while_containers_are_being_made_removes_them(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_that_stops_while_containers_are_created_removes_them(docker_engine: DockerEngine) -> None:
     asked, answer = threading.Event(), threading.Event()
-    perform = docker_engine._Requests._answer
 
-    def slowly(request: Any, method: str) -> None:
-        if "containers/create" in request.path:
-            asked.set()
-            assert answer.wait(60)
-        perform(request, method)
+    def wait() -> None:
+        asked.set()
+        assert answer.wait(60)
 
-    monkeypatch.setattr(docker_engine._Requests, "_answer", slowly)
+    docker_engine.before_create = wait
     pool = VMPoolManager("docker", 2, spares=0, name="leaks").start(wait_for=0)
     assert asked.wait(60)
     stopping = threading.Thread(target=pool.stop)
@@ -318,8 +281,8 @@ def test_a_pool_that_stops_while_containers_are_being_made_removes_them(
     answer.set()
     stopping.join(60)
     assert not stopping.is_alive()
-    assert engine.created
-    assert engine.containers == {}
+    assert docker_engine.created
+    assert docker_engine.containers == {}
     assert dead_owners("leaks") == []
 
 

@@ -108,6 +108,7 @@ def attack(machine: Machine, targets: list[tuple[str, int]], way: str) -> set[tu
 
 
 @pytest.mark.parametrize("network", ["none", "internet"])
+@pytest.mark.qemu
 def test_a_guest_reaches_neither_this_host_nor_another_guest(network: str) -> None:
     guests_view = ("10.0.2.2", "10.0.2.3", "10.0.2.4", "10.0.3.2", "10.0.3.100", "127.0.0.1")
     hosts = [*dict.fromkeys([*guests_view, *addresses_of_this_host()])]
@@ -126,6 +127,7 @@ def test_a_guest_reaches_neither_this_host_nor_another_guest(network: str) -> No
         assert victim.execute(["true"]).ok
 
 
+@pytest.mark.qemu
 def test_the_attack_works_where_nothing_hinders_it() -> None:
     """So that the test above does not pass because its attack is none."""
     with (
@@ -188,6 +190,7 @@ def other_host(subnet: str, letter: str) -> Iterator[str]:
         ip("netns", "del", name)
 
 
+@pytest.mark.qemu
 def test_a_guest_with_the_internet_reaches_public_addresses_only() -> None:
     look = "import socket, sys; socket.create_connection((sys.argv[1], 80), 10).close(); print('connected')"
     with (
@@ -204,6 +207,7 @@ def test_a_guest_with_the_internet_reaches_public_addresses_only() -> None:
     assert reached == {public: ("connected", "connected"), private: ("connected", "")}
 
 
+@pytest.mark.qemu
 def test_machines_have_secrets_and_tokens_of_their_own() -> None:
     read = "cat /sys/firmware/qemu_fw_cfg/by_name/opt/paragent/secret/raw"
     seen: list[str | None] = []
@@ -239,6 +243,7 @@ def test_a_network_that_does_not_exist() -> None:
         VMPoolManager("qemu", 1, options={"network": "lan"}, name="wrong").start()
 
 
+@pytest.mark.qemu
 def test_a_display_asks_for_a_password() -> None:
     with (
         VMPoolManager("qemu", 1, spares=0, name="password", headless=False) as pool,
@@ -253,6 +258,7 @@ def test_a_display_asks_for_a_password() -> None:
             assert display.recv(2) == b"\x01\x02", "one kind of login, by password"
 
 
+@pytest.mark.qemu
 def test_qemu_runs_filtered_and_starts_no_program() -> None:
     with (
         VMPoolManager("qemu", 1, spares=0, name="filtered") as pool,
@@ -275,6 +281,7 @@ def test_machines_do_not_see_the_users_keys(monkeypatch: pytest.MonkeyPatch) -> 
     assert "of-the-user" not in seen
 
 
+@pytest.mark.qemu
 def test_a_guest_that_writes_to_its_console_does_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     from paragent.machines.providers.qemu import provider as qemu
 
@@ -305,18 +312,20 @@ def test_the_number_of_a_lease_is_no_token() -> None:
                 Machine("m0", machine.host, machine.port, guess).platform()
 
 
+@pytest.mark.qemu
 @pytest.mark.parametrize("network", ["none", "internet"])
 def test_everything_of_a_machine_ends_with_a_pool_that_is_killed(network: str) -> None:
     source = (
         "from paragent import VMPoolManager\n"
         f"pool = VMPoolManager('qemu', 1, spares=0, name='killed-{network}', options={{'network': '{network}'}}).start()\n"
-        "print(pool._run.id, flush=True)\n"
+        "print('started', flush=True)\n"
         "input()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None
-        run = process.stdout.readline().strip()
+        assert process.stdout.readline() == "started\n"
+        (run,) = (folder.name for folder in cache_folder("owners", f"killed-{network}").iterdir())
         machines = owned_processes([run])
         assert len(machines) == (2 if network == "internet" else 1)
         process.kill()

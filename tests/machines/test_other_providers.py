@@ -1,12 +1,10 @@
-"""Providers whose tools do not run here: their real code against stand-ins that take their real commands and requests."""
+"""Providers whose tools do not run here: their real code against fakes that accept the real commands and requests."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,33 +24,12 @@ from paragent.machines.cleanup import Owner
 from paragent.machines.providers import PROVIDERS, Provider, open_provider
 from paragent.machines.providers.aws import AwsProvider
 from paragent.testing.provider_contract import ProviderContract
-from tests.machines.fakes import guests
-from tests.machines.fakes.docker_engine import Engine
+from tests.machines.fakes.docker_engine import DockerEngine
 from tests.machines.fakes.vmrun import PORT
 
-ROOT = Path(__file__).parents[2]
 
-
-@pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Put the stand-ins where the programs would be."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for program, module in (("vmrun", "vmrun"), ("VBoxManage", "vboxmanage")):
-        script = f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m tests.machines.fakes.{module} "$@"\n'
-        (programs / program).write_text(script)
-        (programs / program).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setenv("STAND_IN_STATE", str(tmp_path))
-    monkeypatch.setattr(guests, "STATE", tmp_path)
-    (tmp_path / "base.vmx").touch()
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for about in guests.load().values():
-        guests.stop_guest(about["pid"]) if about["pid"] else None
-
-
-@pytest.mark.usefixtures("stand_in")
+@pytest.mark.slow
+@pytest.mark.usefixtures("fake_tools")
 class TestVmware(ProviderContract):
     provider = "vmware"
     settings: ClassVar[MachineSettings] = MachineSettings(
@@ -60,24 +37,14 @@ class TestVmware(ProviderContract):
     )
 
 
-@pytest.mark.usefixtures("stand_in")
+@pytest.mark.slow
+@pytest.mark.usefixtures("fake_tools")
 class TestVirtualBox(ProviderContract):
     provider = "virtualbox"
     settings: ClassVar[MachineSettings] = MachineSettings(path_to_vm="base", snapshot_name="init_state")
 
 
-@pytest.fixture
-def engine(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    engine = Engine()
-    monkeypatch.setenv("DOCKER_HOST", engine.url)
-    yield engine
-    for about in engine.containers.values():
-        guests.stop_guest(about["pid"])
-    engine.shutdown()
-    engine.server_close()
-
-
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("docker_engine")
 class TestDocker(ProviderContract):
     provider = "docker"
 
@@ -100,7 +67,8 @@ def calls(folder: Path, tool: str) -> list[list[str]]:
     return [json.loads(line) for line in (folder / f"{tool}.calls").read_text().splitlines()]
 
 
-def test_the_exact_commands_of_vmware(stand_in: Path) -> None:
+@pytest.mark.slow
+def test_the_exact_commands_of_vmware(fake_tools: Path) -> None:
     async def story(provider: Provider) -> None:
         machine = await provider.create("m0")
         await provider.reset(machine)
@@ -108,7 +76,7 @@ def test_the_exact_commands_of_vmware(stand_in: Path) -> None:
 
     settings = MachineSettings(path_to_vm="base.vmx", snapshot_name="init_state", options={"port": PORT})
     drive("vmware", settings, story)
-    said = [words[2:] for words in calls(stand_in, "vmrun")]
+    said = [words[2:] for words in calls(fake_tools, "vmrun")]
     clone = said[1][2]
     assert said == [
         ["listSnapshots", "base.vmx"],
@@ -125,7 +93,8 @@ def test_the_exact_commands_of_vmware(stand_in: Path) -> None:
     ]
 
 
-def test_the_exact_commands_of_virtualbox(stand_in: Path) -> None:
+@pytest.mark.slow
+def test_the_exact_commands_of_virtualbox(fake_tools: Path) -> None:
     async def story(provider: Provider) -> None:
         machine = await provider.create("m0")
         await provider.reset(machine)
@@ -133,7 +102,7 @@ def test_the_exact_commands_of_virtualbox(stand_in: Path) -> None:
 
     settings = MachineSettings(path_to_vm="base", snapshot_name="init_state", memory_mib=2048, cores=2)
     drive("virtualbox", settings, story)
-    said = calls(stand_in, "vboxmanage")
+    said = calls(fake_tools, "vboxmanage")
     name, port = said[1][7], said[2][5].split(",")[3]
     assert said[2] == [
         *("modifyvm", name, "--nic1", "nat", "--natpf1", f"port5000,tcp,127.0.0.1,{port},,5000"),
@@ -146,8 +115,8 @@ def test_the_exact_commands_of_virtualbox(stand_in: Path) -> None:
     ]
 
 
-def test_what_a_container_is_given(engine: Engine, stand_in: Path) -> None:
-    (stand_in / "disk.qcow2").touch()
+def test_what_a_container_is_given(docker_engine: DockerEngine, fake_tools: Path) -> None:
+    (fake_tools / "disk.qcow2").touch()
 
     async def story(provider: Provider) -> None:
         machine = await provider.create("m0")
@@ -155,15 +124,16 @@ def test_what_a_container_is_given(engine: Engine, stand_in: Path) -> None:
         await provider.stop(machine.id)
 
     drive("docker", MachineSettings(path_to_vm="disk.qcow2", memory_mib=2048, cores=2), story)
-    (body,) = engine.created
+    (body,) = docker_engine.created
     assert body["Image"] == "happysixd/osworld-docker"
     assert set(body["Env"]) == {"DISK_SIZE=32G", "RAM_SIZE=2048M", "CPU_CORES=2"}
-    assert body["HostConfig"]["Binds"] == [f"{stand_in / 'disk.qcow2'}:/System.qcow2:ro"]
+    assert body["HostConfig"]["Binds"] == [f"{fake_tools / 'disk.qcow2'}:/System.qcow2:ro"]
     assert body["HostConfig"]["CapAdd"] == ["NET_ADMIN"]
     assert list(body["Labels"]) == ["paragent.owner"]
 
 
-def test_a_tool_that_fails_is_named(stand_in: Path) -> None:
+@pytest.mark.slow
+def test_a_tool_that_fails_is_named(fake_tools: Path) -> None:
     with pytest.raises(UsageError, match="has no snapshot 'other'; snapshots: init_state"):
         VMPoolManager("vmware", 1, path_to_vm="base.vmx", snapshot_name="other", name="others").start()
     with pytest.raises(UsageError, match="snapshot_name"):
@@ -186,30 +156,8 @@ def test_a_docker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- aws -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cloud() -> Iterator[MachineSettings]:
-    from moto.server import ThreadedMotoServer
-
-    before = dict(os.environ)
-    os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    import boto3
-
-    client = boto3.client("ec2", region_name="us-east-1", endpoint_url=endpoint)
-    ami = client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-    client.close()
-    yield MachineSettings(
-        path_to_vm=ami, region="us-east-1", options={"endpoint": endpoint, "poll_seconds": 0.05}, boot_seconds=20
-    )
-    server.stop()
-    os.environ.clear()
-    os.environ |= before
-
-
-def test_instances_are_made_marked_replaced_and_ended(cloud: MachineSettings) -> None:
+@pytest.mark.slow
+def test_instances_are_made_marked_replaced_and_ended(ec2: MachineSettings) -> None:
     async def story(provider: Provider) -> None:
         first, second = await asyncio.gather(provider.create("m0"), provider.create("m1"))
         assert first.host != second.host
@@ -225,10 +173,11 @@ def test_instances_are_made_marked_replaced_and_ended(cloud: MachineSettings) ->
             await provider.stop(machine.id)
         assert await provider.list_owned([provider.owner.id]) == []
 
-    drive("aws", cloud, story)
+    drive("aws", ec2, story)
 
 
-def test_a_root_volume_is_replaced_by_these_requests(cloud: MachineSettings) -> None:
+@pytest.mark.slow
+def test_a_root_volume_is_replaced_by_these_requests(ec2: MachineSettings) -> None:
     """The cloud's stand-in does not know this request, so its answers are recorded ones."""
     import boto3
     from botocore.stub import Stubber
@@ -260,7 +209,7 @@ def test_a_root_volume_is_replaced_by_these_requests(cloud: MachineSettings) -> 
             with pytest.raises(MachineFailed, match=r"create_replace_root_volume_task.*IncorrectState"):
                 await provider.reset(machine)
 
-    options = dict(cloud.options) | {"reset": "root-volume"}
+    options = dict(ec2.options) | {"reset": "root-volume"}
     drive(RecordedAws, MachineSettings(path_to_vm="ami-1", region="us-east-1", options=options), story)
 
 

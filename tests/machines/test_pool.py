@@ -424,6 +424,7 @@ def test_a_killed_pool_takes_its_machines_along_and_the_next_one_clears_up() -> 
     check_killed_pool("process")
 
 
+@pytest.mark.qemu
 def test_a_killed_qemu_pool_takes_its_machines_along_and_the_next_one_clears_up() -> None:
     check_killed_pool("qemu")
 
@@ -500,3 +501,7 @@ def test_when_the_loop_breaks_everything_that_waits_fails() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the pool's event loop ended unexpectedly (OSError: no more file descriptors)") == 5
     assert "the thread 'paragent-pool' ended unexpectedly" in done.stderr
+
+
+def test_an_empty_owner_has_no_processes() -> None:
+    assert owned_processes([""]) == {}

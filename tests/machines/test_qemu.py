@@ -23,6 +23,7 @@ from paragent.machines.providers.qemu.hardware import kvm_works
 from paragent.machines.providers.qemu.process import Monitor
 
 
+@pytest.mark.qemu
 def test_clones_have_the_time_and_random_numbers_of_their_own() -> None:
     seen = []
     with VMPoolManager("qemu", 2, spares=1, name="clones") as pool:
@@ -62,6 +63,7 @@ def test_a_monitor_that_is_given_up_says_nothing_of_its_own(caplog: pytest.LogCa
     assert not caplog.records
 
 
+@pytest.mark.qemu
 def test_a_display_and_more_ports() -> None:
     with (
         VMPoolManager("qemu", 1, spares=0, name="display", headless=False, forwards=(9222,)) as pool,
@@ -100,6 +102,7 @@ def test_kvm_is_used_only_where_the_processor_has_it(tmp_path: Path) -> None:
     assert not kvm_works(tmp_path / "absent", device)
 
 
+@pytest.mark.qemu
 def test_kvm_that_does_not_work_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Either the device is not there, or no guest answers with it; both ways machines are emulated in the end."""
     if kvm_works():
@@ -119,6 +122,7 @@ def broken_program() -> object:
     pytest.fail("this host has KVM: the fallback cannot be shown with its QEMU")
 
 
+@pytest.mark.qemu
 def test_an_internal_snapshot_is_what_the_disk_had_then(tmp_path: Path) -> None:
     disk = tmp_path / "disk.qcow2"
     for command in (
@@ -150,6 +154,7 @@ def test_a_desktop_that_nobody_named_is_not_frozen_as_another_image() -> None:
         run.close()
 
 
+@pytest.mark.qemu
 def test_a_disk_that_is_not_there_and_a_wrong_accelerator() -> None:
     with pytest.raises(UsageError, match=r"neither a file nor a built image; images: .*tiny"):
         VMPoolManager("qemu", 1, path_to_vm="/no/such.qcow2", name="wrong").start()

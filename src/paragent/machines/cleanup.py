@@ -139,7 +139,7 @@ def owned_processes(owners: Iterable[str]) -> dict[int, str]:
             continue
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             owner, _, machine = _owner_in((folder / "environ").read_bytes()).partition("/")
-            if owner in wanted and int(folder.name) != os.getpid():
+            if owner and owner in wanted and int(folder.name) != os.getpid():
                 found[int(folder.name)] = machine
     return found
 

@@ -1,4 +1,4 @@
-"""Stands in for docker's engine: the requests of its HTTP interface that the provider makes, with guests as containers."""
+"""A fake of docker's engine: the HTTP requests that the provider sends, with local processes as containers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ import socket
 import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.machines.fakes import guests
+from tests.machines.fakes import machines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-class Engine(ThreadingHTTPServer):
+class DockerEngine(ThreadingHTTPServer):
+    """Serves docker's API at `url`."""
+
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Requests)
+        super().__init__(("127.0.0.1", 0), _RequestHandler)
         self.containers: dict[str, dict[str, Any]] = {}
         self.created: list[dict[str, Any]] = []
         self.lock = threading.Lock()
-        """For one request at a time: each comes on a thread of its own."""
+        """Serializes requests, which arrive on threads of their own."""
+        self.before_create: Callable[[], None] = lambda: None
+        """Called before a container is created; tests replace it to delay the request."""
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -28,9 +35,9 @@ class Engine(ThreadingHTTPServer):
         return f"tcp://127.0.0.1:{self.server_port}"
 
 
-class _Requests(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Engine
+    server: DockerEngine
 
     def do_GET(self) -> None:
         self._answer("GET")
@@ -46,8 +53,10 @@ class _Requests(BaseHTTPRequestHandler):
         parts = [part for part in address.path.split("/") if part and not part.startswith("v1.")]
         query = urllib.parse.parse_qs(address.query)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if parts == ["containers", "create"]:
+            self.server.before_create()
         with self.server.lock:
-            status, answer = self._perform(method, parts, query, json.loads(body or b"{}"))
+            status, answer = self._handle(method, parts, query, json.loads(body or b"{}"))
         data = b"" if answer is None else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -57,7 +66,7 @@ class _Requests(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None: ...
 
-    def _perform(self, method: str, parts: list[str], query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
+    def _handle(self, method: str, parts: list[str], query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
         known = self.server.containers
         if parts == ["version"]:
             return 200, {"ApiVersion": "1.43", "MinAPIVersion": "1.24", "Version": "24.0"}
@@ -67,7 +76,7 @@ class _Requests(BaseHTTPRequestHandler):
         if parts == ["containers", "create"]:
             return self._create(query["name"][0], body)
         if parts == ["containers", "json"]:
-            return 200, [self._listed(name) for name in known if self._wanted(name, query)]
+            return 200, [self._summary(name) for name in known if self._matches(name, query)]
         name = next((name for name in known if parts[1] in {name, known[name]["Id"]}), None)
         if name is None:
             return 404, {"message": f"No such container: {parts[1]}"}
@@ -76,8 +85,8 @@ class _Requests(BaseHTTPRequestHandler):
         if method == "DELETE":
             assert query["force"] == ["True"]
             if pid := known.pop(name)["pid"]:
-                guests.stop_guest(pid)
-            guests.wipe(name)
+                machines.stop(pid)
+            machines.delete_disk(name)
             return 204, None
         return 200, known[name]
 
@@ -98,20 +107,20 @@ class _Requests(BaseHTTPRequestHandler):
     def _start(self, name: str) -> tuple[int, Any]:
         about = self.server.containers[name]
         for port, (binding, *_) in about["HostConfig"]["PortBindings"].items():
-            assert binding["HostPort"] in {"", None}, "docker is to choose the port"
+            assert binding["HostPort"] in {"", None}, "docker has to choose the port"
             with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
                 number = listener.getsockname()[1]
                 if port == "5000/tcp":
-                    about["pid"] = guests.start_guest(name, listener)
+                    about["pid"] = machines.start(name, listener)
             about["NetworkSettings"]["Ports"][port] = [{"HostIp": binding["HostIp"], "HostPort": str(number)}]
         about["State"]["Status"] = "running"
         return 204, None
 
-    def _listed(self, name: str) -> dict[str, Any]:
+    def _summary(self, name: str) -> dict[str, Any]:
         about = self.server.containers[name]
         return {"Id": about["Id"], "Names": [f"/{name}"], "Labels": about["Config"]["Labels"], "State": "running"}
 
-    def _wanted(self, name: str, query: dict[str, list[str]]) -> bool:
+    def _matches(self, name: str, query: dict[str, list[str]]) -> bool:
         filters = json.loads(query.get("filters", ["{}"])[0])
         labels = self.server.containers[name]["Config"]["Labels"]
         if any(label not in labels for label in filters.get("label", ())):

@@ -1,4 +1,4 @@
-"""Stands in for `VBoxManage`: takes its command lines, replies as it does, refuses what it would refuse."""
+"""A fake of `VBoxManage`: accepts its command lines, prints its replies, rejects what it rejects."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 import sys
 from typing import Any
 
-from tests.machines.fakes.guests import STATE, load, note, save, start_guest, stop_guest, wipe
+from tests.machines.fakes.machines import STATE, delete_disk, load, record_call, save, start, stop
 
 
 def main(words: list[str]) -> None:
-    note("vboxmanage", words)
+    record_call("vboxmanage", words)
     machines = load()
     command, *rest = words
     if command == "list":
@@ -37,16 +37,16 @@ def main(words: list[str]) -> None:
         if about["pid"]:
             sys.exit(f"VBoxManage: error: The machine '{rest[0]}' is already locked by a session")
         with socket.create_server((about["host"], about["port"]), backlog=64) as listener:
-            about["pid"] = start_guest(rest[0], listener)
+            about["pid"] = start(rest[0], listener)
     elif command == "controlvm":
         assert rest[1] == "poweroff"
-        stop_guest(machines[rest[0]]["pid"])
+        stop(machines[rest[0]]["pid"])
         machines[rest[0]]["pid"] = 0
     elif command == "unregistervm":
         assert rest[1] == "--delete"
         if machines.pop(rest[0])["pid"]:
             sys.exit(f"VBoxManage: error: Cannot unregister the machine '{rest[0]}' while it is locked")
-        wipe(rest[0])
+        delete_disk(rest[0])
     else:
         sys.exit(f"VBoxManage: error: Invalid command '{command}'")
     save(machines)
@@ -62,7 +62,7 @@ def snapshot(machines: dict[str, Any], rest: list[str]) -> None:
         sys.exit("VBoxManage: error: Cannot restore a snapshot of a running machine")
     else:
         assert machines[name]["snapshot"] == rest[2]
-        wipe(name)
+        delete_disk(name)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Stands in for VMware's `vmrun`: takes its command lines, replies as it does, refuses what it would refuse."""
+"""A fake of VMware's `vmrun`: accepts its command lines, prints its replies, rejects what it rejects."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import socket
 import sys
 from pathlib import Path
 
-from tests.machines.fakes.guests import STATE, load, note, save, start_guest, stop_guest, wipe
+from tests.machines.fakes.machines import STATE, delete_disk, load, record_call, save, start, stop
 
 PORT = 5977
 
 
 def main(words: list[str]) -> None:
-    note("vmrun", words)
+    record_call("vmrun", words)
     assert words[:2] == ["-T", "ws"], words
     command, *rest = words[2:]
     machines = load()
@@ -37,7 +37,7 @@ def main(words: list[str]) -> None:
         if about["pid"]:
             sys.exit("Error: The virtual machine is already running")
         with socket.create_server((about["address"], PORT), backlog=64) as listener:
-            about["pid"] = start_guest(Path(rest[0]).stem, listener)
+            about["pid"] = start(Path(rest[0]).stem, listener)
     elif command == "getGuestIPAddress":
         assert rest[1] == "-wait"
         print(machines[rest[0]]["address"])
@@ -45,18 +45,18 @@ def main(words: list[str]) -> None:
         about = machines[rest[0]]
         if about["snapshot"] != rest[1]:
             sys.exit("Error: Invalid snapshot name")
-        stop_guest(about["pid"])
-        wipe(Path(rest[0]).stem)
+        stop(about["pid"])
+        delete_disk(Path(rest[0]).stem)
         about["pid"] = 0
     elif command == "stop":
         assert rest[1] == "hard"
-        stop_guest(machines[rest[0]]["pid"])
+        stop(machines[rest[0]]["pid"])
         machines[rest[0]]["pid"] = 0
     elif command == "deleteVM":
         if machines.pop(rest[0])["pid"]:
             sys.exit("Error: The virtual machine should not be powered on. It is already running.")
         Path(rest[0]).unlink()
-        wipe(Path(rest[0]).stem)
+        delete_disk(Path(rest[0]).stem)
     else:
         sys.exit(f"Error: Unrecognized command: {command}")
     save(machines)

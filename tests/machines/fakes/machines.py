@@ -1,4 +1,4 @@
-"""What the stand-ins have in common: a guest is our agent as a process, and what is known of it is a JSON file."""
+"""Machines of the fakes: our agent as a local process. A JSON file has the state of all machines."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paragent.guest import agent
-
-STATE = Path(os.environ.get("STAND_IN_STATE", "/nonexistent"))
+_PACKAGE = find_spec("paragent")
+assert _PACKAGE is not None
+assert _PACKAGE.origin is not None
+_AGENT = Path(_PACKAGE.origin).parent / "guest/agent.py"
+"""Found without importing it, because the fakes are started many times."""
+STATE = Path(os.environ.get("FAKE_STATE", "/nonexistent"))
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
-"""Guests that this very process started; a stand-in that is a program starts them for others to end."""
+"""Processes that this process started. A fake that is a program starts processes that another call of it stops."""
 
 
-def note(name: str, arguments: list[str]) -> None:
-    """Write down a call, for the test to compare."""
+def record_call(name: str, arguments: list[str]) -> None:
+    """Append a call to a file that the test compares."""
     with (STATE / f"{name}.calls").open("a") as calls:
         calls.write(json.dumps(arguments) + "\n")
 
@@ -38,25 +42,25 @@ def save(machines: dict[str, Any]) -> None:
     (STATE / "machines.json").write_text(json.dumps(machines))
 
 
-def start_guest(name: str, listener: socket.socket) -> int:
-    """Start a guest whose disk is a folder and which answers at `listener`; return its process id."""
+def start(name: str, listener: socket.socket) -> int:
+    """Start a machine whose disk is a folder and whose agent listens at `listener`; return its process id."""
     home = STATE / "disks" / name
     home.mkdir(parents=True, exist_ok=True)
     descriptor = listener.fileno()
-    guest = subprocess.Popen(
-        [sys.executable, "-I", agent.__file__, "--fd", str(descriptor), "--folder", str(home)],
+    process = subprocess.Popen(
+        [sys.executable, "-I", str(_AGENT), "--fd", str(descriptor), "--folder", str(home)],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _CHILDREN[guest.pid] = guest
-    return guest.pid
+    _CHILDREN[process.pid] = process
+    return process.pid
 
 
-def stop_guest(pid: int) -> None:
-    """End a guest, and return when it has let go of its port."""
+def stop(pid: int) -> None:
+    """Kill a machine and return when its port is free."""
     with contextlib.suppress(ProcessLookupError):
         ending = os.pidfd_open(pid)
         try:
@@ -64,9 +68,9 @@ def stop_guest(pid: int) -> None:
             select.select([ending], [], [], 20)
         finally:
             os.close(ending)
-    if guest := _CHILDREN.pop(pid, None):
-        guest.wait(20)
+    if process := _CHILDREN.pop(pid, None):
+        process.wait(20)
 
 
-def wipe(name: str) -> None:
+def delete_disk(name: str) -> None:
     shutil.rmtree(STATE / "disks" / name, ignore_errors=True)
