@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paragent.agents import AgentBase, ParallelizableAgent
-    from paragent.agents.chat import ChatAgent
+    from paragent.agents.chat import AgentResult, ChatAgent
     from paragent.agents.proxy import RpcAgent
-    from paragent.agents.session import AgentResult
     from paragent.config import EngineName, RunConfig, init
     from paragent.engines import RuntimeEngine
     from paragent.engines.inline import InlineRuntime
@@ -86,8 +85,7 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "agents": ("AgentBase", "ParallelizableAgent"),
-    "agents.chat": ("ChatAgent",),
-    "agents.session": ("AgentResult",),
+    "agents.chat": ("AgentResult", "ChatAgent"),
     "agents.proxy": ("RpcAgent",),
     "config": ("EngineName", "RunConfig", "init"),
     "engines": ("RuntimeEngine",),

@@ -19,8 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from paragent._internal.console import SafeConsole
-from paragent._internal.text import SafeStream, behind, printable, safe_streams
+from paragent._internal.text import SafeStream, behind, printable, safe_console, safe_streams
 from paragent.cli.display import progress_line, progress_view
 from paragent.cli.main import main
 from paragent.cli.tables import console
@@ -72,7 +71,7 @@ def test_ordinary_text_stays() -> None:
 def test_tables_and_live_displays_are_harmless(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(sys, "stdout", screen)
-    shown = SafeConsole(force_terminal=True, width=120)
+    shown = safe_console(force_terminal=True, width=120)
     table = Table(title=escape(attack))
     table.add_column(attack)
     table.add_row(escape(attack))

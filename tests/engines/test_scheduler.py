@@ -8,10 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from paragent.engines._scheduler import CallDuration, CallScheduler, ConcurrencyLimits, WorkerLoad, max_held
 from paragent.engines.base import Call
-from paragent.serialization import Parcel
+from paragent.serialization import Payload
 from paragent.tasks import Ending, Outcome
 
-TARGET = Parcel(b"", {})
+TARGET = Payload(b"", {})
 
 
 def call(number: int, *, is_async: bool = False, max_group: int = 0) -> Call:

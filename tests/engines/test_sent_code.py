@@ -10,21 +10,21 @@ import pytest
 from paragent import RunConfig, Runners, Task
 from paragent.engines._worker_handle import BatchWriter
 from paragent.engines.base import Call
-from paragent.serialization import Parcel
+from paragent.serialization import Payload
 from paragent.serialization.code_cache import MODULES, known_code
 from tests.engines.thread_cluster import ThreadRuntime
 
 
-def call(number: int, target: Parcel, argument: Any = None) -> Call:
+def call(number: int, target: Payload, argument: Any = None) -> Call:
     return Call(number, target, argument, str(number))
 
 
-def parcel(name: str) -> Parcel:
-    return Parcel(name.encode(), {name: b"code of " + name.encode()})
+def payload(name: str) -> Payload:
+    return Payload(name.encode(), {name: b"code of " + name.encode()})
 
 
 def test_code_and_targets_are_sent_once() -> None:
-    writer, target = BatchWriter(), parcel("f")
+    writer, target = BatchWriter(), payload("f")
     first = writer.batch([0], [call(0, target)])
     second = writer.batch([1], [call(1, target)])
     assert (first.code, first.targets) == (target.code, {0: b"f"})
@@ -33,13 +33,13 @@ def test_code_and_targets_are_sent_once() -> None:
 
 def test_unused_code_is_evicted_and_sent_again_when_needed() -> None:
     writer = BatchWriter()
-    running = call(0, parcel("needed by a call"), parcel("needed by its input"))
-    modules = Parcel(b"", {MODULES + "1": b"modules"})
+    running = call(0, payload("needed by a call"), payload("needed by its input"))
+    modules = Payload(b"", {MODULES + "1": b"modules"})
     writer.batch([0, 1], [running, call(1, modules)])
-    old = parcel("old")
+    old = payload("old")
     writer.batch([2], [call(2, old)])
     for number in range(3, 1000):
-        writer.batch([number], [call(number, parcel(f"f{number}"))])
+        writer.batch([number], [call(number, payload(f"f{number}"))])
     writer.evict([running])
     batch = writer.batch([1000], [call(1000, old)])
     assert batch.code == old.code
@@ -50,7 +50,7 @@ def test_unused_code_is_evicted_and_sent_again_when_needed() -> None:
 
 def test_little_code_is_not_evicted() -> None:
     writer = BatchWriter()
-    writer.batch(range(300), [call(number, parcel(f"f{number}")) for number in range(300)])
+    writer.batch(range(300), [call(number, payload(f"f{number}")) for number in range(300)])
     writer.evict([])
     assert writer.batch([], []).dropped_code == []
 

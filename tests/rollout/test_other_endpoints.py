@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import pytest
 
 from paragent import AgentBase, Environment, EnvironmentFailed, RolloutConfig, run_parallel_rollout, tool
-from paragent.agents.session import AgentResult
+from paragent.agents.chat import AgentResult
 from paragent.cli.display import progress_line
 from paragent.cli.tables import console, summary_table
 from paragent.envs.rag import embedding

@@ -29,8 +29,7 @@ from paragent import (
     tool,
 )
 from paragent._internal.clock import Heartbeat, ManualClock
-from paragent.agents.chat import ChatAgent
-from paragent.agents.session import AgentResult
+from paragent.agents.chat import AgentResult, ChatAgent
 from paragent.cli import main
 from paragent.demo.samples import sample_options, sample_path
 from paragent.models import Completion, Model, ModelSettings

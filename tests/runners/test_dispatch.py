@@ -14,10 +14,10 @@ from paragent.config import RunConfig
 from paragent.engines import Call, RuntimeEngine
 from paragent.runners.dispatch import Dispatcher
 from paragent.runners.retry import smaller_group
-from paragent.serialization import Parcel
+from paragent.serialization import Payload
 from paragent.tasks import Ending, ErrorInfo, Outcome, Task, TaskResponse, TaskStatus
 
-TARGET = Parcel(b"", {})
+TARGET = Payload(b"", {})
 
 
 def call_for(engine: RuntimeEngine, name: str = "t", max_retries: int | None = None, accepted: float = 0.0) -> Call:

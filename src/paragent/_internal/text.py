@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import sys
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from rich.console import Console, ConsoleOptions, RenderableType
+
 __all__ = [
     "SafeStream",
     "behind",
     "counted",
     "printable",
     "read_json",
+    "safe_console",
     "safe_streams",
     "well_formed",
     "well_formed_data",
@@ -94,6 +98,29 @@ class SafeStream:
 def behind(stream: Any) -> Any:
     """Return the stream that a `SafeStream` protects, for those who draw with escape sequences of their own."""
     return stream.behind if isinstance(stream, SafeStream) else stream
+
+
+def safe_console(*, stderr: bool = False, **settings: Any) -> Console:
+    """Return a console of rich that removes control characters from text; its own styles and controls stay."""
+    return _console_class()(file=behind(sys.stderr if stderr else sys.stdout), **settings)
+
+
+@functools.cache
+def _console_class() -> type[Console]:
+    from rich.console import Console  # imported here because it takes long and few processes need it
+    from rich.segment import Segment
+
+    class SafeConsole(Console):
+        """Removes control characters from every text that is rendered, in tables and live displays too."""
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control is None and (text := printable(segment.text)) != segment.text:
+                    yield Segment(text, segment.style)
+                else:
+                    yield segment
+
+    return SafeConsole
 
 
 @contextlib.contextmanager

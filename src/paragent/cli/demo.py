@@ -63,9 +63,9 @@ def add(subparsers: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run all parts of the demo."""
-    from paragent._internal.console import SafeConsole
+    from paragent._internal.text import safe_console
 
-    console = SafeConsole()
+    console = safe_console()
     _show_tasks(console, options.tasks, options.workers or usable_cores())
     if options.rollouts:
         show_samples(console)

@@ -25,10 +25,10 @@ COLOURS = {
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that prints no control characters of texts; without a terminal, its width is 140 columns."""
-    from paragent._internal.console import SafeConsole
+    from paragent._internal.text import safe_console
 
-    made = SafeConsole(stderr=stderr, highlight=False)
-    return made if made.is_terminal else SafeConsole(stderr=stderr, highlight=False, width=140)
+    made = safe_console(stderr=stderr, highlight=False)
+    return made if made.is_terminal else safe_console(stderr=stderr, highlight=False, width=140)
 
 
 def number(value: float | None, form: str = ".3f") -> str:

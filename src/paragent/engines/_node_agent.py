@@ -25,7 +25,7 @@ from paragent.worker.protocol import CallBatch, Command, OutcomeBatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paragent.serialization import Parcel
+    from paragent.serialization import Payload
     from paragent.worker.output import Line
 
 __all__ = [
@@ -184,7 +184,7 @@ class NodeAgent:
         self._settings = _worker_settings(spec)
         self._code: dict[str, bytes] = {}
         """All code that the engine sent, for workers that start later."""
-        self._targets: dict[int, Parcel] = {}
+        self._targets: dict[int, Payload] = {}
         self._selector = selectors.DefaultSelector()
         self._reads_worker = False
         self._answered = False

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import paragent
 from paragent._internal.processes import describe_exit, kill_group
-from paragent.serialization import Parcel
+from paragent.serialization import Payload
 from paragent.serialization.code_cache import SentCode
 from paragent.tasks import Ending, Outcome
 from paragent.transport.framing import READ_BUDGET, FramedSocket
@@ -127,9 +127,9 @@ class BatchWriter:
     """Builds the `CallBatch` messages for one receiver, without the code and targets that it already has."""
 
     def __init__(self) -> None:
-        self._targets: OrderedDict[int, tuple[int, Parcel]] = OrderedDict()
+        self._targets: OrderedDict[int, tuple[int, Payload]] = OrderedDict()
         self._next_key = 0
-        self._last_target: tuple[int, Parcel] | None = None
+        self._last_target: tuple[int, Payload] | None = None
         """The most recently used entry of `_targets`."""
         self._sent = SentCode()
         self._code: dict[str, bytes] = {}
@@ -156,7 +156,7 @@ class BatchWriter:
                 digests.update(target.code)
             for call in in_flight:
                 digests.update(call.target.code)
-                if type(call.argument) is Parcel:
+                if type(call.argument) is Payload:
                     digests.update(call.argument.code)
             return digests
 
@@ -170,7 +170,7 @@ class BatchWriter:
         dropped: list[int] = []
         keys = [self._target_key(call.target, targets, dropped) for call in calls]
         arguments = [
-            self._without_code(call.argument) if type(call.argument) is Parcel else call.argument for call in calls
+            self._without_code(call.argument) if type(call.argument) is Payload else call.argument for call in calls
         ]
         code, self._code = self._code, {}
         forgotten, self._forgotten = self._forgotten, []
@@ -187,7 +187,7 @@ class BatchWriter:
             dropped_code=forgotten,
         )
 
-    def _target_key(self, target: Parcel, new: dict[int, bytes], dropped: list[int]) -> int:
+    def _target_key(self, target: Payload, new: dict[int, bytes], dropped: list[int]) -> int:
         known = self._targets.get(id(target))
         if known is not None:
             if known is not self._last_target:
@@ -202,12 +202,12 @@ class BatchWriter:
             dropped.append(self._targets.popitem(last=False)[1][0])
         return key
 
-    def _without_code(self, parcel: Parcel) -> Parcel:
-        """Return the parcel without its code, which goes with the message if the receiver does not have it."""
-        if not parcel.code:
-            return parcel
-        self.add_code(parcel.code)
-        return Parcel(parcel.body, {})
+    def _without_code(self, payload: Payload) -> Payload:
+        """Return the payload without its code, which goes with the message if the receiver does not have it."""
+        if not payload.code:
+            return payload
+        self.add_code(payload.code)
+        return Payload(payload.body, {})
 
 
 # --- worker processes -------------------------------------------------------------------------------------------------

@@ -13,14 +13,14 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from paragent.agents.session import AgentResult
+from paragent.agents.chat import AgentResult
 from paragent.errors import UsageError
 from paragent.tasks import TURNS_USED_UP, doing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from paragent.agents.session import Episode
+    from paragent.agents.chat import Episode
     from paragent.envs.base import AgentFactory, Environment
     from paragent.models import ModelSettings
 

@@ -224,7 +224,7 @@ class RpcAgentServerLauncher:
             "limits": self._limits,
             "lease": self._lease,
         }
-        parcel = Packer().pack(settings, "the settings of an agent server")
+        payload = Packer().pack(settings, "the settings of an agent server")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "paragent.remote.children.child_main"],
             stdin=subprocess.PIPE,
@@ -233,7 +233,7 @@ class RpcAgentServerLauncher:
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        pickle.dump((sys.path, parcel.code, parcel.body), self._process.stdin)
+        pickle.dump((sys.path, payload.code, payload.body), self._process.stdin)
         self._process.stdin.flush()
         with self._process.stdout as answers:
             said = answers.readline().decode().strip()

@@ -26,7 +26,7 @@ from paragent._internal.tracebacks import message_of, traceback_of, type_name
 from paragent.errors import ProtocolError, RemoteError
 from paragent.messages import Msg
 from paragent.remote.protocol import ATTACH_BYTES
-from paragent.serialization import learn, pack
+from paragent.serialization import add_code, pack
 from paragent.serialization.exceptions import dump_data
 from paragent.serialization.packing import Packer
 
@@ -57,7 +57,7 @@ _RESTORED = {attached: tag for tag, attached in ATTACHED.items()}
 _packers = (Packer(), Packer(carries_modules=True))
 """For servers of this machine, which find its modules, and for servers elsewhere, which get them."""
 packing = threading.RLock()
-"""Protects `_packers`, and the packer of `parcels.pack`. Reentrant: what is packed may run code of its own that packs."""
+"""Protects `_packers`, and the packer of `payloads.pack`. Reentrant: what is packed may run code of its own that packs."""
 
 
 def encode_argument(thing: Any, what: str, *, other_host: bool = False) -> tuple[Any, int, dict[str, bytes]]:
@@ -81,8 +81,8 @@ def encode_argument(thing: Any, what: str, *, other_host: bool = False) -> tuple
     else:
         tag = "p"
     with packing:
-        parcel = _packers[other_host].pack(thing, what)
-    return (tag, parcel.body), len(parcel.body), parcel.code
+        payload = _packers[other_host].pack(thing, what)
+    return (tag, payload.body), len(payload.body), payload.code
 
 
 def encode_result(thing: Any, *what: str) -> Any:
@@ -106,8 +106,8 @@ def encode_result(thing: Any, *what: str) -> Any:
     else:
         tag = "p"
     with packing:
-        parcel = pack(thing, " ".join(what))
-    return (tag, parcel.body, parcel.code) if parcel.code else (tag, parcel.body)
+        payload = pack(thing, " ".join(what))
+    return (tag, payload.body, payload.code) if payload.code else (tag, payload.body)
 
 
 def is_short(thing: Any) -> bool:
@@ -163,7 +163,7 @@ def decode(value: Any) -> Any:
     if tag not in ("p", "M"):
         raise ProtocolError(f"a value with the tag {tag!r}")
     if len(value) == 3:
-        learn(value[2])
+        add_code(value[2])
     thing = pickle.loads(value[1])
     return Msg(*thing) if tag == "M" else thing
 
@@ -211,7 +211,7 @@ def decode_error(value: Any) -> BaseException:
     except Exception as trouble:  # noqa: BLE001 - another version may run there
         return RemoteError("ProtocolError", f"the server sent a malformed error ({type(trouble).__name__})")
     try:
-        learn(code)
+        add_code(code)
         error = pickle.loads(body) if body is not None else None
     except Exception:  # noqa: BLE001 - the class of the error may not exist here, or fail to load
         error = None

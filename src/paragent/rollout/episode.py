@@ -133,7 +133,7 @@ class ImageStore:
 
 
 class RolloutEpisode:
-    """Implements `paragent.agents.session.Episode` with an environment and a model."""
+    """Implements `paragent.agents.chat.Episode` with an environment and a model."""
 
     def __init__(self, environment: Environment, model: Model, max_turns: int, max_retries: int) -> None:
         self._environment = environment

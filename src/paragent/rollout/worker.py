@@ -15,9 +15,8 @@ from paragent._internal.text import well_formed
 from paragent._internal.threads import run_to_the_end
 from paragent._internal.tracebacks import described
 from paragent.agents.base import AgentBase
-from paragent.agents.chat import ChatAgent
+from paragent.agents.chat import AgentResult, ChatAgent
 from paragent.agents.invoke import answer_of, ask, replies_async, require_agent
-from paragent.agents.session import AgentResult
 from paragent.errors import (
     ConfigError,
     EndpointDown,

@@ -10,7 +10,7 @@ from paragent._internal.clock import monotonic
 from paragent.agents import Reply, replies_async
 from paragent.agents.invoke import require_agent
 from paragent.errors import DuplicateTaskId, UsageError
-from paragent.serialization import Parcel, is_plain
+from paragent.serialization import Payload, is_plain
 from paragent.serialization.packing import Packer
 from paragent.tasks import Task
 from paragent.worker.protocol import Call
@@ -34,7 +34,7 @@ class Preparer:
         self._timeout = config.timeout
         self._numbers = numbers
         self._packer = Packer(carries_modules=carries_modules)
-        self._agents: OrderedDict[int, tuple[Any, Parcel, bool]] = OrderedDict()
+        self._agents: OrderedDict[int, tuple[Any, Payload, bool]] = OrderedDict()
 
     def calls(self, tasks: Iterable[Any]) -> list[Call]:
         """Return the calls of tasks that are all known.
@@ -77,7 +77,7 @@ class Preparer:
             monotonic(),
         )
 
-    def _pack_agent(self, task: Task) -> tuple[Any, Parcel, bool]:
+    def _pack_agent(self, task: Task) -> tuple[Any, Payload, bool]:
         agent = task.agent
         require_agent(agent, f"task {task.id!r}")
         target = self._packer.pack(Reply(agent), f"task {task.id!r}", "task")

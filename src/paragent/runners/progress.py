@@ -108,7 +108,7 @@ def open_reporter(config: RunConfig, total: int | None) -> Reporter | None:
 def _rich_bar(title: str, total: int | None) -> tuple[Any, Any]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-    from paragent._internal.console import SafeConsole
+    from paragent._internal.text import safe_console
 
     bar = Progress(
         SpinnerColumn(),
@@ -117,6 +117,6 @@ def _rich_bar(title: str, total: int | None) -> tuple[Any, Any]:
         MofNCompleteColumn(),
         TextColumn("[cyan]{task.fields[under_way]} under way[/] [red]{task.fields[bad]} without success"),
         TimeRemainingColumn(elapsed_when_finished=True),
-        console=SafeConsole(stderr=True),
+        console=safe_console(stderr=True),
     )
     return bar, bar.add_task(title, total=total, under_way=0, bad=0)

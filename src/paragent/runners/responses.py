@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.ids import new_trace_id
 from paragent._internal.tracebacks import message_of, type_name
-from paragent.serialization import Parcel, unpack
+from paragent.serialization import Payload, unpack
 from paragent.tasks import Ending, ErrorInfo, Task, TaskResponse, TaskStatus
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def respond(call: Call, outcome: Outcome, now: float) -> TaskResponse:
     task: Task = call.task
     if outcome.ending is Ending.RETURNED:
         status, answer, error = _SUCCEEDED, outcome.value, None
-        if type(answer) is Parcel:
+        if type(answer) is Payload:
             status, answer, error = _read_answer(answer)
     else:
         status, answer, error = _STATUS[outcome.ending], None, outcome.error
@@ -76,7 +76,7 @@ def failed_before_start(task: Task, problem: Exception) -> TaskResponse:
     )
 
 
-def _read_answer(packed: Parcel) -> tuple[TaskStatus, Any, ErrorInfo | None]:
+def _read_answer(packed: Payload) -> tuple[TaskStatus, Any, ErrorInfo | None]:
     """Unpack an answer; return the status, the answer and the error of its task."""
     try:
         return _SUCCEEDED, unpack(packed), None

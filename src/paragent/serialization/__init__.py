@@ -1,9 +1,9 @@
-"""How objects travel between processes: code once, state every time, and a name for what cannot travel.
+"""Serialization: objects to bytes and back. Code is sent once, state every time; errors name the part that cannot be sent.
 
-`Packer`, which takes objects apart, is in `paragent.serialization.payload`: the far side rarely needs it.
+`Packer`, which packs any object, is in `paragent.serialization.packing`, because workers rarely need it.
 """
 
-from paragent.serialization.code_cache import forget, learn
-from paragent.serialization.payload import Parcel, is_plain, pack, size_of, unpack
+from paragent.serialization.code_cache import add_code, drop_code
+from paragent.serialization.payload import Payload, is_plain, pack, size_of, unpack
 
-__all__ = ["Parcel", "forget", "is_plain", "learn", "pack", "size_of", "unpack"]
+__all__ = ["Payload", "add_code", "drop_code", "is_plain", "pack", "size_of", "unpack"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-__all__ = ["MODULES", "SentCode", "digest_of", "forget", "known_code", "learn", "register", "resolve"]
+__all__ = ["MODULES", "SentCode", "add_code", "digest_of", "drop_code", "known_code", "register", "resolve"]
 
 MODULES = "modules-"
 """How the digest of a piece of code begins that is not a class or a function but a set of modules."""
@@ -33,7 +33,7 @@ _loading = threading.RLock()
 """Makes loading happen once; reentrant because loading a piece of code may need another."""
 
 
-def learn(code: Mapping[str, bytes]) -> None:
+def add_code(code: Mapping[str, bytes]) -> None:
     """Take in pieces of code for later use; those already here are skipped."""
     for digest, blob in code.items():
         if digest.startswith(MODULES):
@@ -44,7 +44,7 @@ def learn(code: Mapping[str, bytes]) -> None:
             _blobs.setdefault(digest, blob)
 
 
-def forget(digests: Iterable[str]) -> None:
+def drop_code(digests: Iterable[str]) -> None:
     """Give up code that nobody will name again before it is sent again."""
     with _loading:
         for digest in digests:

@@ -1,4 +1,4 @@
-"""Exceptions inside parcels: taken apart into class, arguments, attributes and cause, and rebuilt without their constructor.
+"""Exceptions inside payloads: taken apart into class, arguments, attributes and cause, and rebuilt without their constructor.
 
 `pickle` calls the constructor with `error.args`, which fails for every class whose constructor takes something else than it
 passes on. Here the instance is made by its builtin base class and gets its attributes back one by one, so that one which

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from paragent.serialization.exceptions import ErrorWriter
 
-__all__ = ["Parcel", "is_plain", "pack", "size_of", "unpack"]
+__all__ = ["Payload", "is_plain", "pack", "size_of", "unpack"]
 
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 _CLASSES_KEPT = 1024
@@ -28,37 +28,37 @@ def is_plain(thing: Any) -> bool:
     return type(thing) in _PLAIN
 
 
-class Parcel(NamedTuple):
+class Payload(NamedTuple):
     """A packed object: its pickled state and the code that the state names."""
 
     body: bytes
     code: dict[str, bytes]
 
-    def without(self, known: Container[str]) -> Parcel:
-        """Return a parcel that leaves out the code which the receiver has."""
+    def without(self, known: Container[str]) -> Payload:
+        """Return a payload that leaves out the code which the receiver has."""
         if not self.code:
             return self
-        return Parcel(self.body, {digest: blob for digest, blob in self.code.items() if digest not in known})
+        return Payload(self.body, {digest: blob for digest, blob in self.code.items() if digest not in known})
 
 
 def size_of(thing: Any) -> int:
     """Return about how many bytes a packed or plain value takes on its way, where that is many."""
-    if type(thing) is Parcel:
+    if type(thing) is Payload:
         return len(thing.body)
     return len(thing) if isinstance(thing, str | bytes) else 0
 
 
 def unpack(thing: Any) -> Any:
     """Return a fresh copy of what was packed; a value that was never packed is returned as it is."""
-    if type(thing) is not Parcel:
+    if type(thing) is not Payload:
         return thing
     if thing.code:
-        code_cache.learn(thing.code)
+        code_cache.add_code(thing.code)
     return pickle.loads(thing.body)
 
 
-def pack(thing: Any, what: str, root: str = "it") -> Parcel:
-    """Return `thing` as a parcel, on the side that received the code it uses: by name where that is possible.
+def pack(thing: Any, what: str, root: str = "it") -> Payload:
+    """Return `thing` as a payload, on the side that received the code it uses: by name where that is possible.
 
     Raises:
         Unserialisable: some part of it cannot travel; the error names the part.
@@ -68,9 +68,9 @@ def pack(thing: Any, what: str, root: str = "it") -> Parcel:
     try:
         try:
             _Pickler(buffer, 5).dump(thing)
-            return Parcel(buffer.getvalue(), {})
+            return Payload(buffer.getvalue(), {})
         except _HoldsError:
-            return Parcel(_write_with_errors(thing, None), {})
+            return Payload(_write_with_errors(thing, None), {})
     except Exception:  # noqa: BLE001 - not importable by name, or not serialisable: the careful way tells
         from paragent.serialization.packing import Packer  # not at the top: workers rarely need it, and it takes 20 ms
 

@@ -87,7 +87,7 @@ _MOST_BYTES = 16 << 20
 
 
 def collect() -> dict[str, bytes]:
-    """Return the own modules as one piece of code for a parcel: its digest and its bytes; nothing if there are none."""
+    """Return the own modules as one piece of code for a payload: its digest and its bytes; nothing if there are none."""
     imported = dict(_imported())
     files = {**imported, **_not_yet_imported(imported)}
     if len(files) > _MOST_FILES or sum(path.stat().st_size for path in files.values()) > _MOST_BYTES:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine, Sequence
 
-    from paragent.serialization import Parcel
+    from paragent.serialization import Payload
     from paragent.worker.protocol import Call
 
 __all__ = ["Admission", "CallExecutor", "StartTimes"]
@@ -420,7 +420,7 @@ class CallExecutor:
         except BaseException as error:  # noqa: BLE001 - anything that user code raises is an outcome
             return Ending.RAISED, error
 
-    def _unpacked(self, packed: Parcel) -> Any:
+    def _unpacked(self, packed: Payload) -> Any:
         """Return the target of a call; a stateless target is unpacked once for many calls."""
         target = unpack(packed)
         if getattr(target, "is_stateless", False):

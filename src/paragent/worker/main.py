@@ -15,7 +15,7 @@ from typing import Any
 
 from paragent._internal.processes import die_with_parent, end_own_group
 from paragent._internal.threads import fatal, start_thread
-from paragent.serialization import Parcel, forget, learn, size_of
+from paragent.serialization import Payload, add_code, drop_code, size_of
 from paragent.tasks import Ending, Outcome
 from paragent.transport.framing import encode, read_frame, write_bytes
 from paragent.worker.executor import CallExecutor
@@ -103,7 +103,7 @@ class _SendQueue(SimpleQueue[Any]):
 
 
 def _read(stream: FileIO, executor: CallExecutor, queue: _SendQueue) -> None:
-    targets: dict[int, Parcel] = {}
+    targets: dict[int, Payload] = {}
     while True:
         try:
             message = read_frame(stream)
@@ -111,9 +111,9 @@ def _read(stream: FileIO, executor: CallExecutor, queue: _SendQueue) -> None:
             end_own_group()
         if isinstance(message, CallBatch):
             if message.dropped_code:
-                forget(message.dropped_code)
+                drop_code(message.dropped_code)
                 executor.clear_targets()
-            learn(message.code)
+            add_code(message.code)
             executor.submit(message.calls(targets))
         elif message is Command.RECALL:
             queue.put(_Returned(executor.recall()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paragent.serialization import Parcel
+from paragent.serialization import Payload
 from paragent.tasks import Outcome
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ class Call:
 
     number: int
     """Identifies the call; its outcome has the same number. Unique in the lifetime of an engine."""
-    target: Parcel
+    target: Payload
     """The callable; unpacked for every call, so that calls do not share state."""
     argument: Any
-    """A `Parcel`, or a plain immutable value."""
+    """A `Payload`, or a plain immutable value."""
     label: str
     """The task's id: marks prints and log records, and is the value of `current_task()`."""
     limit: float | None
@@ -82,7 +82,7 @@ class Call:
     def __init__(
         self,
         number: int,
-        target: Parcel,
+        target: Payload,
         argument: Any,
         label: str,
         limit: float | None = None,
@@ -139,10 +139,10 @@ class CallBatch(NamedTuple):
     dropped_code: Sequence[str]
     """Digests that neither this batch nor the calls in flight nor the targets use."""
 
-    def calls(self, targets: dict[int, Parcel]) -> list[Call]:
+    def calls(self, targets: dict[int, Payload]) -> list[Call]:
         """Return the calls and update `targets`, the receiver's table of targets by key."""
         for key, body in self.targets.items():
-            targets[key] = Parcel(body, {})
+            targets[key] = Payload(body, {})
         calls = [
             Call(number, targets[key], argument, label, limit, is_async)
             for number, key, argument, label, limit, is_async in zip(

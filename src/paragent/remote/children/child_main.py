@@ -156,9 +156,9 @@ def main() -> None:
     os.dup2(2, 1)  # so that output of agents is not read as an answer
     sys.path[:], code, body = pickle.load(source)
     from paragent.remote.launcher import RpcAgentServerLauncher
-    from paragent.serialization import Parcel, unpack
+    from paragent.serialization import Payload, unpack
 
-    launcher = RpcAgentServerLauncher(**unpack(Parcel(body, code)))
+    launcher = RpcAgentServerLauncher(**unpack(Payload(body, code)))
     try:
         launcher.launch(in_subprocess=False)
     except ParagentError as error:

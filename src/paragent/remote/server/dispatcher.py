@@ -38,7 +38,7 @@ from paragent.remote.server.report import describe
 from paragent.remote.server.scheduler import CONSTRUCT, FREE, Schedule
 from paragent.remote.server.session import Session
 from paragent.remote.values import encode_error, encode_result, is_reference, restore, size_of
-from paragent.serialization import learn
+from paragent.serialization import add_code
 
 if TYPE_CHECKING:
     import asyncio
@@ -266,7 +266,7 @@ class Host:
 
     def _add_code(self, _: Session, message: AddCode) -> None:
         if self.policy.accept_code:
-            learn(message.code)
+            add_code(message.code)
 
     def _create_agent(self, session: Session, message: CreateAgent) -> None:
         args, kwargs = message.args, message.kwargs

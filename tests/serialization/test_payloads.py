@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paragent.errors import Unserialisable
-from paragent.serialization import Parcel, pack, unpack
+from paragent.serialization import Payload, pack, unpack
 from paragent.serialization.packing import Packer
 
 values = st.recursive(
@@ -24,9 +24,9 @@ values = st.recursive(
 
 @given(values)
 def test_builtin_values_survive(value: Any) -> None:
-    parcel = Packer().pack(value, "it")
-    assert unpack(parcel) == value
-    assert parcel.code == {}
+    payload = Packer().pack(value, "it")
+    assert unpack(payload) == value
+    assert payload.code == {}
 
 
 def test_what_was_never_packed_is_returned_as_it_is() -> None:
@@ -35,10 +35,10 @@ def test_what_was_never_packed_is_returned_as_it_is() -> None:
 
 
 def test_every_unpacking_gives_a_fresh_copy() -> None:
-    parcel = Packer().pack({"k": []}, "it")
-    first = unpack(parcel)
+    payload = Packer().pack({"k": []}, "it")
+    first = unpack(payload)
     first["k"].append(1)
-    assert unpack(parcel) == {"k": []}
+    assert unpack(payload) == {"k": []}
 
 
 def make_local() -> tuple[type, Any]:
@@ -77,7 +77,7 @@ sys.stdout.buffer.write(pickle.dumps(pack(answer, "the answer")))
 """
 
 
-def on_the_far_side(target: Parcel, argument: Any) -> Any:
+def on_the_far_side(target: Payload, argument: Any) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", FAR_SIDE], input=pickle.dumps((target, argument)), capture_output=True, check=True
     )
