@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from paragent import RpcAgentServerLauncher
-from tests.remote.crew import Worker
-from tests.remote.stalls import Stalls
+from tests.remote.agents import Worker
+from tests.remote.stall_timer import StallTimer
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,10 +52,7 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
     """Wait until something is so, for ten seconds at most."""
 
     def wait(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "it never came to pass"
-            time.sleep(0.01)
+        wait_until(condition, seconds)
 
     return wait
 
@@ -66,7 +63,7 @@ def soon() -> Iterator[Callable[[float], bool]]:
 
     Three threads of gRPC and the loop take turns in noticing a loss, and each of them may have been kept waiting.
     """
-    with Stalls() as stalls:
+    with StallTimer() as stalls:
         yield lambda seconds: seconds < 2.0 + 3 * stalls.seconds
 
 

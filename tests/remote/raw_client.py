@@ -11,7 +11,7 @@ from paragent.remote.values import encode_argument
 from paragent.transport.auth import load_token
 from paragent.transport.client import ClientStream, connect
 from paragent.transport.loop import run
-from tests.remote.crew import Worker
+from tests.remote.agents import Worker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 
 from paragent import AgentStopped, CallCancelled, CallTimedOut, RpcAgentServerLauncher
 from paragent.agents.proxy import link_of
-from tests.remote.crew import Worker
+from tests.remote.agents import Worker
 
 
 def remote(**settings: Any) -> Any:

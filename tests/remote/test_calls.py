@@ -30,7 +30,7 @@ from paragent import (
     Unserialisable,
 )
 from paragent.remote.values import decode_error, encode_error
-from tests.remote.crew import Failing, Holder, OwnError, Slow, Worker
+from tests.remote.agents import Failing, Holder, OwnError, Slow, Worker
 
 
 def remote(cls: Any, *args: Any, **settings: Any) -> Any:
@@ -141,7 +141,7 @@ def test_errors_are_the_original_ones(worker: Any) -> None:
     with pytest.raises(ValueError, match="a value error") as caught:
         worker.fail("value").result(10)
     assert "in fail" in str(caught.value.__cause__)
-    assert "crew.py" in str(caught.value.__cause__)
+    assert "agents.py" in str(caught.value.__cause__)
     with pytest.raises(KeyError):
         _ = worker.fail("key").content
     with pytest.raises(OwnError, match=r"^7: because$") as odd:
@@ -191,10 +191,10 @@ def test_a_server_that_accepts_no_code_sends_no_objects_with_its_errors() -> Non
 def test_an_error_whose_class_cannot_be_imported_here_is_described() -> None:
     value = encode_error(OwnError(7, why="because"))
     kind, message, text, body, code = pickle.loads(value[1])
-    body = body.replace(b"tests.remote.crew", b"tests.remote.none")
+    body = body.replace(b"tests.remote.agents", b"tests.remote.none")
     error = decode_error(("p", pickle.dumps((kind, message, text, body, code))))
     assert isinstance(error, RemoteError)
-    assert (error.error_type, error.message) == ("tests.remote.crew.OwnError", "7: because")
+    assert (error.error_type, error.message) == ("tests.remote.agents.OwnError", "7: because")
     for broken in (b"", b"\x80", pickle.dumps(1), pickle.dumps((1, 2, 3, 4, 5))):
         assert isinstance(decode_error(("p", broken)), RemoteError)
 

@@ -11,14 +11,14 @@ import pytest
 from paragent import AgentStopped, CallTimedOut, ConfigError
 from paragent.agents.proxy import link_of
 from paragent.remote.client import calls
-from tests.remote.hazards import Hazard
+from tests.remote.faulty_agents import FaultyAgent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def own(**settings: Any) -> Any:
-    return Hazard(to_dist={"own_process": True, "grace": 0.3, **settings})  # type: ignore[call-arg]
+    return FaultyAgent(to_dist={"own_process": True, "grace": 0.3, **settings})  # type: ignore[call-arg]
 
 
 def watched(agent: Any) -> bool:
@@ -111,7 +111,7 @@ def test_a_call_that_times_out_in_the_queue_costs_nothing(eventually: Any) -> No
 
 
 def test_agents_that_share_a_process_have_no_hard_stop(eventually: Any) -> None:
-    agent: Any = Hazard(to_dist=True)  # type: ignore[call-arg]
+    agent: Any = FaultyAgent(to_dist=True)  # type: ignore[call-arg]
     pid = agent.pid().result(20)
     with pytest.raises(CallTimedOut):
         agent.options(timeout=0.1).sleep(1.0).result(20)

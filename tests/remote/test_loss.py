@@ -22,8 +22,8 @@ from paragent.transport import Address
 from paragent.transport.auth import ClientSide
 from paragent.transport.limits import TimeBudget
 from paragent.transport.loop import run
-from tests.remote.crew import Worker
-from tests.remote.stalls import Stalls
+from tests.remote.agents import Worker
+from tests.remote.stall_timer import StallTimer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +139,7 @@ def test_the_end_of_a_client_frees_its_agents_after_the_lease(
     before = link_of(mine).control("info").result(10)
     program = f"""
         import sys
-        from tests.remote.crew import Worker
+        from tests.remote.agents import Worker
         agents = [Worker("other", to_dist={{"host": "{own_server.host}", "port": {own_server.port}}}) for _ in range(5)]
         print(agents[0].note(1).result(10), flush=True)
         running = agents[1].nap(60, {str(tmp_path / "cancelled")!r})
@@ -173,7 +173,7 @@ def test_the_end_of_a_client_frees_its_agents_after_the_lease(
 def test_nothing_is_left_behind_by_a_program(how: str, eventually: Any) -> None:
     program = """
         import os, sys, threading, time
-        from tests.remote.crew import Worker
+        from tests.remote.agents import Worker
         agents = [Worker(f"w{i}", to_dist=True) for i in range(3)]
         own = Worker("own").to_dist(own_process=True)
         pids = {agent.pid().result(10) for agent in [*agents, own]}
@@ -226,7 +226,7 @@ def test_a_program_ends_within_three_tenths_of_a_second() -> None:
     """
     program = """
         import time
-        from tests.remote.crew import Worker
+        from tests.remote.agents import Worker
         agents = [Worker(f"w{i}", to_dist=True) for i in range(4)]
         own = Worker("own", to_dist={"own_process": True})
         kept = own.make(2 << 20)
@@ -236,7 +236,7 @@ def test_a_program_ends_within_three_tenths_of_a_second() -> None:
     """
     beyond: list[float] = []
     while not beyond or (min(beyond) >= 0 and len(beyond) < 5):
-        with Stalls() as stalls:
+        with StallTimer() as stalls:
             done = subprocess.run(
                 [sys.executable, "-c", textwrap.dedent(program)], check=True, capture_output=True, text=True, timeout=60
             )
@@ -302,7 +302,7 @@ def test_a_deadline_holds_although_the_caller_is_gone(eventually: Any, tmp_path:
     launcher = RpcAgentServerLauncher(lease=3600.0)
     launcher.launch()
     program = f"""
-        from tests.remote.crew import Worker
+        from tests.remote.agents import Worker
         where = {{"host": "{launcher.host}", "port": {launcher.port}, "timeout": 4.0}}
         agents = [Worker("other", to_dist=where) for _ in range(2)]
         running = agents[0].nap(3600, {str(tmp_path / "async")!r}), agents[1].spin({str(tmp_path / "sync")!r})

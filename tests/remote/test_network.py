@@ -14,7 +14,7 @@ import pytest
 from paragent import ServerLost
 from paragent.agents.proxy import link_of
 from paragent.transport import Address
-from tests.remote.crew import Worker
+from tests.remote.agents import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

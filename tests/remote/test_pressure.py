@@ -19,7 +19,7 @@ from paragent.transport.auth import load_token
 from paragent.transport.client import connect
 from paragent.transport.limits import TokenBucket
 from paragent.transport.loop import run
-from tests.remote.crew import Worker
+from tests.remote.agents import Worker
 from tests.remote.raw_client import RawClient
 
 if TYPE_CHECKING:

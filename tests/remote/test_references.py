@@ -12,7 +12,7 @@ import pytest
 
 from paragent.agents.proxy import link_of
 from paragent.transport import Address
-from tests.remote.crew import Worker
+from tests.remote.agents import Worker
 
 if TYPE_CHECKING:
     from paragent import RpcAgentServerLauncher

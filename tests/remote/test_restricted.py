@@ -41,7 +41,7 @@ from paragent.remote.values import decode_error
 from paragent.transport import Address, load_token
 from paragent.transport.loop import run
 from paragent.transport.server import RpcServer
-from tests.remote.crew import Team, Worker
+from tests.remote.agents import Team, Worker
 from tests.remote.raw_client import Bomb, RawClient
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def test_a_proxy_refuses_to_move_its_agent(restricted: RpcAgentServerLauncher) -
 
 def test_no_pickle_is_loaded(attacker: RawClient, mark: Path) -> None:
     """Also none that makes only harmless types: BUILD sets attributes of classes, numpy's state makes pointers of bytes."""
-    vandal = b"\x80\x04\x8c\x11tests.remote.crew\x8c\x06Worker\x93}\x8c\x04name\x8c\x06stolensb."
+    vandal = b"\x80\x04\x8c\x11tests.remote.agents\x8c\x06Worker\x93}\x8c\x04name\x8c\x06stolensb."
     for number, data in enumerate((pickle.dumps(Bomb(mark)), vandal, pickle.dumps([1]), b"")):
         for tag in ("p", "M", "b", "q"):
             refusal = error_in(attacker.ask(CallMethod, 10 * number + ord(tag) * 100, 1, "echo", ((tag, data),)))

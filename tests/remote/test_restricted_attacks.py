@@ -45,9 +45,8 @@ from paragent.transport import Address, load_token
 from paragent.transport.limits import Limits
 from paragent.transport.loop import run
 from paragent.transport.server import RpcServer
-from tests.remote.crew import Worker
+from tests.remote.agents import Spawner, Worker
 from tests.remote.raw_client import Bomb, RawClient
-from tests.remote.spawner import Spawner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

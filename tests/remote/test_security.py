@@ -33,7 +33,7 @@ from paragent.testing.programs import wait_until
 from paragent.transport.auth import ClientSide, ServerSide, Token, encode_message, load_token, token_file
 from paragent.transport.client import ERRORS, METHOD, connect, error_of
 from paragent.transport.loop import run
-from tests.remote.crew import Worker
+from tests.remote.agents import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def test_the_token_file_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_a_wrong_token_is_refused_on_both_sides(here: RpcAgentServerLauncher) -> None:
     program = (
-        "from tests.remote.crew import Worker\n"
+        "from tests.remote.agents import Worker\n"
         f"print(repr(Worker('w', to_dist={{'host': '{here.host}', 'port': {here.port}}}).add(1).exception(10)))"
     )
     environment = {**os.environ, "PARAGENT_TOKEN": "a token of somebody else"}
@@ -191,7 +191,7 @@ def recorded(here: RpcAgentServerLauncher) -> bytes:
     forwarding = threading.Thread(target=forward)
     forwarding.start()
     program = f"""
-from tests.remote.crew import Worker
+from tests.remote.agents import Worker
 assert Worker("w", to_dist={{"host": "localhost", "port": {listener.getsockname()[1]}}}).note(1).result(10) == 1
 """
     subprocess.run([sys.executable, "-c", program], timeout=30, check=True)

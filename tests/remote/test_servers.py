@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import AccessDenied, ConfigError, LimitExceeded, Msg, RpcAgentServerLauncher
-from tests.remote.crew import Holder, Slow, Worker
+from tests.remote.agents import Holder, Slow, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +107,7 @@ def test_clients_are_known_by_the_names_that_they_give_themselves(
 
 def test_the_command_line() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "paragent", "agent-server", "--port", "0", "--module", "tests.remote.crew"],
+        [sys.executable, "-m", "paragent", "agent-server", "--port", "0", "--module", "tests.remote.agents"],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paragent import ParallelizableAgent, RpcAgentServerLauncher, RunConfig, Runners, Task
-from tests.remote.crew import Worker
+from tests.remote.agents import Worker
 
 
 def remote(name: str) -> Any:

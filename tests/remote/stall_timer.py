@@ -1,4 +1,4 @@
-"""How long this machine kept its programs waiting."""
+"""Measures how long the machine kept this process waiting."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from typing import Self
 
 
-class Stalls:
-    """Sums up what sleeps of 10 ms took beyond 20 ms, for limits that are nearly used up on a quiet machine."""
+class StallTimer:
+    """Sums the time that sleeps of 10 ms took beyond 20 ms. Tests with tight time limits add it to them."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -35,8 +35,8 @@ from paragent.remote.server.service import AgentService
 from paragent.remote.server.session import Session
 from paragent.remote.values import decode_error, encode_argument
 from paragent.transport import Address, Limits
-from tests.remote.crew import Worker
-from tests.remote.hazards import Hazard, Nameless
+from tests.remote.agents import Worker
+from tests.remote.faulty_agents import FaultyAgent, Nameless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,11 +49,11 @@ def place(server: RpcAgentServerLauncher) -> dict[str, Any]:
 
 
 @pytest.fixture
-def hazard(place: dict[str, Any]) -> Iterator[Any]:
+def faulty(place: dict[str, Any]) -> Iterator[Any]:
     """A harmful agent, between two looks at whether the server still serves others."""
     other: Any = Worker("other", to_dist=place)
     waiting = other.nap(0.3)
-    yield Hazard(to_dist=place)  # type: ignore[call-arg]
+    yield FaultyAgent(to_dist=place)  # type: ignore[call-arg]
     assert waiting.result(20) == "other", "what was under way goes on"
     assert other.nap(0).result(20) == "other", "async calls begin"
     assert other.add(1).result(20) == 2, "sync calls too"
@@ -61,36 +61,36 @@ def hazard(place: dict[str, Any]) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("kind", "error"), [("exit", SystemExit), ("interrupt", KeyboardInterrupt)])
 def test_a_task_that_ends_the_program_ends_its_own_call_only(
-    hazard: Any, kind: str, error: type[BaseException]
+    faulty: Any, kind: str, error: type[BaseException]
 ) -> None:
     with pytest.raises(error):
-        hazard.gather(kind).result(20)
-    assert hazard.leave_task(kind).result(20) == "True"
-    assert hazard.callback(kind).result(20) == "called"
-    assert hazard.nap(0.01).result(20) == "slept"
+        faulty.gather(kind).result(20)
+    assert faulty.leave_task(kind).result(20) == "True"
+    assert faulty.callback(kind).result(20) == "called"
+    assert faulty.nap(0.01).result(20) == "slept"
 
 
-def test_an_agent_that_stops_the_event_loop(hazard: Any) -> None:
-    assert hazard.stop_loop().result(20) == "stopped"
+def test_an_agent_that_stops_the_event_loop(faulty: Any) -> None:
+    assert faulty.stop_loop().result(20) == "stopped"
 
 
 @pytest.mark.parametrize("raises", [KeyError, SystemExit, KeyboardInterrupt, RecursionError])
-def test_an_answer_that_fails_at_every_look_is_an_error(hazard: Any, raises: type[BaseException]) -> None:
-    for result in (hazard.answer(raises), hazard.answer_async(raises)):
+def test_an_answer_that_fails_at_every_look_is_an_error(faulty: Any, raises: type[BaseException]) -> None:
+    for result in (faulty.answer(raises), faulty.answer_async(raises)):
         with pytest.raises((TypeError, raises)):
             result.result(20)
 
 
-def test_an_error_that_fails_at_every_look_is_still_told(hazard: Any) -> None:
-    for result in (hazard.fail(), hazard.fail_async()):
+def test_an_error_that_fails_at_every_look_is_still_told(faulty: Any) -> None:
+    for result in (faulty.fail(), faulty.fail_async()):
         error = result.exception(20)
         assert "UnreadableError" in f"{type(error).__name__} {error.__dict__}"
 
 
-def test_a_property_that_ends_the_program(hazard: Any) -> None:
+def test_a_property_that_ends_the_program(faulty: Any) -> None:
     for _ in range(3):
         with pytest.raises(SystemExit, match="trap"):
-            _ = hazard.trap
+            _ = faulty.trap
 
 
 def test_a_list_of_agents_runs_no_code_of_theirs(place: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ def test_a_server_that_cannot_start_threads_goes_on_when_it_can(
     own_server: RpcAgentServerLauncher, tmp_path: Path
 ) -> None:
     place = {"host": own_server.host, "port": own_server.port}
-    agents: list[Any] = [Hazard(to_dist=place) for _ in range(3)]  # type: ignore[call-arg]
+    agents: list[Any] = [FaultyAgent(to_dist=place) for _ in range(3)]  # type: ignore[call-arg]
     assert [agent.add(1).result(20) for agent in agents] == [2, 2, 2]
     assert agents[0].no_more_threads(str(tmp_path / "room")).result(20) == "none"
     refused = agents[1].nap(0)  # needs the thread of the event loop, which has not started yet
@@ -150,8 +150,8 @@ def test_threads_that_cannot_start_are_not_counted(monkeypatch: pytest.MonkeyPat
 def test_an_event_loop_that_breaks_ends_its_server_visibly() -> None:
     program = """
         from paragent import ServerLost
-        from tests.remote.hazards import Hazard
-        broken, other = (Hazard(to_dist={"own_process": True}) for _ in range(2))
+        from tests.remote.faulty_agents import FaultyAgent
+        broken, other = (FaultyAgent(to_dist={"own_process": True}) for _ in range(2))
         waiting = broken.long_nap()
         broken.break_loop()
         assert isinstance(waiting.exception(30), ServerLost)
@@ -168,9 +168,9 @@ def test_an_event_loop_that_breaks_ends_its_server_visibly() -> None:
 def test_a_server_inside_the_program_that_breaks_is_ended_alone() -> None:
     program = """
         from paragent import RpcAgentServerLauncher, ServerLost
-        from tests.remote.hazards import Hazard
+        from tests.remote.faulty_agents import FaultyAgent
         with RpcAgentServerLauncher(port=0) as launcher:
-            agent = Hazard(to_dist={"host": launcher.host, "port": launcher.port})
+            agent = FaultyAgent(to_dist={"host": launcher.host, "port": launcher.port})
             waiting = agent.long_nap()
             agent.break_loop()
             assert isinstance(waiting.exception(30), ServerLost)
@@ -207,7 +207,7 @@ def test_a_server_that_cannot_write_to_a_client_ends_its_session_alone() -> None
     program = """
         from paragent import InfrastructureError, RpcAgentServerLauncher
         from paragent.remote.protocol import CallResult
-        from tests.remote.crew import Worker
+        from tests.remote.agents import Worker
         with RpcAgentServerLauncher(port=0) as launcher:
             agent = Worker("a", to_dist={"host": launcher.host, "port": launcher.port})
             assert agent.add(1).result(20) == 2
@@ -263,15 +263,15 @@ def test_a_program_whose_connections_break_for_good_fails_what_waits_and_goes_on
     program = """
         from paragent import ServerLost
         from paragent.transport.loop import io_loop
-        from tests.remote.hazards import Hazard
-        shared, own = Hazard(to_dist=True), Hazard(to_dist={"own_process": True})
+        from tests.remote.faulty_agents import FaultyAgent
+        shared, own = FaultyAgent(to_dist=True), FaultyAgent(to_dist={"own_process": True})
         assert shared.add(1).result(20) == 2 and own.add(1).result(20) == 2
         waiting = shared.nap(60), own.nap(60)
         io_loop().call_soon_threadsafe(io_loop()._selector.close)
         for result in waiting:
             assert isinstance(result.exception(20), ServerLost)
         assert isinstance(own.nap(0).exception(20), ServerLost)
-        assert Hazard(to_dist=True).add(1).result(20) == 2
+        assert FaultyAgent(to_dist=True).add(1).result(20) == 2
     """
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
@@ -378,7 +378,9 @@ def test_calls_whose_tasks_are_cancelled_by_somebody_else_are_answered() -> None
     async def program() -> None:
         host = _host()
         session, _ = host.open_session("a" * 32)
-        introduction = DefineClass(1, Hazard.__module__, Hazard.__qualname__, encode_argument(Hazard, "the class")[0])
+        introduction = DefineClass(
+            1, FaultyAgent.__module__, FaultyAgent.__qualname__, encode_argument(FaultyAgent, "the class")[0]
+        )
         agents = range(1, 21)
         host.handle(session, [introduction, *[CreateAgent(n, 1, "init", (), None) for n in agents]], [])
         while any(agent.methods is None for agent in session.agents.values()):

@@ -1,4 +1,4 @@
-"""Agents whose code harms the server that they live on, in a module that servers can import."""
+"""Agents whose code may harm their server, in a module that servers can import."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Unreadable:
-    """Fails at every look, in ways that nobody expects."""
+    """Raises an error at every access."""
 
     def __init__(self, raises: type[BaseException]) -> None:
         self.__dict__["raises"] = raises
@@ -32,7 +32,7 @@ class Unreadable:
 
 
 class UnreadableError(Exception):
-    """As `Unreadable`, and cannot be shown either."""
+    """Raises an error at every access, and when it is printed."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise KeyError(name)
@@ -47,19 +47,19 @@ class UnreadableError(Exception):
         raise KeyboardInterrupt
 
 
-class Hazard(AgentBase):
-    """Does what the code of agents must not do."""
+class FaultyAgent(AgentBase):
+    """Does what the code of an agent must not do."""
 
     def __init__(self) -> None:
-        super().__init__("hazard")
+        super().__init__("faulty")
 
     async def gather(self, kind: str) -> str:
-        """Await tasks one of which ends the program, as its author thinks."""
+        """Await two tasks, one of which raises `SystemExit` or `KeyboardInterrupt`."""
         await asyncio.gather(self._end(kind), asyncio.sleep(0.01))
         return "gathered"
 
     async def leave_task(self, kind: str) -> str:
-        """Make such a task and await something else."""
+        """Create a task that raises such an error, and await something else."""
         task = asyncio.create_task(self._end(kind))
         await asyncio.sleep(0.01)
         return str(task.done())
@@ -69,7 +69,7 @@ class Hazard(AgentBase):
         raise {"exit": SystemExit, "interrupt": KeyboardInterrupt}[kind](kind)
 
     async def callback(self, kind: str) -> str:
-        """Have a callback do it that is due in the same millisecond as others."""
+        """Have a callback raise such an error in the same millisecond as other callbacks."""
 
         def end() -> None:
             raise {"exit": SystemExit, "interrupt": KeyboardInterrupt}[kind](kind)
@@ -109,28 +109,28 @@ class Hazard(AgentBase):
         return "slept"
 
     def sleep(self, seconds: float) -> str:
-        """Sleep in one piece, which no exception interrupts."""
+        """Sleep in one native call, which no exception interrupts."""
         time.sleep(seconds)
         return "slept"
 
     def hold_interpreter(self, seconds: int, path: str) -> int:
-        """Stay in native code that lets no other thread run; the file is there from then on."""
+        """Create the file, and then hold the interpreter lock in native code."""
         Path(path).touch()
         return int(ctypes.PyDLL(None).sleep(seconds))
 
     async def hog(self, seconds: float) -> None:
-        """Keep the event loop from everyone."""
+        """Block the event loop."""
         time.sleep(seconds)
 
     def late(self, seconds: float, path: str) -> Iterator[int]:
-        """Take long for the second item; the file is there from then on."""
+        """Yield an item, create the file, and take long for the second item."""
         yield 0
         Path(path).touch()
         time.sleep(seconds)
         yield 1
 
     def spin(self) -> None:
-        """Work in small steps, which can be interrupted."""
+        """Run in small steps, which can be interrupted."""
         while True:
             time.sleep(0.001)
 
@@ -145,7 +145,7 @@ class Hazard(AgentBase):
         return a + 1
 
     def no_more_threads(self, path: str) -> str:
-        """Let no thread start until the file exists."""
+        """Have starting a thread fail until the file exists."""
         original = threading.Thread.start
 
         def start(self: threading.Thread) -> None:
@@ -182,7 +182,7 @@ class Hazard(AgentBase):
 
 
 class Nameless(AgentBase):
-    """Whoever asks for its name ends the program."""
+    """Raises `SystemExit` when its name is read."""
 
     def __init__(self) -> None:
         return

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OwnError(ValueError):
-    """An exception whose constructor cannot be called with what it stores, as many cannot."""
+    """An exception whose constructor cannot be called with the arguments that it stores."""
 
     def __init__(self, code: int, *, why: str) -> None:
         super().__init__(f"{code}: {why}")
@@ -65,7 +67,7 @@ class Worker(AgentBase):
         return self.name
 
     def spin(self, path: str) -> None:
-        """Compute until interrupted, and leave a note that it was."""
+        """Run until interrupted, and then create the file."""
         try:
             Path(path + ".started").touch()
             while True:
@@ -85,7 +87,7 @@ class Worker(AgentBase):
         return self.name
 
     async def hog(self, seconds: float, path: str) -> None:
-        """Keep the event loop from everyone, as an async method must not."""
+        """Block the event loop, as an async method must not."""
         Path(path).touch()
         time.sleep(seconds)
 
@@ -120,7 +122,7 @@ class Worker(AgentBase):
         raise {"value": ValueError, "key": KeyError, "exit": SystemExit}[kind](f"a {kind} error")
 
     def refuse(self, kind: str) -> None:
-        """Raise an error of a library, whose constructor takes other arguments than it passes on."""
+        """Raise an error of a library whose constructor does not take the arguments that the error stores."""
         import email.message
         import urllib.error
 
@@ -222,7 +224,7 @@ class Worker(AgentBase):
 
 
 class Team(AgentBase):
-    """Makes agents of its own with what it is given."""
+    """Creates agents with the given arguments."""
 
     def __init__(self, members: list[dict[str, Any]]) -> None:
         super().__init__("team")
@@ -233,7 +235,7 @@ class Team(AgentBase):
 
 
 class Slow(AgentBase):
-    """Its constructor takes a while."""
+    """Has a slow constructor."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__("slow")
@@ -245,15 +247,60 @@ class Slow(AgentBase):
 
 
 class Failing(AgentBase):
-    """Cannot be made."""
+    """Has a constructor that fails."""
 
     def __init__(self) -> None:
         raise RuntimeError("no such model")
 
 
 class Holder(AgentBase):
-    """Has something that cannot travel."""
+    """Has an attribute that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__("holder")
         self.parts = {"lock": threading.Lock()}
+
+
+class Spawner(AgentBase):
+    """Creates agents with arguments from clients, in every way that user code can."""
+
+    allowed = ("/safe",)
+
+    def __init__(self, name: str = "spawner", root: str = "/safe", *, to_dist: Any = None) -> None:
+        super().__init__(name)
+        self._root = root
+        self.show = functools.partial(self.root)
+
+    def root(self) -> str:
+        return self._root
+
+    def spawn(self, **options: Any) -> Any:
+        return str(Worker(**options).echo(1))
+
+    def spawn_pairs(self, pairs: Any) -> Any:
+        return self.spawn(**dict(pairs))
+
+    async def spawn_async(self, pairs: Any) -> Any:
+        return self.spawn(**dict(pairs))
+
+    async def spawn_to_thread(self, pairs: Any) -> Any:
+        return await asyncio.to_thread(self.spawn_pairs, pairs)
+
+    def spawn_in_thread(self, pairs: Any) -> Any:
+        with ThreadPoolExecutor() as threads:
+            return threads.submit(self.spawn_pairs, pairs).result(20)
+
+    def spawn_in_child(self, pairs: Any) -> Any:
+        return Spawner(to_dist=True).spawn_pairs(pairs).result(20)
+
+    def spawn_in_own_child(self, pairs: Any) -> Any:
+        return Spawner(to_dist={"own_process": True}).spawn_pairs(pairs).result(20)
+
+    def move(self, host: str, port: int) -> Any:
+        return str(Worker().to_dist(host, port).echo(1))
+
+    def as_dict(self, pairs: Any) -> dict[str, Any]:
+        return dict(pairs)
+
+    def square(self, number: int) -> int:
+        return number * number
