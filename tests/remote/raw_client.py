@@ -38,7 +38,7 @@ class RawClient:
         self._frames = ReliableStream(1 << 30, reads_data=data_only)
         self._frames.writes_data = writes_data
         self.session = os.urandom(16).hex()
-        hello = {"session": self.session, "heard": 0, "again": False, "data_only": data_only}
+        hello = {"session": self.session, "received": 0, "reconnect": False, "data_only": data_only}
         self.stream: ClientStream
         self.stream, _ = run(connect(address, "agents", load_token(), None, hello, 10.0), 20.0)
         cls, _, _ = encode_argument(agent, "a class")

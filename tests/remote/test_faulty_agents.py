@@ -233,7 +233,7 @@ def test_a_frame_that_cannot_be_handled_ends_its_session(monkeypatch: pytest.Mon
     async def program() -> None:
         host = _host()
         service = AgentService(host, 10.0, 1 << 20)
-        hello = {"session": "a" * 32, "heard": 0, "again": False}
+        hello = {"session": "a" * 32, "received": 0, "reconnect": False}
         stream = _Stream()
 
         def fail(*_: Any) -> None:
@@ -321,14 +321,14 @@ def test_late_bytes_of_a_stale_connection_do_not_feed_the_new_one() -> None:
         messages = encode(1, 0, [_introduction(), new, call], [payload])
         assert len(messages) == 2
         half = len(messages[1]) // 2
-        hello = {"session": "a" * 32, "heard": 0, "again": False}
+        hello = {"session": "a" * 32, "received": 0, "reconnect": False}
         first, second = _Stream(), _Stream()
         serving = [asyncio.create_task(service.serve(first, service.welcome(hello)[1]))]  # type: ignore[arg-type]
         for message in (messages[0], messages[1][:half]):
             first.incoming.put_nowait(message)
         while not first.incoming.empty():
             await asyncio.sleep(0)
-        welcome, admitted = service.welcome({**hello, "again": True})
+        welcome, admitted = service.welcome({**hello, "reconnect": True})
         assert welcome["resumed"]
         serving.append(asyncio.create_task(service.serve(second, admitted)))  # type: ignore[arg-type]
         second.incoming.put_nowait(messages[0])

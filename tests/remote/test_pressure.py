@@ -182,7 +182,7 @@ def test_handshakes_have_a_rate_and_real_clients_get_through(launch: Any) -> Non
     async def knock() -> int:
         refused = 0
         for _ in range(12):
-            hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
+            hello = {"session": os.urandom(16).hex(), "received": 0, "reconnect": False}
             try:
                 stream, _ = await connect(server.address, "agents", load_token(), None, hello, 5.0)
             except (LimitExceeded, ServerLost):  # gRPC does not always tell why, where the refusal overtakes a message

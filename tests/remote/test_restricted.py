@@ -23,7 +23,7 @@ from hypothesis.extra import numpy as st_np
 from paragent import AccessDenied, LimitExceeded, Msg, ProtocolError, RpcAgentServerLauncher, ServerLost
 from paragent.errors import ParagentError, RemoteError
 from paragent.messages import ActionModel
-from paragent.remote.data import _LEAVES, _READERS, dump, load
+from paragent.remote.data import TAGS, dump, load
 from paragent.remote.protocol import (
     CallError,
     CallMethod,
@@ -60,7 +60,7 @@ class EvilService:
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         self.visits += 1
-        welcome = {"instance": "evil", "resumed": False, "heard": 0, "window": 1 << 20}
+        welcome = {"instance": "evil", "resumed": False, "received": 0, "window": 1 << 20}
         return welcome | {"accepts_code": True, "peer_tls": False}, None
 
     async def serve(self, stream: ServerStream, admitted: Any) -> None:
@@ -521,9 +521,7 @@ leaves: st.SearchStrategy[Any] = (
 nodes: st.SearchStrategy[Any] = st.recursive(
     leaves,
     lambda inner: (
-        st.tuples(st.sampled_from([*_READERS, *_LEAVES]), st.lists(inner, max_size=6)).map(
-            lambda node: [node[0], *node[1]]
-        )
+        st.tuples(st.sampled_from(sorted(TAGS)), st.lists(inner, max_size=6)).map(lambda node: [node[0], *node[1]])
         | st.dictionaries(st.text(max_size=3), inner, max_size=3)
         | st.lists(inner, max_size=3)
     ),

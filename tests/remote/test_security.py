@@ -29,11 +29,11 @@ from paragent.remote.data import dump
 from paragent.remote.protocol import Assembler, CallResult, CancelCall, encode
 from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.server.policy import Policy
-from paragent.testing.programs import wait_until
 from paragent.transport.auth import ClientSide, ServerSide, Token, encode_message, load_token, token_file
 from paragent.transport.client import ERRORS, METHOD, connect, error_of
 from paragent.transport.loop import run
 from tests.remote.agents import Worker
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +109,7 @@ def test_a_client_that_lies_about_the_token_is_refused_and_logged(
             call: Any = channel.stream_stream(METHOD)()
             side = Liar(Token("x" * 20), "agents")
             await call.write(side.begin())
-            await call.write(side.answer(await call.read(), {"session": "0" * 32, "heard": 0}))
+            await call.write(side.answer(await call.read(), {"session": "0" * 32, "received": 0}))
             return await call.code()  # type: ignore[no-any-return]
 
     async def lie_often() -> list[grpc.StatusCode]:
@@ -348,7 +348,7 @@ def test_clients_that_vanish_before_they_are_welcome_leave_no_session() -> None:
             call: Any = channel.stream_stream(METHOD)()
             side = ClientSide(load_token(), "agents")
             await call.write(side.begin())
-            hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
+            hello = {"session": os.urandom(16).hex(), "received": 0, "reconnect": False}
             await call.write(side.answer(await call.read(), hello))
             call.cancel()
             await channel.close()
@@ -358,7 +358,7 @@ def test_clients_that_vanish_before_they_are_welcome_leave_no_session() -> None:
 
         for _ in range(2):
             asyncio.run(vanish_often())  # not on the loop of the server, where the order of things would be another
-            wait_until(lambda: not server._server[0].sessions)
+            wait_until(lambda: server.info()["clients"] == 0)
         assert at(server).add(1).result(10) == 2
 
 
@@ -374,7 +374,7 @@ kinds = st.sampled_from([*sorted(name for name in protocol.__all__ if name[0].is
 @given(st.lists(st.tuples(kinds, st.lists(st.lists(items, max_size=7).map(tuple)) | items) | items, max_size=4))
 def test_a_trusted_client_that_talks_nonsense_harms_only_itself(here: RpcAgentServerLauncher, said: list[Any]) -> None:
     async def talk() -> None:
-        hello = {"session": os.urandom(16).hex(), "heard": 0, "again": False}
+        hello = {"session": os.urandom(16).hex(), "received": 0, "reconnect": False}
         stream, _ = await connect(here.address, "agents", load_token(), None, hello, 5.0)
         try:
             await stream.write(pickle.dumps((1, 0, (), said)))
@@ -480,7 +480,7 @@ def test_sessions_and_agents_have_limits() -> None:
         assert [agent.add(1).result(10) for agent in agents] == [2] * 3
 
         async def second() -> None:
-            hello = {"session": "1" * 32, "heard": 0, "again": False}
+            hello = {"session": "1" * 32, "received": 0, "reconnect": False}
             await connect(tight.address, "agents", load_token(), None, hello, 5.0)
 
         with pytest.raises(LimitExceeded, match="1 client,"):
@@ -556,6 +556,7 @@ def test_results_are_passed_on_between_servers_with_tls(certificates: Path) -> N
         for target in targets:
             assert target.echo(source.nap(0.1)).result(10) == "agent"
             assert target.echo(source.echo({"a": [1]})).result(10) == {"a": [1]}
-        fetched_by = [session.peer for session in first._server[0].sessions.values()]
-        assert len(fetched_by) == 4, "this program, the second and third server, and the child; the fourth cannot"
+        assert first.info()["clients"] == 4, (
+            "this program, the second and third server, and the child; the fourth cannot"
+        )
         assert source.echo(targets[0].nap(0.1)).result(10) == "agent"

@@ -1,4 +1,4 @@
-"""The proxy of an agent that lives elsewhere."""
+"""Proxy of a remote agent."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["RpcAgent", "construct", "link_of", "move"]
 
 _OWN = frozenset({"stop", "options", "to_dist"})
-"""What a proxy does itself, where the agent's class does not define it."""
+"""Methods of the proxy itself, unless the agent's class defines them."""
 
 
 class RpcAgent(AgentBase):
-    """Stands for an agent on a server: every public method of the agent can be called and returns a lazy result.
+    """Proxy of an agent on a server: calls of its public methods return a lazy result.
 
-    Public attributes of the agent can be read, which waits for their value; names that the agent's class does not have
-    fail here and now. The proxy that `to_dist` returned owns the agent: when it is dropped, the agent is freed after it has
-    done what it was asked. A proxy can be passed to other agents and pickled; the copy works as long as the original lives,
-    and keeps the agent alive from its first use on.
+    Reading a public attribute waits for its value. A name that the agent's class does not have raises `AttributeError` at once.
+    The proxy that `to_dist` returned owns the agent: when it is dropped, the agent is freed after its pending calls. A proxy can
+    be passed to other agents and pickled. The copy works as long as the original lives, and keeps the agent alive after its
+    first use.
     """
 
     __slots__ = ("__paragent_link__", "_agent", "_child", "_owns", "_timeout")
@@ -39,10 +39,10 @@ class RpcAgent(AgentBase):
     __paragent_link__: Link
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        raise ConfigError("a proxy is made by to_dist: MyAgent(..., to_dist=True), or agent.to_dist()")
+        raise ConfigError("create a proxy with to_dist: MyAgent(..., to_dist=True), or agent.to_dist()")
 
     def stop(self) -> Result:
-        """Free the agent now: calls that wait for it or run fail with `AgentStopped`. The result comes when it is done."""
+        """Free the agent now: its waiting and running calls fail with `AgentStopped`. The result arrives when it is freed."""
         result: Result = self.__paragent_link__.stop(self._agent)
         self._owns = False
         if self._child is not None:
@@ -53,31 +53,29 @@ class RpcAgent(AgentBase):
         """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`.
 
         Raises:
-            ConfigError: it is not a number of seconds above 0, nor None.
+            ConfigError: the timeout is neither a positive number of seconds nor None.
         """
         if timeout is not None:
             seconds(timeout, "timeout", none=True)
-        # The view keeps the original alive, which owns the agent.
+        # The new proxy keeps the original alive, which owns the agent.
         return _proxy(
             type(self).__paragent_agent__, self.__paragent_link__, self._agent, timeout, owns=False, child=self
         )
 
     def to_dist(self, *_: Any, **__: Any) -> RpcAgent:
-        """Refuse: the agent is on a server already."""
-        raise ConfigError("this agent lives on a server already")
+        """Raise `ConfigError`: the agent is already on a server."""
+        raise ConfigError("this agent is already on a server")
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Stand for what `_proxy_class` adds. A real one would make every look at a proxy slow, found or not."""
+            """For type checkers: the attributes that `_proxy_class` adds. A real `__getattr__` would slow down every access."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in RpcAgent.__slots__:
             object.__setattr__(self, name, value)
         else:
-            raise AttributeError(
-                f"the agent lives elsewhere, so {name!r} cannot be set here; add a method that sets it"
-            )
+            raise AttributeError(f"the agent is on a server, so {name!r} cannot be set here; add a method that sets it")
 
     def __dir__(self) -> list[str]:
         cls = type(self).__paragent_agent__
@@ -103,7 +101,7 @@ class RpcAgent(AgentBase):
                 if self._child is not None:
                     self.__paragent_link__.retire(self._child.end)
         except AttributeError:
-            return  # it was never made
+            return  # the proxy was not completely constructed
 
 
 def link_of(agent: RpcAgent) -> Link:
@@ -112,11 +110,11 @@ def link_of(agent: RpcAgent) -> Link:
 
 
 def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], where: Any) -> RpcAgent:
-    """Have an agent of `cls` made on the server that `where` names, and return its proxy at once.
+    """Create an agent of `cls` on the server that `where` names; return its proxy without waiting.
 
     Raises:
-        ConfigError: `where` is no `to_dist` setting.
-        Unserialisable: an argument cannot travel.
+        ConfigError: `where` is not a valid `to_dist` setting.
+        Unserialisable: an argument cannot be pickled.
     """
     conf = DistConf.of(where)
     assert conf is not None
@@ -125,10 +123,10 @@ def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], where: A
 
 
 def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
-    """Copy a living agent to the server that `conf` names, and return its proxy.
+    """Copy an agent to the server that `conf` names; return the proxy of the copy.
 
     Raises:
-        Unserialisable: some part of its state cannot travel; the error names the part.
+        Unserialisable: a part of its state cannot be pickled; the error names the part.
     """
     cls = type(agent)
     link, child = link_for(conf)
@@ -141,7 +139,7 @@ def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
 def _revive(
     cls: type, address: tuple[str, int, str], tls: Any, agent: tuple[str, int], timeout: float | None
 ) -> RpcAgent:
-    """Return a proxy that travelled."""
+    """Return an unpickled proxy."""
     from paragent.remote.client.link import link_to
     from paragent.transport.address import Address
 
@@ -161,7 +159,7 @@ def _proxy(cls: type, link: Link, agent: Any, timeout: float | None, *, owns: bo
 
 @functools.cache
 def _proxy_class(cls: type) -> type[RpcAgent]:
-    """Return the proxy class of an agent class: a function for each public method, a property for each attribute."""
+    """Return the proxy class of an agent class: a function for each public method and a property for each attribute."""
     members: dict[str, Any] = {
         "__slots__": (),
         "__paragent_agent__": cls,
@@ -203,5 +201,5 @@ def _forward(method: Method, original: Any) -> Callable[..., Any]:
     try:
         forward.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
-        return forward  # written in C without a signature
+        return forward  # implemented in C without a signature
     return forward

@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         lease=options.lease,
     )
     what = f"runs {', '.join(sorted(cls.__name__ for cls in classes))}" if classes else "runs whatever is sent"
-    with launcher.ending_at_signals():
+    with launcher.stopping_at_signals():
         launcher.launch(in_subprocess=False)
         print(f"agent server at {launcher.address}: {what} for whoever has the token; Ctrl-C ends it", flush=True)
         launcher.wait_until_terminate()

@@ -1,6 +1,6 @@
-"""Objects that live on other servers: message, reference, proxy; servers; child processes.
+"""Remote agents: the client side, agent servers, and child processes that serve agents.
 
-Everything is loaded when it is first used.
+Modules are loaded when they are first used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Data as bytes that no reader can mistake for code: how arguments and frames reach a server that accepts none.
+"""Encoding of data without code: for the arguments and frames that a server reads which accepts no code.
 
-The bytes are the length of a JSON text, the text, and the raw bytes that it refers to. In the text, null, true, false,
-numbers below 2**63 and strings that are not long stand for themselves, an object is a dict whose keys are strings, and an
-array is one of the kinds below, whose tag it begins with. Raw bytes are used once each, in order, and nothing refers to
-anything else, so a value is not larger than its bytes suggest. No class is named: a reader makes only what is listed here.
+The encoding is the length of a JSON text, the text, and the raw bytes that it refers to. In the text, null, true, false,
+numbers below 2**63 and short strings stand for themselves. An object is a dict whose keys are strings. An array begins with a
+tag that says which of the types below it is. Raw bytes are used once each, in order, and there are no other references, so a
+value takes no more memory than its bytes suggest. The text names no classes: a reader creates only the types listed here.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ from paragent.messages import ActionModel, Msg
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["dump", "load"]
+__all__ = ["TAGS", "dump", "load"]
 
 _HEAD = 8
-"""Bytes of the length of the text."""
+"""Number of bytes that hold the length of the text."""
 _DEEPEST = 400
-"""Levels that a writer follows before it takes an object for one that contains itself; readers have stricter limits."""
+"""Levels after which a writer assumes that an object contains itself. Readers have stricter limits."""
 _SMALL_INT = 1 << 63
 _INT_BITS = 1 << 18
-"""Of the longest integer, for readers and writers alike: what was read can be written again."""
+"""Longest integer. Readers and writers have the same limit, so that a value that was read can be written again."""
 _INT_DIGITS = _INT_BITS // 4 + 3
-"""Hexadecimal digits of the longest integer, with a sign and `0x`."""
+"""Hexadecimal digits of the longest integer, including a sign and `0x`."""
 _FRACTION_BITS = 1 << 14
-"""Of each of its integers: reducing it takes time that grows with the square, half a millisecond at this size."""
+"""Longest numerator and denominator. The time to reduce a fraction grows with the square: half a millisecond at this size."""
 _DECIMAL_CHARACTERS = 10_000
 _DECIMAL_EXPONENT = 10_000
-"""Beyond that a decimal is not a number that somebody measured, and turning it into an integer would fill memory."""
+"""Largest exponent of a decimal: converting one with a larger exponent to an integer would fill the memory."""
 _TIME_CHARACTERS = 64
 _ARRAY = re.compile(r"[<>|=]?[biufcSU][0-9]{1,6}|[<>|=]?[mM]8(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
-"""The types of arrays: numbers, texts and times; never objects, and no records, whose fields may be objects."""
+"""Types of array elements: numbers, strings and times. Not objects, and not records, whose fields may be objects."""
 _RECURSION = 2_000
-"""The parser of JSON counts levels against Python's recursion limit. Where somebody has raised that, the stack may be smaller
-than the limit, and levels are counted before the text is parsed."""
+"""The JSON parser counts levels against Python's recursion limit. If the limit was raised above this, the stack may overflow
+first, so levels are counted before the text is parsed."""
 _STRINGS = re.compile(r'"(?>[^"\\]+|\\.)*+"?', re.DOTALL)
-"""Strings, the last one perhaps without its end. Possessive, so that no text takes time that grows with its square."""
+"""Strings; the last one may be cut off. The quantifiers are possessive, so that the time never grows with the square."""
 _PARTS = 1 << 22
 _TEXT_BYTES = 64 << 20
-"""Of the JSON text. The parser keeps all other threads waiting and takes up to 70 bytes of memory for each part: a second and
-300 MB at these limits."""
+"""Most parts and bytes of a JSON text. The parser blocks all other threads and takes up to 70 bytes of memory for each part: a
+second and 300 MB at these limits."""
 _LONG_TEXT = 64 << 10
-"""Characters from which on a string is not part of the JSON text."""
+"""A string of this many characters or more is not part of the JSON text but raw bytes."""
 _EQUAL_HASHES = 32
-"""Members of a set, or keys of a dict, that may have the same hash. Each is compared with all others of its hash: a megabyte of
-multiples of 2**61 - 1, whose hash is 0, would stop the interpreter for a minute."""
+"""Most members of a set, or keys of a dict, with the same hash. Each is compared with all others of its hash: a megabyte of
+multiples of 2**61 - 1, whose hash is 0, would block the interpreter for a minute."""
 _FRAME_TAGS = frozenset("ltbwifj")
-"""What a frame consists of besides what JSON has itself."""
+"""Tags that a frame may contain."""
 _BRACKETS = re.compile(r"[\[\]{}]")
 _LONG = 32
-"""Items from which on a list of numbers alone is written as their bytes, which is fifty times faster."""
+"""A list of this many numbers of one type or more is written as raw bytes, which is fifty times faster."""
 _NUMBERS = {"d": "f", "q": "j"}
 _PLAIN = frozenset({float, bool, type(None)})
 _SCALARS = _PLAIN | {int, str}
@@ -73,14 +73,14 @@ _FACTORY_NAMES = {factory: name for name, factory in _FACTORIES.items()}
 
 
 def dump(thing: Any, expand: Callable[[Any], Any] | None = None) -> bytes:
-    """Return the bytes of a value.
+    """Return an encoded value.
 
     Args:
-        thing: data of the types that `load` makes.
-        expand: called with what is not such data; returns what to write instead, or the same object if there is nothing.
+        thing: a value of the types that `load` returns.
+        expand: called with an object of another type; returns what to write instead, or the same object.
 
     Raises:
-        AccessDenied: it holds something else.
+        AccessDenied: it contains an object of another type.
         LimitExceeded: it is nested too deeply, or contains itself.
     """
     writer = _Writer(expand)
@@ -95,29 +95,29 @@ def dump(thing: Any, expand: Callable[[Any], Any] | None = None) -> bytes:
 
 
 def load(data: bytes, nesting: int, refused: str = "", *, frame: bool = False) -> Any:
-    """Return the value that `dump` wrote, or refuse the bytes, whatever they are.
+    """Return a decoded value. The bytes may come from an untrusted sender.
 
     Args:
-        data: the bytes, from anybody.
-        nesting: levels of containers within containers.
+        data: the encoded value.
+        nesting: most levels of containers within containers.
         refused: a key that no dict may have.
-        frame: whether it is a frame, which has only None, bool, int, float, str, bytes, tuple, list and dict with keys of str.
+        frame: whether it is a frame, which has only None, bool, int, float, str, bytes, tuple, list and dict with str keys.
 
     Raises:
-        LimitExceeded: it is nested more deeply than that, has too many parts, or keys that Python's hashing cannot tell apart.
-        AccessDenied: a dict has that key.
-        ProtocolError: they are not what `dump` writes.
+        LimitExceeded: it is nested too deeply, has too many parts, or too many keys with the same hash.
+        AccessDenied: a dict has the key `refused`.
+        ProtocolError: the bytes are malformed.
     """
     view = memoryview(data)
     end = _HEAD + int.from_bytes(view[:_HEAD], "big")
     if len(view) < _HEAD or end > len(view):
-        raise ProtocolError("a value that was cut off")
+        raise ProtocolError("an encoded value is cut off")
     if end - _HEAD > _TEXT_BYTES:
-        raise LimitExceeded(f"a value of more than {_TEXT_BYTES >> 20} MiB besides its bytes, arrays and long texts")
+        raise LimitExceeded(f"a value of more than {_TEXT_BYTES >> 20} MiB, without its bytes, arrays and long strings")
     try:
         text = str(view[_HEAD:end], "utf-8", "surrogatepass")
         if text.count(",") + text.count("[") + text.count("{") > _PARTS:
-            raise LimitExceeded(f"a value of more than {_PARTS} parts; send arrays, or lists of numbers of one type")
+            raise LimitExceeded(f"a value of more than {_PARTS} parts; send arrays or lists of numbers of one type")
         if sys.getrecursionlimit() > _RECURSION:
             _count_levels(text, nesting + 3)
         tree, sizes = json.loads(text)
@@ -127,12 +127,12 @@ def load(data: bytes, nesting: int, refused: str = "", *, frame: bool = False) -
         raise
     except RecursionError:
         raise LimitExceeded(f"an argument is nested more than {nesting} levels deep") from None
-    except Exception as error:  # noqa: BLE001 - what is wrong with bytes of anybody shows in many ways
-        raise ProtocolError(f"a value that cannot be read: {type(error).__name__}") from None
+    except Exception as error:  # noqa: BLE001 - malformed bytes cause many kinds of errors
+        raise ProtocolError(f"an encoded value is malformed: {type(error).__name__}") from None
 
 
 def _count_levels(text: str, limit: int) -> None:
-    """Refuse a text with more levels than `limit`: the root, the value's own, those of a value without parts."""
+    """Check that a text has at most `limit` levels: the root, those of the value, and one for a value without parts."""
     depth = 0
     for bracket in _BRACKETS.findall(_STRINGS.sub("", text)):
         depth += 1 if bracket in "[{" else -1
@@ -141,11 +141,11 @@ def _count_levels(text: str, limit: int) -> None:
 
 
 def _cut(view: memoryview, start: int, sizes: Any) -> list[memoryview]:
-    """Return the raw bytes that follow a text, which says how long each piece is."""
+    """Return the pieces of raw bytes that follow a text."""
     if type(sizes) is not list or not all(type(size) is int and size >= 0 for size in sizes):
-        raise ProtocolError("a value of the wrong shape")
+        raise ProtocolError("an encoded value has the wrong shape")
     if start + sum(sizes) != len(view):
-        raise ProtocolError("a value whose parts do not add up to its length")
+        raise ProtocolError("the parts of an encoded value do not add up to its length")
     pieces = []
     for size in sizes:
         pieces.append(view[start : start + size])
@@ -154,13 +154,13 @@ def _cut(view: memoryview, start: int, sizes: Any) -> list[memoryview]:
 
 
 def _stays(thing: Any) -> bool:
-    """Return whether a value is part of the JSON text as it is."""
+    """Return whether a value stands for itself in the JSON text."""
     kind = type(thing)
     return kind in _PLAIN or (kind is str and len(thing) < _LONG_TEXT)
 
 
 class _Writer:
-    """Makes the tree of a JSON text, and collects the raw bytes that it refers to."""
+    """Creates the tree of a JSON text, and collects the raw bytes that it refers to."""
 
     def __init__(self, expand: Callable[[Any], Any] | None) -> None:
         self._expand = expand
@@ -195,7 +195,7 @@ class _Writer:
         return ["w"]
 
     def _write_numbers(self, thing: list[Any]) -> str | None:
-        """Write a list of floats, or of integers of 64 bits, as their bytes; return its tag, or None if it is another list."""
+        """Write a list of floats or of 64-bit integers as raw bytes; return its tag, or None for any other list."""
         kinds = set(map(type, thing))
         code = "d" if kinds == {float} else "q" if kinds == {int} else None
         if code is None:
@@ -213,7 +213,7 @@ class _Writer:
         numpy = sys.modules.get("numpy")
         if numpy is not None and (type(thing) is numpy.ndarray or isinstance(thing, numpy.generic)):
             if not _ARRAY.fullmatch(thing.dtype.str):
-                raise AccessDenied(f"a server that accepts data, no code, takes no arrays of {thing.dtype}")
+                raise AccessDenied(f"the server accepts no code, so arrays of {thing.dtype} cannot be sent")
             self.buffers.append(thing.tobytes())
             return ["n", thing.dtype.str, *thing.shape] if type(thing) is numpy.ndarray else ["N", thing.dtype.str]
         expanded = thing if self._expand is None else self._expand(thing)
@@ -221,13 +221,13 @@ class _Writer:
             return self.write(expanded, depth)
         kind = thing if isinstance(thing, type) else type(thing)
         raise AccessDenied(
-            f"the server accepts data, no code: {kind.__module__}.{kind.__qualname__} is not one of the types that it reads "
-            "(numbers, texts, bytes, containers, times, arrays, Msg, ActionModel)"
+            f"the server accepts no code: {kind.__module__}.{kind.__qualname__} is not one of the types that it reads "
+            "(numbers, strings, bytes, containers, times, arrays, Msg, ActionModel)"
         )
 
 
 class _Reader:
-    """Makes values of the tree of a JSON text, counting levels as it goes."""
+    """Creates a value from the tree of a JSON text, and counts levels."""
 
     def __init__(
         self, buffers: Iterator[memoryview], nesting: int, refused: str, tags: frozenset[str] | None = None
@@ -246,27 +246,27 @@ class _Reader:
             return {key: value if type(value) in _SCALARS else self.read(value, deeper) for key, value in node.items()}
         tag = node[0]
         if self._tags is not None and tag not in self._tags:
-            raise ProtocolError("a frame holds builtin values of a few types only")
+            raise ProtocolError("a frame has a value of a type that frames cannot have")
         if tag in _LEAVES:
             return _LEAVES[tag](self._buffers, *node[1:])
         parts = [part if type(part) in _SCALARS else self.read(part, deeper) for part in node[1:]]
         return _READERS[tag](self, parts)
 
     def pairs(self, parts: list[Any]) -> list[tuple[Any, Any]]:
-        """Return keys and values that follow each other."""
+        """Return the pairs of a list in which keys and values alternate."""
         if len(parts) % 2:
-            raise ProtocolError("a dict whose last key has no value")
+            raise ProtocolError("a dict with a key that has no value")
         keys = _hashable(parts[::2])
         self._check_key(self._refused in keys)
         return list(zip(keys, parts[1::2], strict=True))
 
     def _check_key(self, found: bool) -> None:
         if found and self._refused:
-            raise AccessDenied(f"arguments of this server have no key {self._refused!r}")
+            raise AccessDenied(f"arguments for this server must not have a key {self._refused!r}")
 
 
 def _hashable(parts: list[Any]) -> list[Any]:
-    """Return parts that may become members of a set or keys of a dict."""
+    """Return the parts, after checking that they can become members of a set or keys of a dict."""
     if len(parts) > _EQUAL_HASHES and max(Counter(map(hash, parts)).values()) > _EQUAL_HASHES:
         raise LimitExceeded(f"more than {_EQUAL_HASHES} keys or members with the same hash")
     return parts
@@ -303,7 +303,7 @@ def _decimal(_: Any, text: str) -> Decimal:
 def _fraction(_: _Reader, parts: list[Any]) -> Fraction:
     numerator, denominator = parts
     if type(numerator) is not int or type(denominator) is not int:
-        raise ProtocolError("a fraction that is not made of integers")
+        raise ProtocolError("a fraction must consist of integers")
     if max(numerator.bit_length(), denominator.bit_length()) > _FRACTION_BITS:
         raise LimitExceeded(f"a fraction of integers of more than {_FRACTION_BITS} bits")
     return Fraction(numerator, denominator)
@@ -311,7 +311,9 @@ def _fraction(_: _Reader, parts: list[Any]) -> Fraction:
 
 def _moment(thing: dt.datetime | dt.time) -> tuple[str, str, int]:
     if thing.tzinfo is not None and type(thing.tzinfo) is not dt.timezone:
-        raise AccessDenied(f"the server accepts data, no code: {type(thing.tzinfo).__name__} is a time zone of its own")
+        raise AccessDenied(
+            f"the server accepts no code, and the time zone {type(thing.tzinfo).__name__} is a class of its own"
+        )
     return "T" if type(thing) is dt.datetime else "h", thing.isoformat(), thing.fold
 
 
@@ -338,7 +340,7 @@ def _array(buffers: Iterator[memoryview], kind: str, *shape: int) -> Any:
     if (dtype.kind == "b" and flat.view("u1").max() > 1) or (
         dtype.kind == "U" and flat.view(numpy.dtype("u4").newbyteorder(dtype.byteorder)).max() > sys.maxunicode
     ):
-        raise ProtocolError("an array of values that its type does not have")
+        raise ProtocolError("an array with values that its type does not have")
     return flat.reshape(shape).copy()
 
 
@@ -363,11 +365,11 @@ def _scalar(buffers: Iterator[memoryview], kind: str) -> Any:
 
 def _dtype(kind: str) -> tuple[Any, Any]:
     if not _ARRAY.fullmatch(kind):
-        raise ProtocolError("an array of a type that is not data")
+        raise ProtocolError("an array of a type that is not allowed")
     try:
         import numpy as np
     except ImportError:
-        raise AccessDenied("this server has no numpy and reads no arrays") from None
+        raise AccessDenied("this server cannot read arrays: numpy is not installed there") from None
     return np, np.dtype(kind)
 
 
@@ -385,7 +387,7 @@ def _default_dict(reader: _Reader, parts: list[Any]) -> Any:
 
 def _write_default_dict(thing: Any) -> tuple[Any, ...]:
     if thing.default_factory not in _FACTORY_NAMES:
-        raise AccessDenied("the server accepts data, no code: a defaultdict of anything but builtin types is code")
+        raise AccessDenied("the server accepts no code: the factory of a defaultdict must be a builtin type")
     return ("E", _FACTORY_NAMES[thing.default_factory], *_flat(thing))
 
 
@@ -455,4 +457,7 @@ _LEAVES: dict[str, Callable[..., Any]] = {
     "n": _array,
     "N": _scalar,
 }
-"""Values without parts of their own: they are made of what stands in the text, and are no levels."""
+"""Types without parts. They do not count as levels."""
+
+TAGS = frozenset({*_READERS, *_LEAVES})
+"""Tags of all types that are written as an array."""

@@ -1,4 +1,4 @@
-"""Running an agent server: in this process, or in one of its own."""
+"""Agent server launcher: runs an agent server in this process or in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from paragent._internal.threads import fatal, start_thread, write_traceback
 from paragent._internal.validation import seconds
-from paragent.errors import ConfigError, ServerLost
+from paragent.errors import ConfigError, ServerLost, UsageError
 from paragent.remote.placement import limit_process, parse_trusted, unlimit_process
 from paragent.transport.address import Address
 from paragent.transport.auth import load_token
@@ -29,33 +29,33 @@ _START = 10.0
 _STOP = 2.0
 """Seconds to open and to close the listener; both need a few milliseconds."""
 LEASE = 10.0
-"""Seconds after which what a client had is freed if it does not come back. A client that can be reached comes back within
-one; ten leave room for a machine that stands still for a moment."""
+"""Seconds after which the agents of a disconnected client are freed. A client that can reach the server reconnects within one
+second; ten allow for a machine that stalls."""
 
 
 class RpcAgentServerLauncher:
     """An agent server at one address.
 
-    It listens on loopback unless told otherwise, and speaks only with those who have the user's token. With
-    `custom_agent_classes` it runs agents of these classes alone and accepts no code from anybody, unless `accept_code` says
-    that it may. As a context manager it launches in this process and shuts down at the end.
+    By default it listens on the loopback interface. Clients must know the user's token. With `custom_agent_classes` it is a
+    restricted server: it runs only agents of these classes and accepts no code from clients, unless `accept_code` is True. As a
+    context manager it serves in this process and shuts down at the end.
 
     Args:
-        host: the name or address to listen at; `0.0.0.0` for every network (use TLS then).
-        port: the port; 0 lets the system choose, `launcher.port` is then the one chosen.
-        custom_agent_classes: the classes that may become agents.
-        accept_code: whether clients may send classes of their own; None: only if there are no `custom_agent_classes`.
+        host: host name or address to listen at; `0.0.0.0` for all interfaces (use TLS then).
+        port: port to listen at; 0 lets the system choose one, which `launcher.port` then returns.
+        custom_agent_classes: classes of which clients may create agents.
+        accept_code: whether clients may send their own classes; None: only without `custom_agent_classes`.
         tls: certificate and key; with `ca` clients need a certificate too.
-        peer_tls: how to connect to other servers that use TLS, for results that are passed on from there; None: as `tls`.
-        trusted_servers: for a server that accepts no code: other servers, as `host:port`, on which its agents may have agents of
-            their own. They must be as trustworthy as the server's own code, since their results are unpickled.
-        accept_state: for such a server: whether `agent.to_dist(host=, port=)` may move an agent there past its constructor:
-            None, if all its attributes are public; True, with any state; False, never.
-        limits: what the server accepts.
-        lease: seconds after which what a lost client had is freed.
+        peer_tls: how to connect to other servers that use TLS, to fetch results that clients pass on; None: as `tls`.
+        trusted_servers: for a restricted server: other servers, as `host:port`, on which its agents may create agents. Trust
+            them as much as the code of this server: their results are unpickled.
+        accept_state: for a restricted server: whether `agent.to_dist(host=, port=)` may move an agent there without running its
+            constructor. None: if all its attributes are public; True: with any state; False: never.
+        limits: limits of what the server accepts.
+        lease: seconds after which the agents of a disconnected client are freed.
 
     Raises:
-        ConfigError: (also by `launch`) a setting is out of range, or the address cannot be listened at.
+        ConfigError: (also by `launch`) a setting is out of range, or the server cannot listen at the address.
     """
 
     def __init__(
@@ -86,31 +86,31 @@ class RpcAgentServerLauncher:
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
         self._signalled = False
-        """Set by a signal handler, which must not touch `_ended`: it may interrupt whoever holds the lock of that."""
+        """Set by a signal handler. It must not set `_ended`, whose lock the interrupted code may hold."""
         self._limits_process = False
         """Whether all code of this process is limited to `trusted_servers`."""
         self._failure = ""
-        """Why the server ended by itself; empty if it did not."""
+        """Why the server ended after an error; empty otherwise."""
 
     @property
     def host(self) -> str:
-        """The host that it listens at."""
+        """Host that the server listens at."""
         return self.address.host
 
     @property
     def port(self) -> int:
-        """The port that it listens at; after `launch` never 0."""
+        """Port that the server listens at; not 0 after `launch`."""
         return self.address.port
 
     def launch(self, in_subprocess: bool = True) -> None:
-        """Start to serve, and return when clients can connect.
+        """Start the server, and return when clients can connect.
 
         Args:
-            in_subprocess: serve in a process of its own, which ends with this one; else in threads of this process.
+            in_subprocess: serve in a new process, which ends with this one; otherwise in threads of this process.
 
         Raises:
-            ConfigError: the address cannot be listened at.
-            ServerLost: the process of its own did not start.
+            ConfigError: the server cannot listen at the address.
+            ServerLost: the new process did not start.
         """
         if self._server is not None or self._process is not None:
             return
@@ -123,16 +123,16 @@ class RpcAgentServerLauncher:
             self._launch_here()
 
     def wait_until_terminate(self) -> None:
-        """Wait until the server ends: by `shutdown`, by `paragent agent-server stop`, by SIGTERM or Ctrl-C.
+        """Wait until the server ends: by `shutdown`, `paragent agent-server stop`, SIGTERM or Ctrl-C.
 
         Raises:
-            ServerLost: it ended by itself, because one of its threads did.
+            ServerLost: the server ended because one of its threads failed.
         """
         if self._server is not None and not self._accept_code and not self._limits_process:
-            limit_process(self._trusted)  # from now on the program does nothing but serve
+            limit_process(self._trusted)  # from now on this process only serves
             self._limits_process = True
         if threading.current_thread() is threading.main_thread():
-            with self.ending_at_signals():
+            with self.stopping_at_signals():
                 self._wait()
         else:
             self._wait()
@@ -141,7 +141,7 @@ class RpcAgentServerLauncher:
             raise ServerLost(self._failure)
 
     def shutdown(self) -> None:
-        """End the server; callers who wait for it get `ServerLost`. Doing it twice does nothing."""
+        """Stop the server; waiting callers get `ServerLost`. A second call does nothing."""
         from paragent.transport.loop import run
 
         if self._limits_process:
@@ -163,6 +163,19 @@ class RpcAgentServerLauncher:
                 process.kill()
                 process.wait()
         self._ended.set()
+
+    def info(self) -> dict[str, Any]:
+        """Return a report about the server, as `paragent agent-server info` prints it, for a server in this process.
+
+        Raises:
+            UsageError: the server does not run in this process.
+        """
+        from paragent.remote.server.report import describe
+
+        if self._server is None:
+            raise UsageError("info() is for a server that runs in this process; use `paragent agent-server info`")
+        host, _ = self._server
+        return describe(host, "info", None)
 
     def __enter__(self) -> Self:
         self.launch(in_subprocess=False)
@@ -196,16 +209,18 @@ class RpcAgentServerLauncher:
             stop=self._ended.set,
             failed=self._thread_failed,
         )
-        on_failure(fatal)  # without the I/O loop there is no other way to let its clients know
+        on_failure(fatal)  # without the I/O loop, ending the process is the only way to notify clients
         host, listener, port = run(opening, _START)
-        self.address = self.address._replace(port=port)
+        self.address = Address(self.address.host, port)
         self._server = (host, listener)
 
     def _thread_failed(self, name: str, error: BaseException) -> None:
-        """End the server: without the thread its clients would wait for ever."""
+        """Stop the server: without the thread its clients would wait for ever."""
         self._failure = f"the agent server ended: its thread {name!r} failed with {type(error).__name__}"
         write_traceback(f"the thread {name!r} ended unexpectedly, so the agent server at {self.address} ends", error)
-        start_thread(self.shutdown, name="paragent-shutdown")  # waits for the I/O loop, which this may be
+        start_thread(
+            self.shutdown, name="paragent-shutdown"
+        )  # it waits for the I/O loop, which may be the current thread
 
     def _launch_process(self) -> None:
         import pickle
@@ -236,11 +251,11 @@ class RpcAgentServerLauncher:
         pickle.dump((sys.path, payload.code, payload.body), self._process.stdin)
         self._process.stdin.flush()
         with self._process.stdout as answers:
-            said = answers.readline().decode().strip()
-        if not said.isdigit():
+            reply = answers.readline().decode().strip()
+        if not reply.isdigit():
             self.shutdown()
-            raise (ConfigError if said else ServerLost)(said or "the process of an agent server died at its start")
-        self.address = self.address._replace(port=int(said))
+            raise (ConfigError if reply else ServerLost)(reply or "the process of the agent server died at its start")
+        self.address = Address(self.address.host, int(reply))
 
     def _wait(self) -> None:
         while not self._ended.wait(0.2):
@@ -250,13 +265,13 @@ class RpcAgentServerLauncher:
                 return
 
     @contextlib.contextmanager
-    def ending_at_signals(self) -> Iterator[None]:
-        """Within this, SIGTERM and Ctrl-C end the server; the main thread alone may use it."""
+    def stopping_at_signals(self) -> Iterator[None]:
+        """Context manager in which SIGTERM and Ctrl-C stop the server. Only the main thread may use it."""
 
-        def end(_: int, __: FrameType | None) -> None:
+        def stop(_: int, __: FrameType | None) -> None:
             self._signalled = True
 
-        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""What can be asked of the agents of a class: its public methods, of which kind each is, and its attributes."""
+"""Public interface of an agent class: its methods and their kinds, and its attributes."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _MARK = "__paragent_concurrent__"
 def concurrent(method: F) -> F:
     """Let calls of this method run at the same time as other calls of the same agent.
 
-    Without it an agent does one thing at a time, in the order in which each caller asked.
+    Without it an agent executes one call at a time; calls of one caller keep their order.
     """
     setattr(method, _MARK, True)
     return method
 
 
 def is_concurrent(method: Any) -> bool:
-    """Return whether a method carries the mark."""
+    """Return whether a method is marked with `concurrent`."""
     return getattr(method, _MARK, False) is True
 
 
 MOVES = "to_dist"
-"""Moves an agent elsewhere. The name belongs to those who own an agent's object and to its proxies: as a method it would send
-the whole state of an agent to any address, as an argument of a constructor it would make a proxy inside a server."""
+"""Reserved name: clients cannot call it on a server or pass it to a constructor there. As a method it would send the whole state
+of an agent to any address; as an argument of a constructor it would create a proxy inside the server."""
 
 
 class Kind(enum.IntEnum):
-    """How a method is carried out."""
+    """How a method is executed."""
 
     SYNC = 0
-    """In a thread, as it may block."""
+    """In a thread, because it may block."""
     ASYNC = 1
     """As a task on the event loop."""
     PROMPT = 2
-    """Async, but its code never awaits: one step on the event loop, which needs no task."""
+    """Async, but its code never awaits: one step on the event loop, without a task."""
     GENERATOR = 3
     ASYNC_GENERATOR = 4
 
@@ -58,17 +58,17 @@ class Method:
     kind: Kind
     concurrent: bool
     on_loop: bool
-    """Whether it is carried out on the event loop."""
+    """Whether it is executed on the event loop."""
     prompt: bool
-    """Whether it is `Kind.PROMPT`. What every call asks is said in flags: naming a member of an enum costs a third of a
-    microsecond (Python 3.11), and a call has ten."""
+    """Whether it is `Kind.PROMPT`. Every call reads this, and comparing with a member of an enum takes a third of a microsecond
+    (Python 3.11) of the ten that a call takes."""
     streams: bool
-    """Whether it is a generator of either kind."""
+    """Whether it is a generator or an async generator."""
 
 
 @functools.cache
 def methods_of(cls: type) -> dict[str, Method]:
-    """Return the methods of a class that clients can call, by name: the public ones and `__call__`, without `to_dist`."""
+    """Return the methods of a class that clients can call, by name: public methods and `__call__`, without `to_dist`."""
     methods = {}
     for name in dir(cls):
         if (name.startswith("_") and name != "__call__") or name == MOVES:
@@ -111,8 +111,8 @@ def _awaits(function: Any) -> bool:
 def attributes_of(cls: type) -> frozenset[str]:
     """Return the public names that agents of a class may have as attributes.
 
-    They are the names that the code of the class sets on some object, those it annotates, and its properties and other
-    public class attributes; whatever is none of these is a misspelt name.
+    These are the attributes that the code of the class sets on any object, its annotations, its properties and its other public
+    class attributes. Any other name is considered a mistake.
     """
     names: set[str] = set()
     for owner in cls.__mro__[:-1]:

@@ -1,4 +1,4 @@
-"""What is said to a peer that accepts data and no code: items, values and errors in forms that need no unpickling."""
+"""Messages, values and errors for a peer that accepts data only: in forms that need no unpickling."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ if TYPE_CHECKING:
 __all__ = ["as_data", "described", "encode_data", "error_from", "error_of", "outcome_as_data", "translated"]
 
 _NO_PICKLES = ("m", "r", "v", "d")
-"""Tags of values that hold none."""
+"""Tags of values that contain no pickle."""
 _LONGEST_INT = 1 << 16
-"""Bits of an integer that is part of a frame; a longer one is packed, so that its own limit is met by it alone."""
+"""Longest integer that is part of a frame, in bits. A longer one is packed, so that exceeding the limit of integers fails only
+its call."""
 
 
 def encode_data(thing: Any, expand: Any = None) -> Any:
-    """Return an argument as it goes into a frame; one that cannot travel as data goes as the error of that.
+    """Return an argument encoded as data; if it is not data, return an encoded error.
 
     Args:
         thing: the argument.
-        expand: as that of `data.dump`.
+        expand: as in `data.dump`.
     """
     if type(thing) in PLAIN and is_short(thing) and not _is_long(thing):
         return thing
     try:
         return ("d", dump(thing, expand))
-    except Exception as error:  # noqa: BLE001 - a lazy result inside may raise what its agent raised
+    except Exception as error:  # noqa: BLE001 - a lazy result inside may raise any error of its agent
         return ("f", described(error))
 
 
 def as_data(value: Any) -> Any:
-    """Return an encoded value in a form without pickles. The value is this process's own, or of a server that it trusts."""
+    """Return an encoded value without pickles. The value must come from this process or a trusted server: it is unpickled."""
     if type(value) is not tuple:
         return encode_data(value) if _is_long(value) else value
     if value[0] in _NO_PICKLES:
@@ -57,13 +58,13 @@ def as_data(value: Any) -> Any:
         return ("f", error_of(value[1]))
     try:
         thing = decode(value)
-    except Exception as error:  # noqa: BLE001 - loading an object of a user's class may fail in any way
+    except Exception as error:  # noqa: BLE001 - unpickling an object of a user's class may raise anything
         return ("f", described(error))
     return encode_data(thing)
 
 
 def outcome_as_data(kind: OutcomeKind, value: Any) -> tuple[OutcomeKind, Any]:
-    """Return the outcome of a call in a form without pickles: its kind and its value or error."""
+    """Return the kind and the value or error of a call, encoded without pickles."""
     if kind is not CallResult:
         return CallError, error_of(value)
     value = as_data(value)
@@ -76,7 +77,7 @@ def translated(message: Any) -> Any | None:
     """Return a message for a server that accepts no code; None if there is nothing to send."""
     if isinstance(message, CallMethod | CreateAgent):
         if message.kwargs is None and not any(type(value) is tuple or type(value) is int for value in message.args):
-            return message  # the common one, short
+            return message  # the most frequent case
         kwargs = message.kwargs and {key: as_data(value) for key, value in message.kwargs.items()}
         return replace(message, args=_values(message.args), kwargs=kwargs)
     if isinstance(message, DefineClass):
@@ -99,7 +100,7 @@ def _values(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def error_of(value: Any) -> Any:
-    """Return an encoded error in a form without pickles."""
+    """Return an encoded error without pickles."""
     if type(value) is tuple and value[0] == "x":
         return value
     error = decode_error(value)
@@ -108,26 +109,26 @@ def error_of(value: Any) -> Any:
 
 
 def described(error: BaseException, text: str | None = None) -> tuple[str, str, str, str]:
-    """Return an error as texts: the name of its type, its message, its traceback (`text`, where it is known already)."""
-    told = traceback_of(error, of_ours=False) if text is None else text
+    """Return an error as strings: its type name, its message, its traceback (`text` if it is already known)."""
+    traceback = traceback_of(error, of_ours=False) if text is None else text
     if isinstance(error, RemoteError):
-        return "x", error.error_type, error.message, error.traceback or told
-    return "x", type_name(error), message_of(error), told
+        return "x", error.error_type, error.message, error.traceback or traceback
+    return "x", type_name(error), message_of(error), traceback
 
 
 def error_from(value: Any) -> BaseException:
-    """Return the error that texts of `described`, from anybody, stand for.
+    """Return the error for strings of `described`, which may come from an untrusted sender.
 
-    One of Python's own types, or of this package's, is of that type again; any other is a `RemoteError`.
+    An error of a builtin type or of this package has that type again; any other is a `RemoteError`.
     """
     if type(value) is not tuple or len(value) != 4 or value[0] != "x" or not all(type(part) is str for part in value):
-        return ProtocolError("an error that is not described as a server without code reads it")
+        return ProtocolError("a malformed error: a server that accepts no code reads errors as strings only")
     _, name, message, text = value
     kind = getattr(builtins, name, None) or getattr(errors, name, None)
     if isinstance(kind, type) and (issubclass(kind, ParagentError) or _is_simple(kind)):
         try:
             error: BaseException = kind(message)
-        except TypeError:  # its constructor wants more than a message
+        except TypeError:  # its constructor needs more than a message
             return RemoteError(name, message, text)
         if text:
             error.__cause__ = RemoteTraceback(text)
@@ -136,5 +137,5 @@ def error_from(value: Any) -> BaseException:
 
 
 def _is_simple(kind: type) -> bool:
-    """Return whether an error of this type may stand for one of somebody else: it ends no thread and no program."""
+    """Return whether a remote error may be raised as this type: it must not end a thread, a loop or a program."""
     return issubclass(kind, Exception) and not issubclass(kind, StopIteration | StopAsyncIteration)

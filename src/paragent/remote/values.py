@@ -1,19 +1,19 @@
-"""How one argument or result looks inside a frame.
+"""Encoding of one argument or result in a message.
 
 ======================  ================================================================================
 a builtin value         itself: str, int, float, bool, bytes, None
-`("m", ...)`            a `Msg` whose content is a builtin value and which has no metadata: its fields
-`("M", bytes)`          any other `Msg`: its fields, packed
-`("p", bytes[, code])`  any other object, packed; `code` holds what the receiver cannot import
-`("d", bytes)`          any data, as `data` writes it: all that is packed for a receiver that accepts no code
+`("m", ...)`            the fields of a `Msg` without metadata whose content is a builtin value
+`("M", bytes)`          any other `Msg`: its fields, pickled
+`("p", bytes[, code])`  any other object, pickled; `code` is the code that the receiver cannot import
+`("d", bytes)`          any value, as `data` writes it, for a receiver that accepts no code
 `("b"/"B"/"D", index)`  as "p", "M" and "d", but the bytes are an attachment of the frame
-`("r", ...)`            the result of another call, to be fetched: address, session, call, how to use TLS or None
-`("v", key)`            a value that the caller will push
-`("f", value)`          no value: the call that should have made it failed with this error
-`("x", ...)`            (as an error) for a receiver that accepts no code: the name of its type, its message, its traceback
+`("r", ...)`            reference to the result of another call: address, session, number, TLS settings or None
+`("v", key)`            reference to a value that the caller will push
+`("f", value)`          the error of the call that should have made the value
+`("x", ...)`            (only as an error) for a receiver that accepts no code: type name, message, traceback
 ======================  ================================================================================
 
-A builtin tuple is always packed, so there is no mistaking one for a tag.
+A builtin tuple is always pickled, so that it cannot be confused with a tagged one.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ __all__ = [
 PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
 ATTACHED = {"p": "b", "M": "B", "d": "D"}
-"""The tags of values that are bytes, and those of the same when the bytes are an attachment."""
+"""Tags of values that are bytes, and their tags when the bytes are an attachment."""
 _RESTORED = {attached: tag for tag, attached in ATTACHED.items()}
 
 _packers = (Packer(), Packer(carries_modules=True))
-"""For servers of this machine, which find its modules, and for servers elsewhere, which get them."""
+"""For servers on this host, which can import its modules, and for servers on other hosts, which are sent their code."""
 packing = threading.RLock()
 """Protects `_packers`, and the packer of `payloads.pack`. Reentrant: what is packed may run code of its own that packs."""
 
 
 def encode_argument(thing: Any, what: str, *, other_host: bool = False) -> tuple[Any, int, dict[str, bytes]]:
-    """Return an argument as it goes into a frame, its size, and the code that the other side may lack.
+    """Return an encoded argument, its size, and the code that the server may lack.
 
     With `other_host` the server may be on another host, so the code of the program's own modules is sent too.
 
     Raises:
-        Unserialisable: some part of it cannot travel; the error names the part.
+        Unserialisable: a part of it cannot be pickled; the error names the part.
     """
     kind = type(thing)
     if kind in PLAIN:
@@ -86,12 +86,12 @@ def encode_argument(thing: Any, what: str, *, other_host: bool = False) -> tuple
 
 
 def encode_result(thing: Any, *what: str) -> Any:
-    """Return a result as it goes into a frame: as an argument, but with the code inside.
+    """Return an encoded result: as an argument, but with the code inside.
 
-    The words of `what` name it in errors; they are put together when they are needed.
+    The words of `what` describe it in errors; they are joined only when needed.
 
     Raises:
-        Unserialisable: some part of it cannot travel; the error names the part.
+        Unserialisable: a part of it cannot be pickled; the error names the part.
     """
     kind = type(thing)
     if kind in PLAIN:
@@ -111,17 +111,17 @@ def encode_result(thing: Any, *what: str) -> Any:
 
 
 def is_short(thing: Any) -> bool:
-    """Return whether a builtin value travels inside its frame as it is."""
+    """Return whether a builtin value is short enough to be part of its frame."""
     return type(thing) not in (str, bytes) or len(thing) < ATTACH_BYTES
 
 
 def size_of(value: Any) -> int:
-    """Return the bytes of a packed value, 0 for one that is not packed."""
+    """Return the number of bytes of a packed value; 0 for a value that is not packed."""
     return len(value[1]) if type(value) is tuple and value[0] in ATTACHED else 0
 
 
 def attach(value: Any, attachments: list[Any]) -> Any:
-    """Return the value with its bytes, where they are large, moved to `attachments`."""
+    """Return the value; its bytes are moved to `attachments` if they are large."""
     if type(value) is tuple and value[0] in ATTACHED and len(value[1]) >= ATTACH_BYTES:
         attachments.append(value[1])
         return (ATTACHED[value[0]], len(attachments) - 1, *value[2:])
@@ -132,7 +132,7 @@ def restore(value: Any, attachments: list[bytes]) -> Any:
     """Undo `attach`.
 
     Raises:
-        ProtocolError: the frame has no such attachment.
+        ProtocolError: the frame does not have that attachment.
     """
     if type(value) is tuple and value and value[0] in _RESTORED:
         index = value[1]
@@ -143,16 +143,16 @@ def restore(value: Any, attachments: list[bytes]) -> Any:
 
 
 def is_reference(value: Any) -> bool:
-    """Return whether the value is somewhere else yet."""
+    """Return whether an encoded value is a reference, or the error of the call that should have made the value."""
     return type(value) is tuple and value[0] in ("r", "v", "f")
 
 
 def decode(value: Any) -> Any:
-    """Return what an encoded value of a trusted sender stands for, a fresh copy each time.
+    """Return a new copy of an encoded value of a trusted sender.
 
     Raises:
         ProtocolError: the tag is unknown.
-        Exception: whatever loading an object of a user's class raises.
+        Exception: an error of unpickling an object of a user's class.
     """
     if type(value) is not tuple:
         return value
@@ -169,9 +169,9 @@ def decode(value: Any) -> Any:
 
 
 class RemoteTraceback(Exception):
-    """The cause of an error that came from an agent server: shows where it was raised there.
+    """Cause of an error that came from an agent server: shows the traceback on the server.
 
-    Its own cause is what the error was raised from, if it was raised from another one.
+    Its own cause is the error from which the remote error was raised, if any.
     """
 
     def __init__(self, text: str) -> None:
@@ -183,11 +183,11 @@ class RemoteTraceback(Exception):
 
 
 def encode_error(error: BaseException, *, plain: bool = False) -> Any:
-    """Return the value that stands for an error in a frame; whatever the error is, there is one.
+    """Return an encoded error. This works for every error: what cannot be pickled is left out.
 
-    With `plain` its attributes are sent where they are builtin values, and other objects are not.
+    With `plain` only those attributes of the error are sent that are builtin values.
     """
-    text = traceback_of(error, of_ours=False)  # frames of paragent alone say nothing to a user
+    text = traceback_of(error, of_ours=False)  # a traceback of paragent's frames only does not help a user
     body: bytes | None = None
     code: dict[str, bytes] = {}
     try:
@@ -196,19 +196,19 @@ def encode_error(error: BaseException, *, plain: bool = False) -> Any:
         else:
             with packing:
                 body, code = pack(error, "an error")
-    except BaseException:  # noqa: BLE001 - a user's exception class may fail in any way; its texts are sent
+    except BaseException:  # noqa: BLE001 - a user's exception class may raise anything; its texts are sent
         body = None
     return ("p", pickle.dumps((type_name(error), message_of(error), text, body, code), protocol=5))
 
 
 def decode_error(value: Any) -> BaseException:
-    """Return the error, its cause being the traceback of the far side.
+    """Return a decoded error; its cause shows the remote traceback.
 
-    It is a `RemoteError` if its class cannot be imported here or the error cannot be rebuilt.
+    It is a `RemoteError` if its class cannot be imported here or the error cannot be unpickled.
     """
     try:
         kind, message, text, body, code = pickle.loads(value[1])
-    except Exception as trouble:  # noqa: BLE001 - another version may run there
+    except Exception as trouble:  # noqa: BLE001 - the server may run another version
         return RemoteError("ProtocolError", f"the server sent a malformed error ({type(trouble).__name__})")
     try:
         add_code(code)
@@ -219,7 +219,7 @@ def decode_error(value: Any) -> BaseException:
         error = RemoteError(kind, message, text)
     if text:
         traceback = RemoteTraceback(text)
-        # Not by the error's own methods: a class may forbid setting attributes, as frozen dataclasses do.
+        # Not through the error's own methods: a class may forbid setting attributes, as frozen dataclasses do.
         traceback.__cause__ = object.__getattribute__(error, "__cause__")
         object.__setattr__(error, "__cause__", traceback)
     return error

@@ -1,1 +1,1 @@
-"""The caller's side: lazy results, streams, and the link to each server."""
+"""Client side of remote agents: lazy results, streams, and the links to agent servers."""

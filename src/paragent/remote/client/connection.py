@@ -193,7 +193,7 @@ class Connection:
         """Connect; try again until the time budget is used up."""
         while True:
             hello: dict[str, Any] = {"session": self.session, "program": program()}
-            hello |= {"heard": self._frames.received, "again": self._instance is not None}
+            hello |= {"received": self._frames.received, "reconnect": self._instance is not None}
             hello["data_only"] = self._data_only
             try:
                 self._stream, welcome = await connect(
@@ -232,7 +232,7 @@ class Connection:
     async def _exchange(self, welcome: dict[str, Any]) -> None:
         assert self._stream is not None
         stream = self._stream
-        for parts in self._frames.resume(int(welcome["heard"])):
+        for parts in self._frames.resume(int(welcome["received"])):
             for part in parts:
                 await stream.write(part)
         writer = self._loop.create_task(self._write(stream))

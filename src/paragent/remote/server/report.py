@@ -29,6 +29,7 @@ def describe(host: Host, what: str, argument: Any) -> dict[str, Any]:
         "agents": host.residents.count,
         "clients": len(host.sessions),
         "calls_under_way": sum(len(session.active) for session in host.sessions.values()),
+        "calls_under_way_bytes": sum(session.load for session in host.sessions.values()),
         "calls_waiting": host.schedule.lanes.waiting,
         "calls_served": host.served + sum(session.served for session in host.sessions.values()),
         "results_waiting_bytes": sum(session.backlog.size for session in host.sessions.values()),

@@ -35,7 +35,7 @@ class AgentService:
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], tuple[Session, int]]:
         """Find or make the client's session."""
-        identity, heard, again = hello.get("session"), hello.get("heard"), hello.get("again")
+        identity, heard, again = hello.get("session"), hello.get("received"), hello.get("reconnect")
         if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity) or not isinstance(heard, int):
             raise ProtocolError("the hello names no session of 32 hexadecimal digits")
         session, known = self._host.open_session(identity)
@@ -49,7 +49,7 @@ class AgentService:
         welcome = {
             "instance": self._host.instance,
             "resumed": known,
-            "heard": session.heard,
+            "received": session.heard,
             "window": self._window,
             "accepts_code": self._host.policy.accept_code,
             "peer_tls": self._host.policy.peer_tls is not None,
