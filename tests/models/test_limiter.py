@@ -57,7 +57,7 @@ def test_whatever_happens_the_limit_is_from_one_to_the_most_and_room_comes_back(
             if what == "answer":
                 answer(limiter, 1, amount)
             elif what == "fail":
-                limiter.troubled()
+                limiter.server_error()
                 limiter.leave()
             else:
                 refuse(limiter, limiter.in_flight if many else 1, amount if what == "close" else None)
@@ -136,7 +136,7 @@ def test_many_errors_of_the_endpoint_stop_growth_and_few_do_not() -> None:
             sent = full(limiter)
             clock.advance(1.0)
             for _ in range(failures):
-                limiter.troubled()
+                limiter.server_error()
                 limiter.leave()
             answer(limiter, sent - failures)
         assert (limiter.limit > 40) is grows, failures

@@ -28,8 +28,8 @@ def ask(server: Any, count: int = 1, **settings: Any) -> list[Completion]:
     async def run() -> list[Completion]:
         chosen: dict[str, Any] = {
             "max_retries": 3,
-            "most_requests": 4,
-            "request_limit": 10.0,
+            "max_concurrency": 4,
+            "request_timeout": 10.0,
             "api_key": "k",
         } | settings
         model = open_model(ModelSettings(name="m", base_url=server.url, **chosen))
@@ -87,7 +87,7 @@ def test_retry_after_is_honoured_by_all_and_concurrency_falls() -> None:
 
 def test_nobody_asks_an_endpoint_that_told_another_to_wait() -> None:
     async def run(server: OpenAIServer) -> float:
-        model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", most_requests=4))
+        model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", max_concurrency=4))
         began = time.monotonic()
         try:
             first = asyncio.create_task(model.complete(ASK, []))
@@ -145,13 +145,13 @@ def test_a_refusal_that_may_pass_is_tried_again(status: int) -> None:
 def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again() -> None:
     with OpenAIServer(Script(latency=30.0)) as server:
         with pytest.raises(EndpointDown, match="failed 2 times"):
-            ask(server, max_retries=1, request_limit=0.2)
+            ask(server, max_retries=1, request_timeout=0.2)
         assert server.seen.requests == 2
 
 
 def test_requests_wait_in_order_and_one_that_is_given_up_leaves_the_queue() -> None:
     async def run(server: OpenAIServer) -> tuple[int, int]:
-        model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", most_requests=1))
+        model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", max_concurrency=1))
         try:
             async with asyncio.timeout(60):
                 asks = [[{"role": "user", "content": str(number)}] for number in range(6)]

@@ -17,7 +17,7 @@ from paragent._internal.clock import ManualClock
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import RateLimitAddress
 from paragent.models.rate_limit.client import RateLimitClient
-from paragent.models.rate_limit.limiter import Limiter, RequestReport, SharedLimit, divide, withheld
+from paragent.models.rate_limit.limiter import Limiter, RequestReport, SharedLimit, divide, without_occupied
 from paragent.models.rate_limit.server import RateLimitServer
 from paragent.rollout.live_status import RolloutProgress
 from paragent.testing import Fault, OpenAIServer, Script
@@ -43,7 +43,7 @@ def test_a_division_is_fair_and_never_too_much(limit: int, wishes: list[tuple[in
 @given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 20), st.integers(0, 20))))
 def test_no_place_is_given_away_before_it_is_free(known: dict[str, tuple[int, int]]) -> None:
     shares, in_flight = ({worker: pair[n] for worker, pair in known.items()} for n in (0, 1))
-    given_out = withheld(shares, in_flight)
+    given_out = without_occupied(shares, in_flight)
     assert all(min(in_flight[worker], shares[worker]) <= given_out[worker] <= shares[worker] for worker in shares)
     possible = sum(max(given_out[worker], in_flight[worker]) for worker in shares)
     assert possible <= max(sum(shares.values()), sum(in_flight.values()))
@@ -101,9 +101,9 @@ def test_a_share_of_less_than_one_each_goes_round() -> None:
 
 def test_a_limiter_follows_and_can_go_on_alone() -> None:
     limiter = Limiter(8, ManualClock())
-    limiter.follow(0, 0.0)
+    limiter.set_share(0, 0.0)
     assert not limiter.admit()
-    limiter.follow(3, 0.0)
+    limiter.set_share(3, 0.0)
     assert [limiter.admit() for _ in range(4)] == [True, True, True, False]
     limiter.throttled(None)
     limiter.leave()
@@ -111,9 +111,9 @@ def test_a_limiter_follows_and_can_go_on_alone() -> None:
     limiter.throttled(None)
     limiter.leave()
     assert limiter.limit == 1
-    limiter.follow(5, 2.0)
+    limiter.set_share(5, 2.0)
     assert (limiter.limit, limiter.opens_in()) == (5, 2.0)
-    limiter.decide_alone()
+    limiter.clear_share()
     assert limiter.limit == 5
 
 
@@ -121,7 +121,7 @@ def test_two_workers_share_one_limit() -> None:
     """Two clients with eight places each and an endpoint that takes four: together they find out, and both get answers."""
 
     async def ask(place: RateLimitAddress, url: str) -> None:
-        settings = ModelSettings(name="m", base_url=url, api_key="k", most_requests=8, rate_limit=place)
+        settings = ModelSettings(name="m", base_url=url, api_key="k", max_concurrency=8, rate_limit=place)
         model = open_model(settings)
         try:
             await asyncio.gather(*(model.complete(ASK, []) for _ in range(30)))
@@ -215,9 +215,9 @@ class Participant:
     def _changed(self, share: int | None, closed: float) -> None:
         self.heard.append(share)
         if share is None:
-            self.limiter.decide_alone()
+            self.limiter.clear_share()
         else:
-            self.limiter.follow(share, closed)
+            self.limiter.set_share(share, closed)
 
 
 def test_a_burst_of_refusals_at_one_worker_lowers_its_share_for_a_moment_only() -> None:
@@ -253,14 +253,14 @@ def test_each_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> Non
         member = worker.member
         events: list[Callable[[], None]] = [
             lambda: member.throttled(None),
-            member.troubled,
+            member.server_error,
             lambda: member.answered(0.0),
         ]
         for number, happens in enumerate(event for event in events for _ in range(3)):
             happens()
-            wait_until(lambda: sum(one.refused + one.troubled + one.answered for one in reports) == number + 1)  # noqa: B023
+            wait_until(lambda: sum(one.refused + one.server_errors + one.answered for one in reports) == number + 1)  # noqa: B023
         worker.member.close()
-    seen = [sum(getattr(one, name) for one in reports) for name in ("refused", "troubled", "answered")]
+    seen = [sum(getattr(one, name) for one in reports) for name in ("refused", "server_errors", "answered")]
     assert seen == [3, 3, 3]
 
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paragent.models.openai import assemble
-from paragent.models.replies import MalformedReply, read_reply
+from paragent.models.replies import MalformedReply, assemble_stream, read_reply
 
 SURROGATE = "\ud800"
 
@@ -170,7 +169,7 @@ def test_any_stream_is_read_or_refused(chunks: list[Any]) -> None:
             yield chunk
 
     try:
-        body = asyncio.run(assemble(stream()))
+        body = asyncio.run(assemble_stream(stream()))
     except MalformedReply:
         return
     check(body)

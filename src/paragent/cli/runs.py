@@ -191,7 +191,7 @@ def _rescore(options: argparse.Namespace) -> int:
     judge = None
     if options.judge_model:
         url, key = endpoint_from_environment(Path.cwd())
-        judge = ModelSettings(name=options.judge_model, base_url=url, api_key=key, most_requests=16)
+        judge = ModelSettings(name=options.judge_model, base_url=url, api_key=key, max_concurrency=16)
     with RunDirectory(_folder(options.path)) as directory:
         directory.open_existing()
         count = rescore(directory.journal, options.metric, judge)

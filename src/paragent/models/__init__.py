@@ -1,4 +1,4 @@
-"""What agents talk to: one contract, an OpenAI-compatible endpoint, and a hand-written policy for trying things out."""
+"""Models: one interface, a client for OpenAI-compatible endpoints, and a scripted policy for trying things out."""
 
 from paragent.models.base import Completion, Model, ModelSettings, open_model
 

@@ -1,4 +1,4 @@
-"""The contract of models: messages and tools in, one assistant message out."""
+"""Base class of models: messages and tools in, one assistant message out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MODELS = Registry(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimitAddress:
-    """Where the workers of a run hear how many of the requests that an endpoint takes are theirs."""
+    """The address of the run's rate limit server, which assigns each worker its share of the concurrent requests."""
 
     address: str
     secret: str
@@ -46,27 +46,27 @@ class RateLimitAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which model, where it is, and how often and how long to try."""
+    """The name and address of a model, and the limits of requests to it."""
 
     name: str
     base_url: str | None = None
-    """None: that of OpenAI."""
+    """None: OpenAI's."""
     api_key: str | None = None
     max_retries: int = 3
-    """Further requests for one turn after errors; being told to wait is no error."""
-    most_requests: int = 5
-    """Requests at a time from this process, before the endpoint says that it is too many."""
-    request_limit: float = 600.0
-    """Seconds for one request: as long as the slowest reasoning models take for one turn."""
+    """Retries of one turn after errors. HTTP 429 does not count as an error."""
+    max_concurrency: int = 5
+    """Concurrent requests from this process at most; the endpoint's refusals lower the number."""
+    request_timeout: float = 600.0
+    """Seconds for one request; the slowest reasoning models take this long for one turn."""
     temperature: float | None = None
     max_tokens: int | None = None
     rate_limit: RateLimitAddress | None = None
-    """None: this process finds out by itself how many requests the endpoint takes."""
+    """None: this process adapts its limit without coordination with other workers."""
     tool_format: str = "native"
-    """`native`: tools are part of requests, calls part of replies. `text`: both are text of the conversation, for models and
+    """`native`: requests have `tools`, replies have `tool_calls`. `text`: both are text of the conversation, for models and
     servers without tool support."""
     stream: bool = False
-    """Ask for the answer in pieces, which keeps proxies with short limits from cutting long ones."""
+    """Stream answers, so that proxies with short idle timeouts do not cut long ones."""
 
     def __repr__(self) -> str:
         return f"ModelSettings(name={self.name!r}, base_url={self.base_url!r})"  # never the key
@@ -77,31 +77,34 @@ class Completion:
     """One turn of a model."""
 
     message: dict[str, Any]
-    """The assistant's message in OpenAI's form: `content`, `tool_calls`."""
+    """The assistant's message in OpenAI's format: `role`, `content`, `tool_calls`."""
     usage: dict[str, int] | None
-    """`prompt_tokens` and `completion_tokens` as the endpoint counted them; None where it did not say."""
+    """`prompt_tokens` and `completion_tokens` as counted by the endpoint; None if it did not return them."""
     finish_reason: str = "stop"
 
 
 reply_counter: ContextVar[Callable[[str, dict[str, int] | None], None] | None] = ContextVar(
     "paragent_reply_counter", default=None
 )
-"""Told the model's name and the token counts of replies that `count_reply` is called for."""
+"""Called by `count_reply` with the model's name and the token counts."""
 
 
 def count_reply(model: str, usage: dict[str, int] | None) -> None:
-    """Count a reply that the rollout is not given as a `Completion`: a malformed one, one that raises an error, a judge's.
+    """Count the tokens of a reply that the rollout does not get as a `Completion`: a malformed reply, or a judge's.
 
     Args:
         model: the name of the model.
-        usage: its token counts; None where the endpoint did not say.
+        usage: the token counts; None if the endpoint did not return them.
     """
     if count := reply_counter.get():
         count(model, usage)
 
 
 class Model(abc.ABC):
-    """Answers conversations. One object serves all rollouts of an event loop."""
+    """Completes conversations. One object serves all rollouts of an event loop.
+
+    The constructor does no I/O. `paragent.testing.ModelContract` tests an implementation.
+    """
 
     def __init__(self, settings: ModelSettings) -> None:
         self.settings = settings
@@ -110,27 +113,32 @@ class Model(abc.ABC):
     async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
         """Return the next message of the assistant.
 
+        Args:
+            messages: the conversation in OpenAI's format.
+            tools: the tools that the model may call, in OpenAI's format; may be empty.
+
         Raises:
             ContextFull: the conversation is too long for the model.
-            RequestRejected: the endpoint cannot make sense of the request.
+            RequestRejected: the endpoint rejects the request.
             EndpointRefused: the key or the model's name is wrong, or there is no credit.
-            ToolsUnsupported: the model's tool calls come as text.
-            EndpointDown: it does not answer, or only with errors, and was asked often enough.
+            ToolsUnsupported: the endpoint returns tool calls as text.
+            EndpointDown: the endpoint does not answer, or only with errors, after all retries.
         """
 
     def pressure(self) -> tuple[int, int]:
-        """Return how many requests are in flight, and how many may be."""
+        """Return the number of requests in flight and the current limit."""
         return (0, 0)
 
-    async def close(self) -> None:  # noqa: B027 - not every model holds something
-        """Free connections; idempotent."""
+    async def close(self) -> None:  # noqa: B027 - not every model holds resources
+        """Release connections. Idempotent."""
 
 
 def open_model(settings: ModelSettings) -> Model:
-    """Return the model that `settings.name` names: one of the family, or else a model of an OpenAI-compatible endpoint.
+    """Return the model `settings.name`: a registered one or, for any other name, a model of an OpenAI-compatible endpoint.
 
     Raises:
-        MissingExtra: the packages for it are not installed.
+        MissingExtra: its optional packages are not installed.
+
     """
     kind = settings.name if settings.name in MODELS.names() else "openai"
     model: Model = MODELS.load(kind)(settings)

@@ -1,41 +1,44 @@
-"""Replies of chat completion endpoints: one schema, applied to each reply before anything else sees it.
+"""Parsing of chat completion replies, streamed or not, with one schema.
 
-Servers differ in what they send. What can be read is normalised: content as a list of parts or as a number becomes text, tool
-calls may be strings or lack the usual nesting, arguments may be an object. Token counts that are not counts are unknown. A
-reply that cannot be read is a `MalformedReply`.
+Servers differ in what they send. Replies are normalised: content given as a list of parts or as a number becomes text; tool
+calls may be strings or lack the usual nesting; arguments may be an object. Invalid token counts are treated as unknown. A reply
+that cannot be parsed raises `MalformedReply`.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from paragent._internal.text import read_json, well_formed
 from paragent.models.base import Completion
 
-__all__ = ["MalformedReply", "listed_calls", "read_reply", "text_of"]
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["MalformedReply", "assemble_stream", "read_reply"]
 
 _MOST_TOKENS = 10**12
-"""Token counts above this are not counts: no model reads a million million tokens, and sums of them must fit in 64 bits."""
+"""Higher token counts are invalid: no model reads that many tokens, and sums of counts must fit in 64 bits."""
 _SHOWN = 200
 """Characters of a malformed reply that the error shows."""
 
 
 class MalformedReply(ValueError):
-    """The endpoint's reply is not a chat completion; `usage` has its token counts, zeros where it has none."""
+    """The reply is not a chat completion. `usage` has its token counts, zeros if there are none."""
 
     def __init__(self, message: str, usage: Any = None) -> None:
         super().__init__(message)
         self.usage = _usage(usage) or {"prompt_tokens": 0, "completion_tokens": 0}
 
 
-def text_of(content: Any) -> str | None:
-    """Return the content of a message as text; None if it has none.
+def _text_of(content: Any) -> str | None:
+    """Return the content of a message as text; None if it is empty.
 
     Raises:
-        ValueError: it is neither text, nor a number, nor parts of which some may be text.
+        ValueError: it is neither a text, a number, nor a list of parts.
     """
     if content is None:
         return None
@@ -46,26 +49,26 @@ def text_of(content: Any) -> str | None:
     if isinstance(content, dict):
         content = [content]
     if not isinstance(content, list):
-        raise ValueError(f"content is of type {type(content).__name__}")  # noqa: TRY004 - pydantic reads ValueError
+        raise ValueError(f"content is of type {type(content).__name__}")  # noqa: TRY004 - pydantic catches ValueError
     texts = [part if isinstance(part, str) else part.get("text") for part in content if isinstance(part, str | dict)]
     return "".join(well_formed(text) for text in texts if isinstance(text, str)) or None
 
 
 def _arguments(given: Any) -> str:
-    """Return arguments as JSON text; text is passed on as it is, for the tool says what is wrong with it."""
+    """Return arguments as JSON text. A text is not checked here: the tool reports what is wrong with it."""
     if given is None:
         return "{}"
     return well_formed(given if isinstance(given, str) else json.dumps(given))
 
 
 def _name(given: Any) -> str:
-    """Return a name or an id as text; what is none is empty."""
+    """Return a name or an id as text; empty if it is neither text nor an integer."""
     whole = isinstance(given, int) and not isinstance(given, bool)
     return well_formed(str(given)) if isinstance(given, str) or whole else ""
 
 
-def listed_calls(given: Any) -> list[Any]:
-    """Return tool calls as a list of objects; they, or each of them, may be JSON text.
+def _listed_calls(given: Any) -> list[Any]:
+    """Return tool calls as a list of objects. The list, or each call, may be given as JSON text.
 
     Raises:
         ValueError: the text is not JSON.
@@ -79,7 +82,7 @@ def listed_calls(given: Any) -> list[Any]:
 
 
 def _count(given: Any) -> int | None:
-    """Return a number of tokens; None if it is not one."""
+    """Return a number of tokens; None if it is invalid."""
     if isinstance(given, str) and given.isdecimal() and len(given) < 20:
         given = int(given)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= _MOST_TOKENS:
@@ -99,7 +102,7 @@ class _Call(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _nest(cls, call: Any) -> Any:
-        """Accept `{"name": ..., "arguments": ...}` without the object `function` around it, and `function` as a name."""
+        """Accept `{"name": ..., "arguments": ...}` without the enclosing `function`, and `function` as a name."""
         if not isinstance(call, dict):
             return call
         function = call.get("function")
@@ -112,10 +115,10 @@ class _Call(BaseModel):
 
 
 class _Message(BaseModel):
-    content: Annotated[str | None, BeforeValidator(text_of)] = None
-    tool_calls: Annotated[list[_Call], BeforeValidator(listed_calls)] = []
-    function_call: Annotated[list[_Call], BeforeValidator(listed_calls)] = []
-    """The form that OpenAI used before `tool_calls`."""
+    content: Annotated[str | None, BeforeValidator(_text_of)] = None
+    tool_calls: Annotated[list[_Call], BeforeValidator(_listed_calls)] = []
+    function_call: Annotated[list[_Call], BeforeValidator(_listed_calls)] = []
+    """OpenAI's format before `tool_calls`."""
 
 
 class _Choice(BaseModel):
@@ -124,7 +127,7 @@ class _Choice(BaseModel):
 
 
 def _usage(given: Any) -> dict[str, int] | None:
-    """Return the token counts; None where the endpoint gave none that can be read. A count left out beside another is 0."""
+    """Return the token counts; None if there are no valid ones. If only one count is missing, it is 0."""
     names = ("prompt_tokens", "completion_tokens")
     if not isinstance(given, dict) or all(given.get(name) is None for name in names):
         return None
@@ -142,11 +145,12 @@ class _Reply(BaseModel):
 
 
 def read_reply(reply: Any) -> Completion:
-    """Return what a reply says.
+    """Parse a reply.
 
     Raises:
-        MalformedReply: it cannot be read; the message has its beginning and the reason.
+        MalformedReply: it cannot be parsed; the message has the reason and the beginning of the reply.
     """
+
     try:
         read = _Reply.model_validate(reply)
     except (ValidationError, RecursionError) as error:
@@ -157,6 +161,53 @@ def read_reply(reply: Any) -> Completion:
     if calls := choice.message.tool_calls or choice.message.function_call:
         message["tool_calls"] = [{"id": call.id, "type": "function", "function": dict(call.function)} for call in calls]
     return Completion(message, read.usage, choice.finish_reason)
+
+
+async def assemble_stream(stream: AsyncIterator[Any]) -> dict[str, Any]:
+    """Return a streamed completion in the form of one that was not streamed.
+
+    Args:
+        stream: yields the chunks as parsed JSON.
+
+    Raises:
+        MalformedReply: a chunk cannot be read, or the stream ended before the answer did.
+    """
+    text: list[str] = []
+    calls: dict[int, dict[str, Any]] = {}
+    usage: Any = None
+    finish_reason = None
+    async for chunk in stream:
+        try:
+            usage = chunk.get("usage") or usage
+            for choice in (chunk.get("choices") or ())[:1]:
+                finish_reason = choice.get("finish_reason") or finish_reason
+                # Servers that do not stream send `message`.
+                delta = choice.get("delta") or choice.get("message") or {}
+                text.append(_text_of(delta.get("content")) or "")
+                for position, piece in enumerate(_listed_calls(delta.get("tool_calls"))):
+                    _add_piece(calls, piece, position)
+        except (AttributeError, TypeError, KeyError, ValueError) as error:
+            raise MalformedReply(f"a chunk of the stream cannot be read ({error}): {str(chunk)[:200]}", usage) from None
+    if finish_reason is None:
+        raise MalformedReply("the stream ended before the answer did", usage)
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(text) or None}
+    if calls:
+        message["tool_calls"] = [calls[index] for index in sorted(calls)]
+    return {"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage}
+
+
+def _add_piece(calls: dict[int, dict[str, Any]], piece: dict[str, Any], position: int) -> None:
+    """Add a piece to its tool call. Some servers leave the index out; then it is the piece's position in its chunk."""
+    index = piece.get("index")
+    index = index if isinstance(index, int) else position
+    call = calls.setdefault(index, {"id": "", "function": {"name": "", "arguments": ""}})
+    call["id"] = piece.get("id") or call["id"]
+    function = piece.get("function") or piece
+    if isinstance(function.get("arguments"), dict):
+        call["function"]["arguments"] = function["arguments"]
+    else:
+        call["function"]["arguments"] += function.get("arguments") or ""
+    call["function"]["name"] += function.get("name") or ""
 
 
 def _reason(error: ValidationError | RecursionError) -> str:

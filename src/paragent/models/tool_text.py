@@ -1,13 +1,13 @@
 """Tool calls as text, for models and servers without tool support. No I/O.
 
-`as_text` describes the tools in the system message and turns calls and results into text; `calls_in` finds the calls that a
-model wrote, in the forms that are common:
+`as_text` describes the tools in the system message and turns calls and results into text. `calls_in` parses the calls that a
+model wrote, in these common formats:
 
 - Hermes, Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`
 - Qwen Coder: `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`
 - Llama 3: `<|python_tag|>{"name": ..., "parameters": {...}}`, `<function=name>{...}</function>`, `[name(key=value)]`
 - Mistral: `[TOOL_CALLS][{"name": ..., "arguments": {...}}]`
-- a message that is one JSON object with a tool's name and arguments, in a code block or not
+- a message that is one JSON object with a tool's name and arguments, optionally in a code block
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ Call = tuple[str, str]
 
 
 def calls_in(text: str, tools: Sequence[dict[str, Any]]) -> list[Call]:
-    """Return the tool calls that a message makes in its text.
+    """Return the tool calls in the text of a message.
 
-    A block in one of the marked forms is a call whatever it names, so that the model can be told what is wrong with it. A
-    message without marks is a call only if it is nothing but calls of tools that exist.
+    A block in one of the formats with markers is always a call, even of an unknown tool, so that the model can be told what
+    is wrong. A message without markers is a call only if it consists of nothing but calls of known tools.
     """
     text = _THOUGHTS.sub("", text).partition("<tool_response>")[0].strip()
     marked = [call for block in _BLOCK.findall(text) for call in _in_block(block)]
@@ -70,7 +70,7 @@ def calls_in(text: str, tools: Sequence[dict[str, Any]]) -> list[Call]:
 
 
 def with_calls(completion: Completion, tools: Sequence[dict[str, Any]]) -> Completion:
-    """Return a completion with the calls that its text makes as tool calls; what stands before the first stays its text."""
+    """Return the completion with the calls of its text as `tool_calls`; the text before the first call stays the content."""
     text = completion.message.get("content") or ""
     calls = calls_in(text, tools)
     if not calls:
@@ -83,7 +83,7 @@ def with_calls(completion: Completion, tools: Sequence[dict[str, Any]]) -> Compl
 
 
 def as_text(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a conversation in which tools, calls and results are text; neighbouring messages of the user become one."""
+    """Return the conversation with tools, calls and results as text; consecutive user messages are joined."""
     described = _RULES + "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     given = list(messages)
     if given and given[0].get("role") == "system":
@@ -130,11 +130,11 @@ def _in_block(block: str) -> list[Call]:
     if calls := _objects(block.strip()):
         return calls
     name = _NAME.search(block)
-    return [(name[1] if name else "", block.strip())]  # the environment tells the model what is wrong with it
+    return [(name[1] if name else "", block.strip())]  # the environment reports to the model what is wrong
 
 
 def _functions(text: str) -> Iterator[Call]:
-    """Yield the calls of the form `<function=name>...</function>`: parameters in tags, or one JSON object."""
+    """Yield the calls in the format `<function=name>...</function>`, with parameters in tags or as one JSON object."""
     for name, body in _FUNCTION.findall(text):
         if parameters := _PARAMETER.findall(body):
             yield name, json.dumps({key: _value(value) for key, value in parameters})
@@ -143,7 +143,7 @@ def _functions(text: str) -> Iterator[Call]:
 
 
 def _value(text: str) -> Any:
-    """Return a parameter's value: JSON where it is a number, a list and the like, else the text itself."""
+    """Return the value of a parameter: parsed JSON if it is valid JSON, otherwise the text."""
     try:
         return well_formed_data(json.loads(text))
     except ValueError:
@@ -151,7 +151,7 @@ def _value(text: str) -> Any:
 
 
 def _objects(text: str) -> list[Call]:
-    """Return the calls written as JSON objects, one after the other or in a list; empty if something else is among them."""
+    """Return the calls written as JSON objects, consecutive or in a list; empty if the text has anything else."""
     calls: list[Call] = []
     while text := text.lstrip(" \t\r\n;,"):
         try:
@@ -178,7 +178,8 @@ def _call(given: Any) -> Call | None:
 
 
 def _expressions(text: str) -> list[Call]:
-    """Return the calls of the form `[name(key=value), ...]`, as Llama 3.2 writes them; empty if something else is there."""
+    """Return the calls in the format `[name(key=value), ...]` of Llama 3.2; empty if the text has anything else."""
+
     if not (text.startswith("[") and text.endswith("]")):
         return []
     try:

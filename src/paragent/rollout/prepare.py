@@ -305,7 +305,7 @@ def _model_settings(config: RolloutConfig, name: str) -> ModelSettings:
         base_url=url,
         api_key=key,
         max_retries=model.max_retries,
-        most_requests=_workers(config)[1],
+        max_concurrency=_workers(config)[1],
         temperature=model.temperature,
         max_tokens=model.max_tokens,
         tool_format=model.tool_format,

@@ -91,7 +91,7 @@ class WorkerResources:
         self._heartbeat = Heartbeat(_INTERVAL)
         self._closed = False
         # Each agent that blocks needs a thread; the default executor of asyncio has only a few.
-        threads = ThreadPoolExecutor(max(32, settings.model.most_requests), thread_name_prefix="paragent-blocking")
+        threads = ThreadPoolExecutor(max(32, settings.model.max_concurrency), thread_name_prefix="paragent-blocking")
         asyncio.get_running_loop().set_default_executor(threads)
 
     @property

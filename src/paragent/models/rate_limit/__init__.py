@@ -1,4 +1,4 @@
-"""One limit of concurrent requests for all workers of a run: decided at one place, divided among those who ask.
+"""One rate limit for all workers of a run: the driver decides how many concurrent requests an endpoint gets and divides them.
 
-`division` decides, without I/O; `server` runs with the driver; `member` is a worker's end.
+`limiter` decides, without I/O; `server` runs in the driver's process; `client` runs in each worker.
 """

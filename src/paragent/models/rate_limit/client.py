@@ -55,7 +55,7 @@ class RateLimitClient:
         self._state, self._changed = state, changed
         self._lock = threading.Lock()
         """Protects the counts since the last report, and `_closed` together with `_work`."""
-        self._answered = self._refused = self._troubled = 0
+        self._answered = self._refused = self._server_errors = 0
         self._retry_after = self._seconds = 0.0
         self._closed = False
         self._work: Future[None]
@@ -73,10 +73,10 @@ class RateLimitClient:
             self._refused += 1
             self._retry_after = max(self._retry_after, retry_after or 0.0)
 
-    def troubled(self) -> None:
+    def server_error(self) -> None:
         """Count a server error of the endpoint."""
         with self._lock:
-            self._troubled += 1
+            self._server_errors += 1
 
     def close(self) -> None:
         """Disconnect."""
@@ -101,9 +101,9 @@ class RateLimitClient:
         in_flight, wanted = self._state()
         with self._lock:
             report = RequestReport(
-                in_flight, wanted, self._answered, self._refused, self._retry_after, self._troubled, self._seconds
+                in_flight, wanted, self._answered, self._refused, self._retry_after, self._server_errors, self._seconds
             )
-            self._answered = self._refused = self._troubled = 0
+            self._answered = self._refused = self._server_errors = 0
             self._retry_after = self._seconds = 0.0
         return report
 

@@ -1,16 +1,18 @@
-"""How many requests an endpoint gets at a time. No I/O; it takes a clock.
+"""The adaptive limit of concurrent requests to one endpoint, and its division among workers. No I/O; it takes a clock.
 
-The number starts at what the user asked for. What lowers it is the *share* of refused requests ("too many requests"), not a
-single refusal: endpoints without any real limit refuse some at random, and fewer requests at a time would not change that.
+The limit starts at the user's setting. The *fraction* of refused requests (HTTP 429) lowers it, not a single refusal:
+endpoints without a real limit refuse some requests at random, and fewer concurrent requests would not change that.
 
-- While the share is below what is tolerated, a refusal only keeps its own place free for a moment.
-- Above, the number falls with each refusal to what the endpoint has accepted and not yet answered, for as long as two answers
-  take: that is about what it can serve, whether its limit is one of concurrent requests or of requests a second.
-- Then follows a round without decisions, which measures how many refusals remain. They have another cause, so that many are
-  tolerated from then on.
-- Answers let the number grow again: by a twentieth in the first round, by twice as much in each further one without trouble.
+- While the fraction is tolerated, a refused request only keeps its own slot unused for a moment.
+- Above that, each refusal lowers the limit to the number of requests that the endpoint has accepted and not yet answered.
+  This lasts as long as two answers take. It is about what the endpoint can serve, whether it limits concurrent requests or
+  requests per second.
+- Then the limiter measures the remaining refusals for one round without changing the limit. They have another cause, so
+  that fraction is tolerated from then on.
+- Answers raise the limit again: by a twentieth in the first round, and by twice as much in each further round without
+  refusals.
 
-Server errors never lower it; many of them stop its growth, for more load does not help an endpoint recover.
+Server errors never lower the limit. Many of them stop its growth, because more load does not help an endpoint recover.
 """
 
 from __future__ import annotations
@@ -26,42 +28,49 @@ from paragent._internal.clock import Clock, monotonic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Limiter", "RequestReport", "SharedLimit", "divide", "withheld"]
+__all__ = ["Limiter", "RequestReport", "SharedLimit", "divide", "without_occupied"]
 
 
 _TOLERATED = 0.1
-"""The share of refusals that lowers nothing. With a real limit it means a tenth of requests in vain, and full use of it."""
+"""The fraction of refusals that is always tolerated: an endpoint with a real limit is used fully; a tenth of requests fail."""
 _NOISE_FACTOR = 1.5
-"""How many times the measured share of other refusals is tolerated beside that: shares of single rounds vary."""
+"""The measured fraction of unrelated refusals is tolerated times this: fractions of single rounds vary."""
 _MOST_NOISE = 0.5
-"""Above this share refusals have to do with load or a closed quota, whatever a round seems to show."""
-_FIRST_PACE = 0.05
+"""Above this fraction, refusals are caused by load or an exhausted quota, whatever a round measures."""
+_FIRST_GROWTH = 0.05
+"""How much each answer raises the limit in the first round after a fall."""
 _CALM = 0.03
-"""The share of refusals, beyond the measured one, up to which growth speeds up."""
+"""The fraction of refusals, beyond the measured one, up to which growth speeds up."""
 _LONGEST_COOLING = 1.0
+"""Seconds for which the slot of a refused request stays unused at most."""
 _SHORTEST_ROUND = 1.0
-"""Seconds; less would be too few answers to judge by where they come within milliseconds."""
+"""Seconds; where answers take milliseconds, a shorter round would have too few of them."""
 _FEWEST = 20
-"""Outcomes over which shares are computed at least."""
+"""Fractions are computed over at least this many outcomes,"""
 _ROUNDS = 2
-"""Rounds of answers over which shares are computed where that is more."""
+"""or this many rounds of answers where that is more,"""
 _MEMORY = 30.0
-"""Seconds over which they are computed at most."""
+"""and over at most this many seconds."""
 _SHORTEST_TYPICAL = 0.01
 _SERVED = 0.7
-"""The part of what was served lately that the number does not fall below in one step: answers come in waves, between which
-little is in flight."""
+"""In one step the limit does not fall below this fraction of the recent throughput: answers come in waves, and little is in
+flight between them."""
 _FEWEST_MEASURED = 5
 
 
 class _Phase(Enum):
-    STEADY = "grows with answers; refusals above what is tolerated begin a fall"
-    FALLING = "follows what the endpoint has accepted"
-    MEASURING = "changes nothing, and counts the refusals that remain"
+    STEADY = "answers raise the limit; more refusals than tolerated start FALLING"
+    FALLING = "the limit follows the number of accepted requests"
+    MEASURING = "the limit does not change; remaining refusals are counted"
 
 
 class Limiter:
-    """Decides for one endpoint. Belongs to one event loop."""
+    """The limit of one endpoint. Belongs to one event loop.
+
+    Args:
+        most: the user's setting, which the limit never exceeds.
+        clock: returns monotonic seconds.
+    """
 
     def __init__(self, most: int, clock: Clock = monotonic) -> None:
         self._most = most
@@ -71,51 +80,51 @@ class Limiter:
         self._share: int | None = None
         self.in_flight = 0
         self._cooling: deque[float] = deque()
-        """When the places of refused requests become free again."""
+        """When the slots of refused requests become usable again."""
         self._recent = _Recent(clock())
         self._typical = 1.0
-        """Seconds that an answer takes."""
+        """Average seconds that an answer takes."""
         self._phase = _Phase.STEADY
         self._phase_ends = math.inf
         self._fell_from = self._limit
-        """The number before the last fall."""
+        """The limit before the last fall."""
         self._round_answered = self._round_refused = 0
         self._noise = 0.0
-        """The share of refusals that fewer requests at a time did not avoid."""
-        self._pace = _FIRST_PACE
+        """The fraction of refusals that a lower limit did not avoid."""
+        self._growth = _FIRST_GROWTH
 
     @property
     def limit(self) -> int:
-        """How many requests may be in flight now: what was found out here or, in company, this one's share."""
+        """How many requests may be in flight now: the assigned share if there is one, otherwise the adaptive limit."""
         return max(1, int(self._limit)) if self._share is None else self._share
 
     @property
     def tolerated(self) -> float:
-        """The share of refusals that lowers nothing."""
+        """The fraction of refusals that does not lower the limit."""
         return _TOLERATED + _NOISE_FACTOR * self._noise
 
-    def follow(self, share: int, closed: float) -> None:
-        """Use what is decided for all workers: how many requests, and for how long none at all."""
+    def set_share(self, share: int, closed: float) -> None:
+        """Use a share assigned by the rate limit server, and send nothing for `closed` seconds."""
         self._share = share
-        self._limit = max(1.0, float(share))  # where to go on from if nobody decides any more
+        self._limit = max(1.0, float(share))  # the start value if the share is cleared
         if closed:
             self._closed_until = max(self._closed_until, self._clock() + closed)
 
-    def decide_alone(self) -> None:
-        """Use what is found out here, from now on."""
+    def clear_share(self) -> None:
+        """Use the adaptive limit again."""
         self._share = None
 
     def opens_in(self) -> float:
-        """Return the seconds until the endpoint wants to hear from anybody again; 0 most of the time."""
+        """Return the seconds until requests may be sent again; usually 0."""
         return max(0.0, self._closed_until - self._clock())
 
     def frees_in(self) -> float:
-        """Return the seconds after which `admit` may succeed although no request has ended; 0: not by itself."""
+        """Return the seconds after which `admit` may succeed without a request ending; 0 if it will not."""
         cooling = self._cooling[0] - self._clock() if self._cooling else 0.0
         return max(self.opens_in(), cooling, 0.0)
 
     def admit(self) -> bool:
-        """Count a request as in flight if there is room for it, and return whether there was."""
+        """Count a request as in flight if the limit allows it, and return whether it does."""
         now = self._clock()
         if self.in_flight + self._cooling_at(now) >= self.limit or self._closed_until > now:
             return False
@@ -123,29 +132,34 @@ class Limiter:
         return True
 
     def leave(self) -> None:
-        """Count a request as ended, whatever way."""
+        """Count a request as ended, successfully or not."""
         self.in_flight -= 1
 
     def answered(self, seconds: float | None = None) -> None:
-        """The endpoint answered, after so many seconds where that is known."""
+        """Record an answer, and how many seconds it took if known."""
         now = self._clock()
         if seconds is not None:
             self._typical += (seconds - self._typical) * 0.2
         self._recent.add(now, self._limit, self._typical, answered=1)
         self._round_answered += 1
         self._move_on(now)
-        if self._phase is not _Phase.STEADY or self._recent.trouble(self.in_flight) > self.tolerated:
+        if self._phase is not _Phase.STEADY or self._recent.problems(self.in_flight) > self.tolerated:
             return
-        self._limit = min(float(self._most), self._limit + self._pace)
+        self._limit = min(float(self._most), self._limit + self._growth)
         if self._round_answered >= self._limit:
-            calm = self._round_share() <= _NOISE_FACTOR * self._noise + _CALM
-            self._pace = min(1.0, self._pace * 2) if calm else _FIRST_PACE
+            calm = self._round_fraction() <= _NOISE_FACTOR * self._noise + _CALM
+            self._growth = min(1.0, self._growth * 2) if calm else _FIRST_GROWTH
             self._round_answered = self._round_refused = 0
 
     def throttled(self, retry_after: float | None) -> bool:
-        """The endpoint refused a request, which still counts as in flight, and named a time to wait, or not.
+        """Record a refused request, which still counts as in flight.
 
-        Returns whether it refuses most requests, so that pauses should grow; else this one may be made again soon.
+        Args:
+            retry_after: the seconds to wait that the endpoint named, if any.
+
+        Returns:
+            Whether the endpoint refuses most requests, so that pauses should grow. Otherwise this request may be sent
+            again soon.
         """
         now = self._clock()
         self._recent.add(now, self._limit, self._typical, refused=1)
@@ -160,59 +174,59 @@ class Limiter:
             self._limit = max(1.0, min(self._limit, max(accepted, _SERVED * self._recent.served)))
             self._cooling.clear()
             if self._share is not None:
-                self._share = min(self._share, int(self._limit))  # until the next word from whoever decides for all
+                self._share = min(self._share, int(self._limit))  # until the server assigns the next share
         elif self._cooling_at(now) < self._most:
             self._cooling.append(now + min(self._typical, _LONGEST_COOLING))
         if retry_after and above:
             self._closed_until = max(self._closed_until, now + retry_after)
         return self._recent.refusals(accepted) > max(self.tolerated, _MOST_NOISE)
 
-    def seen_in_flight(self) -> None:
-        """`in_flight` was counted anew. More than the number fell to was accepted, so it fell too far."""
+    def correct_fall(self) -> None:
+        """Raise the limit during a fall if more requests are in flight than it allows: it fell too far."""
         if self._phase is _Phase.FALLING:
             self._limit = max(self._limit, min(float(self.in_flight), self._fell_from))
 
-    def troubled(self) -> None:
-        """The endpoint failed by its own fault."""
+    def server_error(self) -> None:
+        """Record a server error."""
         self._recent.add(self._clock(), self._limit, self._typical, failed=1)
 
     @property
     def _window(self) -> float:
-        """Seconds after which a change has its effect."""
+        """Seconds after which a change of the limit takes effect."""
         return 2 * max(self._typical, _SHORTEST_ROUND)
 
     def _cooling_at(self, now: float) -> int:
-        """Return how many places of refused requests are kept free."""
+        """Return how many slots of refused requests are unused."""
         while self._cooling and self._cooling[0] <= now:
             self._cooling.popleft()
         return len(self._cooling)
 
-    def _round_share(self) -> float:
+    def _round_fraction(self) -> float:
         outcomes = self._round_answered + self._round_refused
         return self._round_refused / outcomes if outcomes else 0.0
 
     def _enter(self, phase: _Phase, ends: float) -> None:
         self._phase, self._phase_ends = phase, ends
         self._round_answered = self._round_refused = 0
-        self._pace = _FIRST_PACE
+        self._growth = _FIRST_GROWTH
 
     def _move_on(self, now: float) -> None:
-        """Go to the next phase if this one is over."""
+        """Enter the next phase if the current one is over."""
         if now < max(self._phase_ends, self._closed_until):
             return
         if self._phase is _Phase.FALLING:
             self._recent.forget()
             self._enter(_Phase.MEASURING, now + max(self._typical, _SHORTEST_ROUND))
         elif self._phase is _Phase.MEASURING and self._round_answered + self._round_refused >= _FEWEST_MEASURED:
-            share = self._round_share()
-            if share < _MOST_NOISE:
-                self._noise = share
+            fraction = self._round_fraction()
+            if fraction < _MOST_NOISE:
+                self._noise = fraction
             self._recent.forget()
             self._enter(_Phase.STEADY, math.inf)
 
 
 class _Recent:
-    """Counts of outcomes that fade, with time and with each further outcome."""
+    """Counts of outcomes that decay with time and with each further outcome."""
 
     def __init__(self, now: float) -> None:
         self._at = now
@@ -221,7 +235,7 @@ class _Recent:
     def add(
         self, now: float, limit: float, typical: float, *, answered: int = 0, refused: int = 0, failed: int = 0
     ) -> None:
-        """Count an outcome."""
+        """Count outcomes."""
         since = now - self._at
         self._at = now
         fading = math.exp(-since / _MEMORY - 1 / max(_FEWEST, _ROUNDS * limit))
@@ -232,54 +246,54 @@ class _Recent:
 
     @property
     def served(self) -> float:
-        """About how many answers came within the time that one takes: as many requests were served at the same time."""
+        """About how many answers came within the time that one takes, which is how many requests were served concurrently."""
         return self._served
 
     def refusals(self, accepted: float, *, doubt: float = 0.0) -> float:
-        """Return the share of refusals; requests that are `accepted` and not yet answered count as not refused.
+        """Return the fraction of refusals.
 
         Args:
-            accepted: how many.
-            doubt: how many standard deviations of the count to leave out: one refusal among three requests says little.
+            accepted: the number of requests accepted and not yet answered, which count as not refused.
+            doubt: subtract this many standard deviations of the count: one refusal in three requests means little.
         """
         refused = max(0.0, self._refused - doubt * math.sqrt(self._refused))
         return refused / (self._refused + self._answered + accepted) if refused else 0.0
 
-    def trouble(self, accepted: float) -> float:
-        """Return the share of refusals and errors."""
+    def problems(self, accepted: float) -> float:
+        """Return the fraction of refusals and server errors."""
         bad = self._refused + self._failed
         return bad / (bad + self._answered + accepted) if bad else 0.0
 
     def forget(self) -> None:
-        """Begin anew, except for what was served."""
+        """Reset the counts, except for the throughput."""
         self._answered = self._refused = self._failed = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RequestReport:
-    """What a worker tells: its state, and what happened since its last report."""
+    """The report of a worker: its state, and what happened since its last report."""
 
     in_flight: int = 0
     wanted: int = 0
-    """Requests in flight, and those that wait to be."""
+    """Requests in flight or waiting."""
     answered: int = 0
     refused: int = 0
-    """Answers that asked for fewer requests."""
+    """Requests refused with HTTP 429."""
     retry_after: float = 0.0
-    """The longest time for which the endpoint asked to hear nothing."""
-    troubled: int = 0
-    """Errors of the endpoint's own."""
+    """The longest `Retry-After`, in seconds."""
+    server_errors: int = 0
+    """Requests that failed with a server error."""
     seconds: float = 0.0
-    """How long the answers took, together."""
+    """The total time that the answers took."""
 
     @property
     def has_events(self) -> bool:
-        """Whether something happened: an equal report then says that it happened again."""
-        return bool(self.answered or self.refused or self.troubled)
+        """Whether something happened. Such a report must be sent even if it equals the previous one."""
+        return bool(self.answered or self.refused or self.server_errors)
 
 
 class SharedLimit:
-    """One endpoint's limit, over all workers. Belongs to one thread."""
+    """The limit of one endpoint, shared by all workers of a run. Not thread-safe."""
 
     def __init__(self, most: int, clock: Clock = monotonic) -> None:
         self._limiter = Limiter(most, clock)
@@ -293,52 +307,52 @@ class SharedLimit:
         return sum(report.in_flight for report in self._reports.values()), self._limiter.limit
 
     def join(self, worker: str, most: int) -> None:
-        """A worker takes part that can use `most` requests at a time."""
+        """Add a worker that can use at most `most` concurrent requests."""
         self._most[worker] = most
         self._reports[worker] = RequestReport()
 
     def leave(self, worker: str) -> None:
-        """A worker is gone; others may have its share."""
+        """Remove a worker; its share goes to the others."""
         self._most.pop(worker, None)
         self._reports.pop(worker, None)
 
     def report(self, worker: str, report: RequestReport) -> None:
-        """Take in what a worker tells."""
+        """Process the report of a worker."""
         self._reports[worker] = report
         limiter = self._limiter
         limiter.in_flight = self.pressure[0]
         for _ in range(report.answered):
             limiter.answered(report.seconds / report.answered)
-        limiter.in_flight += report.refused  # the limiter hears of a refusal before the request leaves
+        limiter.in_flight += report.refused  # the limiter expects refused requests to be in flight still
         for _ in range(report.refused):
             limiter.throttled(report.retry_after or None)
             limiter.leave()
-        for _ in range(report.troubled):
-            limiter.troubled()
-        limiter.seen_in_flight()  # reports of workers come one after the other: those of a fall may have been old
+        for _ in range(report.server_errors):
+            limiter.server_error()
+        limiter.correct_fall()  # reports come one after the other, so those that caused a fall may be outdated
 
     def opens_in(self) -> float:
-        """Return the seconds until the endpoint wants to hear from anybody again."""
+        """Return the seconds until requests may be sent again."""
         return self._limiter.opens_in()
 
     def shares(self) -> dict[str, int]:
-        """Return how many requests each worker may have in flight now."""
+        """Return how many requests each worker may have in flight."""
         workers = sorted(self._most)
         start = self._turn % max(1, len(workers))
         order = workers[start:] + workers[:start]
         wanted = {worker: min(self._reports[worker].wanted, self._most[worker]) for worker in order}
         shares = divide(self._limiter.limit, wanted, self._most)
-        return withheld(shares, {worker: self._reports[worker].in_flight for worker in order})
+        return without_occupied(shares, {worker: self._reports[worker].in_flight for worker in order})
 
     def rotate(self) -> None:
-        """Let what cannot be divided evenly go to others from now on."""
+        """Change which workers get the remainder that cannot be divided evenly."""
         self._turn += 1
 
 
-def withheld(shares: Mapping[str, int], in_flight: Mapping[str, int]) -> dict[str, int]:
-    """Return shares without the places that other workers still occupy: they have more in flight than their share.
+def without_occupied(shares: Mapping[str, int], in_flight: Mapping[str, int]) -> dict[str, int]:
+    """Return the shares minus the slots that other workers still occupy by having more in flight than their share.
 
-    A place that is given to somebody else before it is free only leads to a refusal.
+    A slot that is assigned to another worker before it is free only leads to a refusal.
     """
     occupied = sum(max(0, in_flight[worker] - share) for worker, share in shares.items())
     left = dict(shares)
@@ -350,19 +364,23 @@ def withheld(shares: Mapping[str, int], in_flight: Mapping[str, int]) -> dict[st
 
 
 def divide(limit: int, wanted: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
-    """Divide `limit`: first to those who want, each as much as the others or all that it wants; the rest to be ready with.
+    """Divide `limit` evenly among the workers with demand, at most their demand; divide the rest as reserve.
 
-    The sum is never more than `limit`, and no share is more than `most` of it.
+    Args:
+        limit: the sum of all shares is at most this.
+        wanted: the demand of each worker.
+        most: the maximum share of each worker.
     """
+
     shares = dict.fromkeys(wanted, 0)
     left = limit
-    for wish in (wanted, most):
-        hungry = [worker for worker in shares if shares[worker] < wish[worker]]
-        while left > 0 and hungry:
-            each = max(1, left // len(hungry))
-            for worker in hungry:
-                more = min(each, wish[worker] - shares[worker], left)
+    for target in (wanted, most):
+        unsatisfied = [worker for worker in shares if shares[worker] < target[worker]]
+        while left > 0 and unsatisfied:
+            each = max(1, left // len(unsatisfied))
+            for worker in unsatisfied:
+                more = min(each, target[worker] - shares[worker], left)
                 shares[worker] += more
                 left -= more
-            hungry = [worker for worker in hungry if shares[worker] < wish[worker]]
+            unsatisfied = [worker for worker in unsatisfied if shares[worker] < target[worker]]
     return shares
