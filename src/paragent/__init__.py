@@ -1,13 +1,16 @@
 """paragent runs agents in parallel, from one laptop to a cluster, with one API.
 
-Everything a user needs imports from here. Names are loaded when they are first used, so `import paragent` costs a few
-milliseconds and a worker process loads only what it runs.
+All public names can be imported from here. A name is loaded when it is first used, so `import paragent` takes a few
+milliseconds and a worker process loads only what it executes. The contract suites are in `paragent.testing`.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from paragent import errors
+from paragent._internal.lazy import names_from
+from paragent.errors import *  # noqa: F403 - every error is public
 
 if TYPE_CHECKING:
     from paragent.agents import AgentBase, ParallelizableAgent
@@ -20,48 +23,7 @@ if TYPE_CHECKING:
     from paragent.engines.ray import RayRuntime
     from paragent.engines.spark import SparkRuntime
     from paragent.envs import Environment, Tool, ToolFailed, ToolResult, tool
-    from paragent.errors import (
-        AccessDenied,
-        AgentError,
-        AgentStopped,
-        BadData,
-        CallCancelled,
-        CallTimedOut,
-        ConfigError,
-        ContextFull,
-        DuplicateTaskId,
-        EndpointDown,
-        EndpointRefused,
-        EngineFailed,
-        EnvironmentFailed,
-        InfrastructureError,
-        Interrupted,
-        LeaseLost,
-        LeaseTimeout,
-        LimitExceeded,
-        MachineFailed,
-        MissingExtra,
-        MissingProgram,
-        ParagentError,
-        PoolFailed,
-        PoolStopped,
-        ProtocolError,
-        RemoteError,
-        RequestRejected,
-        RunBusy,
-        ServerLost,
-        StoreFailed,
-        SubAgentError,
-        SubAgentsFailed,
-        TaskFailed,
-        ToolsUnsupported,
-        TurnsUsedUp,
-        UnknownName,
-        Unserialisable,
-        UsageError,
-        WorkerLost,
-    )
-    from paragent.machines import Lease, Machine, MachineSettings, MachineState, PoolClient, VMPoolManager
+    from paragent.machines import Lease, Machine, MachineSettings, MachineState, PoolClient, Provider, VMPoolManager
     from paragent.messages import ActionModel, Msg
     from paragent.models import Completion, Model, ModelSettings
     from paragent.remote import DistConf, concurrent
@@ -83,7 +45,7 @@ if TYPE_CHECKING:
     )
     from paragent.transport import Limits, TlsConf
 
-_ROOMS = {
+_MODULES = {
     "agents": ("AgentBase", "ParallelizableAgent"),
     "agents.chat": ("AgentResult", "ChatAgent"),
     "agents.proxy": ("RpcAgent",),
@@ -94,60 +56,19 @@ _ROOMS = {
     "engines.ray": ("RayRuntime",),
     "engines.spark": ("SparkRuntime",),
     "envs": ("Environment", "Tool", "ToolFailed", "ToolResult", "tool"),
-    "errors": (
-        "AccessDenied",
-        "AgentError",
-        "AgentStopped",
-        "BadData",
-        "CallCancelled",
-        "CallTimedOut",
-        "ConfigError",
-        "ContextFull",
-        "DuplicateTaskId",
-        "EndpointDown",
-        "EndpointRefused",
-        "EngineFailed",
-        "EnvironmentFailed",
-        "InfrastructureError",
-        "Interrupted",
-        "LeaseLost",
-        "LeaseTimeout",
-        "LimitExceeded",
-        "MachineFailed",
-        "ParagentError",
-        "MissingExtra",
-        "MissingProgram",
-        "PoolFailed",
-        "PoolStopped",
-        "ProtocolError",
-        "RemoteError",
-        "RequestRejected",
-        "RunBusy",
-        "ServerLost",
-        "StoreFailed",
-        "SubAgentError",
-        "SubAgentsFailed",
-        "TaskFailed",
-        "TurnsUsedUp",
-        "ToolsUnsupported",
-        "UnknownName",
-        "Unserialisable",
-        "UsageError",
-        "WorkerLost",
-    ),
+    "machines": ("Lease", "Machine", "MachineSettings", "MachineState", "PoolClient", "Provider", "VMPoolManager"),
     "messages": ("ActionModel", "Msg"),
     "models": ("Completion", "Model", "ModelSettings"),
-    "scorers": ("Score", "Scorer"),
     "remote": ("DistConf", "concurrent"),
     "remote.client.result": ("Result", "wait"),
     "remote.client.stream": ("RemoteStream",),
     "remote.launcher": ("RpcAgentServerLauncher",),
     "rollout": ("RolloutConfig", "RolloutWorker", "run_parallel_rollout"),
-    "transport": ("Limits", "TlsConf"),
     "runners": ("Progress", "Runners", "exec_tasks"),
+    "scorers": ("Score", "Scorer"),
     "tasks": (
-        "ErrorInfo",
         "BenchmarkTask",
+        "ErrorInfo",
         "Task",
         "TaskResponse",
         "TaskStatus",
@@ -155,94 +76,56 @@ _ROOMS = {
         "record_step",
         "record_usage",
     ),
-    "machines": ("Lease", "Machine", "MachineSettings", "MachineState", "PoolClient", "VMPoolManager"),
+    "transport": ("Limits", "TlsConf"),
 }
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+"""The module of each public name. Errors are not in it: `paragent.errors` is small and imported at once."""
 
 __all__ = [
-    "AccessDenied",
     "ActionModel",
     "AgentBase",
-    "AgentError",
     "AgentResult",
-    "AgentStopped",
-    "BadData",
     "BenchmarkTask",
-    "CallCancelled",
-    "CallTimedOut",
     "ChatAgent",
     "Completion",
-    "ConfigError",
-    "ContextFull",
     "DistConf",
-    "DuplicateTaskId",
-    "EndpointDown",
-    "EndpointRefused",
-    "EngineFailed",
     "EngineName",
     "Environment",
-    "EnvironmentFailed",
     "ErrorInfo",
-    "InfrastructureError",
     "InlineRuntime",
-    "Interrupted",
     "Lease",
-    "LeaseLost",
-    "LeaseTimeout",
-    "LimitExceeded",
     "Limits",
     "LocalRuntime",
     "Machine",
-    "MachineFailed",
     "MachineSettings",
     "MachineState",
-    "MissingExtra",
-    "MissingProgram",
     "Model",
     "ModelSettings",
     "Msg",
-    "ParagentError",
     "ParallelizableAgent",
     "PoolClient",
-    "PoolFailed",
-    "PoolStopped",
     "Progress",
-    "ProtocolError",
+    "Provider",
     "RayRuntime",
-    "RemoteError",
     "RemoteStream",
-    "RequestRejected",
     "Result",
     "RolloutConfig",
     "RolloutWorker",
     "RpcAgent",
     "RpcAgentServerLauncher",
-    "RunBusy",
     "RunConfig",
     "Runners",
     "RuntimeEngine",
     "Score",
     "Scorer",
-    "ServerLost",
     "SparkRuntime",
-    "StoreFailed",
-    "SubAgentError",
-    "SubAgentsFailed",
     "Task",
-    "TaskFailed",
     "TaskResponse",
     "TaskStatus",
     "TlsConf",
     "Tool",
     "ToolFailed",
     "ToolResult",
-    "ToolsUnsupported",
-    "TurnsUsedUp",
-    "UnknownName",
-    "Unserialisable",
-    "UsageError",
     "VMPoolManager",
-    "WorkerLost",
     "concurrent",
     "current_task",
     "exec_tasks",
@@ -253,15 +136,9 @@ __all__ = [
     "tool",
     "wait",
 ]
+__all__ += errors.__all__
 
-
-def __getattr__(name: str) -> Any:
-    room = _HOME.get(name)
-    if room is None:
-        raise AttributeError(f"module 'paragent' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"paragent.{room}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_from(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,76 @@
+"""The public names of the package, and the cost of importing them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paragent
+from paragent import errors, testing
+
+HEAVY = {"asyncio", "cloudpickle", "grpc", "multiprocessing", "openai", "pyspark", "ray", "rich", "torch"}
+
+
+def test_public_names_are_unique_and_exist() -> None:
+    assert len(paragent.__all__) == len(set(paragent.__all__))
+    for name in paragent.__all__:
+        assert getattr(paragent, name) is not None
+        assert name in dir(paragent)
+
+
+def test_type_checkers_and_the_program_see_the_same_names() -> None:
+    """The imports for type checkers, the table of modules and `__all__` of the package have the same names."""
+    tree = ast.parse(Path(paragent.__file__).read_text())
+    [checked] = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = {
+        alias.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    [table] = [node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
+    loaded = {name: f"paragent.{module}" for module, names in ast.literal_eval(table).items() for name in names}
+    assert imported == loaded
+    assert {*imported, *errors.__all__} == set(paragent.__all__)
+
+
+@pytest.mark.parametrize("name", ["Environment", "Model", "Provider", "RuntimeEngine", "Scorer", "Tool"])
+def test_extension_points_are_public(name: str) -> None:
+    assert name in paragent.__all__
+
+
+@pytest.mark.parametrize("kind", ["Engine", "Environment", "Model", "Provider", "Scorer"])
+def test_every_contract_has_a_public_suite(kind: str) -> None:
+    assert f"{kind}Contract" in testing.__all__
+    assert getattr(testing, f"{kind}Contract") is not None
+
+
+def test_an_unknown_name_raises_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Runner"):
+        _ = paragent.Runner
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_importing_paragent_loads_nothing_heavy() -> None:
+    loaded = modules_after("import paragent")
+    assert not loaded & HEAVY, loaded & HEAVY
+
+
+def test_the_records_of_tasks_do_not_load_engines() -> None:
+    loaded = modules_after("from paragent import Task, RunConfig, EngineName, TaskResponse, AgentBase, Msg")
+    assert not loaded & (HEAVY - {"asyncio"}), loaded & HEAVY
+
+
+def test_importing_paragent_is_quick() -> None:
+    """Measured as CPU time, the best of five, so that the load of the machine does not matter."""
+    code = "import time; t = time.process_time(); import paragent; print(time.process_time() - t)"
+    best = min(
+        float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+        for _ in range(5)
+    )
+    assert best < 0.1, best
