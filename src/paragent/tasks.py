@@ -1,4 +1,4 @@
-"""A unit of work: an agent and what it is given."""
+"""Records of tasks: `Task` in, `Outcome` from an engine, `TaskResponse` out; and what running code can record."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = [
     "Ending",
     "ErrorInfo",
     "Outcome",
-    "Recording",
+    "ExecutionRecord",
     "Task",
     "TaskResponse",
     "TaskStatus",
     "current_activity",
-    "current_recording",
+    "current_record",
     "current_task",
     "doing",
     "record_step",
@@ -38,30 +38,30 @@ __all__ = [
 
 @dataclass(slots=True)
 class Task:
-    """An input and the agent that shall reply to it.
+    """An input and the agent that replies to it.
 
-    Every attempt gets a copy of the agent as it was when the run began, so tasks that share an agent object do not see
-    each other's changes to it.
+    Every execution gets a copy of the agent in the state that it had when the run began, so tasks that share an agent object
+    do not see each other's changes to it.
 
     Raises:
-        ConfigError: the id is no string, or a limit is out of range.
+        ConfigError: the id is not a string, or a limit is out of range.
     """
 
     input: Any = None
-    """What the agent is given. An `AgentBase` receives it as `Msg.content` (a `Msg` is handed over as it is), a plain
-    function as it is."""
+    """The input of the agent. An `AgentBase` receives it as `Msg.content` (or unchanged, if it is a `Msg`), a function
+    receives it unchanged."""
     agent: Any = None
     """An `AgentBase`, or any function of one argument, sync or async."""
     id: str = field(default_factory=lambda: new_id("task"))
     """Unique within a run; the key of the response."""
     name: str = ""
-    """For people: shown in logs and displays where there is one, else the id is."""
+    """For people: shown instead of the id in logs and displays."""
     timeout: float | None = None
-    """Seconds of work before the attempt is stopped, counted from its start in a worker; None: the run's limit."""
+    """Seconds of work before the execution is stopped, counted from its start in a worker; None: the run's limit."""
     max_retries: int | None = None
-    """As `RunConfig.max_retries`, for this task; None: the run's."""
+    """As `RunConfig.max_retries`, for this task; None: that of the run."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Comes back on the response; neither interpreted nor sent to workers."""
+    """Copied to the response; neither interpreted nor sent to workers."""
 
     def __post_init__(self) -> None:
         if type(self.id) is not str or not self.id:
@@ -74,19 +74,19 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkTask:
-    """A question of a benchmark, what is expected, and whatever else the file said about it."""
+    """A task of a benchmark: the question, the expected answer, and the other keys of its line in the file."""
 
     id: str
     """Unique within the benchmark."""
     question: str
     answer: Any = None
-    """The reference: a text or a number, a list of acceptable ones, or None where the benchmark has none."""
+    """The expected answer: a string, a number, a list of acceptable answers, or None if the benchmark has none."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Every other key of the entry under its own name. Environments say which of them they read."""
+    """All other keys of the line. Each environment documents which of them it reads."""
 
     @property
     def references(self) -> tuple[str, ...]:
-        """Every acceptable answer as text; empty if the benchmark has none."""
+        """All acceptable answers as strings; empty if the benchmark has none."""
         if self.answer is None:
             return ()
         if isinstance(self.answer, (list, tuple)):
@@ -95,45 +95,45 @@ class BenchmarkTask:
 
 
 class Ending(Enum):
-    """The ways an attempt ends. The normal one is RETURNED; set by the worker unless said otherwise."""
+    """How an execution ended. The normal ending is RETURNED. The worker sets it, unless the text below says otherwise."""
 
     RETURNED = 0
     """The code returned a value that could be sent back."""
     RAISED = 1
     """The code raised, or its value could not be sent back; `error` says which."""
     TIMED_OUT = 2
-    """The code worked longer than its limit and was stopped. Set by the worker for async code that could be cancelled,
-    by the worker's supervisor where the process had to be killed."""
+    """The code worked longer than its limit and was stopped. Set by the worker if async code could be cancelled, by the
+    engine if the worker process had to be killed."""
     LOST = 3
-    """The worker died while the code ran. Set by the supervisor. Whether this attempt or a neighbour in the same worker
-    was the cause is known only if it was `alone`."""
+    """The worker died while the code ran. Set by the engine. Whether this call or another one in the same worker was the
+    cause is known only if it was `alone`."""
     DISPLACED = 4
-    """The attempt had to leave its worker for a reason that is not its own: a neighbour was stopped, or it had not
-    started. Set by the supervisor; nobody is charged, the attempt is made again."""
+    """The call was removed from its worker because another call in it was stopped, or before it had started. Set by the
+    engine. The task is executed again, and this execution does not count."""
     CANCELLED = 5
     """The run was cancelled before the code ended."""
 
 
 class Outcome:
-    """Exactly one of these comes back for each call given to an engine."""
+    """The result of one call. An engine returns exactly one outcome for each call."""
 
     __slots__ = ("alone", "ending", "error", "number", "seconds", "trajectory", "usage", "value", "worker")
 
     number: int
-    """The number of the call this is the outcome of."""
+    """The number of the call."""
     ending: Ending
     value: Any
-    """What the code returned, packed as it travelled; meaningful with RETURNED only."""
+    """What the code returned, a `Payload` or a plain value; only with RETURNED."""
     error: ErrorInfo | None
     seconds: float
-    """Working time: from the start of the code to its end, without any queue."""
+    """Working time: from the start of the code to its end, without queues."""
     worker: str
-    """Where it ran, as `host:pid`."""
+    """The worker, as `host:pid`."""
     alone: bool
-    """With LOST: no other attempt was running in the worker, so this one is the cause or was hit by chance."""
+    """With LOST: no other call was running in the worker, so this one was the cause or was hit by chance."""
     usage: dict[str, float] | None
     trajectory: Any
-    """The packed list of recorded steps, or None where there were none."""
+    """The packed list of recorded steps, or None if there are none."""
 
     def __init__(
         self,
@@ -167,29 +167,29 @@ class TaskStatus(StrEnum):
     """How a task ended. Every task ends in exactly one of these, and all of them are final."""
 
     SUCCEEDED = "succeeded"
-    """The agent replied; `answer` is what it said, falsy answers included."""
+    """The agent replied; `answer` has its answer, which may be falsy."""
     FAILED = "failed"
     """The agent's code raised, or its answer could not be sent back."""
     TIMED_OUT = "timed out"
     """The agent worked longer than the time limit and was stopped."""
     LOST = "lost"
-    """Every attempt that was allowed ended with the death of its worker."""
+    """Every execution that was allowed ended with the death of its worker."""
     CANCELLED = "cancelled"
-    """The task was not finished, and will not be: Ctrl-C, or an earlier task of its chain failed."""
+    """The task was stopped or not started: Ctrl-C, or an earlier task of its sequence failed."""
 
 
 @dataclass(slots=True)
 class ErrorInfo:
-    """An error as it can cross processes: names and text, never the exception object."""
+    """An error as text, which every process can read; it has no exception object."""
 
     type: str
     """The name of the exception's class, with its module unless it is a builtin or one of paragent."""
     message: str
     traceback: str = ""
-    """The far side's traceback from the first line of the user's code on, or, where that is not Python, the line that called it;
-    empty where nothing was raised."""
+    """The traceback in the worker, from the first line of the user's code; if that is not Python, from the line that called
+    it. Empty if nothing was raised."""
     retryable: bool = False
-    """Whether another attempt may end differently."""
+    """Whether a retry may end differently."""
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
@@ -197,26 +197,27 @@ class ErrorInfo:
 
 @dataclass(slots=True)
 class TaskResponse:
-    """The one honest response to one task."""
+    """The response to one task. Every task gets exactly one."""
 
     id: str
     answer: Any = None
     success: bool = False
     status: TaskStatus = TaskStatus.FAILED
     msg: str = ""
-    """One sentence for people: empty on success."""
+    """One sentence for people; empty on success."""
     error: ErrorInfo | None = None
     time_cost: float = 0.0
-    """Seconds of work of the attempt that decided."""
+    """Seconds of work of the last execution."""
     queue_time: float = 0.0
-    """Seconds from acceptance to the response in which that attempt was not working: queues, earlier attempts, the way."""
-    attempts: int = 0
-    """How many attempts were made and charged to the task; 0 if it never started."""
+    """Seconds from acceptance to the response without `time_cost`: queues, earlier executions, transport."""
+    executions: int = 0
+    """How many times the task was executed, retries included; 0 if it never started. Executions that ended because of
+    another task in the same worker do not count."""
     usage: dict[str, float] = field(default_factory=dict)
     trajectory: list[Any] = field(default_factory=list)
     trace_id: str = ""
     worker: str = ""
-    """Where the deciding attempt ran, as `host:pid`."""
+    """The worker of the last execution, as `host:pid`."""
     name: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -224,7 +225,7 @@ class TaskResponse:
         """Return the answer.
 
         Raises:
-            TaskFailed: there is none; the message has the far side's traceback.
+            TaskFailed: the task has no answer; the message has the traceback of the worker.
         """
         if self.success:
             return self.answer
@@ -233,46 +234,45 @@ class TaskResponse:
 
 
 TURNS_USED_UP = "turns used up"
-"""How a rollout ended that was stopped by its limit of turns."""
+"""The ending of a rollout that reached its limit of turns."""
 
 
-class Recording:
-    """The notes of one attempt."""
+class ExecutionRecord:
+    """What the code of one execution has recorded."""
 
     __slots__ = ("task_id", "trajectory", "usage")
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
-        """The task the attempt belongs to."""
         self.usage: dict[str, float] = {}
         self.trajectory: list[Any] = []
 
 
-current_recording: ContextVar[Recording | None] = ContextVar("paragent_recording", default=None)
+current_record: ContextVar[ExecutionRecord | None] = ContextVar("paragent_record", default=None)
 
 
 def current_task() -> str | None:
     """Return the id of the task whose code is calling, or None outside of a task."""
-    recording = current_recording.get()
-    return recording.task_id if recording else None
+    record = current_record.get()
+    return record.task_id if record else None
 
 
 def record_usage(**amounts: float) -> None:
     """Add to the task's usage, for example `record_usage(prompt_tokens=12, completion_tokens=40)`.
 
-    Outside of a task this does nothing, so that an agent's code runs the same by hand.
+    Outside of a task this does nothing, so the code of an agent also runs without a runner.
 
     Raises:
         TypeError: an amount is not a number.
     """
-    if recording := current_recording.get():
+    if record := current_record.get():
         for key, amount in amounts.items():
-            name = str.__str__(key)  # a member of an enumeration of the user's becomes plain text
-            recording.usage[name] = recording.usage.get(name, 0) + _plain_number(name, amount)
+            name = str.__str__(key)  # a key that is a member of a user's StrEnum becomes plain text
+            record.usage[name] = record.usage.get(name, 0) + _plain_number(name, amount)
 
 
 def _plain_number(name: str, amount: Any) -> float:
-    """Return an amount as an `int` or `float`, which every process can read; numpy's and others' own types are converted."""
+    """Return an amount as an `int` or `float`, which every process can read; types of numpy and others are converted."""
     kind = type(amount)
     number: Any = None
     if kind in (int, float, bool):
@@ -288,35 +288,35 @@ def _plain_number(name: str, amount: Any) -> float:
 
 def record_step(step: Any) -> None:
     """Append a step (a `Msg`, a tool call, any serialisable object) to the task's trajectory; outside of a task, nothing."""
-    if recording := current_recording.get():
-        recording.trajectory.append(step)
+    if record := current_record.get():
+        record.trajectory.append(step)
 
 
 class Activity(Protocol):
-    """Listens to what one attempt is doing."""
+    """Receives what one rollout is doing, for the live display and the time limit."""
 
     def doing(self, what: str) -> None:
-        """The attempt works on this now."""
+        """Called when the rollout begins a step, such as a tool call."""
 
     def pause(self, what: str, seconds: float | None) -> None:
-        """The attempt waits from now on, for about so many seconds where that is known."""
+        """Called when the rollout begins to wait, with the expected seconds if they are known."""
 
     def resume(self) -> None:
-        """The waiting that began last is over."""
+        """Called when the last wait is over."""
 
 
 current_activity: ContextVar[Activity | None] = ContextVar("paragent_activity", default=None)
 
 
 def doing(what: str) -> None:
-    """Say what the attempt under way does now: `generating`, `calculator`, ..."""
+    """Report what the current rollout does now: `generating`, `calculator`, ..."""
     if activity := current_activity.get():
         activity.doing(what)
 
 
 @contextlib.contextmanager
 def waiting(what: str, seconds: float | None = None) -> Iterator[None]:
-    """Mark a wait for something that others hold: it is shown, and does not count against the time limit of the attempt."""
+    """Mark a wait for a shared resource: it is displayed and does not count against the time limit."""
     activity = current_activity.get()
     if activity is None:
         yield

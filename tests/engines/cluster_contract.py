@@ -32,7 +32,7 @@ class ClusterContract(IsolationContract):
     def test_a_killed_node_agent_costs_an_attempt_and_is_replaced(self, tmp_path: Path) -> None:
         response = self.run(Task(str(tmp_path / "marker"), kill_node_agent, id="killer"))["killer"]
         assert response.success, response
-        assert (response.answer, response.attempts) == ("survived", 2)
+        assert (response.answer, response.executions) == ("survived", 2)
 
     def test_a_killed_node_agent_is_a_lost_worker_if_no_attempt_is_left(self, tmp_path: Path) -> None:
         task = Task(str(tmp_path / "marker"), kill_node_agent, id="killer", max_retries=0)

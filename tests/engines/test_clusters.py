@@ -31,8 +31,8 @@ places = {}
 for response in Runners.iter_tasks(tasks, config):
     assert response.success, response
     assert response.answer == beside.Answer(int(response.id)), response
-    places.setdefault(response.worker, []).append(response.attempts)
-    print(json.dumps({"id": response.id, "worker": response.worker, "attempts": response.attempts}), flush=True)
+    places.setdefault(response.worker, []).append(response.executions)
+    print(json.dumps({"id": response.id, "worker": response.worker, "attempts": response.executions}), flush=True)
 """
 
 BESIDE = """

@@ -252,7 +252,7 @@ def test_a_node_agent_that_fails_is_replaced_and_its_worker_ends(monkeypatch: py
     monkeypatch.setattr(NodeAgent, "step", fail_once)
     config = RunConfig(cls=ThreadRuntime, worker_num=1, max_retries=2)
     response = Runners.sync_run(0.2, agents.sleep, config)
-    assert (response.success, response.attempts) == (True, 2)
+    assert (response.success, response.executions) == (True, 2)
     programs.wait_until(lambda: not any(map(programs.alive, left)))
 
 
@@ -290,7 +290,7 @@ def test_node_agents_that_lose_their_connection_do_not_count_as_failed_starts() 
             return super().accept_node_agent(name, connection)
 
     response = Runners.sync_run("x", agents.echo, RunConfig(cls=CutOff, worker_num=1, max_retries=10))
-    assert (response.answer, response.attempts, len(cut)) == ("x", 6, 5)
+    assert (response.answer, response.executions, len(cut)) == ("x", 6, 5)
 
 
 def test_workers_that_cannot_start_fail_the_engine() -> None:

@@ -18,7 +18,7 @@ from paragent._internal.threads import raise_in_thread
 from paragent.engines import Call, open_engine
 from paragent.engines._process_pool import ProcessPoolRuntime
 from paragent.serialization.packing import Packer
-from paragent.tasks import Ending, Outcome, current_recording, record_usage
+from paragent.tasks import Ending, Outcome, current_record, record_usage
 from paragent.testing import agents, programs
 from paragent.worker.executor import CallExecutor
 from paragent.worker.output import MAX_LINE_LENGTH, LabelledStream, Line
@@ -84,7 +84,7 @@ def test_a_worker_that_cannot_start_threads_runs_calls_one_after_the_other() -> 
         Runners.sync_run(None, use_up_threads, ONE, engine=engine)
         tasks = [Task(0.01, agents.sleep, id=str(i)) for i in range(12)]
         responses = Runners.sync_run_task(tasks, ONE, engine=engine)
-        assert all(response.success and response.attempts == 1 for response in responses.values()), responses
+        assert all(response.success and response.executions == 1 for response in responses.values()), responses
 
 
 def test_a_worker_that_cannot_start_an_event_loop_fails_only_async_tasks() -> None:
@@ -163,12 +163,12 @@ def record_under_own_names(_: Any) -> str:
 
 def test_the_names_of_usage_are_plain_strings() -> None:
     response = Runners.sync_run(1, record_under_own_names, ONE)
-    assert (response.answer, response.usage, response.attempts) == ("answered", {"tokens": 3}, 1)
+    assert (response.answer, response.usage, response.executions) == ("answered", {"tokens": 3}, 1)
     assert [type(name) for name in response.usage] == [str]
 
 
 def break_the_recording(_: Any) -> None:
-    recording = current_recording.get()
+    recording = current_record.get()
     assert recording is not None
     recording.usage[threading.Lock()] = 1  # type: ignore[index]
 
@@ -177,9 +177,9 @@ def test_an_outcome_that_cannot_be_sent_fails_only_its_task() -> None:
     tasks = [Task(i, break_the_recording if i == 5 else agents.echo, id=str(i)) for i in range(20)]
     responses = Runners.sync_run_task(tasks, ONE)
     failed = responses.pop("5")
-    assert (failed.status, failed.attempts) == (TaskStatus.FAILED, 1)
+    assert (failed.status, failed.executions) == (TaskStatus.FAILED, 1)
     assert "lock" in failed.msg
-    assert [(response.success, response.attempts) for response in responses.values()] == [(True, 1)] * 19
+    assert [(response.success, response.executions) for response in responses.values()] == [(True, 1)] * 19
 
 
 def test_the_number_of_a_call_can_be_reused_after_its_outcome() -> None:
@@ -252,7 +252,7 @@ tasks += [Task(sys.argv[2], agents.hang_in_python, id="hang", timeout=0.5)]
 responses = Runners.sync_run_task(tasks, RunConfig(**SETTINGS))
 assert all(responses[str(i)].success for i in range(20)), responses
 for name in ("killer", "false", "hang"):
-    print(name, responses[name].status, responses[name].attempts, responses[name].answer)
+    print(name, responses[name].status, responses[name].executions, responses[name].answer)
 """
 
 

@@ -83,11 +83,11 @@ def respond_to_one(script: Sequence[Outcome], max_retries: int | None = None) ->
 def test_a_lost_worker_causes_two_retries_by_default() -> None:
     lost = [outcome(Ending.LOST)] * 10
     response, _ = respond_to_one(lost)
-    assert (response.attempts, response.status) == (3, TaskStatus.LOST)
+    assert (response.executions, response.status) == (3, TaskStatus.LOST)
     response, _ = respond_to_one(lost, max_retries=0)
-    assert (response.attempts, response.status) == (1, TaskStatus.LOST)
+    assert (response.executions, response.status) == (1, TaskStatus.LOST)
     response, _ = respond_to_one(lost[:4], max_retries=4)
-    assert (response.attempts, response.status) == (5, TaskStatus.SUCCEEDED)
+    assert (response.executions, response.status) == (5, TaskStatus.SUCCEEDED)
 
 
 def test_tasks_without_max_retries_use_those_of_the_run() -> None:
@@ -95,7 +95,7 @@ def test_tasks_without_max_retries_use_those_of_the_run() -> None:
     dispatcher = Dispatcher(engine, max_retries=1)
     dispatcher.submit([call_for(engine, "a"), call_for(engine, "b", max_retries=0)])
     responses = {response.id: response for _ in range(3) for response in take(dispatcher)}
-    assert {name: response.attempts for name, response in responses.items()} == {"a": 2, "b": 1}
+    assert {name: response.executions for name, response in responses.items()} == {"a": 2, "b": 1}
 
 
 def test_a_retry_after_a_lost_worker_is_alone_in_its_worker() -> None:
@@ -127,9 +127,9 @@ def test_room_is_what_the_window_of_the_engine_leaves() -> None:
 
 def test_an_error_of_the_task_is_retried_only_on_request() -> None:
     failed = [outcome(Ending.RAISED)] * 10
-    assert respond_to_one(failed)[0].attempts == 1
-    assert respond_to_one(failed, max_retries=2)[0].attempts == 3
-    assert respond_to_one([outcome(Ending.RAISED, retryable=False)], max_retries=2)[0].attempts == 1
+    assert respond_to_one(failed)[0].executions == 1
+    assert respond_to_one(failed, max_retries=2)[0].executions == 3
+    assert respond_to_one([outcome(Ending.RAISED, retryable=False)], max_retries=2)[0].executions == 1
 
 
 def test_a_reached_time_limit_is_not_retried() -> None:
@@ -139,12 +139,12 @@ def test_a_reached_time_limit_is_not_retried() -> None:
     call.limit = 1.0
     dispatcher.submit([call])
     [response] = take(dispatcher)
-    assert (response.attempts, response.status) == (1, TaskStatus.TIMED_OUT)
+    assert (response.executions, response.status) == (1, TaskStatus.TIMED_OUT)
 
 
 def test_displaced_calls_are_executed_again_and_not_charged() -> None:
     response, engine = respond_to_one([outcome(Ending.DISPLACED)] * 7)
-    assert (response.attempts, response.status) == (1, TaskStatus.SUCCEEDED)
+    assert (response.executions, response.status) == (1, TaskStatus.SUCCEEDED)
     assert len(engine.calls) == 8
 
 
@@ -197,7 +197,7 @@ def test_every_call_gets_exactly_one_response(script: list[Outcome], count: int,
     assert dispatcher.outstanding == 0
     assert sorted(response.id for response in responses) == sorted(map(str, range(count)))
     allowed = 2 if max_retries is None else max_retries
-    assert all(1 <= response.attempts <= allowed + 1 for response in responses)
+    assert all(1 <= response.executions <= allowed + 1 for response in responses)
     assert len({call.number for call in engine.calls}) == len(engine.calls)
 
 

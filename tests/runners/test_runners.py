@@ -270,8 +270,8 @@ def test_whoever_works_beside_a_task_that_kills_their_worker_is_not_charged(tmp_
     path = str(tmp_path / "began")
     tasks = [Task(path, wait_beside, id="beside"), Task(path, kill_the_worker, id="killer")]
     responses = Runners.sync_run_task(tasks, RunConfig(worker_num=1, max_retries=0))
-    assert (responses["killer"].status, responses["killer"].attempts) == (TaskStatus.LOST, 1)
-    assert (responses["beside"].answer, responses["beside"].attempts) == ("fine", 1)
+    assert (responses["killer"].status, responses["killer"].executions) == (TaskStatus.LOST, 1)
+    assert (responses["beside"].answer, responses["beside"].executions) == ("fine", 1)
 
 
 def leave_a_child(path: str) -> None:

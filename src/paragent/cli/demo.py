@@ -144,7 +144,7 @@ def _response_table(responses: dict[str, TaskResponse], seconds: float) -> Any:
                 str(len(chosen)),
                 f"{sum(response.time_cost for response in chosen) / len(chosen):.2f} s",
                 f"{sum(response.queue_time for response in chosen) / len(chosen):.2f} s",
-                str(sum(response.attempts for response in chosen)),
+                str(sum(response.executions for response in chosen)),
                 f"{tokens:.0f}" if tokens else "",
             )
     return table

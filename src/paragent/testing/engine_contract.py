@@ -61,7 +61,7 @@ class EngineContract:
         assert list(responses) == ["t0", "t1", "t2", "t3", "t4"]
         assert [response.answer for response in responses.values()] == waits
         assert all(
-            response.status is TaskStatus.SUCCEEDED and response.attempts == 1 for response in responses.values()
+            response.status is TaskStatus.SUCCEEDED and response.executions == 1 for response in responses.values()
         )
 
     def test_falsy_answers_are_returned(self) -> None:
@@ -197,8 +197,8 @@ class EngineContract:
             Task((once, 3), agents.fail_until, id="once"),
             Task((thrice, 3), agents.fail_until, id="thrice", max_retries=5),
         )
-        assert (responses["once"].status, responses["once"].attempts) == (TaskStatus.FAILED, 1)
-        assert (responses["thrice"].answer, responses["thrice"].attempts) == (3, 3)
+        assert (responses["once"].status, responses["once"].executions) == (TaskStatus.FAILED, 1)
+        assert (responses["thrice"].answer, responses["thrice"].executions) == (3, 3)
 
     def test_sys_exit_inside_a_subtask_fails_only_its_task(self) -> None:
         """`sys.exit` and KeyboardInterrupt normally stop an event loop; the loop of a worker continues for the other tasks."""
@@ -243,7 +243,7 @@ class EngineContract:
         responses = self.run(*neighbours[:4], *tasks, *neighbours[4:], worker_num=1, concurrency=4)
         for neighbour in neighbours:
             response = responses.pop(neighbour.id)
-            assert (response.success, response.attempts) == (True, 1), response
+            assert (response.success, response.executions) == (True, 1), response
         return responses
 
     # --- 3. time limits -----------------------------------------------------------------------------------------------
@@ -484,9 +484,9 @@ class IsolationContract(EngineContract):
         responses = self.run_warm(Task(str(path), agent, id="hang", timeout=0.7), *neighbours)
         hang = responses.pop("hang")
         assert hang.status is TaskStatus.TIMED_OUT
-        assert hang.attempts == 1
+        assert hang.executions == 1
         assert 0.7 <= hang.time_cost < 30
-        assert all(response.success and response.attempts == 1 for response in responses.values()), responses
+        assert all(response.success and response.executions == 1 for response in responses.values()), responses
         [pid] = programs.pids_in(path)
         programs.wait_until(lambda: not programs.alive(pid))
 
@@ -497,22 +497,22 @@ class IsolationContract(EngineContract):
             Task(str(tmp_path / "died"), agents.die_once, id="once", max_retries=1),
             *(Task(i, agents.echo, id=str(i)) for i in range(20)),
         )
-        assert (responses["once"].answer, responses["once"].attempts) == ("survived", 2)
+        assert (responses["once"].answer, responses["once"].executions) == ("survived", 2)
         assert all(response.success for response in responses.values())
 
     def test_a_task_that_kills_its_workers_is_lost_and_no_other_task(self) -> None:
         others = [Task(0.05, agents.nap if i % 2 else agents.sleep, id=str(i)) for i in range(30)]
         responses = self.run(*others[:15], Task(3, agents.exit_at_once, id="killer", max_retries=1), *others[15:])
         killer = responses.pop("killer")
-        assert (killer.status, killer.attempts) == (TaskStatus.LOST, 2)
+        assert (killer.status, killer.executions) == (TaskStatus.LOST, 2)
         assert killer.error is not None
         assert killer.error.retryable
         assert "status 3" in killer.msg
-        assert all(response.success and response.attempts == 1 for response in responses.values()), responses
+        assert all(response.success and response.executions == 1 for response in responses.values()), responses
 
     def test_without_retries_a_lost_worker_is_final(self) -> None:
         responses = self.run(Task(0, agents.segfault, id="a", max_retries=0), Task(1, agents.echo, id="b"))
-        assert (responses["a"].status, responses["a"].attempts) == (TaskStatus.LOST, 1)
+        assert (responses["a"].status, responses["a"].executions) == (TaskStatus.LOST, 1)
         assert responses["b"].success
 
     def test_workers_killed_from_outside_lose_nothing(self) -> None:

@@ -16,7 +16,7 @@ from paragent._internal.processes import here
 from paragent._internal.threads import raise_in_thread, run_loop, start_thread
 from paragent._internal.tracebacks import message_of, traceback_of, type_name
 from paragent.serialization import is_plain, pack, unpack
-from paragent.tasks import Ending, ErrorInfo, Outcome, Recording, current_recording
+from paragent.tasks import Ending, ErrorInfo, Outcome, ExecutionRecord, current_record
 from paragent.worker.output import as_str
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class CallExecutor:
         started = time.monotonic()
         self._thread_of[call.number] = threading.get_ident()
         self._starts[call.number] = started
-        recording = Recording(call.label)
+        recording = ExecutionRecord(call.label)
         ending, result = copy_context().run(self._call, call, recording)
         if ending is _RETURNED and not is_plain(result) and _is_awaitable(result):
             try:
@@ -352,9 +352,9 @@ class CallExecutor:
 
     def _start_async(self, calls: list[Call]) -> None:
         for call in calls:
-            self._spawn(call, self._run_async(call, Recording(call.label)), call.limit)
+            self._spawn(call, self._run_async(call, ExecutionRecord(call.label)), call.limit)
 
-    def _start_awaiting(self, call: Call, result: Awaitable[Any], recording: Recording, started: float) -> None:
+    def _start_awaiting(self, call: Call, result: Awaitable[Any], recording: ExecutionRecord, started: float) -> None:
         left = None if call.limit is None else call.limit - (time.monotonic() - started)
         self._spawn(call, self._await(call, result, recording, started), left)
 
@@ -365,16 +365,16 @@ class CallExecutor:
         self._running[call.number] = (task, timer)
         task.add_done_callback(partial(self._ensure_outcome, call))
 
-    async def _run_async(self, call: Call, recording: Recording) -> None:
+    async def _run_async(self, call: Call, recording: ExecutionRecord) -> None:
         started = time.monotonic()
         self._starts[call.number] = started
         ending, result = self._call(call, recording)
         await self._await(call, result, recording, started, ending)
 
     async def _await(
-        self, call: Call, result: Any, recording: Recording, started: float, ending: Ending = _RETURNED
+        self, call: Call, result: Any, recording: ExecutionRecord, started: float, ending: Ending = _RETURNED
     ) -> None:
-        current_recording.set(recording)
+        current_record.set(recording)
         try:
             if ending is _RETURNED and isinstance(result, Awaitable):
                 result = await result
@@ -411,9 +411,9 @@ class CallExecutor:
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
-    def _call(self, call: Call, recording: Recording) -> tuple[Ending, Any]:
+    def _call(self, call: Call, recording: ExecutionRecord) -> tuple[Ending, Any]:
         """Call the target; the second value is what it returned or raised."""
-        current_recording.set(recording)
+        current_record.set(recording)
         try:
             target = self._stateless.get(call.target.body) or self._unpacked(call.target)
             return _RETURNED, target(unpack(call.argument))
@@ -431,7 +431,7 @@ class CallExecutor:
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
-    def _outcome(self, call: Call, ending: Ending, result: Any, recording: Recording, started: float) -> Outcome:
+    def _outcome(self, call: Call, ending: Ending, result: Any, recording: ExecutionRecord, started: float) -> Outcome:
         """Return the outcome of a call. Packing an answer and describing an error run user code, which may raise."""
         outcome = Outcome(call.number, ending, seconds=time.monotonic() - started, worker=self.worker)
         try:
