@@ -16,7 +16,7 @@ from paragent._internal.processes import here
 from paragent._internal.threads import raise_in_thread, run_loop, start_thread
 from paragent._internal.tracebacks import message_of, traceback_of, type_name
 from paragent.serialization import is_plain, pack, unpack
-from paragent.tasks import Ending, ErrorInfo, Outcome, ExecutionRecord, current_record
+from paragent.tasks import Ending, ErrorInfo, ExecutionRecord, Outcome, current_record
 from paragent.worker.output import as_str
 
 if TYPE_CHECKING:
