@@ -116,7 +116,7 @@ def test_accounts_and_proxies_are_the_users_own_business(
     fine = {"os": [TASKS["os"][0]], "chrome": [TASKS["chrome"][0], TASKS["chrome"][1]]}
     assert main(["osworld", "check", "--data", str(index(fine))]) == 0
     assert main(["osworld", "check", "--data", str(index({"os": [TASKS["os"][0]]}))]) == 0
-    assert "what is not here" not in capsys.readouterr().out.rpartition("scores compared")[2]
+    assert "missing requirements" not in capsys.readouterr().out.rpartition("scores compared")[2]
 
 
 def test_files_that_are_no_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ def test_every_form_of_task_file(tmp_path: Path, index: Callable[..., Path]) -> 
 
 def test_an_evaluator_of_another_form_is_named() -> None:
     [found] = coverage_of([task("a", {"result": RULE})]).tasks
-    assert "OSWorld's form (KeyError: 'func')" in found.missing[0]
+    assert "a valid `config` and `evaluator` (KeyError: 'func')" in found.missing[0]
 
 
 def test_what_to_install_is_shown_as_it_is(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

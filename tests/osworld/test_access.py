@@ -260,7 +260,7 @@ def test_other_files_of_this_host_are_not(data: Path, name: str, kind: str) -> N
 
 
 def test_tasks_that_read_other_files_are_named_before_a_run(data: Path) -> None:
-    def lacking(name: str, **options: Any) -> list[str]:
+    def missing_for_steps(name: str, **options: Any) -> list[str]:
         step = {"type": "upload_file", "parameters": {"files": [{"local_path": name, "path": "/there"}]}}
         first = BenchmarkTask("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
         last = BenchmarkTask("b", "?", None, {"evaluator": {"func": "infeasible", "postconfig": [step]}})
@@ -268,11 +268,11 @@ def test_tasks_that_read_other_files_are_named_before_a_run(data: Path) -> None:
         assert environment.missing_requirements(first) == environment.missing_requirements(last)
         return environment.missing_requirements(first)
 
-    assert lacking("files/note.txt") == []
-    [told] = lacking("../secret.txt")
+    assert missing_for_steps("files/note.txt") == []
+    [told] = missing_for_steps("../secret.txt")
     assert "'../secret.txt', which is outside" in told
-    assert "hidden" in lacking(".env")[0]
-    assert lacking("secret.txt", data_folder=str(data.parent)) == []
+    assert "hidden" in missing_for_steps(".env")[0]
+    assert missing_for_steps("secret.txt", data_folder=str(data.parent)) == []
 
 
 def test_without_a_data_folder_no_file_is_read(data: Path) -> None:

@@ -196,7 +196,7 @@ def test_what_tasks_lack_is_said_without_a_machine() -> None:
     malformed: list[dict[str, Any]] = [{"config": "x"}, {"config": [5]}, {"evaluator": 5}, {"evaluator": {}}]
     for metadata in malformed:
         [reason] = environment.missing_requirements(BenchmarkTask("c", "x", None, metadata))
-        assert "OSWorld's form" in reason
+        assert "a valid `config`" in reason
 
 
 def test_options_are_checked_and_a_machine_is_needed() -> None:
@@ -234,7 +234,7 @@ class Screen:
 def quiet(screen: Screen, limit: float, **more: float) -> bytes:
     observer = Observer(screen, "screenshot", (9, 9))  # type: ignore[arg-type] # it only looks
     observer._last = b"before"
-    return asyncio.run(asyncio.wait_for(observer.quiet(limit, **more), 60))
+    return asyncio.run(asyncio.wait_for(observer.wait_until_still(limit, **more), 60))
 
 
 def test_a_screen_is_shown_when_it_is_quiet() -> None:

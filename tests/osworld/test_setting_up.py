@@ -24,7 +24,7 @@ from paragent.osworld import setup as steps_module
 from paragent.osworld.access import Access
 from paragent.osworld.context import AttemptContext, MachineRefused
 from paragent.osworld.controller import Controller
-from paragent.osworld.setup import STEPS, lacking, set_up
+from paragent.osworld.setup import STEPS, missing_for_steps, set_up
 
 
 def step(kind: str, **parameters: Any) -> dict[str, Any]:
@@ -261,12 +261,14 @@ def test_tabs_are_opened_and_closed(browser: str, site: str, ground: AttemptCont
 
 
 def test_what_cannot_be_done_is_named() -> None:
-    told = lacking([step("launch"), step("login"), step("googledrive"), step("proxy"), step("dance"), step("dance")])
+    told = missing_for_steps(
+        [step("launch"), step("login"), step("googledrive"), step("proxy"), step("dance"), step("dance")]
+    )
     assert len(told) == 4
     assert "Google account" in told[0]
     assert "proxy" in told[2]
     assert "'dance'" in told[3]
-    assert lacking([step(kind) for kind in STEPS]) == []
+    assert missing_for_steps([step(kind) for kind in STEPS]) == []
 
 
 def test_a_step_that_fails_is_named(ground: AttemptContext) -> None:

@@ -63,5 +63,5 @@ def test_long_trees_and_texts_are_cut() -> None:
 
 
 def test_what_is_no_xml_is_said_to_be_none() -> None:
-    with pytest.raises(ValueError, match="no XML"):
+    with pytest.raises(ValueError, match="not valid XML"):
         widgets("<desktop-frame>", (200, 100))

@@ -1,4 +1,4 @@
-"""`paragent osworld`: which of OSWorld's tasks get the same score here, and why others do not."""
+"""`paragent osworld`: reports which of OSWorld's tasks get OSWorld's score, and why others do not."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
-_DESCRIPTION = """Read OSWorld's task files and say for each task whether it gets the same score here as in OSWorld, can get
-another one, or cannot be scored, and why. Nothing is started. The exit status is 0 if every task that needs neither an
-account nor a proxy can be scored, 1 if one cannot or the file cannot be read."""
+_DESCRIPTION = """Read OSWorld's task files and report for each task whether it gets the same score as in OSWorld, may get another
+score, or cannot be scored, with the reasons. No machine is started. The exit status is 0 if every task that needs neither an
+account nor a proxy can be scored, otherwise 1."""
 
 
 def add(subparsers: Subparsers) -> None:
     """Add the commands."""
-    parser = subparsers.add_parser("osworld", help="say which of OSWorld's tasks get the same score here")
+    parser = subparsers.add_parser("osworld", help="report which of OSWorld's tasks get the same score")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     check = commands.add_parser(
-        "check", help="say for each task: same score, differs, or cannot be scored", description=_DESCRIPTION
+        "check", help="report for each task: same score, differs, or cannot be scored", description=_DESCRIPTION
     )
     check.add_argument(
         "--data", required=True, type=Path, help="a task file, a list of tasks, or the index beside its `examples`"
     )
-    check.add_argument("--json", action="store_true", help="print everything as JSON, with the needs of each task")
-    check.add_argument("--summary", action="store_true", help="print the totals without a line for each task")
+    check.add_argument("--json", action="store_true", help="print everything as JSON")
+    check.add_argument("--summary", action="store_true", help="print the totals only")
     check.set_defaults(run=_check)
 
 
@@ -48,7 +48,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _counts(tasks: list[TaskNeeds]) -> dict[str, int]:
-    """Count the tasks by verdict, and how many of those that can be scored need a proxy."""
+    """Count the tasks by verdict, and the tasks that can be scored and need a proxy."""
     from paragent.osworld.coverage import CANNOT, DIFFERS, SAME
 
     counts = {verdict: sum(task.verdict == verdict for task in tasks) for verdict in (SAME, DIFFERS, CANNOT)}
@@ -83,7 +83,7 @@ def _show(coverage: Coverage, *, each: bool) -> None:
 
     shown = console()
     if each:
-        table = plain_table("each task", "domain", "task", "score", "why")
+        table = plain_table("tasks", "domain", "task", "score", "reasons")
         for task in coverage.tasks:
             table.add_row(escape(task.domain) or "-", escape(task.id), task.verdict, escape("; ".join(task.reasons)))
         shown.print(table)
@@ -98,8 +98,8 @@ def _show(coverage: Coverage, *, each: bool) -> None:
     needs = coverage.needs()
     if not needs:
         return
-    table = plain_table("what is not here", "tasks", "unlocks", "what")
+    table = plain_table("missing requirements", "tasks", "unlocks", "requirement")
     for need in needs:
         table.add_row(str(need.tasks), str(need.unlocks), escape(need.what))
     shown.print(table)
-    shown.print("tasks: how many need it; unlocks: how many need nothing else.")
+    shown.print("tasks: number of tasks that need it; unlocks: number of tasks that need nothing else.")

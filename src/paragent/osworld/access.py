@@ -1,4 +1,9 @@
-"""Access."""
+"""Host access of task files: which files and addresses of this host a task may use, and cached downloads.
+
+Task files are untrusted. Their set-up steps and evaluators run on this host, next to the user's files and networks, and copy
+what they read into a machine that may have a network. Every connection of a download is checked when it is made, including
+connections after a redirect: without `allow_private` only public addresses are reachable.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +32,18 @@ __all__ = ["Access", "fetch"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What the tasks of a run may use. By default no file of this host, and public addresses only."""
+    """What the tasks of a run may use. The default is no file of this host, and public addresses only."""
 
     data_folder: Path | None = None
-    """Where the files are that tasks may read; None: nowhere."""
+    """The folder whose files tasks may read; None allows no files."""
     allow_private: bool = False
-    """Whether files may be fetched from this host and private networks, too."""
+    """Whether tasks may also download from this host and from private networks."""
 
     def file(self, name: str) -> Path:
         """Return the path of a file that a task names, absolute or relative to the data folder.
 
         Raises:
-            EnvironmentFailed: it is not in the data folder, is hidden, or is not a regular file.
+            EnvironmentFailed: the file is outside the data folder, hidden, or not a regular file.
         """
         if refusal := self._refusal(name):
             raise EnvironmentFailed(f"the task reads {refusal}")
@@ -48,7 +53,7 @@ class Access:
         return path
 
     def refused(self, steps: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return which files set-up steps name and may not read, in words for the user, before anything is played."""
+        """Return a message for each file that the set-up steps name and must not read. Nothing is started for this check."""
         named: list[Any] = []
         for step in steps:
             parameters = step.get("parameters") or {}
@@ -63,7 +68,7 @@ class Access:
         return (self.data_folder / name).resolve()
 
     def _refusal(self, name: str) -> str:
-        """Return why a file may not be read; empty if it may."""
+        """Return why a file must not be read; empty if it may be read."""
         if self.data_folder is None:
             return (
                 f"{name!r} of this host, and no folder is allowed: put the data into a folder of its own, not your home or "
@@ -80,31 +85,31 @@ class Access:
 
 _TRIES = 3
 _PAUSE = 2.0
-"""Seconds before a second try, twice as many before the third."""
+"""Seconds before the second try, twice as many before the third."""
 _SILENCE = 60.0
-"""Seconds in which a server says nothing before it is given up."""
+"""Seconds without data after which a connection is given up."""
 _SECONDS = 600.0
-"""For one try; a slow line brings 500 KB a second, and a film of OSWorld has 100 MB."""
+"""Time limit of one try. A slow connection gives 500 KB/s, and a video of OSWorld has 100 MB."""
 _LARGEST = 2 << 30
-"""Bytes of one file."""
+"""Maximum size of one file in bytes."""
 _KEPT = 16 << 30
-"""Bytes of all of them; the files of all of OSWorld's tasks have about four."""
+"""Maximum size of the cache in bytes; all files of OSWorld's tasks have about 4 GiB."""
 _CHUNK = 1 << 20
 
 
 async def fetch(url: str, access: Access) -> Path:
-    """Return a file of this host with what `url` has; it is fetched once and kept in the user's cache folder.
+    """Return the path of a local copy of `url`. It is downloaded once and kept in the user's cache folder.
 
     Raises:
-        EnvironmentFailed: it cannot be had, and was asked for three times; or it is too large, not of the web, or at an
-            address that `access` does not allow.
+        EnvironmentFailed: three tries failed, the file is too large, the scheme is not http or https, or `access` does not
+            allow the address.
     """
     if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
         raise EnvironmentFailed(f"cannot fetch {url}: only http and https are allowed")
     name = os.path.basename(urllib.parse.urlsplit(url).path) or "file"  # noqa: PTH119 - of an address, not of a file
     folder = (
         "osworld-private" if access.allow_private else "osworld"
-    )  # what only some runs may fetch, only they may find
+    )  # files that only some runs may download must be found by those runs only
     kept = cache_folder(folder) / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{name[-80:]}"
     if _use(kept):
         return kept
@@ -125,7 +130,7 @@ async def fetch(url: str, access: Access) -> Path:
 
 
 def _use(kept: Path) -> bool:
-    """Return whether the file is there, and mark it as used just now."""
+    """Return whether the file exists, and update its access time."""
     try:
         os.utime(kept)
     except FileNotFoundError:
@@ -146,7 +151,7 @@ class _PublicHTTPS(http.client.HTTPSConnection):
 
 
 class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens addresses at public hosts only. A proxy of the user's may be anywhere; what it is asked for may not."""
+    """Opens public addresses only. The user's proxy may have any address, but the requested host must be public."""
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         return self._open(request, _PublicHTTP, http.client.HTTPConnection)
@@ -161,14 +166,14 @@ class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         host = urllib.parse.unquote(wanted.hostname or "")
         try:
             addresses = resolve(host, wanted.port or 443)
-        except OSError:  # a name that only the proxy knows
+        except OSError:  # a name that only the proxy can resolve
             addresses = []
         check_public(host, addresses)
         return self.do_open(by_proxy, request)
 
 
 def _opener(access: Access) -> urllib.request.OpenerDirector:
-    """Return what follows redirects within http and https, and nothing else: no files, no FTP."""
+    """Return an opener that follows redirects within http and https and supports no other schemes."""
     opener = urllib.request.OpenerDirector()
     handlers: list[urllib.request.BaseHandler] = [
         urllib.request.ProxyHandler(),
@@ -193,7 +198,7 @@ def _fetch(url: str, target: Path, opener: urllib.request.OpenerDirector) -> Non
     try:
         with opener.open(request, timeout=_SILENCE) as source, draft.open("wb") as file:
             promised, size = source.headers.get("Content-Length"), 0
-            while chunk := source.read1(_CHUNK):  # not `read`, which waits until the whole chunk is there
+            while chunk := source.read1(_CHUNK):  # `read` would wait for the whole chunk
                 size += len(chunk)
                 if size > _LARGEST or time.monotonic() > ends:
                     raise ValueError(f"more than {_LARGEST >> 20} MiB, or longer than {_SECONDS:g} s")
@@ -210,8 +215,8 @@ def _fetch(url: str, target: Path, opener: urllib.request.OpenerDirector) -> Non
 
 
 def _prune(newest: Path) -> None:
-    """Remove the files that were used least recently, but not the newest, until the rest fits."""
-    with contextlib.suppress(FileNotFoundError):  # another process prunes as well
+    """Remove the least recently used files, but not the newest, until the rest fits into the cache."""
+    with contextlib.suppress(FileNotFoundError):  # another process may prune at the same time
         files = [file for file in newest.parent.iterdir() if file.is_file() and file != newest]
         files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
         size = newest.stat().st_size

@@ -1,8 +1,8 @@
-"""OSWorld's two action spaces, read and turned into what the guest is sent.
+"""OSWorld's two action spaces: parses actions of agents and translates them into Python code for the machine.
 
 An action of `computer_13` is `{"action_type": "CLICK", "parameters": {"x": 10, "y": 20}}`, or the same with the parameters
-beside the type; one of `pyautogui` is a Python text or `{"command": text}`. In both spaces WAIT, FAIL and DONE are actions, as
-a text or as `{"action_type": "DONE"}`.
+beside the type. An action of `pyautogui` is a string of Python code or `{"command": code}`. Both spaces have the actions WAIT,
+FAIL and DONE, as a string or as `{"action_type": "DONE"}`.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ KEYS = frozenset(
 
 
 def is_key(name: str) -> bool:
-    """Return whether a key has this name; capitals do not matter."""
+    """Return whether pyautogui knows a key of this name; case does not matter."""
     return name.lower() in KEYS
 
 
 def typing(text: str) -> list[str]:
     """Return the statements that type a text.
 
-    On the keyboard layouts of OSWorld's images pyautogui types ">" for "<", so that key is pressed as
-    the shifted comma that it is.
+    With the keyboard layouts of OSWorld's images pyautogui types ">" for "<", so "<" is typed as the shifted comma.
     """
     statements: list[str] = []
     for number, piece in enumerate(text.split("<")):
@@ -71,45 +70,45 @@ _PRELUDE = "import pyautogui; import time; pyautogui.FAILSAFE = False"
 _BLOCK = re.compile(r"```(?:\w*[ \t]*\n)?(.*?)```", re.DOTALL)
 _BUTTONS = ("left", "right", "middle")
 _DRAG_SECONDS = 1.0
-"""As OSWorld drags; faster drags are taken for clicks by some programs."""
+"""As in OSWorld; some programs take faster drags for clicks."""
 Said = str | dict[str, Any]
 
 
 class BadAction(ValueError):
-    """An action that cannot be performed; the message tells the agent why."""
+    """An action is invalid; the message tells the agent why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action that was understood."""
+    """A parsed action."""
 
     said: Said
-    """As the agent said it, in OSWorld's form."""
+    """The action as the agent wrote it, in OSWorld's form."""
     code: str = ""
-    """Python for the guest; empty for a special action."""
+    """Python code for the machine; empty for a special action."""
     special: str = ""
     """WAIT, FAIL, DONE, or empty."""
 
 
 def command_of(code: str) -> list[str]:
-    """Return the command that has the guest perform `code`, as OSWorld's own client writes it.
+    """Return the command that runs `code` on the machine, as OSWorld's client writes it.
 
-    Code that begins with a compound statement, such as `for`, is a syntax error after the semicolon; so it is in OSWorld.
+    As in OSWorld, code that begins with a compound statement such as `for` is a syntax error, because it follows a semicolon.
     """
     return ["python", "-c", f"{_PRELUDE}; {code}"]
 
 
 def read_action(said: Any, space: str, screen: tuple[int, int], marks: Sequence[tuple[int, int]] = ()) -> Action:
-    """Understand an action.
+    """Parse an action.
 
     Args:
-        said: what the agent said, in any of the forms above.
+        said: what the agent wrote, in any of the forms above.
         space: `computer_13` or `pyautogui`.
-        screen: its width and height.
-        marks: the middles of the marks that the agent was shown, the first one being number 1.
+        screen: width and height.
+        marks: the centres of the marks that the agent was shown, beginning with number 1.
 
     Raises:
-        BadAction: it is no action of this space, or impossible on this screen.
+        BadAction: it is not an action of this space, or impossible on this screen.
     """
     if special := special_in(said):
         return Action(said if isinstance(said, str) else dict(said), special=special)
@@ -119,7 +118,7 @@ def read_action(said: Any, space: str, screen: tuple[int, int], marks: Sequence[
 
 
 def special_in(said: Any) -> str:
-    """Return which special action this is, in either of its forms; empty if it is none."""
+    """Return the special action that this is, in either of its forms; empty if it is not special."""
     if isinstance(said, dict):
         said = said.get("action_type") or said.get("command")
     if not isinstance(said, str):
@@ -135,7 +134,7 @@ def special_in(said: Any) -> str:
 
 
 def actions_in(text: str, space: str) -> list[dict[str, Any]]:
-    """Return the actions that a message has in its text: a special word alone, or blocks of code, as OSWorld's prompts want."""
+    """Return the actions in the text of a message: a special word alone, or code blocks, as OSWorld's prompts request."""
     if word := special_in(text):
         return [{"action_type": word}]
     found: list[dict[str, Any]] = []
@@ -163,7 +162,7 @@ def _read_computer_13(said: Any, screen: tuple[int, int], marks: Sequence[tuple[
         except ValueError:
             raise BadAction(f"{said[:80]!r} is neither one of {', '.join(SPECIAL)} nor a JSON object") from None
     if not isinstance(said, dict) or not isinstance(said.get("action_type"), str):
-        raise BadAction("an action is an object with an `action_type`")
+        raise BadAction("an action must be an object with an `action_type`")
     kind = said["action_type"]
     if kind not in _KINDS:
         raise BadAction(f"there is no action_type {kind!r}; there are: {', '.join([*_KINDS, *SPECIAL])}")
@@ -190,7 +189,7 @@ def _whole(value: Any) -> Any:
 
 
 def _placed(given: dict[str, Any], marks: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return the parameters with coordinates in the place of the number of a mark."""
+    """Return the parameters with the number of a mark replaced by its coordinates."""
     if "mark" not in given:
         return given
     number = given.pop("mark")
@@ -207,20 +206,20 @@ def _check(kind: str, name: str, value: Any, screen: tuple[int, int]) -> None:
         if not number or not 0 <= value <= most:
             raise BadAction(f"{name} of {kind} must be a number from 0 to {most}, not {value!r}")
     elif name in {"dx", "dy"} and (not number or value != int(value)):
-        raise BadAction(f"{name} of {kind} must be a whole number, not {value!r}")
+        raise BadAction(f"{name} of {kind} must be an integer, not {value!r}")
     elif name == "button" and value not in _BUTTONS:
         raise BadAction(f"the button of {kind} must be one of {', '.join(_BUTTONS)}, not {value!r}")
     elif name == "num_clicks" and value not in (1, 2, 3):
         raise BadAction(f"num_clicks must be 1, 2 or 3, not {value!r}")
     elif name == "text" and not isinstance(value, str):
-        raise BadAction(f"the text of {kind} must be a text, not {value!r}")
+        raise BadAction(f"the text of {kind} must be a string, not {value!r}")
     elif name in {"key", "keys"}:
         keys = [value] if name == "key" else value
         if not isinstance(keys, list) or not keys:
-            raise BadAction(f"the keys of {kind} must be a list of names of keys, not {value!r}")
+            raise BadAction(f"the keys of {kind} must be a list of key names, not {value!r}")
         for key in keys:
             if not isinstance(key, str) or not is_key(key):
-                raise BadAction(f"there is no key {key!r}; names are pyautogui's, such as enter, ctrl, f5, a")
+                raise BadAction(f"there is no key {key!r}; use pyautogui's names, such as enter, ctrl, f5, a")
 
 
 def _call(function: str, given: Mapping[str, Any], **renamed: str) -> str:
@@ -264,7 +263,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Mapping[str,
     "KEY_UP": (("key",), (), _keys("keyUp")),
     "HOTKEY": (("keys",), (), _keys("hotkey")),
 }
-"""What each action needs, what it may have besides, and how it is written."""
+"""For each action: its required parameters, its optional parameters, and the function that writes its code."""
 
 
 # --- pyautogui ------------------------------------------------------------------------------------------------------------
@@ -273,26 +272,26 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Mapping[str,
 def _read_python(said: Any, marks: Sequence[tuple[int, int]]) -> Action:
     command = said.get("command") if isinstance(said, dict) else said
     if not isinstance(command, str) or not command.strip():
-        raise BadAction(f"an action is Python code with pyautogui, or one of {', '.join(SPECIAL)}")
+        raise BadAction(f"an action must be Python code with pyautogui, or one of {', '.join(SPECIAL)}")
     code = re.sub(r"^```\w*\s*\n|\n?```$", "", command.strip())
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError) as error:
-        raise BadAction(f"this is no valid Python: {error}") from None
+        raise BadAction(f"invalid Python: {error}") from None
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     places = [f"tag_{number} = {place!r}" for number, place in enumerate(marks, 1) if f"tag_{number}" in used]
     return Action(said, "\n".join([*places, _with_less_than(tree, code)]))
 
 
 def _with_less_than(tree: ast.Module, code: str) -> str:
-    """Return the code with every "<" of a plain `typewrite` or `press` typed by its key; see `typing`."""
+    """Return the code with each "<" in a plain `typewrite` or `press` typed by its key; see `typing`."""
     rewriter = _LessThan()
     changed = ast.fix_missing_locations(rewriter.visit(tree))
     return ast.unparse(changed) if rewriter.found else code
 
 
 class _LessThan(ast.NodeTransformer):
-    """Splits the statements that OSWorld rewrites: `pyautogui.typewrite` and `pyautogui.press` of one literal, nothing else."""
+    """Rewrites the statements that OSWorld rewrites: `pyautogui.typewrite` and `pyautogui.press` with one literal."""
 
     found = False
 

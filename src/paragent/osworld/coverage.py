@@ -1,4 +1,4 @@
-"""Which tasks get OSWorld's score here, which can get another one, and what the others need."""
+"""Coverage of OSWorld's tasks: which get OSWorld's score, which may get another score, and what the others need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paragent.errors import MissingExtra, MissingProgram, UnknownName
 from paragent.osworld.evaluators.evaluator import checks_of
 from paragent.osworld.evaluators.registry import ACCOUNTS, GETTERS, INFEASIBLE, LEFT_OUT, METRICS
-from paragent.osworld.setup import lacking
+from paragent.osworld.setup import missing_for_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,16 +33,16 @@ __all__ = [
 
 
 DIFFERENCES: dict[str, str] = {
-    "compare_archive": "text of PDF files in archives is extracted by pypdf, not PyMuPDF",
-    "compare_audios": "sounds are decoded and resampled by ffmpeg, not librosa (scores of different sounds move by about 0.001)",
-    "compare_pdfs": "text of PDF files is extracted by pypdf, not PyMuPDF; the likeness of different texts moves by up to 0.06",
-    "compare_videos": "films are decoded by ffmpeg, not OpenCV",
+    "compare_archive": "text of PDF files in archives is extracted by pypdf, not by PyMuPDF",
+    "compare_audios": "sounds are decoded by ffmpeg, not by librosa; the similarity to a silent file differs by up to 0.15",
+    "compare_pdfs": "text of PDF files is extracted by pypdf, not by PyMuPDF; similarities of different texts differ by up to 0.06",
+    "compare_videos": "videos are decoded by ffmpeg, not by OpenCV",
 }
-"""By the name of a metric or a getter, which are distinct. What differs for every evaluator is in docs/osworld_evaluators.md."""
+"""By the name of a metric or getter. docs/osworld_evaluators.md lists the differences that apply to every evaluator."""
 
 
 def missing(evaluator: Mapping[str, Any]) -> list[str]:
-    """Return what of an evaluator is not there: getters, metrics, packages, programs, accounts; each once."""
+    """Return the getters, metrics, packages, programs and accounts that an evaluator needs and that are missing, each once."""
     found: dict[str, None] = {}
     for check in checks_of(evaluator):
         if check.metric == INFEASIBLE:
@@ -55,7 +55,7 @@ def missing(evaluator: Mapping[str, Any]) -> list[str]:
 
 
 def differing(evaluator: Mapping[str, Any]) -> list[str]:
-    """Return why the score of an evaluator can differ from OSWorld's, each reason once; empty if it is the same."""
+    """Return why the score of an evaluator can differ from OSWorld's, each reason once; empty if it does not."""
     found: dict[str, None] = {}
     for check in checks_of(evaluator):
         for name in (check.metric, *(side["type"] for side in (check.result, check.expected) if side is not None)):
@@ -65,7 +65,7 @@ def differing(evaluator: Mapping[str, Any]) -> list[str]:
 
 
 def _lack(registry: Registry, kind: str, name: str) -> str:
-    """Return why a getter or a metric cannot be used, empty if it can."""
+    """Return why a getter or metric cannot be used; empty if it can."""
     if name in ACCOUNTS:
         return f"{ACCOUNTS[name]} (getter {name})"
     try:
@@ -75,32 +75,32 @@ def _lack(registry: Registry, kind: str, name: str) -> str:
     except MissingProgram as error:
         return f"{error.cure} ({kind} {name}: {error.problem})"
     except UnknownName:
-        return f"{kind} {name}: {LEFT_OUT.get(name, 'nobody here knows it')}"
+        return f"{kind} {name}: {LEFT_OUT.get(name, 'unknown')}"
     return ""
 
 
 _ACCOUNTS = tuple(set(ACCOUNTS.values()))
 SAME, DIFFERS, CANNOT = "same score", "differs", "cannot be scored"
-PROXY = "a proxy (the sites that the task visits refuse many addresses)"
+PROXY = "a proxy (the sites of the task refuse many addresses)"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskNeeds:
-    """What one task needs and is not there, and whether its score is OSWorld's."""
+    """What a task needs and is missing, and whether its score equals OSWorld's."""
 
     id: str
     domain: str
     missing: tuple[str, ...]
-    """Set-up steps, getters, metrics, packages."""
+    """Missing set-up steps, getters, metrics and packages."""
     account: str
-    """The account that it needs, empty if none."""
+    """The account that the task needs; empty if none."""
     proxy: bool
     differences: tuple[str, ...] = ()
-    """Why its score can differ from OSWorld's."""
+    """Why the score can differ from OSWorld's."""
 
     @property
     def verdict(self) -> str:
-        """`same score`, `differs` or `cannot be scored`; a proxy is the user's, and a score does not depend on it."""
+        """`same score`, `differs` or `cannot be scored`. A proxy is provided by the user and does not affect the score."""
         if self.missing or self.account:
             return CANNOT
         return DIFFERS if self.differences else SAME
@@ -114,29 +114,29 @@ class TaskNeeds:
 
     @property
     def covered(self) -> bool:
-        """Whether it can be played and scored on a plain machine of the right image."""
+        """Whether the task can be run and scored without an account or a proxy."""
         return not (self.missing or self.account or self.proxy)
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that is not there."""
+    """A missing requirement."""
 
     what: str
     tasks: int
-    """How many tasks need it."""
+    """The number of tasks that need it."""
     unlocks: int
-    """How many of them need nothing else."""
+    """The number of tasks that need nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What is known about all tasks of a file."""
+    """The requirements and verdicts of all tasks of a file."""
 
     tasks: Sequence[TaskNeeds]
 
     def needs(self) -> list[Need]:
-        """Return all that is not there, the most wanted first."""
+        """Return the missing requirements; those that unlock most tasks come first."""
         wanted: Counter[str] = Counter()
         alone: Counter[str] = Counter()
         for task in self.tasks:
@@ -151,24 +151,24 @@ def _order(need: Need) -> tuple[int, int, str]:
 
 
 def coverage_of(tasks: Iterable[Mapping[str, Any]]) -> Coverage:
-    """Return what is known about tasks, as `read_tasks` returns them."""
+    """Return the coverage of tasks as returned by `read_tasks`."""
     return Coverage([needs_of(task) for task in tasks])
 
 
 def missing_for_task(task: Mapping[str, Any]) -> list[str]:
-    """Return which of a task's set-up steps, getters, metrics, packages, programs and accounts are not there; each once."""
+    """Return the missing set-up steps, getters, metrics, packages, programs and accounts of a task, each once."""
     evaluator = task.get("evaluator")
     try:
-        found = lacking(task.get("config") or [])
+        found = missing_for_steps(task.get("config") or [])
         if evaluator is not None:
-            found += [*missing(evaluator), *lacking(evaluator.get("postconfig") or [])]
+            found += [*missing(evaluator), *missing_for_steps(evaluator.get("postconfig") or [])]
     except (AttributeError, KeyError, TypeError) as error:
-        return [f"a `config` and an `evaluator` of OSWorld's form ({type(error).__name__}: {error})"]
+        return [f"a valid `config` and `evaluator` ({type(error).__name__}: {error})"]
     return list(dict.fromkeys(found))
 
 
 def needs_of(task: Mapping[str, Any]) -> TaskNeeds:
-    """Return what a task needs and is not there, and why its score can differ."""
+    """Return the missing requirements of a task and the reasons why its score can differ."""
     found = missing_for_task(task)
     plain = tuple(reason for reason in found if not reason.startswith(_ACCOUNTS))
     account = next((one for one in _ACCOUNTS for reason in found if reason.startswith(one)), "")

@@ -1,4 +1,4 @@
-"""OSWorld's desktop as an environment: an agent looks at the screen, acts, and is scored by what it has brought about."""
+"""Environment `osworld`: an agent works at a desktop, and OSWorld's evaluators score the state of the machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paragent.osworld.controller import Controller
 from paragent.osworld.coverage import missing_for_task
 from paragent.osworld.evaluators import evaluate
 from paragent.osworld.evaluators.evaluator import evaluation_processes
-from paragent.osworld.observation import Observation, Observer, Recording
+from paragent.osworld.observation import Observation, Observer, ScreenRecording
 from paragent.osworld.setup import set_up
 from paragent.osworld.task_files import is_index, read_index
 from paragent.tasks import doing
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["OSWorldEnvironment", "OSWorldOptions"]
 
 _SETTLE_STILL = 1.0
-"""Seconds of a quiet screen after which programs that were launched count as started."""
+"""Seconds without a change of the screen after which launched programs count as started."""
 _OPENING = {"launch", "open", "chrome_open_tabs"}
-"""Set-up steps after which something new is on the screen, sooner or later."""
+"""Set-up steps that show something new on the screen."""
 _ENDS = {"DONE": "done", "FAIL": "gave up"}
 _COMPUTER_13 = (
     "You work at a computer with {width} x {height} pixels. Every call of the tool `computer` performs one action and shows you "
@@ -61,25 +61,23 @@ _SOM = {
 
 @dataclass(frozen=True, slots=True)
 class OSWorldOptions:
-    """The options of the environment `osworld`."""
+    """Options of the environment `osworld`."""
 
     action_space: Annotated[Literal["computer_13", "pyautogui"], "how the agent acts"] = "computer_13"
     observation_type: Annotated[
-        Literal["screenshot", "a11y_tree", "screenshot_a11y_tree", "som"], "what the agent is shown"
+        Literal["screenshot", "a11y_tree", "screenshot_a11y_tree", "som"], "the kind of observation"
     ] = "screenshot"
-    terminal: Annotated[bool, "show what the terminal has on its screen, too"] = False
+    terminal: Annotated[bool, "add the text of the terminal to observations"] = False
     screen_width: Annotated[int, "in pixels"] = 1920
     screen_height: Annotated[int, "in pixels"] = 1080
-    client_password: Annotated[str, "of the machine's user"] = "password"  # noqa: S105 - OSWorld's published one
-    pause: Annotated[float, "seconds after an action by which a screen that is not quiet is looked at anyway"] = 2.0
-    settle: Annotated[float, "seconds that programs which the set-up launches may take to appear"] = 20.0
-    screenshots: Annotated[int, "how many of the last screenshots the model is sent"] = 3
-    record: Annotated[bool, "keep a video of the screen"] = False
-    strict_evaluators: Annotated[bool, "leave out known mistakes of OSWorld's metrics instead of repeating them"] = (
-        False
-    )
-    data_folder: Annotated[Path | None, "whose files tasks may put into the guest; otherwise that of --data"] = None
-    allow_private: Annotated[bool, "whether tasks may download from this computer and private networks"] = False
+    client_password: Annotated[str, "password of the machine's user"] = "password"  # noqa: S105 - OSWorld's published one
+    pause: Annotated[float, "maximum seconds to wait for the screen to stop changing after an action"] = 2.0
+    settle: Annotated[float, "maximum seconds to wait for programs that the set-up launches"] = 20.0
+    screenshots: Annotated[int, "number of recent screenshots in the prompt"] = 3
+    record: Annotated[bool, "keep a video of each rollout"] = False
+    strict_evaluators: Annotated[bool, "correct known bugs of OSWorld's metrics instead of reproducing them"] = False
+    data_folder: Annotated[Path | None, "folder whose files tasks may upload; default: the folder of --data"] = None
+    allow_private: Annotated[bool, "allow tasks to download from this host and from private networks"] = False
 
     def __post_init__(self) -> None:
         for name in ("pause", "settle"):
@@ -89,9 +87,9 @@ class OSWorldOptions:
 
 
 class OSWorldEnvironment(Environment):
-    """A desktop, reached through its guest server.
+    """A desktop on a machine with OSWorld's guest protocol.
 
-    Metadata read: `config` (set-up steps), `evaluator`. Own score: `success`, what the task's evaluator says about the machine
+    Metadata: `config` (the set-up steps) and `evaluator`. Own score: `success`, the result of the task's evaluator on the machine
     after the last action.
     """
 
@@ -102,9 +100,9 @@ class OSWorldEnvironment(Environment):
     needs_desktop = True
     needs_internet = True
     machine_ports = (9222, 8080)
-    """The browser's DevTools and VLC's interface, which some evaluators ask."""
+    """The browser's DevTools and VLC's web interface, which some evaluators use."""
     call_limit = 240.0
-    """A guest allows a command 120 s and tells the agent; the screen is waited for and looked at after that."""
+    """A machine allows a command 120 s and reports a time-out to the agent. The observation comes after that."""
     options: OSWorldOptions
 
     def __init__(self, options: Mapping[str, Any] | None = None, **more: Any) -> None:
@@ -116,9 +114,9 @@ class OSWorldEnvironment(Environment):
         self._access = Access(chosen.data_folder, chosen.allow_private)
         self._marks: tuple[tuple[int, int], ...] = ()
         self._seen: Observation | None = None
-        """What was seen last; None while an action is under way, and if it was stopped."""
+        """The last observation; None while an action runs, and if it was cancelled."""
         self._ended = ""
-        self._recording: Recording | None = None
+        self._recording: ScreenRecording | None = None
         self._folder: Path | None = None
         self._attempt: AttemptContext | None = None
         self._controller: Controller | None = None
@@ -150,7 +148,7 @@ class OSWorldEnvironment(Environment):
 
     def missing_requirements(self, item: BenchmarkTask) -> list[str]:
         if found := missing_for_task(item.metadata):
-            return found  # its steps may not even be steps
+            return found  # the steps may be malformed
         steps = [
             *(item.metadata.get("config") or ()),
             *((item.metadata.get("evaluator") or {}).get("postconfig") or ()),
@@ -161,15 +159,15 @@ class OSWorldEnvironment(Environment):
         space = self.options.action_space
         return [("computer" if space == "computer_13" else "pyautogui", said) for said in actions_in(text, space)]
 
-    # --- an attempt -----------------------------------------------------------------------------------------------------
+    # --- attempt ----------------------------------------------------------------------------------------------------------
 
     async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
         await super().open(item, machine)
         if machine is None:
-            raise EnvironmentFailed("the environment 'osworld' was handed no machine")
+            raise EnvironmentFailed("the environment 'osworld' needs a machine")
         options = self.options
         self._controller = controller = Controller(machine)
-        with contextlib.suppress(InfrastructureError):  # a guest that does not say has the size that was asked for
+        with contextlib.suppress(InfrastructureError):  # a machine that does not answer has the requested size
             self._screen = await controller.screen_size()
         self.instructions = self._instructions()
         self._folder = Path(tempfile.mkdtemp(prefix="paragent-osworld-"))
@@ -185,27 +183,27 @@ class OSWorldEnvironment(Environment):
         steps = item.metadata.get("config") or []
         if steps:
             doing("setting up")
-            await self._observer.look()
+            await self._observer.remember_screen()
             await self._attempt.set_up(steps)
         if options.record:
-            self._recording = Recording(item.id, controller, self._observer, self._folder)
+            self._recording = ScreenRecording(item.id, controller, self._observer, self._folder)
             await self._recording.start()
-        self._seen = seen = await self._observer.observe(await self._settled(steps))
+        self._seen = seen = await self._observer.observe(await self._wait_for_programs(steps))
         self._marks = seen.marks
         self.first_images = seen.images
         self.first_kept = () if seen.images else (seen.screenshot,)
         return "\n\n".join(part for part in (item.question, seen.text) if part)
 
-    async def _settled(self, steps: Sequence[Mapping[str, Any]]) -> bytes | None:
-        """Wait for what the set-up has started; return the screen."""
+    async def _wait_for_programs(self, steps: Sequence[Mapping[str, Any]]) -> bytes | None:
+        """Wait until the programs that the set-up started are shown; return the last screenshot."""
         assert self._observer is not None
         if not any(step.get("type") in _OPENING for step in steps):
             return None
         limit = self.options.settle
-        return await self._observer.quiet(limit, still=_SETTLE_STILL, reaction=limit)
+        return await self._observer.wait_until_still(limit, still=_SETTLE_STILL, reaction=limit)
 
     async def observation(self) -> dict[str, Any]:
-        """Return what OSWorld's own agents are shown: the screen, the tree as XML, the terminal, the instruction."""
+        """Return the observation for OSWorld's agents: screenshot, tree as XML, text of the terminal, instruction."""
         if self._observer is None or self.task is None:
             return {}
         self._seen = seen = self._seen or await self._observer.observe()
@@ -248,7 +246,7 @@ class OSWorldEnvironment(Environment):
         text: Annotated[str | None, "TYPING: the text"] = None,
         key: Annotated[str | None, "PRESS, KEY_DOWN, KEY_UP: a key, named as pyautogui does"] = None,
         keys: Annotated[list[str] | None, "HOTKEY: keys that are held together, in their order"] = None,
-        parameters: Annotated[dict[str, Any] | None, "all parameters in one object, for those who prefer that"] = None,
+        parameters: Annotated[dict[str, Any] | None, "all parameters in one object, as an alternative"] = None,
     ) -> ToolResult:
         """Perform one action at the computer and see the screen after it."""
         beside: dict[str, Any] = {
@@ -279,34 +277,34 @@ class OSWorldEnvironment(Environment):
         return await self.act({"action_type": action_type} if action_type else command)
 
     async def act(self, said: Any) -> ToolResult:
-        """Perform an action in any form of the action space, for agents that write OSWorld's own.
+        """Perform an action in any form of the action space, for agents that write OSWorld's own form.
 
         Raises:
-            ToolFailed: it is no action of the space; nothing was done.
-            InfrastructureError: the machine broke.
+            ToolFailed: the action is invalid; nothing was done.
+            InfrastructureError: the machine failed.
         """
         if self._attempt is None or self._observer is None or self._controller is None:
-            raise ToolFailed("there is no desktop yet")
+            raise ToolFailed("the environment has not been opened")
         if self._ended:
             raise ToolFailed(f"the attempt has ended: {self._ended}")
         try:
             action = read_action(said, self.options.action_space, self._screen, self._marks)
         except BadAction as error:
-            raise ToolFailed(f"this is no valid action, and nothing was done: {error}") from None
+            raise ToolFailed(f"invalid action, nothing was done: {error}") from None
         self._attempt.last_action = action.special or action.said
         self._ended = _ENDS.get(action.special, "")
         self._seen = None
         trouble = await self._perform(action)
         if self._ended:
-            seen = Observation(await self._observer.picture())
+            seen = Observation(await self._observer.screenshot())
         else:
-            seen = await self._observer.observe(await self._observer.quiet(self.options.pause))
+            seen = await self._observer.observe(await self._observer.wait_until_still(self.options.pause))
             self._marks = seen.marks
         self._seen = seen
-        return self._told(action, seen, trouble)
+        return self._tool_result(action, seen, trouble)
 
     async def _perform(self, action: Action) -> str:
-        """Have the guest do it, once; return what it complained about."""
+        """Run the action's code on the machine, once; return its error, empty if it succeeded."""
         assert self._controller is not None
         if action.special == "WAIT":
             await asyncio.sleep(self.options.pause)
@@ -318,7 +316,7 @@ class OSWorldEnvironment(Environment):
         lines = [line for line in (done.error or done.output).strip().splitlines() if line.strip()]
         return lines[-1] if lines else f"it ended with status {done.returncode}"
 
-    def _told(self, action: Action, seen: Observation, trouble: str) -> ToolResult:
+    def _tool_result(self, action: Action, seen: Observation, trouble: str) -> ToolResult:
         said = f"The action failed: {trouble}" if trouble else self._ended or "The action was performed."
         extras = {"action": action.said, **({"done": True} if self._ended else {})}
         return ToolResult(
@@ -330,7 +328,7 @@ class OSWorldEnvironment(Environment):
             ends=self._ended,
         )
 
-    # --- the end --------------------------------------------------------------------------------------------------------
+    # --- scoring and closing ----------------------------------------------------------------------------------------------
 
     async def score(
         self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
@@ -338,17 +336,15 @@ class OSWorldEnvironment(Environment):
         evaluator = item.metadata.get("evaluator")
         if evaluator is None:
             return None
-        said = special_in(answer)  # a last message can be an action, too
-        if (
-            self._attempt is None
-        ):  # a stored answer: the machine is gone, and all that can be known is how the agent ended
+        said = special_in(answer)  # the last message can be an action
+        if self._attempt is None:  # a stored answer: the machine is gone, only the agent's last action is known
             said = said or special_in(_last_action(transcript))
             return {"success": float(said == "FAIL")} if evaluator.get("func") == "infeasible" else None
         self._attempt.last_action = said or self._attempt.last_action
         if (
             self._observer is not None and not self._attempt.failed
-        ):  # what the last action began, a file being saved, may end
-            await self._observer.quiet(self.options.pause)
+        ):  # the last action may still have an effect, such as saving a file
+            await self._observer.wait_until_still(self.options.pause)
         if self._recording is not None:
             await self._recording.stop()
         processes = await self.shared.get("osworld evaluators", evaluation_processes)
@@ -360,9 +356,9 @@ class OSWorldEnvironment(Environment):
 
     async def close(self) -> None:
         if self._recording is not None:
-            with contextlib.suppress(InfrastructureError):  # the machine may be what ended the attempt
+            with contextlib.suppress(InfrastructureError):  # the machine may have failed
                 await self._recording.stop()
-            if video := await self._recording.develop():
+            if video := await self._recording.encode():
                 self.files["recording.mp4"] = video
             self._recording = None
         if self._folder is not None:

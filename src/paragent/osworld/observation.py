@@ -1,4 +1,4 @@
-"""Obs."""
+"""Observations and recordings of a desktop: screenshots, the accessibility tree, numbered marks, videos."""
 
 from __future__ import annotations
 
@@ -25,56 +25,65 @@ if TYPE_CHECKING:
 
     from paragent.osworld.controller import Controller
 
-__all__ = ["Observation", "Observer", "Recording", "ScreenshotVideo", "Widget", "as_table", "draw_marks", "widgets"]
+__all__ = [
+    "Observation",
+    "Observer",
+    "ScreenRecording",
+    "ScreenshotVideo",
+    "Widget",
+    "as_table",
+    "draw_marks",
+    "widgets",
+]
 
 _SHOWN_TEXT = 300
-"""Characters of one name or text; a document's whole text would crowd out everything else."""
+"""Characters shown of one name or text; the whole text of a document would leave no room for other widgets."""
 _SHOWN_ROWS = 400
-"""Rows of a table: some 10,000 tokens."""
+"""Rows of the table of widgets, about 10,000 tokens."""
 _FRAMES = {"filler", "panel", "redundant-object", "root-pane", "scroll-pane", "split-pane", "viewport"}
-"""Roles that only hold others, unless they say something themselves."""
+"""Roles of containers; they are shown only if they have a name or text."""
 _VALUED = {"level-bar", "progress-bar", "slider", "spin-button"}
-"""Roles whose value is what they show."""
+"""Roles whose value is shown as their text."""
 _COORDINATES = re.compile(r"-?\d+")
 _ENABLING = ("enabled", "sensitive")
 
 
 @dataclass(frozen=True, slots=True)
 class Widget:
-    """Something on the screen."""
+    """An element of the user interface."""
 
     role: str
     name: str
     text: str
     x: int
-    """Of its left edge."""
+    """Left edge."""
     y: int
-    """Of its upper edge."""
+    """Top edge."""
     width: int
     height: int
     states: frozenset[str]
 
     @property
     def middle(self) -> tuple[int, int]:
-        """Where to click."""
+        """The centre, where to click."""
         return self.x + self.width // 2, self.y + self.height // 2
 
 
 def widgets(xml: str, screen: tuple[int, int]) -> list[Widget]:
-    """Return what a person would see of a tree, in the tree's order.
+    """Return the visible widgets of an accessibility tree, in the order of the tree.
 
     Raises:
-        ValueError: this is no XML.
+        ValueError: the tree is not valid XML.
     """
     try:
-        root = ET.fromstring(xml)  # noqa: S314 - expat refuses entity bombs, and the guest is the agent's own machine
+        root = ET.fromstring(xml)  # noqa: S314 - expat rejects entity bombs, and the machine belongs to the agent
     except ET.ParseError as error:
-        raise ValueError(f"the guest's accessibility tree is no XML: {error}") from error
+        raise ValueError(f"the machine's accessibility tree is not valid XML: {error}") from error
     return [widget for node in root.iter() if (widget := _widget(node)) is not None and _visible(widget, screen)]
 
 
 def as_table(seen: Sequence[Widget], *, numbered: bool = False) -> str:
-    """Return one line for each: role, name, text, middle and size, separated by tabs; numbered like marks if asked for."""
+    """Return one line for each widget: role, name, text, centre and size, tab-separated; numbered if requested."""
     head = "role\tname\ttext\tmiddle\tsize"
     lines = [f"mark\t{head}" if numbered else head]
     for number, widget in enumerate(seen[:_SHOWN_ROWS], 1):
@@ -102,7 +111,7 @@ def _widget(node: ET.Element) -> Widget | None:
 
 
 def _facts(node: ET.Element) -> Iterator[tuple[str, str]]:
-    """Yield the attributes by the last word of their namespace, so that every system's trees are read alike."""
+    """Yield the attributes by the last part of their namespace, so that the trees of all systems are read alike."""
     for name, value in node.attrib.items():
         if name.startswith("{"):
             space, _, local = name[1:].partition("}")
@@ -130,7 +139,7 @@ def _visible(widget: Widget, screen: tuple[int, int]) -> bool:
 
 
 def _notable(widget: Widget) -> str:
-    """Return the states that decide what to do next."""
+    """Return the states that matter for the next action."""
     told: list[str] = [state for state in ("checked", "selected", "focused", "expanded") if state in widget.states]
     if not widget.states.intersection(_ENABLING) and widget.role != "label":
         told.append("disabled")
@@ -142,12 +151,13 @@ def _short(text: str) -> str:
     return flat if len(flat) <= _SHOWN_TEXT else f"{flat[: _SHOWN_TEXT - 1]}…"
 
 
-_LOOK = 0.15
-"""Seconds between two looks at the screen: twice in the blink of a text cursor."""
+_INTERVAL = 0.15
+"""Seconds between two screenshots: twice in the blink of a text cursor."""
 _NO_TREE = "The computer gives no accessibility tree."
 _REACTION = 0.6
-"""Seconds in which a program that reacts at all has begun to draw, also under emulation; without any change until then,
-none is waited for."""
+"""Seconds in which a program that reacts begins to draw, even under emulation. If nothing changes in that time, no change is
+expected.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,57 +165,57 @@ class Observation:
     """A desktop at one moment."""
 
     screenshot: bytes
-    """Always taken: it is kept, also when the agent is not shown it."""
+    """Always taken and kept, even if the agent is not shown it."""
     text: str = ""
-    """The accessibility tree and the terminal, as far as they are shown."""
+    """The accessibility tree and the terminal, if they are shown."""
     images: tuple[bytes, ...] = ()
-    """What the agent is shown."""
+    """The images that the agent is shown."""
     marks: tuple[tuple[int, int], ...] = ()
-    """The middles of numbered marks."""
+    """The centres of the numbered marks."""
     tree: str | None = None
     """The accessibility tree as XML, if it is shown in any form."""
     terminal: str | None = None
-    """What the terminal has on its screen, if that is shown and there is one."""
+    """The text of the terminal, if it is shown and there is one."""
 
 
 class Observer:
-    """Looks at a desktop in the way that was asked for.
+    """Takes observations of a desktop.
 
     Args:
-        controller: of the guest.
+        controller: controls the machine.
         kind: `screenshot`, `a11y_tree`, `screenshot_a11y_tree` or `som`.
-        terminal: whether what the terminal shows is told, too.
-        screen: its size.
+        screen: width and height.
+        terminal: whether observations include the text of the terminal.
     """
 
     def __init__(self, controller: Controller, kind: str, screen: tuple[int, int], *, terminal: bool = False) -> None:
         self._controller, self._kind, self._screen, self._terminal = controller, kind, screen, terminal
         self._last: bytes = b""
-        self.film: ScreenshotVideo | None = None
-        """Where every picture goes that is taken here, if there is one."""
+        self.video: ScreenshotVideo | None = None
+        """Receives every screenshot that is taken here, if set."""
 
-    async def picture(self) -> bytes:
-        """Return the screen as it is."""
-        picture = await self._controller.screenshot()
-        if self.film is not None:
-            self.film.add(picture)
-        return picture
+    async def screenshot(self) -> bytes:
+        """Take a screenshot."""
+        screenshot = await self._controller.screenshot()
+        if self.video is not None:
+            self.video.add(screenshot)
+        return screenshot
 
-    async def quiet(self, limit: float, *, still: float = _LOOK, reaction: float = _REACTION) -> bytes:
-        """Wait until the screen has stopped changing, at most `limit` seconds, and return it.
+    async def wait_until_still(self, limit: float, *, still: float = _INTERVAL, reaction: float = _REACTION) -> bytes:
+        """Wait until the screen stops changing, at most `limit` seconds, and return the last screenshot.
 
         Args:
             limit: seconds.
-            still: for how long it must have stayed the same.
-            reaction: for how long a change is waited for, where there is none yet.
+            still: how long the screen must not have changed.
+            reaction: how long to wait for a first change.
         """
         clock = asyncio.get_running_loop().time
         before, began = self._last, clock()
-        seen = await self.picture()
+        seen = await self.screenshot()
         since = began
         while (now := clock()) - began < limit:
-            await asyncio.sleep(min(_LOOK, max(0.0, limit - (now - began))))
-            following = await self.picture()
+            await asyncio.sleep(min(_INTERVAL, max(0.0, limit - (now - began))))
+            following = await self.screenshot()
             if following != seen:
                 seen, since = following, clock()
             elif clock() - since >= still and (seen != before or clock() - began >= reaction):
@@ -213,16 +223,16 @@ class Observer:
         self._last = seen
         return seen
 
-    async def look(self) -> None:
-        """Remember the screen as it is, so that a change of it is seen."""
-        self._last = await self.picture()
+    async def remember_screen(self) -> None:
+        """Remember the current screen, so that `wait_until_still` notices changes from now on."""
+        self._last = await self.screenshot()
 
     async def observe(self, screenshot: bytes | None = None) -> Observation:
-        """Look; `screenshot` is one that was taken just now."""
-        picture = screenshot if screenshot is not None else await self.picture()
-        self._last = picture
+        """Return an observation; `screenshot` may be one that was taken just now."""
+        screenshot = screenshot if screenshot is not None else await self.screenshot()
+        self._last = screenshot
         parts: list[str] = []
-        images: tuple[bytes, ...] = (picture,) if self._kind in {"screenshot", "screenshot_a11y_tree"} else ()
+        images: tuple[bytes, ...] = (screenshot,) if self._kind in {"screenshot", "screenshot_a11y_tree"} else ()
         marks: tuple[tuple[int, int], ...] = ()
         tree = terminal = None
         if self._kind != "screenshot":
@@ -230,17 +240,17 @@ class Observer:
             seen = [] if tree is None else self._widgets(tree)
             parts.append(_NO_TREE if tree is None else as_table(seen, numbered=self._kind == "som"))
             if self._kind == "som":
-                images = (await asyncio.to_thread(draw_marks, picture, seen),)
+                images = (await asyncio.to_thread(draw_marks, screenshot, seen),)
                 marks = tuple(widget.middle for widget in seen)
         if self._terminal:
             with contextlib.suppress(MachineRefused):
                 terminal = await self._controller.terminal()
         if terminal:
             parts.append(f"The terminal shows:\n{terminal}")
-        return Observation(picture, "\n\n".join(parts), images, marks, tree, terminal)
+        return Observation(screenshot, "\n\n".join(parts), images, marks, tree, terminal)
 
     async def _tree(self) -> str | None:
-        """Return the accessibility tree; None if the guest has none, for which its agent may be to blame."""
+        """Return the accessibility tree; None if the machine has none, which the agent may have caused."""
         try:
             return await self._controller.accessibility_tree()
         except MachineRefused:
@@ -257,16 +267,16 @@ _COLOURS = ("#d00000", "#0050d0", "#007a1c", "#9000a0", "#b05000")
 
 
 def draw_marks(png: bytes, seen: Sequence[Widget]) -> bytes:
-    """Return the picture with a frame around each widget and its number, counted from 1, at its upper left corner."""
-    from PIL import Image, ImageDraw  # not at the top: only marked screenshots need the extra `osworld`
+    """Return the screenshot with a frame around each widget and its number, beginning with 1, at the upper left corner."""
+    from PIL import Image, ImageDraw  # only marked screenshots need the extra `osworld`
 
-    picture = Image.open(io.BytesIO(png)).convert("RGB")
-    pen = ImageDraw.Draw(picture)
+    screenshot = Image.open(io.BytesIO(png)).convert("RGB")
+    pen = ImageDraw.Draw(screenshot)
     for number, widget in enumerate(seen, 1):
         colour = _COLOURS[number % len(_COLOURS)]
         left, top = max(widget.x, 0), max(widget.y, 0)
-        right = min(widget.x + widget.width, picture.width) - 1
-        bottom = min(widget.y + widget.height, picture.height) - 1
+        right = min(widget.x + widget.width, screenshot.width) - 1
+        bottom = min(widget.y + widget.height, screenshot.height) - 1
         if right <= left or bottom <= top:
             continue
         pen.rectangle((left, top, right, bottom), outline=colour, width=1)
@@ -274,58 +284,58 @@ def draw_marks(png: bytes, seen: Sequence[Widget]) -> bytes:
         pen.rectangle((x0 - 1, y0 - 1, x1 + 1, y1 + 1), fill=colour)
         pen.text((left + 1, top), str(number), fill="white")
     drawn = io.BytesIO()
-    picture.save(drawn, "PNG")
+    screenshot.save(drawn, "PNG")
     return drawn.getvalue()
 
 
 _LONGEST = 2.0
-"""Seconds for which a picture is shown at most: nobody wants to watch a model think."""
+"""The longest time in seconds for which the video shows one screenshot, so that waiting for the model is shortened."""
 _SECONDS = 25.0
-"""For ffmpeg to finish, less than an environment has to close; it takes about one for a hundred pictures of 1920 x 1080."""
-_EVEN = "pad=ceil(iw/2)*2:ceil(ih/2)*2,format=yuv420p"
-"""Players want even sizes and this order of colours."""
+"""Time limit of ffmpeg, shorter than that of closing an environment; 100 screenshots of 1920 x 1080 take about 1 s."""
+_EVEN_SIZE = "pad=ceil(iw/2)*2:ceil(ih/2)*2,format=yuv420p"
+"""Players need even sizes and this pixel format."""
 
 
 class ScreenshotVideo:
-    """Pictures of a screen in the order in which they were taken, each shown as long as it was there.
+    """A video made of screenshots, each shown for the time until the next one.
 
     Args:
-        folder: an empty one of its own, which the caller removes.
+        folder: an empty folder for the screenshots; the caller removes it.
 
     Raises:
-        MissingProgram: there is no ffmpeg here.
+        MissingProgram: ffmpeg is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
         program = shutil.which("ffmpeg")
         if program is None:
-            raise MissingProgram("making a film", "there is no ffmpeg here", "install the package `ffmpeg`")
+            raise MissingProgram("making a video", "there is no ffmpeg here", "install the package `ffmpeg`")
         self._program = program
         self._folder = folder
         self._last = b""
         self._moments: list[float] = []
 
-    def add(self, picture: bytes) -> None:
-        """Append a picture, unless it is the same as the last one."""
-        if picture != self._last:
-            self._last = picture
-            (self._folder / f"{len(self._moments)}.png").write_bytes(picture)
+    def add(self, screenshot: bytes) -> None:
+        """Append a screenshot, unless it equals the last one."""
+        if screenshot != self._last:
+            self._last = screenshot
+            (self._folder / f"{len(self._moments)}.png").write_bytes(screenshot)
             self._moments.append(time.monotonic())
 
-    async def develop(self) -> bytes | None:
-        """Return the film as MP4; None if there is no picture, or ffmpeg cannot read one."""
-        return await asyncio.to_thread(self._develop) if self._moments else None
+    async def encode(self) -> bytes | None:
+        """Return the video as MP4; None if there are no screenshots, or ffmpeg fails."""
+        return await asyncio.to_thread(self._encode) if self._moments else None
 
-    def _develop(self) -> bytes | None:
+    def _encode(self) -> bytes | None:
         ends = [*self._moments[1:], time.monotonic()]
         lines = ["ffconcat version 1.0"]
         for number, (begin, end) in enumerate(zip(self._moments, ends, strict=True)):
             lines += [f"file {number}.png", f"duration {min(end - begin, _LONGEST):.3f}"]
-        lines.append(f"file {len(ends) - 1}.png")  # else the last one is not shown
+        lines.append(f"file {len(ends) - 1}.png")  # ffmpeg ignores the duration of the last entry
         (self._folder / "order").write_text("\n".join(lines))
-        target = self._folder / "film.mp4"
+        target = self._folder / "video.mp4"
         reading = [self._program, "-v", "error", "-nostdin", "-y", "-f", "concat", "-i", "order"]
-        writing = ["-vf", _EVEN, "-fps_mode", "vfr", "-preset", "veryfast", "-movflags", "faststart", target.name]
+        writing = ["-vf", _EVEN_SIZE, "-fps_mode", "vfr", "-preset", "veryfast", "-movflags", "faststart", target.name]
         try:
             done = subprocess.run(
                 [*reading, *writing],
@@ -344,50 +354,50 @@ class ScreenshotVideo:
 _log = logging.getLogger(__name__)
 
 
-class Recording:
-    """One recording, from `start` to `stop`.
+class ScreenRecording:
+    """The recording of one attempt, by the machine or, if the machine cannot record, made of screenshots.
 
-    A video is nothing that a score depends on: where none can be made, a warning says so.
+    No score depends on the recording: if it cannot be made, a warning is logged.
 
     Args:
-        task: whose it is, for warnings.
-        controller: of the guest.
-        observer: whose pictures make the film where the guest makes none.
-        folder: for the pictures; the caller removes it.
+        task: the id of the task, for warnings.
+        controller: controls the machine.
+        observer: takes the screenshots.
+        folder: for the screenshots; the caller removes it.
     """
 
     def __init__(self, task: str, controller: Controller, observer: Observer, folder: Path) -> None:
         self._task, self._controller, self._observer, self._folder = task, controller, observer, folder
-        self._in_guest = False
-        self._film: ScreenshotVideo | None = None
+        self._on_machine = False
+        self._screenshots: ScreenshotVideo | None = None
         self._video: bytes | None = None
 
     async def start(self) -> None:
-        """Begin, in the guest if it can."""
+        """Start the recording, on the machine if possible."""
         try:
             await self._controller.start_recording()
-            self._in_guest = True
+            self._on_machine = True
         except MachineFailed as error:
             try:
-                self._film = self._observer.film = ScreenshotVideo(Path(tempfile.mkdtemp(dir=self._folder)))
+                self._screenshots = self._observer.video = ScreenshotVideo(Path(tempfile.mkdtemp(dir=self._folder)))
             except MissingProgram as missing:
                 _log.warning("no recording of %s: %s; %s", self._task, error, missing)
 
     async def stop(self) -> None:
-        """End it, if it has not ended; what happens on the machine from now on is not shown."""
-        self._observer.film = None
-        if self._in_guest:
-            self._in_guest = False
+        """Stop the recording if it runs. What happens on the machine from now on is not recorded."""
+        self._observer.video = None
+        if self._on_machine:
+            self._on_machine = False
             try:
                 self._video = await self._controller.end_recording()
             except MachineFailed as error:
                 _log.warning("the recording of %s is lost: %s", self._task, error)
 
-    async def develop(self) -> bytes | None:
+    async def encode(self) -> bytes | None:
         """Return the video as MP4, after `stop`; None if there is none."""
-        if self._film is not None:
-            film, self._film = self._film, None
-            self._video = await film.develop()
+        if self._screenshots is not None:
+            screenshots, self._screenshots = self._screenshots, None
+            self._video = await screenshots.encode()
             if self._video is None:
-                _log.warning("no recording of %s: ffmpeg made none of its pictures", self._task)
+                _log.warning("no recording of %s: ffmpeg could not encode the screenshots", self._task)
         return self._video

@@ -1,4 +1,4 @@
-"""Setup."""
+"""Set-up steps of OSWorld's task files: run before an attempt, and by evaluators before they check the result."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
     from paragent.osworld.context import AttemptContext
 
-__all__ = ["STEPS", "lacking", "set_up"]
+__all__ = ["STEPS", "missing_for_steps", "set_up"]
 
 _UNTIL_SECONDS = 300.0
-"""How long a command is repeated for the sake of its `until`; OSWorld would do it for ever."""
+"""How long a command with `until` is repeated; OSWorld has no limit."""
 _UNTIL_FAILURES = 5
-"""After so many tries that the guest could not run, it is not tried again, as in OSWorld."""
+"""The number of tries that the machine could not run after which a command is given up, as in OSWorld."""
 _UNTIL_PAUSE = 0.3
-"""Seconds between two such tries, as in OSWorld."""
+"""Seconds between two tries, as in OSWorld."""
 _log = logging.getLogger(__name__)
 
 
 async def set_up(steps: Sequence[Mapping[str, Any]], attempt: AttemptContext) -> None:
-    """Do the steps, one after the other.
+    """Run the steps in order.
 
     Raises:
-        InfrastructureError: one of them cannot be done; the message has its number and type.
+        InfrastructureError: a step failed; the message has its number and type.
     """
     for number, step in enumerate(steps, 1):
         kind, parameters = str(step.get("type")), dict(step.get("parameters") or {})
@@ -48,8 +48,8 @@ async def set_up(steps: Sequence[Mapping[str, Any]], attempt: AttemptContext) ->
             raise EnvironmentFailed(f"set-up step {number} ({kind}): {type(error).__name__}: {error}") from error
 
 
-def lacking(steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what these steps need and is not there: an unknown step, an account, an extra. Empty if nothing is."""
+def missing_for_steps(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what these steps need and is missing: unknown steps, accounts, extras."""
     found: dict[str, None] = {}
     for step in steps:
         kind = str(step.get("type"))
@@ -68,10 +68,10 @@ def _unknown(kind: str) -> str:
 
 @contextlib.contextmanager
 def _refusal_logged(what: str) -> Iterator[None]:
-    """Go on when the guest refuses: in OSWorld these steps log it, and tasks rely on that.
+    """Log a refusal of the machine and continue, as OSWorld does for these steps; its tasks rely on that.
 
     Raises:
-        InfrastructureError: the guest does not answer.
+        InfrastructureError: the machine does not answer.
     """
     try:
         yield
@@ -83,7 +83,7 @@ def _refusal_logged(what: str) -> Iterator[None]:
 
 
 async def _download(attempt: AttemptContext, files: Sequence[Mapping[str, str]]) -> None:
-    """Fetch files to this host, once for all attempts, and put them into the guest, which may have no network."""
+    """Download files to this host, once for all attempts, and upload them to the machine, which may have no network."""
     for file in files:
         kept = await fetch(file["url"], attempt.access)
         await attempt.controller.upload(file["path"], await asyncio.to_thread(kept.read_bytes))
@@ -124,7 +124,7 @@ async def _execute(
     shell: bool | str = False,
     until: Mapping[str, Any] | None = None,
 ) -> None:
-    """Run a command, again and again if it says until when; its output can be kept in the attempt's folder."""
+    """Run a command, repeatedly if `until` is given; `stdout` and `stderr` name files of the attempt's folder for its output."""
     filled = _filled(command, attempt)
     deadline = asyncio.get_running_loop().time() + _UNTIL_SECONDS
     failures = 0
@@ -156,7 +156,7 @@ async def _execute_with_verification(
         filled, verification or {}, shell=_truth(shell), max_wait_time=max_wait_time, check_interval=check_interval
     )
     if done.status != "success":
-        raise MachineRefused(f"{filled!r} did not bring about {verification}: {done.error}")
+        raise MachineRefused(f"{filled!r} did not result in {verification}: {done.error}")
 
 
 async def _sleep(_: AttemptContext, seconds: float) -> None:
@@ -174,12 +174,12 @@ def _came_true(until: Mapping[str, Any], done: Any) -> bool:
 
 
 def _truth(value: bool | str) -> bool:
-    """Some task files say "true"."""
+    """Return a flag that some task files write as the string "true"."""
     return value if isinstance(value, bool) else value.strip().lower() == "true"
 
 
 def _filled(command: str | list[str], attempt: AttemptContext) -> str | list[str]:
-    """Return the command with the values of its placeholders."""
+    """Return the command with its placeholders replaced."""
     width, height = attempt.screen
     values = {"CLIENT_PASSWORD": attempt.client_password, "SCREEN_WIDTH": width, "SCREEN_HEIGHT": height}
     values |= {"SCREEN_WIDTH_HALF": width // 2, "SCREEN_HEIGHT_HALF": height // 2}
@@ -192,7 +192,7 @@ def _filled(command: str | list[str], attempt: AttemptContext) -> str | list[str
     return fill(command) if isinstance(command, str) else [fill(str(word)) for word in command]
 
 
-# --- windows and actions ----------------------------------------------------------------------------------------------------
+# --- windows and actions --------------------------------------------------------------------------------------------------
 
 
 async def _activate_window(
@@ -228,7 +228,7 @@ async def _replay(attempt: AttemptContext, trajectory: str) -> None:
     await _act(attempt, [step["action"] if isinstance(step, dict) and "action" in step else step for step in steps])
 
 
-# --- the browser ------------------------------------------------------------------------------------------------------------
+# --- browser --------------------------------------------------------------------------------------------------------------
 
 
 async def _chrome_open_tabs(attempt: AttemptContext, urls_to_open: Sequence[str]) -> None:
@@ -267,11 +267,11 @@ STEPS: dict[str, Callable[..., Awaitable[None]]] = {
     "update_browse_history": _update_browse_history,
     "upload_file": _upload_file,
 }
-"""The steps that can be done, by the names that task files use."""
+"""The supported steps, by the names that task files use."""
 _BROWSER = {"chrome_open_tabs", "chrome_close_tabs"}
 _ACCOUNTS = {
     "googledrive": "a Google account",
     "login": "a Google account",
     "proxy": "a proxy of your own, which the machine's image has to bring",
 }
-"""Steps of OSWorld that need what only its user has."""
+"""Steps of OSWorld that need something that only the user has."""

@@ -268,7 +268,7 @@ def test_what_is_not_here_is_told_before_anything_is_done(tmp_path: Path) -> Non
 def test_a_rule_that_nobody_knows_is_no_zero(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text('{"a": 1}')
     rules = {"expect": [{"key": ["a"], "method": "resembles", "ref": 1}]}
-    with pytest.raises(ConfigError, match="check_json: there is no rule with the method 'resembles'"):
+    with pytest.raises(ConfigError, match="check_json: unknown method 'resembles' in a rule"):
         score({"func": "check_json", "result": kept("f.json"), "expected": value(rules)}, ground(tmp_path))
     with pytest.raises(ConfigError, match="magic"):
         score(
@@ -288,8 +288,8 @@ def test_missing_names_each_thing_once_with_its_reason() -> None:
     assert found == [
         f"metric compare_image_text: {LEFT_OUT['compare_image_text']}",
         "a Google account (getter googledrive_file)",
-        "metric telepathy: nobody here knows it",
-        "getter crystal_ball: nobody here knows it",
+        "metric telepathy: unknown",
+        "getter crystal_ball: unknown",
     ]
 
 

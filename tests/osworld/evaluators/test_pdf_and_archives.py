@@ -122,7 +122,7 @@ def test_archives_of_any_kind(score: Score, zipped: Make, tarred: Make) -> None:
     assert score("compare_archive", with_folder, with_folder, file_type="pdf") == 0.5
     with pytest.raises(IsADirectoryError):
         score("compare_archive", gold, gold)
-    with pytest.raises(ValueError, match="no name of an archive"):
+    with pytest.raises(ValueError, match="suffix of an archive"):
         score("compare_archive", zipped("f.dat", inside), gold, file_path="docs")
     with pytest.raises(UnsupportedCheck):
         score("compare_archive", gold, gold, file_type="film")

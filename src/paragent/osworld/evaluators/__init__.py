@@ -1,4 +1,4 @@
-"""OSWorld's evaluators: getters say what is there, metrics say whether it is right, `evaluate` puts them together."""
+"""OSWorld's evaluators: getters read the state of a machine, metrics score it, and `evaluate` combines both."""
 
 from paragent.osworld.evaluators.evaluator import evaluate
 from paragent.osworld.evaluators.registry import GETTERS, METRICS

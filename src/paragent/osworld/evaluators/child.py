@@ -1,4 +1,4 @@
-"""What runs in helper processes: metrics and parsers, which read files that an agent's machine produced."""
+"""Functions that run in child processes: metrics and parsers of untrusted files from a machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["load_metric", "load_parser", "parse", "score"]
 
 
 def load_metric(name: str) -> None:
-    """Import a metric, so that the calls that are confined to a folder find it in memory.
+    """Import a metric, so that calls that are confined to a folder find it in memory.
 
     Raises:
-        ParagentError: it does not exist here, or needs something that is not installed.
+        ParagentError: the metric does not exist, or needs something that is not installed.
     """
     METRICS.load(name)
     import_required()
@@ -27,25 +27,25 @@ def load_parser(function: str) -> None:
 
 
 def score(name: str, arguments: list[Any], options: dict[str, Any], strict: bool = False) -> float:
-    """Return what a metric says about the result and, if the task has one, the expectation.
+    """Return the score of a metric.
 
     Args:
-        name: the metric's.
-        arguments: the result, or the result and what is expected.
-        options: the task's.
-        strict: whether a metric that has a known mistake of OSWorld's leaves it out.
+        name: of the metric.
+        arguments: the result, or the result and the expectation.
+        options: the task's options of the metric.
+        strict: whether a metric with a known bug of OSWorld corrects it.
 
     Raises:
-        Exception: whatever the metric raised.
+        Exception: any exception of the metric.
     """
     more = {"strict_evaluators": True} if strict and name in STRICT else {}
     return float(METRICS.load(name)(*arguments, **options, **more))
 
 
 def parse(function: str, arguments: list[Any]) -> Any:
-    """Return what `package.module:function` returns for the arguments.
+    """Return the result of `package.module:function` for the arguments.
 
     Raises:
-        Exception: whatever the function raised.
+        Exception: any exception of the function.
     """
     return import_object(function)(*arguments)

@@ -1,4 +1,4 @@
-"""One task's evaluator: its checks in order, joined by `and` or by `or`."""
+"""Evaluator: scores an attempt by running the checks of a task and combining them by `and` or `or`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One metric with the getters of its two sides; a side that is None is not looked at."""
+    """One metric with the getters of its result and its expectation; None if there is no getter."""
 
     metric: str
     result: Mapping[str, Any] | None
@@ -35,7 +35,7 @@ class Check:
 
 
 def checks_of(evaluator: Mapping[str, Any]) -> list[Check]:
-    """Return the checks of an evaluator. With a list of functions, the other fields are lists as well, or absent."""
+    """Return the checks of an evaluator. If `func` is a list, the other fields are lists too, or absent."""
     functions = evaluator["func"]
     if isinstance(functions, str):
         options = evaluator.get("options") or {}
@@ -62,23 +62,23 @@ async def evaluate(
 ) -> float:
     """Score an attempt, from 0 to 1, as OSWorld does.
 
-    The steps of `postconfig` are run first. A task that is infeasible is solved by the action FAIL and by nothing else, and
-    FAIL solves no other. Checks joined by `and` give 0 as soon as one gives 0, else their mean; joined by `or` they give 1
-    as soon as one gives 1, else the best. A file that is not there, or that a metric cannot make sense of within its limits
-    of time and memory, gives 0. Metrics can use the files of the attempt's folder only, whatever paths a task names.
+    The steps of `postconfig` run first. An infeasible task scores 1 if the agent's last action was FAIL; any other task scores 0
+    after FAIL. Checks joined by `and` score 0 as soon as one scores 0, otherwise their mean. Checks joined by `or` score 1 as
+    soon as one scores 1, otherwise the best. A file that is missing, or that a metric cannot process within its limits of time
+    and memory, scores 0. Metrics can read only the attempt's folder, whatever paths a task names.
 
     Args:
         evaluator: the field `evaluator` of a task.
-        attempt: the attempt's.
-        processes: processes to run metrics in, from `evaluation_processes`; without it they are started, and ended, here.
-        strict: whether metrics that OSWorld has with a mistake score sensibly instead of as OSWorld does.
+        attempt: the context of the attempt.
+        processes: child processes for metrics, from `evaluation_processes`; without it they are started and stopped here.
+        strict: whether metrics with a known bug of OSWorld score correctly instead of reproducing it.
 
     Raises:
-        UnknownName: a getter or a metric does not exist here; `missing` tells beforehand.
+        UnknownName: a getter or metric does not exist; `coverage.missing` reports it in advance.
         MissingExtra: a package is not installed; as above.
         MissingProgram: a program is not installed; as above.
-        ConfigError: the evaluator has a rule that its metric does not know.
-        InfrastructureError: the guest does not answer, or an expected file cannot be downloaded.
+        ConfigError: the evaluator has a rule that its metric does not support.
+        InfrastructureError: the machine does not answer, or an expected file cannot be downloaded.
     """
     checks = checks_of(evaluator)
     infeasible = checks[0].metric == INFEASIBLE
@@ -95,25 +95,25 @@ async def evaluate(
 
 
 async def _prepared(attempt: AttemptContext, steps: Sequence[Mapping[str, Any]]) -> bool:
-    """Run the evaluator's own steps; return whether the guest did not refuse one, as to open a file that the agent deleted."""
+    """Run the evaluator's steps; return False if the machine refuses one, such as opening a file that the agent deleted."""
     try:
         if steps:
             await attempt.set_up(steps)
     except MachineRefused as error:
-        _log.info("a step before the evaluation was refused, which counts as 0: %s", error)
+        _log.info("the machine refused a step of postconfig, which scores 0: %s", error)
         return False
     return True
 
 
 @asynccontextmanager
 async def evaluation_processes(most: int = 1) -> AsyncIterator[SubprocessPool]:
-    """Open processes for `evaluate`, which several attempts of a worker may share."""
+    """Start child processes for `evaluate`; several attempts of a worker may share them."""
     async with SubprocessPool.running(CHILD_MODULE, most=most) as processes:
         yield processes
 
 
 def _load(checks: list[Check]) -> None:
-    """Find out what is not there before anything is done to the guest."""
+    """Load everything that the checks need before the machine is changed."""
     for check in checks:
         METRICS.load(check.metric)
         for side in (check.result, check.expected):
@@ -142,7 +142,7 @@ async def _one(check: Check, attempt: AttemptContext, processes: SubprocessPool,
         known = None if strict else found
         expected = await _get(check.expected, GetterContext(attempt, attempt.folder / "expected", processes, known))
     except (FileNotFoundError, MachineRefused) as error:
-        _log.info("%s has nothing to look at, which counts as 0: %s", check.metric, error)
+        _log.info("%s has no input, which scores 0: %s", check.metric, error)
         return 0.0
     try:
         arguments = [result] if check.expected is None else [result, expected]
@@ -152,7 +152,7 @@ async def _one(check: Check, attempt: AttemptContext, processes: SubprocessPool,
     except CallFailed as error:
         if error.kind == UnsupportedCheck.__name__:
             raise ConfigError(f"the task's evaluator cannot be used: {check.metric}: {error}") from None
-        _log.info("%s cannot be computed, which counts as 0: %s: %s", check.metric, error.kind, error)
+        _log.info("%s failed, which scores 0: %s: %s", check.metric, error.kind, error)
         return 0.0
     return 0.0 if math.isnan(score) else min(max(score, 0.0), 1.0)
 

@@ -1,4 +1,4 @@
-"""Every getter and every metric by name, and why some of OSWorld's are not among them."""
+"""Registries of OSWorld's getters and metrics, and the reasons why some are not supported."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from paragent._internal.registry import Implementation, Registry
 __all__ = ["ACCOUNTS", "GETTERS", "INFEASIBLE", "LEFT_OUT", "METRICS", "STRICT"]
 
 INFEASIBLE = "infeasible"
-"""The metric of tasks that cannot be done; it looks at the agent's last action alone."""
+"""The metric of infeasible tasks; it depends only on the agent's last action."""
 EXTRA = "osworld"
 _HERE = "paragent.osworld.evaluators"
 
 
 def _implementations(folder: str, modules: dict[str, str], extra: str | None = None) -> dict[str, Implementation]:
-    """Return the members of one folder, given the names that each of its modules defines."""
+    """Return the implementations in one folder, given the names that each of its modules defines."""
     return {
         name: Implementation(f"{_HERE}.{folder}.{module}:{name}", extra)
         for module, names in modules.items()
@@ -100,12 +100,12 @@ METRICS = Registry(
 )
 
 STRICT = frozenset({"check_green_background", "check_thunderbird_folder"})
-"""Metrics that OSWorld has with a mistake: it is repeated by default, and left out if `strict_evaluators` is on."""
+"""Metrics with a bug in OSWorld. It is reproduced by default and corrected with `strict_evaluators`."""
 ACCOUNTS = {"googledrive_file": "a Google account"}
-"""Getters that need an account which no host has by itself."""
+"""Getters that need an account of the user."""
 LEFT_OUT = {
-    "check_python_file_by_test_suite": "runs the agent's programs, games that need pygame, on this host",
-    "compare_image_text": "reads text in pictures with a neural network (easyocr, PyTorch)",
-    "gotoRecreationPage_and_get_html_content": "finds its expectation by clicking through one public site as it was in 2024",
+    "check_python_file_by_test_suite": "would run the agent's programs (pygame) on this host",
+    "compare_image_text": "reads text in images with a neural network (easyocr, PyTorch)",
+    "gotoRecreationPage_and_get_html_content": "finds its expectation by clicking through a public site as of 2024",
 }
-"""Getters and metrics of OSWorld that are not here, and why."""
+"""Getters and metrics of OSWorld that are not supported, with the reason."""

@@ -1,4 +1,4 @@
-"""What is there: each coroutine takes a place and a task's description, and returns a value or the path of a file.
+"""Getters: coroutines `(context, config)` that return a value of the machine, or the path of a file copied from it.
 
-Values are JSON, for metrics run in other processes. None stands for what is not there.
+Values must be JSON, because metrics run in child processes. None means that the requested value does not exist.
 """

@@ -1,4 +1,4 @@
-"""What applications have kept: settings of VLC and GIMP, VLC's status, what VS Code tells, media inside of slides."""
+"""Getters of application state: settings of VLC and GIMP, VLC's status, reports of VS Code, media in slides."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ address = "http://127.0.0.1:8080/requests/status.xml"
 login = {"Authorization": "Basic " + base64.b64encode(b":password").decode()}
 print(urllib.request.urlopen(urllib.request.Request(address, headers=login), timeout=10).read().decode())
 """
-"""Runs in the guest; port and password are those of OSWorld's images."""
+"""Runs on the machine; port and password are those of OSWorld's images."""
 _VLC_TRIES = 5
-"""With a second between them: VLC's interface is there a moment after VLC."""
+"""One second apart, because VLC's web interface starts a moment after VLC."""
 _OPENED_FOLDERS = 'cat "$HOME"/.config/Code/User/workspaceStorage/*/workspace.json 2>/dev/null; true'
 _MEDIA = "paragent.osworld.evaluators.getters.applications:linked_media"
 
 
 async def home_folder(context: GetterContext) -> str:
-    """Return the home folder of the guest's user."""
+    """Return the home folder of the machine's user."""
     done = await context.attempt.controller.execute(["/bin/sh", "-c", 'printf %s "$HOME"'])
     return str(done.output).strip() or "/home/user"
 
@@ -53,11 +53,11 @@ async def _of_home(context: GetterContext, path: str, name: str) -> str:
     """Return the path of a copy of a file below the home folder.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
     """
     data = await context.attempt.controller.file(posixpath.join(await home_folder(context), path))
     if data is None:
-        raise FileNotFoundError(f"the guest has no ~/{path}")
+        raise FileNotFoundError(f"the machine has no ~/{path}")
     return await context.write(name, data)
 
 
@@ -65,7 +65,7 @@ async def vlc_config(context: GetterContext, config: Mapping[str, Any]) -> str:
     """Return the path of a copy of VLC's settings.
 
     Raises:
-        FileNotFoundError: there are none.
+        FileNotFoundError: the file does not exist.
     """
     return await _of_home(context, ".config/vlc/vlcrc", config["dest"])
 
@@ -74,13 +74,13 @@ async def gimp_config_file(context: GetterContext, config: Mapping[str, Any]) ->
     """Return the path of a copy of one of GIMP's settings files.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
     """
     return await _of_home(context, f".config/GIMP/2.10/{config['file_name']}", config["dest"])
 
 
 async def vlc_playing_info(context: GetterContext, config: Mapping[str, Any]) -> str | None:
-    """Return the path of a copy of VLC's status, which the guest asks VLC's web interface for; None if it does not answer."""
+    """Return the path of a copy of VLC's status from its web interface; None if it does not answer."""
     for _ in range(_VLC_TRIES):
         done = await context.attempt.controller.execute(["python3", "-c", _VLC_STATUS])
         if done.returncode == 0 and done.output.strip():
@@ -90,10 +90,10 @@ async def vlc_playing_info(context: GetterContext, config: Mapping[str, Any]) ->
 
 
 async def vscode_config(context: GetterContext, config: Mapping[str, Any]) -> str | None:
-    """Have an extension of VS Code write what it knows, by a command of its palette, and return the path of a copy.
+    """Let an extension of VS Code write its report, by a command of the palette, and return the path of a copy.
 
-    The window of VS Code is brought to the front first, since keys go to the window in front. If the extension has written
-    nothing, the copy is of what VS Code keeps of the folders that were opened.
+    The window of VS Code is activated first, because it must receive the keys. If the extension has written nothing, the copy
+    is VS Code's own record of the opened folders.
     """
     controller = context.attempt.controller
     await unless_refused(controller.activate_window("Visual Studio Code"))
@@ -102,7 +102,7 @@ async def vscode_config(context: GetterContext, config: Mapping[str, Any]) -> st
         f"pyautogui.typewrite({config['vscode_extension_command']!r}); time.sleep(0.5); pyautogui.press('enter')"
     )
     await controller.execute(["python3", "-c", keys])
-    await asyncio.sleep(1.0)  # the extension writes its file without telling anybody
+    await asyncio.sleep(1.0)  # the extension does not report when its file is complete
     data = await controller.file(config["path"])
     if data is None:
         kept = await controller.execute(["/bin/sh", "-c", _OPENED_FOLDERS])
@@ -111,17 +111,17 @@ async def vscode_config(context: GetterContext, config: Mapping[str, Any]) -> st
 
 
 async def background_image_in_slide(context: GetterContext, config: Mapping[str, Any]) -> str | None:
-    """Return the path of a copy of the picture behind a slide, None if there is none."""
+    """Return the path of a copy of a slide's background image; None if there is none."""
     return await _medium(context, config, "image")
 
 
 async def audio_in_slide(context: GetterContext, config: Mapping[str, Any]) -> str | None:
-    """Return the path of a copy of the first sound of a slide, None if there is none."""
+    """Return the path of a copy of the first sound of a slide; None if there is none."""
     return await _medium(context, config, "audio")
 
 
 async def _medium(context: GetterContext, config: Mapping[str, Any], kind: str) -> str | None:
-    """A medium is inside of the presentation, or elsewhere on the guest with a link from it."""
+    """Return a copy of a medium, which is inside the presentation or a linked file of the machine."""
     data = await context.attempt.controller.file(config["ppt_file_path"])
     if data is None:
         return None
@@ -140,10 +140,10 @@ _EMBEDDED = "{http://schemas.openxmlformats.org/officeDocument/2006/relationship
 
 
 def linked_media(path: str, slide: int, kind: str, target: str) -> str | None:
-    """Put the background picture (`image`) or the first sound (`audio`) of a slide to `target`.
+    """Write the background image (`image`) or the first sound (`audio`) of a slide to `target`.
 
     Returns:
-        `target`, or the path on the guest if the slide only has a link to a file, or None if it has neither.
+        `target`, or the path on the machine if the slide links to a file, or None if it has neither.
     """
     with open_package(path) as package:
         name, links = f"ppt/slides/slide{slide + 1}.xml", f"ppt/slides/_rels/slide{slide + 1}.xml.rels"

@@ -1,4 +1,4 @@
-"""Browser."""
+"""Getters of the browser without DevTools: preferences, bookmarks, cookies, history and the address bar."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _PROFILES = (".config/google-chrome", ".config/chromium", "snap/chromium/common/
 """Below the home folder: Chrome's, Chromium's, and that of Ubuntu's Chromium on ARM."""
 _FONT_SIZES = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
 _GOOGLE = "Google"
-"""OSWorld's answer for preferences that cannot be read, whatever was asked."""
+"""OSWorld's answer if the preferences cannot be read, whatever was requested."""
 _SCHEME_LOOKS = 5
 _PROFILE_FILES = """cd "$HOME/.config" && ls -t google-chrome/Default/Preferences "google-chrome/Guest Profile/Preferences" \
 google-chrome/"Profile "*/Preferences chromium/Default/Preferences 2>/dev/null | sed "s|^|$HOME/.config/|"; true"""
-"""Lists files of preferences, the one that was written last at first."""
+"""Lists preferences files, the most recently written first."""
 _NEW_TAB = 5
-"""Chrome's number for: open the New Tab page."""
+"""Chrome's number for "open the New Tab page"."""
 _ROWS = "paragent.osworld.evaluators.getters.browser:rows"
 
 
@@ -68,9 +68,9 @@ async def _file(context: GetterContext, name: str) -> bytes | None:
 
 
 async def _preference(context: GetterContext, read: Callable[[Any], Any], otherwise: Any) -> Any:
-    """Return what `read` finds in the browser's preferences; `otherwise` if they are not there or not of the usual form.
+    """Return what `read` finds in the browser's preferences; `otherwise` if they are missing or malformed.
 
-    OSWorld has an answer of its own for each getter whose preferences cannot be read, right or not.
+    As in OSWorld, each getter has its own answer for preferences that cannot be read, whether or not it is right.
     """
     try:
         return read(json.loads(await _file(context, "Preferences") or b""))
@@ -79,7 +79,7 @@ async def _preference(context: GetterContext, read: Callable[[Any], Any], otherw
 
 
 def _at(data: Any, *keys: str) -> Any:
-    """Return what is below a chain of keys; None where there is nothing."""
+    """Return the value below a chain of keys; None if there is none."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return data
@@ -104,24 +104,24 @@ async def profile_name(context: GetterContext, config: Mapping[str, Any]) -> Any
 
 
 async def chrome_font_size(context: GetterContext, config: Mapping[str, Any]) -> Any:
-    """Return the font sizes, Chrome's own where none were chosen."""
+    """Return the font sizes; Chrome's defaults if none were chosen."""
     chosen = dict(_FONT_SIZES)
     unread = {name: size for name, size in _FONT_SIZES.items() if name != "minimum_font_size"}
     return await _preference(context, lambda found: found.get("webkit", {}).get("webprefs", chosen), unread)
 
 
 async def enable_do_not_track(context: GetterContext, config: Mapping[str, Any]) -> str:
-    """Return `true` if pages are asked not to track, else `false`."""
+    """Return `true` if Do Not Track is on, otherwise `false`."""
     return str(await _preference(context, lambda found: _word(found.get("enable_do_not_track")), "false"))
 
 
 async def enable_enhanced_safety_browsing(context: GetterContext, config: Mapping[str, Any]) -> str:
-    """Return `true` if the enhanced protection is on, else `false`."""
+    """Return `true` if enhanced protection is on, otherwise `false`."""
     return str(await _preference(context, lambda found: _word(found.get("safebrowsing", {}).get("enhanced")), _GOOGLE))
 
 
 async def enable_safe_browsing(context: GetterContext, config: Mapping[str, Any]) -> str:
-    """Return `true` if any protection is on, else `false`."""
+    """Return `true` if any protection is on, otherwise `false`."""
 
     def read(found: Any) -> str:
         chosen = found.get("safebrowsing", {})
@@ -131,7 +131,7 @@ async def enable_safe_browsing(context: GetterContext, config: Mapping[str, Any]
 
 
 async def new_startup_page(context: GetterContext, config: Mapping[str, Any]) -> str:
-    """Return `true` if the browser starts with a new tab, which it does as long as nothing else was chosen."""
+    """Return `true` if the browser starts with a new tab, which is the default."""
 
     def read(found: Any) -> str:
         return _word("session" not in found.keys() or found["session"].get("restore_on_startup") == _NEW_TAB)  # noqa: SIM118 - only objects have keys
@@ -140,7 +140,7 @@ async def new_startup_page(context: GetterContext, config: Mapping[str, Any]) ->
 
 
 async def data_delete_automacally(context: GetterContext, config: Mapping[str, Any]) -> str:
-    """Return `true` if sites' data is deleted when the browser ends, else `false`."""
+    """Return `true` if site data is deleted when the browser exits, otherwise `false`."""
 
     def read(found: Any) -> str:
         return _word(found["profile"].get("default_content_setting_values") is not None)
@@ -149,12 +149,12 @@ async def data_delete_automacally(context: GetterContext, config: Mapping[str, A
 
 
 async def find_unpacked_extension_path(context: GetterContext, config: Mapping[str, Any]) -> Any:
-    """Return the folders of all extensions; one without a folder makes the list unreadable, as in OSWorld."""
+    """Return the folders of all extensions; as in OSWorld, one without a folder makes the list unreadable."""
     return await _preference(context, lambda found: [entry["path"] for entry in _extensions(found)], _GOOGLE)
 
 
 async def find_installed_extension_name(context: GetterContext, config: Mapping[str, Any]) -> Any:
-    """Return the names of all extensions; one without a name makes the list unreadable, as in OSWorld."""
+    """Return the names of all extensions; as in OSWorld, one without a name makes the list unreadable."""
     return await _preference(
         context, lambda found: [entry["manifest"]["name"] for entry in _extensions(found)], _GOOGLE
     )
@@ -165,9 +165,9 @@ def _extensions(found: Any) -> list[Any]:
 
 
 async def colour_scheme(context: GetterContext) -> str:
-    """Return `light`, `dark` or `system`, as the preferences of the profile that was changed last have it.
+    """Return `light`, `dark` or `system` from the most recently changed preferences.
 
-    The browser writes them a while after a choice was made, so that anything but `light` is looked at for some seconds, as in
+    The browser writes the file some time after a change, so anything but `light` is checked again for some seconds, as in
     OSWorld.
     """
     listed = await context.attempt.controller.execute(["/bin/sh", "-c", _PROFILE_FILES])
@@ -183,7 +183,7 @@ async def colour_scheme(context: GetterContext) -> str:
 
 
 async def _scheme_of(context: GetterContext, path: str) -> str | None:
-    """Return what one file of preferences says; None if it cannot be read."""
+    """Return the colour scheme of one preferences file; None if it cannot be read."""
     try:
         found = json.loads(await context.attempt.controller.file(path) or b"")
         theme = found.get("browser", {}).get("theme", {})
@@ -196,7 +196,7 @@ async def _scheme_of(context: GetterContext, path: str) -> str | None:
 
 
 async def bookmarks(context: GetterContext, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the roots of the bookmarks, None if there are none."""
+    """Return the roots of the bookmarks; None if there are none."""
     try:
         found = json.loads(await _file(context, "Bookmarks") or b"{}")
     except ValueError:
@@ -206,12 +206,12 @@ async def bookmarks(context: GetterContext, config: Mapping[str, Any]) -> dict[s
 
 
 async def cookie_data(context: GetterContext, config: Mapping[str, Any]) -> list[list[Any]] | None:
-    """Return the rows of the cookies' table, None if there is none; what is encrypted is left out."""
+    """Return the rows of the cookies table without encrypted values; None if there is no table."""
     return await _table(context, "Cookies", config["dest"], "SELECT * FROM cookies")
 
 
 async def history(context: GetterContext, config: Mapping[str, Any]) -> list[list[Any]] | None:
-    """Return address, title and time of every visit, None if there is no history."""
+    """Return the address, title and time of every visit; None if there is no history."""
     return await _table(context, "History", config["dest"], "SELECT url, title, last_visit_time FROM urls")
 
 
@@ -238,14 +238,14 @@ async def shortcuts_on_desktop(context: GetterContext, config: Mapping[str, Any]
 
 
 _MOST = 100_000
-"""Rows; a browser's history has a few thousand."""
+"""Maximum number of rows; a browser's history has a few thousand."""
 
 
 def rows(path: str, query: str) -> list[list[Any]]:
-    """Return what a query gives, of the first rows at most; bytes are left out, since they are no JSON.
+    """Return the first rows of a query's result; values of bytes are None, because they cannot be JSON.
 
     Raises:
-        sqlite3.Error: it is no database, or has no such table.
+        sqlite3.Error: the file is not a database, or has no such table.
     """
     with open_database(path, immutable=True) as connection:
         found = connection.execute(query).fetchmany(_MOST)
@@ -258,12 +258,12 @@ _HALF_OFF, _NOT_HALF_OFF = "50_PERCENT_ off & more", ("30_PERCENT_ off & more", 
 
 
 def address_bar(tree: str) -> str | None:
-    """Return the text of the browser's first address bar, None if its last one is empty; runs in a helper.
+    """Return the text of the browser's first address bar; None if the last one is empty. Runs in a child process.
 
-    OSWorld looks at the last bar to see whether an address is shown and then takes the first, whichever has the keyboard.
+    OSWorld checks the last bar for an address and then uses the first, regardless of the keyboard focus.
 
     Raises:
-        ElementTree.ParseError: the tree is no XML.
+        ElementTree.ParseError: the tree is not valid XML.
     """
     root = ET.fromstring(tree)
     browsers = [one for one in root.iter("application") if one.get("name") in _BROWSERS]
@@ -272,9 +272,9 @@ def address_bar(tree: str) -> str | None:
 
 
 async def active_url_from_accessTree(context: GetterContext, config: Mapping[str, Any]) -> str | None:
-    """Return the prefix that the task gives, followed by what the address bar shows; None if no browser shows an address.
+    """Return the task's prefix followed by the text of the address bar; None if no browser shows an address.
 
-    The text is taken as it is, as in OSWorld: a shown scheme or `www.` comes after the prefix.
+    As in OSWorld, the text is used unchanged: a scheme or `www.` that is shown follows the prefix.
     """
     tree = await accessibility_tree(context, {})
     shown = None if tree is None else await context.parse(f"{__name__}:address_bar", tree)
@@ -282,9 +282,9 @@ async def active_url_from_accessTree(context: GetterContext, config: Mapping[str
 
 
 async def active_tab_url_parse(context: GetterContext, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the first values of parts of the address's query, empty texts for those that are not there.
+    """Return the first value of each requested query parameter; an empty string for a missing one.
 
-    `replace` gives them other names; with `split_list` each is a list, parted at commas.
+    `replace` renames them. With `split_list` each value is split at commas.
     """
     address = await active_url_from_accessTree(context, config)
     if address is None:
@@ -296,7 +296,7 @@ async def active_tab_url_parse(context: GetterContext, config: Mapping[str, Any]
 
 
 async def url_dashPart(context: GetterContext, config: Mapping[str, Any]) -> Any:
-    """Return one of the parts of the address between slashes, alone or as an object with a key."""
+    """Return one part of the address between slashes, as a string or as an object with one key."""
     address = await active_url_from_accessTree(context, config)
     if address is None:
         return None
@@ -310,13 +310,13 @@ async def url_dashPart(context: GetterContext, config: Mapping[str, Any]) -> Any
 
 
 async def url_path_parse(context: GetterContext, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what the path of an address at one shop says: a row of keys, and after the next slash a row of values."""
+    """Return the filters in the path of a shop's address: a list of keys, and after the next slash a list of values."""
     address = await active_url_from_accessTree(context, config)
     return None if address is None else filters_of(unquote(urlparse(address).path), config["parse_keys"])
 
 
 def filters_of(path: str, wanted: list[str]) -> dict[str, Any]:
-    """Return which filters the path of a shop's address names."""
+    """Return the filters that the path of a shop's address names."""
     parts = path.strip("/").split("/")
     values: dict[str, Any] = {"Men_regular_size_t": None, "Price_discount_range": None}
     for keys, given in itertools.pairwise(parts):

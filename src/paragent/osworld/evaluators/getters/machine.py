@@ -1,4 +1,4 @@
-"""What the guest says: commands, terminal, accessibility tree, folders, sizes, wallpaper."""
+"""Getters of files and machine state: commands, terminal, accessibility tree, directories, sizes, wallpaper."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _VIDEO = (  # noqa: SIM905 - a table of words
     "vnd.rn-realvideo webm x-anim x-avi x-flc x-fli x-flv x-m4v x-matroska x-mpeg x-mpeg-system x-mpeg2 x-ms-asf "
     "x-ms-asf-plugin x-ms-asx x-ms-wm x-ms-wmv x-ms-wmx x-ms-wvx x-msvideo x-nsv x-ogm x-ogm+ogg x-theora x-theora+ogg"
 ).split()
-"""Kinds of films that a desktop may open with one program or another."""
+"""MIME subtypes of videos."""
 
 
 async def _execute(context: GetterContext, config: Mapping[str, Any]) -> Any:
@@ -48,22 +48,22 @@ async def _execute(context: GetterContext, config: Mapping[str, Any]) -> Any:
 
 
 async def vm_command_line(context: GetterContext, config: Mapping[str, Any]) -> str | None:
-    """Return what a command prints, None if the guest cannot run it."""
+    """Return the output of a command; None if the machine cannot run it."""
     done = await _execute(context, config)
     return None if done.status == "error" else str(done.output)
 
 
 async def vm_command_error(context: GetterContext, config: Mapping[str, Any]) -> str | None:
-    """Return what a command prints to its standard error, None if the guest cannot run it."""
+    """Return the standard error of a command; None if the machine cannot run it."""
     done = await _execute(context, config)
     return None if done.status == "error" else str(done.error)
 
 
 async def unless_refused(asking: Awaitable[Answer]) -> Answer | None:
-    """Return what the guest answers, None if it says no: there is no such folder, no such window.
+    """Return the machine's answer; None if it refuses because there is no such directory or window.
 
     Raises:
-        InfrastructureError: it does not answer.
+        InfrastructureError: the machine does not answer.
     """
     try:
         return await asking
@@ -72,17 +72,17 @@ async def unless_refused(asking: Awaitable[Answer]) -> Answer | None:
 
 
 async def vm_terminal_output(context: GetterContext, config: Mapping[str, Any]) -> str | None:
-    """Return what the terminal shows, None if there is none."""
+    """Return the text of the terminal; None if there is none."""
     return await unless_refused(context.attempt.controller.terminal())
 
 
 async def accessibility_tree(context: GetterContext, config: Mapping[str, Any]) -> str | None:
-    """Return the accessibility tree as XML, None if the guest cannot tell."""
+    """Return the accessibility tree as XML; None if the machine has none."""
     return await unless_refused(context.attempt.controller.accessibility_tree())
 
 
 async def list_directory(context: GetterContext, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the tree below a folder, None if there is none."""
+    """Return the directory tree below a path; None if it does not exist."""
     tree = await unless_refused(context.attempt.controller.list_directory(config["path"]))
     return None if tree is None else dict(tree)
 
@@ -94,19 +94,19 @@ async def vm_screen_size(context: GetterContext, config: Mapping[str, Any]) -> d
 
 
 async def vm_window_size(context: GetterContext, config: Mapping[str, Any]) -> dict[str, int] | None:
-    """Return the size of an application's window, None if it has none."""
+    """Return the size of an application's window; None if it has no window."""
     size = await unless_refused(context.attempt.controller.window_size(config["app_class_name"]))
     return None if size is None else {"width": size[0], "height": size[1]}
 
 
 async def vm_wallpaper(context: GetterContext, config: Mapping[str, Any]) -> str | None:
-    """Return the path of a copy of the picture behind the desktop, None if there is none."""
+    """Return the path of a copy of the wallpaper; None if there is none."""
     picture = await unless_refused(context.attempt.controller.wallpaper())
     return None if picture is None else await context.write(config["dest"], picture)
 
 
 async def default_video_player(context: GetterContext, config: Mapping[str, Any]) -> str:
-    """Return which application opens most kinds of films, `unknown` if none does."""
+    """Return the application that opens most video types; `unknown` if there is none."""
     question = "; ".join(f"xdg-mime query default video/{kind}" for kind in _VIDEO)
     done = await context.attempt.controller.execute(["/bin/sh", "-c", question])
     answers = [line for line in done.output.splitlines(keepends=True) if line.strip()]
@@ -114,11 +114,11 @@ async def default_video_player(context: GetterContext, config: Mapping[str, Any]
 
 
 _LARGEST = 1 << 30
-"""Bytes of a guest's file; the largest that a task of OSWorld asks for, a film, has 100 MB."""
+"""Maximum size of a file in bytes; the largest one of OSWorld's tasks is a video of 100 MB."""
 
 
 def _listed(config: Mapping[str, Any]) -> tuple[list[str], list[str], set[int]]:
-    """Return sources, names and which of them are given to the metric."""
+    """Return the sources, the target names, and the indexes of those that the metric receives."""
     if config.get("multi", False):
         return config["path"], config["dest"], set(config.get("gives", [0]))
     return [config["path"]], [config["dest"]], {0}
@@ -129,7 +129,7 @@ def _given(found: list[str | None]) -> str | list[str | None] | None:
 
 
 async def vm_file(context: GetterContext, config: Mapping[str, Any]) -> str | list[str | None] | None:
-    """Return the path of a copy of a file of the guest, None if there is none; with `multi`, of those that `gives` names."""
+    """Return the path of a copy of a file of the machine, None if it does not exist; with `multi`, of those in `gives`."""
     sources, names, gives = _listed(config)
     found: list[str | None] = []
     for number, (source, name) in enumerate(zip(sources, names, strict=False)):
@@ -140,7 +140,7 @@ async def vm_file(context: GetterContext, config: Mapping[str, Any]) -> str | li
 
 
 async def copy_of(context: GetterContext, source: str, name: str) -> str | None:
-    """Return the path of a copy of a file of the guest, None if there is none of a bearable size."""
+    """Return the path of a copy of a file of the machine; None if it does not exist or is too large."""
     context.path(name).unlink(missing_ok=True)
     data = await context.attempt.controller.file(source)
     if data is None or len(data) > _LARGEST:
@@ -149,12 +149,12 @@ async def copy_of(context: GetterContext, source: str, name: str) -> str | None:
 
 
 async def cloud_file(context: GetterContext, config: Mapping[str, Any]) -> str | list[str | None] | None:
-    """Return the path of a copy of a file from the network; with `multi`, of those that `gives` names.
+    """Return the path of a copy of a downloaded file; with `multi`, of those in `gives`.
 
-    As in OSWorld, a file that the result has under the same name is taken for it, unless evaluators are strict.
+    As in OSWorld, a file of the same name in the result replaces the download, unless evaluators are strict.
 
     Raises:
-        EnvironmentFailed: it cannot be downloaded.
+        EnvironmentFailed: the download failed.
     """
     sources, names, gives = _listed(config)
     found: list[str | None] = []
@@ -170,13 +170,13 @@ async def cloud_file(context: GetterContext, config: Mapping[str, Any]) -> str |
 
 
 async def cache_file(context: GetterContext, config: Mapping[str, Any]) -> str:
-    """Return the path of a file that a step has kept, such as the output of a command.
+    """Return the path of a file that a step wrote, such as the output of a command.
 
     Raises:
-        FileNotFoundError: no step has.
+        FileNotFoundError: no step wrote it.
     """
     root = context.attempt.folder.resolve()
     path = (root / config["path"]).resolve()
     if not path.is_relative_to(root) or not path.is_file():
-        raise FileNotFoundError(f"no step has kept a file {config['path']}")
+        raise FileNotFoundError(f"no step wrote a file {config['path']}")
     return str(path)

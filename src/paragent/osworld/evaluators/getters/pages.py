@@ -1,4 +1,4 @@
-"""Pages of the guest's browser, by its DevTools port."""
+"""Getters of pages in the machine's browser, through its DevTools port."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ __all__ = [
 require("playwright")
 _CONNECT_SECONDS = 30.0
 _PAGE_SECONDS = 60.0
-"""For a page to load, as in OSWorld."""
+"""Time limit of loading a page, as in OSWorld."""
 _PAGE_TRIES = 2
 _ELEMENT_SECONDS = 10.0
 _SETTINGS_SECONDS = 30.0
 _PRINT_TRIES = 3
 _PRINT_PAUSE = 3.0
-"""Seconds in which a page that has loaded draws the rest, as in OSWorld."""
+"""Seconds for a loaded page to finish drawing, as in OSWorld."""
 _NO_PAGES = b"%PDF-1.4\n%EOF\n"
 _START = ["google-chrome", "--remote-debugging-port=1337"]
 """The browser and the port of OSWorld's images."""
 _START_SECONDS = 5.0
 _TAB_SECONDS = 30.0
-"""For a tab to stop loading before it is listed."""
+"""Time limit for a tab to finish loading before it is listed."""
 _LABEL_SECONDS = 30.0
-"""For an element with a text to appear."""
+"""Time limit for an element with a text to appear."""
 _TEXTS = "(elements) => elements.map((element) => (element.textContent || '').trim())"
 _OWN_TEXTS = """(elements) => elements.slice(0, 1).flatMap((element) => [...element.childNodes]
     .filter((node) => node.nodeType === Node.TEXT_NODE).map((node) => node.textContent.trim()).filter(Boolean))"""
@@ -76,21 +76,21 @@ _CHOSEN_SCHEME = """() => {
     look(document);
     return ['light', 'dark', 'system'].find((mode) => modes.has(mode)) || null;
 }"""
-"""What the settings page knows of its preferences and shows as chosen; light goes before dark, and dark before system."""
+"""Returns the colour scheme of the preferences on the settings page; light has priority over dark, and dark over system."""
 
 
 @contextlib.asynccontextmanager
 async def _browser(context: GetterContext, *, start: bool = False) -> AsyncIterator[Browser | None]:
-    """Connect to the guest's browser for the length of a `with`; None if it does not answer: the agent may have ended it.
+    """Connect to the machine's browser inside a `with` block; None if it does not answer (the agent may have closed it).
 
     Args:
-        place: of the getter.
+        context: of the getter.
         start: start the browser of OSWorld's images if it does not answer, as some of OSWorld's getters do.
     """
     async with running_driver() as playwright:
         browser = await _connected(playwright, context)
         if browser is None and start:
-            with contextlib.suppress(MachineRefused):  # a guest without this browser
+            with contextlib.suppress(MachineRefused):  # a machine without this browser
                 await context.attempt.controller.launch(_START)
             await asyncio.sleep(_START_SECONDS)
             browser = await _connected(playwright, context)
@@ -109,7 +109,7 @@ async def _connected(playwright: Playwright, context: GetterContext) -> Browser 
 
 
 async def open_tabs_info(context: GetterContext, config: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return title and address of every tab."""
+    """Return the title and address of every tab."""
     from playwright.async_api import Error
     from playwright.async_api import TimeoutError as NotInTime
 
@@ -133,7 +133,7 @@ async def _contents(page: Page, title: str | None = None) -> dict[str, str]:
 
 
 async def page_info(context: GetterContext, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return title, address and contents of a page that the guest's browser loads for this, without contents if it cannot."""
+    """Return the title, address and contents of a page that the machine's browser loads; without contents if it cannot."""
     from playwright.async_api import Error
 
     for _ in range(_PAGE_TRIES):
@@ -148,7 +148,7 @@ async def page_info(context: GetterContext, config: Mapping[str, Any]) -> dict[s
 
 
 async def active_tab_info(context: GetterContext, config: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return title, address and contents of the page of the tab in front, loaded once more and without its cookies."""
+    """Return the title, address and contents of the page of the active tab, loaded again without its cookies."""
     from playwright.async_api import Error
     from playwright.async_api import TimeoutError as NotInTime
 
@@ -169,7 +169,7 @@ async def active_tab_info(context: GetterContext, config: Mapping[str, Any]) -> 
 
 
 async def pdf_from_url(context: GetterContext, config: Mapping[str, Any]) -> str:
-    """Return the path of a page printed to PDF by the guest's browser; the file has no pages if that cannot be done."""
+    """Return the path of a page printed to PDF by the machine's browser; the file has no pages if printing fails."""
     from playwright.async_api import Error
 
     path = context.path(config["dest"])
@@ -186,7 +186,7 @@ async def pdf_from_url(context: GetterContext, config: Mapping[str, Any]) -> str
 
 
 async def chrome_appearance_mode_ui(context: GetterContext, config: Mapping[str, Any]) -> str:
-    """Return `light`, `dark` or `system`: what the settings page knows or shows, else what the preferences say."""
+    """Return `light`, `dark` or `system`, from the settings page or, if it does not tell, from the preferences file."""
     from playwright.async_api import Error
 
     async with _browser(context) as browser:
@@ -195,14 +195,14 @@ async def chrome_appearance_mode_ui(context: GetterContext, config: Mapping[str,
                 async with opened_page(browser.contexts[0].new_page()) as page:
                     settings = "chrome://settings/appearance"
                     await page.goto(settings, wait_until="domcontentloaded", timeout=_SETTINGS_SECONDS * 1000)
-                    await asyncio.sleep(2.5)  # the page fills itself in after it has loaded; OSWorld waits as long
+                    await asyncio.sleep(2.5)  # the page fills itself after loading; OSWorld waits as long
                     if shown := await limited(page.evaluate(_CHOSEN_SCHEME)):
                         return str(shown)
     return await colour_scheme(context)
 
 
 async def info_from_website(context: GetterContext, config: Mapping[str, Any]) -> list[str | None] | Any:
-    """Return texts and attributes of a page's elements, some after clicks; the task's `backups` if one cannot be had.
+    """Return texts and attributes of a page's elements, some after clicks; the task's `backups` if one is not available.
 
     Raises:
         KeyError: an entry has no selector.
@@ -234,10 +234,10 @@ async def _info(page: Page, address: str, entry: Mapping[str, Any]) -> str | Non
 
 
 async def active_tab_html_parse(context: GetterContext, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return texts of elements of the page in front, by the names that the task gives them.
+    """Return texts of elements of the active page, by the names that the task gives them.
 
-    Elements are found by class, XPath or text, as `category` says. What is not there is an empty text. The result is empty
-    if no tab is at the address that the browser shows, and None if it shows none.
+    Elements are found by class, XPath or text, depending on `category`. A missing element gives an empty string. The result is
+    empty if no tab has the address that the browser shows, and None if the browser shows no address.
     """
     address = await active_url_from_accessTree(context, config)
     if address is None:
@@ -263,7 +263,7 @@ async def _tab_at(browser: Browser, address: str) -> Page | None:
 
     for page in [page for context in browser.contexts for page in context.pages]:
         if unquote(page.url).rstrip("/") == unquote(address).rstrip("/"):
-            with contextlib.suppress(Error):  # one that does not stop loading is passed over, as in OSWorld
+            with contextlib.suppress(Error):  # a tab that does not finish loading is skipped, as in OSWorld
                 await page.wait_for_load_state("networkidle", timeout=_PAGE_SECONDS * 1000)
                 return page
     return None
@@ -294,7 +294,7 @@ async def _labelled(page: Page, label: str) -> str:
 
 
 async def _typed(page: Page, selector: str) -> str:
-    """Return what is typed into the first of some fields."""
+    """Return the value of the first input field."""
     texts = await _texts(page, selector, "(fields) => fields.map((field) => (field.value || '').trim())")
     return texts[0] if texts else ""
 
@@ -318,7 +318,7 @@ async def _by_class(page: Page, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _by_class_and_address(page: Page, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return which expected words the page shows as chosen or has in its address, and whether it shows others as chosen."""
+    """Return which expected words the page shows as selected or has in its address, and whether it shows others as selected."""
     found: dict[str, Any] = {}
     for field, below in (("class_multiObject", ""), ("class_multiObject_li", " li.catAllProducts span:first-of-type")):
         for name, words in config.get(field, {}).items():

@@ -1,4 +1,4 @@
-"""What a task itself says, also where it speaks of days from today."""
+"""Getters of a task's own rules, including dates relative to today."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def rule(context: GetterContext, config: Mapping[str, Any]) -> Any:
 
 
 async def rule_relativeTime(context: GetterContext, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rule of the task with its placeholders for days filled in.
+    """Return the rule of the task with its date placeholders replaced.
 
-    Today is the day of the rule's time zone, and the machine's own day if the rule names no zone.
+    Today is the date in the rule's time zone, or the date of the machine's clock if the rule names no time zone.
     """
     given = config["rules"]
     zone = given.get("timezone")
@@ -44,7 +44,7 @@ async def rule_relativeTime(context: GetterContext, config: Mapping[str, Any]) -
 
 
 async def _today(context: GetterContext) -> dt.date:
-    """Return the day of the machine's clock; of this host's, in UTC, if the machine does not tell."""
+    """Return the date of the machine's clock; this host's date in UTC if the machine does not tell."""
     done = await context.attempt.controller.execute(["python3", "-c", "import datetime; print(datetime.date.today())"])
     try:
         return dt.date.fromisoformat(done.output.strip())
@@ -60,7 +60,7 @@ def _zone(name: str) -> dt.tzinfo:
 
 
 def _end(words: Mapping[str, str], start: dt.date, now: dt.date) -> dt.date:
-    """Return the second day of a span. Where the first names a week, the second is in the same."""
+    """Return the second date of a range. If the first names a week, the second is in the same week."""
     first, last = words["from"].removesuffix(" split"), words["to"].removesuffix(" split")
     if first == "next Monday" and last == "next Friday":
         return start + dt.timedelta(days=_FRIDAY)
@@ -74,10 +74,10 @@ def _end(words: Mapping[str, str], start: dt.date, now: dt.date) -> dt.date:
 
 
 def day_of(words: str, now: dt.date) -> dt.date:
-    """Return the day that words mean.
+    """Return the date that a phrase means.
 
     Raises:
-        KeyError: there are no such words.
+        KeyError: the phrase is unknown.
     """
     return _DAYS[words.removesuffix(" split")](now)
 
@@ -91,7 +91,7 @@ def _this(weekday: int) -> Callable[[dt.date], dt.date]:
 
 
 def _next(weekday: int) -> Callable[[dt.date], dt.date]:
-    """The coming one; on that very weekday, the one a week later."""
+    """The next one; on that weekday itself, the one a week later."""
     return lambda now: now + dt.timedelta(days=(weekday - now.weekday() - 1) % 7 + 1)
 
 
@@ -112,7 +112,7 @@ def _first_monday(months: int) -> Callable[[dt.date], dt.date]:
 
 
 def _month(now: dt.date, later: int) -> dt.date:
-    """Return the first day of the month so many months later."""
+    """Return the first day of the month `later` months after this one."""
     years, month = divmod(now.month - 1 + later, 12)
     return dt.date(now.year + years, month + 1, 1)
 
@@ -138,7 +138,7 @@ _DAYS: dict[str, Callable[[dt.date], dt.date]] = {
 
 
 def fill_in(form: Any, day: dt.date) -> Any:
-    """Return a text, or each of a list, with its placeholders replaced by parts of a day, each once."""
+    """Return a string, or each string of a list, with each placeholder replaced once by a part of a date."""
     if isinstance(form, list):
         return [fill_in(one, day) for one in form]
     month = _MONTHS[day.month - 1]

@@ -19,13 +19,13 @@ require("openpyxl", "pandas")
 
 
 async def content_from_vm_file(context: GetterContext, config: Mapping[str, Any]) -> list[str] | None:
-    """Return the last row of a workbook of the guest.
+    """Return the last row of a workbook of the machine.
 
     Raises:
-        ValueError: something else is asked for.
+        ValueError: other content is requested.
     """
     if (config["file_type"], config["file_content"]) != ("xlsx", "last_row"):
-        raise ValueError(f"cannot give {config['file_content']!r} of a file of the type {config['file_type']!r}")
+        raise ValueError(f"cannot read {config['file_content']!r} of a file of the type {config['file_type']!r}")
     path = await copy_of(context, config["path"], posixpath.basename(config["path"]))
     if path is None:
         return None

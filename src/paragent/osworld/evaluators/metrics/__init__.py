@@ -1,4 +1,4 @@
-"""What decides: each function takes what a getter found, what was expected if anything, and options; it returns 0 to 1.
+"""Metrics: functions `(result, expected, **options)` that return a score from 0 to 1.
 
-They run in helper processes with limits, and may raise whatever they like: that counts as 0, except `UnsupportedCheck`.
+They run in child processes with limits. Any exception scores 0, except `UnsupportedCheck`.
 """

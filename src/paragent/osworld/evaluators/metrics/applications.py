@@ -1,4 +1,4 @@
-"""Apps."""
+"""Metrics of application and desktop settings: VLC, Thunderbird, GNOME, GIMP, LibreOffice."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ __all__ = [
 _NAMES = ("filename", "title", "uri", "location", "name")
 _ADDRESSES = ("url", "URI", "location", "title", "filename")
 _SLIDER = "153;210;153;20;210;20;255;199;15;245;39;29"
-"""VLC's own colours of the volume slider."""
+"""VLC's default colours of the volume slider."""
 _BLACKISH = 100
-"""Below which each part of a colour must be."""
+"""A colour is blackish if each component is below this."""
 
 
 def is_vlc_playing(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
@@ -59,7 +59,7 @@ def is_vlc_playing(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
 
 
 def _meta(status: ET.Element, names: tuple[str, ...]) -> str:
-    """Return the first thing that the status says under one of these names."""
+    """Return the first value of the status under one of these names."""
     for name in names:
         found = status.findtext(f"information/category[@name='meta']/info[@name='{name}']")
         if found:
@@ -68,7 +68,7 @@ def _meta(status: ET.Element, names: tuple[str, ...]) -> str:
 
 
 def _is_address(found: str, expected: str) -> bool:
-    """Return whether VLC's word for a stream means an address; often it is only the last part of it."""
+    """Return whether VLC's name of a stream means an address; often it is only the last part."""
     if not found:
         return False
     wanted, shown = urlparse(expected), urlparse(found)
@@ -78,7 +78,7 @@ def _is_address(found: str, expected: str) -> bool:
 
 
 def _setting(path: str, key: str, default: str) -> str:
-    """Return what follows the last equals sign of the last line of VLC's settings with a key; comments count."""
+    """Return the text after the last equals sign of the last line with a key in VLC's settings; comments count."""
     value = default
     for line in bytes_of(path).decode().split("\n"):
         if key in line:
@@ -110,7 +110,7 @@ def check_global_key_play_pause(result: str, rules: Mapping[str, Any], **_: Any)
 
 
 def is_vlc_recordings_folder(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether VLC records into the expected folder; only a line that is no comment counts, and the first."""
+    """Return whether VLC records into the expected folder; only the first line that is not a comment counts."""
     for line in bytes_of(result).decode().split("\n"):
         if "input-record-path" in line and not line.startswith("#"):
             return bool(line.split("=")[-1].strip() == rules["recording_file_path"])
@@ -128,17 +128,17 @@ def check_qt_slider_colours(result: str, rules: Mapping[str, Any], **_: Any) -> 
 
 _PREFERENCE = re.compile(r'user_pref\("((?:\\"|[^"])+)", (.+)\);')
 _CONDITION = re.compile(r"\b(?:AND|OR) \([\w ]+,[\w ']+,(?:\"(?s:.)+\"|[^)]+)\)|\bALL\b")
-"""A condition of a filter. One in quotes reaches to the last quote of the line, as in OSWorld."""
+"""A condition of a filter. As in OSWorld, a quoted one extends to the last quote of the line."""
 _FILTER_FIELDS = ("name", "enabled", "type", "action", "actionValue", "condition")
 _DELETED = re.compile(r"X-Mozilla-Status: 000[89]")
 _MESSAGE = "FROM - "
 
 
 def check_thunderbird_prefs(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether preferences follow the rules of `expect`, and those that are set do not follow those of `unexpect`.
+    """Return whether the preferences match the rules of `expect`, and those that are set do not match the rules of `unexpect`.
 
     Raises:
-        ValueError: some preference, whichever, is no JSON.
+        ValueError: any preference is not valid JSON.
     """
     if result is None:
         return False
@@ -157,17 +157,17 @@ def check_thunderbird_prefs(result: str | None, rules: Mapping[str, Any], **_: A
 
 
 def check_thunderbird_filter(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether each filter of `expect` is there, and none of `unexpect`."""
+    """Return whether each filter of `expect` exists, and none of `unexpect`."""
     return result is not None and meets_rules(_filters(text_of(result)), rules)
 
 
 def _filters(text: str) -> list[dict[str, Any]]:
-    """Return the filters of a rules file. A filter begins with its name and is complete with its condition.
+    """Return the filters of a rules file. A filter begins with its name and ends with its condition.
 
-    Values are in quotes; of a last line that does not end, the last letter is taken for a quote.
+    Values are quoted. If the last line has no end, its last character is taken for the quote.
 
     Raises:
-        ValueError: something comes before the first name.
+        ValueError: something precedes the first name.
     """
     filters: list[dict[str, Any]] = []
     current: dict[str, Any] | None = None
@@ -197,8 +197,8 @@ def check_thunderbird_folder(
 ) -> bool:
     """Return whether mail folders have the expected messages, in any order.
 
-    Deleted messages do not count unless `remove_deleted` is off; `ignore_status` and `ignore_keys` leave out Thunderbird's
-    own headers. OSWorld drops every message that is not empty; with `strict_evaluators` they are compared.
+    Deleted messages do not count unless `remove_deleted` is off; `ignore_status` and `ignore_keys` ignore Thunderbird's own
+    headers. OSWorld drops every message that is not empty; with `strict_evaluators` they are compared.
     """
     if isinstance(expected, list) and not isinstance(result, list):
         return False
@@ -243,7 +243,7 @@ def check_gnome_favorite_apps(result: str, rules: Mapping[str, Any], **_: Any) -
 
 
 def is_utc_0(result: str, **_: Any) -> bool:
-    """Return whether `timedatectl` says that the time zone has no offset."""
+    """Return whether `timedatectl` reports a time zone without offset."""
     return result.split("\n")[_ZONE_LINE].endswith("+0000)")
 
 
@@ -264,7 +264,7 @@ def check_config_status(result: str | None, rules: Mapping[str, Any], **_: Any) 
     """Return whether a line of GIMP's settings, `(key ... value)`, has the expected key (or two) and value.
 
     Raises:
-        IndexError: a line before it is blank but not empty, or too short.
+        IndexError: an earlier line has only spaces, or is too short.
     """
     if result is None:
         return False
@@ -285,7 +285,7 @@ def _begins(words: list[str], wanted: str | list[str]) -> bool:
 
 
 def _registry_properties(path: str, item_path: str, name: str) -> list[Any]:
-    """Return what LibreOffice's registry has for a property, in the order of the file."""
+    """Return the values of a property in LibreOffice's registry, in the order of the file."""
     items = ET.fromstring(bytes_of(path)).findall(".//item")
     chosen = [item for item in items if item.get(f"{_OOR}path") == item_path]
     return [prop for item in chosen for prop in item.findall(".//prop") if prop.get(f"{_OOR}name") == name]
@@ -298,7 +298,7 @@ def check_presenter_console_disable(result: str, **_: Any) -> bool:
 
 
 def check_auto_saving_time(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether LibreOffice saves by itself after the expected minutes."""
+    """Return whether LibreOffice's autosave interval is the expected number of minutes."""
     found = _registry_properties(result, "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall")
     return bool(found) and int(found[-1].find("value").text) == rules["minutes"]
 
@@ -313,6 +313,6 @@ def find_default_font(result: str | None, rules: Mapping[str, Any], **_: Any) ->
 
 
 def check_left_panel(result: str, **_: Any) -> bool:
-    """Return whether the accessibility tree has the panel of slides."""
+    """Return whether the accessibility tree has the slide panel."""
     tree = ET.fromstring(result)
     return any(frame.get("name") == "Slides View" for frame in tree.iter("document-frame"))

@@ -1,4 +1,4 @@
-"""PDF files and archives."""
+"""Metrics of archives, e-books and PDF files."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ __all__ = [
 
 require("pypdf", "lxml")
 _BYTES = 256 << 20
-"""Of all that an archive unpacks to."""
+"""Maximum size of an unpacked archive in bytes."""
 _MEMBERS = 20_000
 _PDF_LIKENESS = 0.95
-"""From which two PDF files inside of archives are the same; OSWorld's own."""
+"""OSWorld's threshold of similarity from which two PDF files in archives count as equal."""
 _COMPARERS = {
     "text": "compare_text_file",
     "pdf": "compare_pdfs",
@@ -78,9 +78,9 @@ def _same(name: str, first: bytes, second: bytes) -> bool:
 def compare_archive(
     result: str | None, expected: str, *, file_path: str = "", file_type: str = "text", **options: Any
 ) -> float:
-    """Return how alike the entries of a folder of two archives are, on average; they must have the same names.
+    """Return the average similarity of the entries of a folder in two archives; both must have the same names.
 
-    Folders in it are entries, too, which are like nothing.
+    Subfolders are entries too and have the similarity 0.
 
     Raises:
         UnsupportedCheck: files of this type cannot be compared.
@@ -103,7 +103,7 @@ def compare_archive(
 
 
 def _unpack(members: dict[str, bytes], folder: Path) -> None:
-    """Write the entries of an archive into a folder; those that lead out of it are left out."""
+    """Write the entries of an archive into a folder; entries that lead out of it are skipped."""
     for name, data in members.items():
         parts = PurePosixPath(name).parts
         if ".." in parts or name.startswith("/"):
@@ -117,18 +117,18 @@ def _unpack(members: dict[str, bytes], folder: Path) -> None:
 
 
 def _members(path: str) -> dict[str, bytes]:
-    """Return the entries of a zip or tar archive by name, which says what it is; those of folders end with a slash.
+    """Return the entries of a zip or tar archive by name; names of folders end with a slash. The file's suffix decides its type.
 
     Raises:
-        TooLarge: it unpacks to an unbearable size.
-        ValueError: its name says neither.
-        tarfile.TarError: it is no tar archive.
-        zipfile.BadZipFile: it is no zip archive.
+        TooLarge: the archive unpacks to more than the limit.
+        ValueError: the suffix is unknown.
+        tarfile.TarError: it is not a tar archive.
+        zipfile.BadZipFile: it is not a zip archive.
     """
     if path.lower().endswith(".zip"):
         return _zip_members(path)
     if not path.lower().endswith(_TAR):
-        raise ValueError(f"{Path(path).name} is no name of an archive")
+        raise ValueError(f"{Path(path).name} does not have the suffix of an archive")
     members: dict[str, bytes] = {}
     size = 0
     with tarfile.open(path) as archive:
@@ -144,7 +144,7 @@ def _members(path: str) -> dict[str, bytes]:
 
 
 def compare_epub(result: str | None, expected: str, **_: Any) -> float:
-    """Return the share of lines that the files of two books have in common, on average over the result's files."""
+    """Return the share of lines that the files of two e-books have in common, averaged over the result's files."""
     if result is None:
         return 0.0
     first, second = _chapters(result), _chapters(expected)
@@ -155,10 +155,10 @@ def compare_epub(result: str | None, expected: str, **_: Any) -> float:
 
 
 def _chapters(path: str) -> dict[str, str]:
-    """Return the texts of a book: its tables of contents without what differs between programs, its pages evenly printed.
+    """Return the texts of an e-book: tables of contents without the parts that differ between programs, and formatted pages.
 
     Raises:
-        ValueError: it has a page in a folder.
+        ValueError: a page is in a folder.
     """
     from lxml import html
 
@@ -179,7 +179,7 @@ require("pypdf", "numpy", "PIL")
 _log = logging.getLogger(__name__)
 _RELATIONS = {name: getattr(operator, name) for name in ("eq", "ne", "le", "lt", "ge", "gt")}
 _ALIKE = 5
-"""Bits by which the fingerprints of two pictures may differ; OSWorld's own."""
+"""OSWorld's threshold: the number of bits by which the hashes of two similar images may differ."""
 
 
 def _reader(source: str | bytes) -> PdfReader:
@@ -189,12 +189,12 @@ def _reader(source: str | bytes) -> PdfReader:
 
 
 def plain_text(source: str | bytes) -> str:
-    """Return the text of all pages of a file, or of a file's contents, as pypdf reads it."""
+    """Return the text of all pages of a PDF file, given by path or contents, as pypdf extracts it."""
     return "".join(page.extract_text() for page in _reader(source).pages)
 
 
 def pdf_text(path: str) -> str:
-    """Return the text of all pages of a file, as PyMuPDF reads it if that is installed, else as pypdf does."""
+    """Return the text of all pages of a PDF file, as PyMuPDF extracts it if it is installed, otherwise as pypdf does."""
     library = _pymupdf()
     if library is None:
         return plain_text(path).strip()
@@ -204,27 +204,27 @@ def pdf_text(path: str) -> str:
 
 @cache
 def _pymupdf() -> Any:
-    """Return OSWorld's own reader of PDF files; None if the user has not installed it, for it is under the AGPL."""
+    """Return the PDF library that OSWorld uses; None if the user has not installed it. It is under the AGPL."""
     with suppress(ImportError):
         return importlib.import_module("pymupdf")
     return None
 
 
 def check_pdf_pages(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether the number of pages stands in the expected relation to the expected number."""
+    """Return whether the number of pages has the expected relation to the expected number."""
     if result is None:
         return False
     return bool(_RELATIONS[rules["relation"]](len(_reader(result).pages), rules["ref_value"]))
 
 
 def compare_pdfs(result: str | list[str | None] | None, expected: str | list[str], **_: Any) -> float:
-    """Return how alike the texts of two files are, or of each pair of two lists on average; a missing one counts as 0."""
+    """Return the similarity of the texts of two files, or the average over the pairs of two lists; a missing file counts as 0."""
     pairs = [(result, expected)] if isinstance(expected, str) else list(zip(result or [], expected, strict=False))
     return sum(_likeness(one, other) for one, other in pairs) / (1 if isinstance(expected, str) else len(expected))
 
 
 def _likeness(found: Any, wanted: Any) -> float:
-    """Return how alike the texts of two files are. No file is one without text; one that cannot be read is like nothing."""
+    """Return the similarity of the texts of two files. A missing file has no text; an unreadable one has similarity 0."""
     try:
         return ratio(*(pdf_text(path) if path else "" for path in (found, wanted)))
     except Exception as error:  # noqa: BLE001 - of a broken file, libraries raise anything
@@ -233,12 +233,12 @@ def _likeness(found: Any, wanted: Any) -> float:
 
 
 def compare_pdf_images(result: str | None, expected: str | None, **_: Any) -> float:
-    """Return the share of a file's pictures that look like the other's; they must have as many."""
+    """Return the share of a file's images that are similar to those of the other; both must have the same number."""
     from paragent.osworld.evaluators.metrics.images import distance
 
     if not result or not expected:
         return 0.0
-    found, wanted = _pictures(result), _pictures(expected)
+    found, wanted = _images(result), _images(expected)
     if len(found) != len(wanted):
         return 0.0
     if not found:
@@ -246,16 +246,16 @@ def compare_pdf_images(result: str | None, expected: str | None, **_: Any) -> fl
     return sum(distance(one, other) <= _ALIKE for one, other in zip(found, wanted, strict=True)) / len(found)
 
 
-def _pictures(path: str) -> list[Any]:
+def _images(path: str) -> list[Any]:
     from PIL import Image, UnidentifiedImageError
 
     library = _pymupdf()
     if library is None:
         return [picture.image for page in _reader(path).pages for picture in page.images if picture.image is not None]
-    pictures = []
+    found_images = []
     with library.open(readable(path)) as document:
         for page in document:
             for entry in page.get_images(full=True):
                 with suppress(UnidentifiedImageError):
-                    pictures.append(Image.open(io.BytesIO(document.extract_image(entry[0])["image"])))
-    return pictures
+                    found_images.append(Image.open(io.BytesIO(document.extract_image(entry[0])["image"])))
+    return found_images

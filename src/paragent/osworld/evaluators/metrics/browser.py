@@ -1,4 +1,4 @@
-"""What the browser shows and has kept: tabs, addresses, bookmarks, cookies, history, shortcuts."""
+"""Metrics of the browser: tabs, addresses, bookmarks, history, extensions, shortcuts."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = [
 _RENAMED = {"Zoom for Google Chrome": "Zoom Chrome Extension"}
 """Extensions that the store has renamed."""
 _LIKED = "Liked Authors"
-"""The folder of bookmarks that one rule is about."""
+"""The bookmark folder of one rule."""
 _NOWHERE = object()
-"""In place of the address of a tab that has none."""
+"""Replaces the address of a tab that has none."""
 
 
 def address_of(tab: Any) -> str | None:
-    """Return the address of a tab, which a getter may give alone or with a title."""
+    """Return the address of a tab, which a getter returns alone or with a title."""
     found = tab.get("url") if isinstance(tab, dict) else tab
     return found if isinstance(found, str) else None
 
 
 def is_expected_active_tab_approximate(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether the tab is at the expected address; what follows a question mark does not matter."""
+    """Return whether the tab has the expected address; the query does not matter."""
     found = address_of(result) if result else None
     return found is not None and rules["type"] == "url" and _without_query(found) == _without_query(rules["url"])
 
@@ -49,7 +49,7 @@ def _without_query(address: str) -> str:
 
 
 def is_expected_url_pattern_match(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether every expected pattern is found in the tab's address."""
+    """Return whether the tab's address matches every expected pattern."""
     if not result:
         return False
     found = result.get("url", _NOWHERE) if isinstance(result, dict) else result
@@ -57,12 +57,12 @@ def is_expected_url_pattern_match(result: Any, rules: Mapping[str, Any], **_: An
 
 
 def is_expected_search_query(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether the expected pattern is found in the tab's address."""
+    """Return whether the tab's address matches the expected pattern."""
     return bool(result) and re.search(rules["expect"]["pattern"], result["url"]) is not None
 
 
 def is_expected_installed_extensions(result: Sequence[str] | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether all expected extensions are there, by their present or their former name."""
+    """Return whether all expected extensions are installed, by their current or former name."""
     if not result:
         return False
     found, expected = ({_RENAMED.get(name, name) for name in names} for names in (result, rules["expected"]))
@@ -73,7 +73,7 @@ def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, 
     """Return whether the bookmark bar has exactly the expected folders, the expected pages, or a folder with such pages.
 
     Raises:
-        UnsupportedCheck: there is no such rule.
+        UnsupportedCheck: the rule is unknown.
     """
     if not result:
         return False
@@ -83,7 +83,7 @@ def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, 
     if rules["type"] == "bookmark_bar_websites_urls":
         return _pages(bar) == set(rules["urls"])
     if rules["type"] != "liked_authors_websites_urls":
-        raise UnsupportedCheck(f"there is no rule {rules['type']!r} about bookmarks")
+        raise UnsupportedCheck(f"unknown rule {rules['type']!r} about bookmarks")
     folder = next((entry for entry in bar if entry["type"] == "folder" and entry["name"] == _LIKED), None)
     choices = [[page] if isinstance(page, str) else page for page in rules["urls"]]
     return folder is not None and any(set(one) == _pages(folder["children"]) for one in itertools.product(*choices))
@@ -94,27 +94,27 @@ def _pages(entries: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def check_history_deleted(result: Sequence[Sequence[Any]], rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether no address of the history has one of the keywords.
+    """Return whether no address of the history contains one of the keywords.
 
     Raises:
-        UnsupportedCheck: there is no such rule.
+        UnsupportedCheck: the rule is unknown.
     """
     if rules["type"] != "keywords":
-        raise UnsupportedCheck(f"there is no rule {rules['type']!r} about the history")
+        raise UnsupportedCheck(f"unknown rule {rules['type']!r} about the history")
     return not any(keyword in visit[0] for keyword in rules["keywords"] for visit in result)
 
 
 def is_shortcut_on_desktop(result: Mapping[str, str], rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether one of the desktop's shortcuts has the expected name, or command.
+    """Return whether a shortcut on the desktop has the expected name or command.
 
-    It has if one of both is part of the other; names may be written in other cases.
+    It matches if one of both contains the other; names are compared without case.
 
     Raises:
-        UnsupportedCheck: there is no such rule.
+        UnsupportedCheck: the rule is unknown.
     """
     kind = rules["type"]
     if kind not in {"name", "exec"}:
-        raise UnsupportedCheck(f"there is no rule {kind!r} about shortcuts")
+        raise UnsupportedCheck(f"unknown rule {kind!r} about shortcuts")
     key = f"{kind.capitalize()}="
     wanted = rules[kind]
     if any(f"{key}{wanted}\n" in shortcut for shortcut in result.values()):
@@ -130,19 +130,19 @@ def _overlap(found: str, wanted: str, *, ignore_case: bool) -> bool:
 
 
 def check_font_size(result: Mapping[str, Any], rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether the browser's font size is the expected one, or within the expected bounds.
+    """Return whether the browser's font size is the expected one, or within the expected range.
 
     Raises:
-        UnsupportedCheck: there is no such rule.
+        UnsupportedCheck: the rule is unknown.
     """
     size = result["default_font_size"]
     if rules["type"] == "value":
         return bool(size == rules["value"])
     if rules["type"] == "range":
         return bool(rules["min"] < size < rules["max"])
-    raise UnsupportedCheck(f"there is no rule {rules['type']!r} about font sizes")
+    raise UnsupportedCheck(f"unknown rule {rules['type']!r} about font sizes")
 
 
 def is_added_to_steam_cart(result: Mapping[str, Any], rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether a page has every expected item in it."""
+    """Return whether a page contains every expected item."""
     return all(item in result["content"] for item in rules["items"])

@@ -1,4 +1,4 @@
-"""Conditional formats: which cells meet a condition, computed as OSWorld does."""
+"""Styles of spreadsheet cells, and conditional formats computed as OSWorld does."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 _ABSOLUTE = re.compile(r"\$([A-Z]{1,3})\$(\d+)(?::\$([A-Z]{1,3})\$(\d+))?")
 _EPOCH = dt.date(1899, 12, 30)
-"""The day 0 of spreadsheets."""
+"""Day 0 of spreadsheets."""
 
 
 class NotComputable(ValueError):
-    """A formula has a syntax error: its condition does not count."""
+    """A formula has a syntax error; its condition is ignored."""
 
 
 class Unsupported(ValueError):
-    """A formula uses something that is not computed here; the comparison fails rather than ignoring it."""
+    """A formula uses an unsupported feature; the comparison fails instead of ignoring it."""
 
 
 class CellError(Exception):
-    """A formula's value is an error, like #VALUE!."""
+    """The value of a formula is an error, such as #VALUE!."""
 
 
 def condition_of(rule: Any, value_of: Callable[[str], Any]) -> Condition | None:
-    """Return the condition of a conditional format as a function of the cell's value; None if its type is not computed.
+    """Return the condition of a conditional format as a function of the cell's value; None if its type is not supported.
 
-    A formula's first reference stands for the cell, each absolute range for its values; one with more references is
+    The first reference of a formula stands for the cell, each absolute range for its values. A formula with more references is
     never met.
 
     Args:
         rule: openpyxl's.
-        value_of: the values of the sheet by coordinate.
+        value_of: returns the value of a cell of the sheet, by coordinate.
 
     Raises:
-        NotComputable: a formula has a syntax error, or what a cell is compared with is not constant.
-        ValueError: a formula has a reference to one fixed cell, or something that is not computed here.
+        NotComputable: a formula has a syntax error, or a cell is compared with something that is not constant.
+        ValueError: a formula has a reference to one fixed cell, or an unsupported feature.
     """
     formulas = [_Parser(text).formula() for text in rule.formula]
     ranges = [_ranges(text, value_of) for text in rule.formula]
@@ -101,7 +101,7 @@ def _met(formula: Formula, arguments: list[Any]) -> bool:
     try:
         return bool(formula(arguments))
     except CellError:
-        return True  # a text like "#VALUE!", which is not empty
+        return True  # a string like "#VALUE!", which is not empty
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         return False
 
@@ -117,7 +117,7 @@ def _compared(name: str, value: Any, references: list[Any]) -> bool:
 
 
 def _order(value: Any) -> tuple[int, Any]:
-    """Return a key by which values of different kinds are compared: numbers, then texts, then truth values."""
+    """Return a key for comparing values of different types: numbers, then strings, then booleans."""
     if isinstance(value, bool):
         return 2, value
     if isinstance(value, str):
@@ -220,11 +220,11 @@ _OPERATORS: tuple[dict[str, Callable[[Any, Any], Any]], ...] = (
     {"*": lambda one, other: _number(one) * _number(other), "/": lambda one, other: _number(one) / _number(other)},
     {"^": lambda one, other: _number(one) ** _number(other)},
 )
-"""Operators of two values, those that bind least first."""
+"""Binary operators, those with the lowest precedence first."""
 
 
 class _Parser:
-    """A formula as a function of the values of its references, in the order of their first appearance."""
+    """Parses a formula into a function of the values of its references, in the order of their first appearance."""
 
     def __init__(self, text: str) -> None:
         from openpyxl.formula.tokenizer import Tokenizer, TokenizerError
@@ -238,7 +238,7 @@ class _Parser:
         self._references: list[str] = []
 
     def formula(self) -> Formula:
-        """Return the function; it raises TypeError if it is not given as many values as there are references."""
+        """Return the function; it raises TypeError if the number of values is not the number of references."""
         body = self._operation(0)
         if self._tokens:
             raise NotComputable(self._text)
@@ -288,7 +288,7 @@ class _Parser:
         if name == "IF":
             return lambda values: _chosen(arguments, values)
         if name not in _FUNCTIONS:
-            raise Unsupported(f"the function {name} of conditional formats is not computed here")
+            raise Unsupported(f"the function {name} of conditional formats is not supported")
         function = _FUNCTIONS[name]
         return lambda values: function(*[argument(values) for argument in arguments])
 
@@ -312,7 +312,7 @@ class _Parser:
         elif token.subtype == "LOGICAL":
             constant = token.value.upper() == "TRUE"
         elif token.subtype == "ERROR":
-            raise Unsupported("errors as constants of conditional formats are not computed here")
+            raise Unsupported("error constants in conditional formats are not supported")
         return lambda _: constant
 
 
@@ -343,17 +343,17 @@ _FONT = {
     "font_size": "size",
 }
 _EMPTY_CELLS = 50
-"""Empty cells after which a range of a condition is taken to be over: it may be a million cells long."""
+"""The number of empty cells after which a range of a condition counts as ended; a range may have a million cells."""
 
 
 def style_of(prop: str, cell: Any, conditional: Any = None) -> Any:
-    """Return one property of a cell's look, or of the look that a condition gives it.
+    """Return one style property of a cell, or of the style that a condition gives it.
 
-    Fonts, number formats and links count only where the cell has a value.
+    Fonts, number formats and links count only if the cell has a value.
 
     Raises:
-        UnsupportedCheck: there is no such property.
-        AttributeError: the font has no colour, or the condition's look has no font or no number format.
+        UnsupportedCheck: the property is unknown.
+        AttributeError: the font has no colour, or the condition's style has no font or no number format.
     """
     from openpyxl.cell.cell import MergedCell
 
@@ -367,7 +367,7 @@ def style_of(prop: str, cell: Any, conditional: Any = None) -> Any:
     if prop == "merge":
         return isinstance(cell, MergedCell)
     if prop not in {*_FONT, "font_color", "number_format", "hyperlink"}:
-        raise UnsupportedCheck(f"cells have no look called {prop!r}")
+        raise UnsupportedCheck(f"cells have no style property {prop!r}")
     if cell.value is None:
         return None
     if prop in _FONT:
@@ -382,7 +382,7 @@ def style_of(prop: str, cell: Any, conditional: Any = None) -> Any:
 
 
 def styles_of(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the properties that a rule asks for, of every cell by coordinate, also where a condition decides."""
+    """Return the style properties that a rule names for every cell, by coordinate, with conditional formats applied."""
     props: Sequence[str] = rule.get("props", [])
     try:
         worksheet = sheet.worksheet
@@ -406,7 +406,7 @@ def styles_of(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _where(condition: Condition | None, ranges: Any, sheet: Sheet, worksheet: Any) -> list[Any]:
-    """Return the cells that meet a condition. After so many empty cells, a range ends at its next empty cell."""
+    """Return the cells that meet a condition. After `_EMPTY_CELLS` empty cells, a range ends at its next empty cell."""
     met, empty = [], 0
     for part in ranges:
         for row, column in part.cells:

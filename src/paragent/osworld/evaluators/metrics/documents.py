@@ -1,4 +1,4 @@
-"""Text documents: their words, tables, pictures and formats."""
+"""Metrics of text documents (DOCX, ODT): text, tables, images and formats."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def docx(path: str) -> Document:
     """Return a DOCX document.
 
     Raises:
-        TooLarge: it unpacks to an unbearable size.
-        zipfile.BadZipFile: it is no document.
+        TooLarge: it unpacks to more than the limit.
+        zipfile.BadZipFile: it is not a document.
     """
     from docx import Document
 
@@ -61,7 +61,7 @@ def docx(path: str) -> Document:
 
 
 def texts_of_pair(first: str, second: str) -> tuple[list[str], list[str]] | None:
-    """Return the paragraphs of two documents of the same kind; None if the kinds differ, or are neither DOCX nor ODT."""
+    """Return the paragraphs of two documents of the same type; None if the types differ, or are neither DOCX nor ODT."""
     for suffix, read in ((".docx", _docx_texts), (".odt", _odt_texts)):
         if first.endswith(suffix) and second.endswith(suffix):
             return read(first), read(second)
@@ -73,7 +73,7 @@ def _docx_texts(path: str) -> list[str]:
 
 
 def _odt_texts(path: str) -> list[str]:
-    """Return the paragraphs' own texts and those of the spans in them; what is nested deeper does not count.
+    """Return the texts of the paragraphs and of the spans directly inside; deeper elements do not count.
 
     Headers and footers come first.
     """
@@ -81,10 +81,10 @@ def _odt_texts(path: str) -> list[str]:
 
 
 def _odt(path: str) -> list[ET.Element]:
-    """Return the parts of an ODT document: its styles, which have headers and footers, if there are some, then its text.
+    """Return the parts of an ODT document: its styles, which contain headers and footers, if there are any, and its text.
 
     Raises:
-        KeyError: it is another kind of document.
+        KeyError: it is another type of document.
     """
     with open_package(path) as package:
         styles = ["styles.xml"] if "styles.xml" in package.namelist() else []
@@ -101,7 +101,7 @@ def _odt_parts(paragraph: ET.Element) -> list[str]:
 
 
 def has_background(path: str, colour: str) -> bool:
-    """Return whether some span of an ODT document has a style with this background."""
+    """Return whether a span of an ODT document has a style with this background colour."""
     roots = _odt(path)
     used = {span.get(f"{_TEXT}style-name") for root in roots for span in root.iter(f"{_TEXT}span")}
     automatic: list[Any] = [styles for root in roots for styles in root.iter(f"{_OFFICE}automatic-styles")]
@@ -111,9 +111,9 @@ def has_background(path: str, colour: str) -> bool:
 
 require("docx", "PIL")
 _ABOVE_BASE = 0.01
-"""By how much a score must be better than that of a document nobody touched; OSWorld's own."""
+"""OSWorld's threshold: how much better a score must be than that of the unchanged document."""
 _RECORD_PARTS = 4
-"""A record of a train is: time, train, station, platform."""
+"""A train record has a time, a train, a station and a platform."""
 _PLACES = 3
 _YELLOW = "#ffff00"
 _RED, _BLUE = (255, 0, 0), (0, 0, 255)
@@ -135,10 +135,10 @@ def compare_docx_files(
     delete_empty_lines: bool = False,
     **_: Any,
 ) -> float:
-    """Return whether two documents have the same words, or with `content_only` and `fuzzy_match` how alike they are.
+    """Return whether two documents have the same text, or with `content_only` and `fuzzy_match` how similar they are.
 
-    With `ignore_blanks` the whole text counts, with every run of blanks and line ends as one blank; without it each
-    paragraph does.
+    With `ignore_blanks` the whole text is compared with each run of whitespace as one space; otherwise each paragraph is
+    compared.
     """
     texts = texts_of_pair(result, expected) if result and expected else None
     if texts is None:
@@ -163,7 +163,7 @@ def compare_docx_files(
 def compare_docx_files_and_ignore_new_lines(
     result: str | None, expected: str | None, *, ignore_blanks: bool = True, **_: Any
 ) -> bool:
-    """Return whether two DOCX documents have the same words; empty paragraphs do not count."""
+    """Return whether two DOCX documents have the same text; empty paragraphs do not count."""
     if not result or not expected or not result.endswith(".docx"):
         return False
     texts = texts_of_pair(result, expected)
@@ -178,7 +178,7 @@ def _same_words(result: str | None, expected: str | None) -> bool:
 
 
 def compare_docx_tables(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether two documents have the same tables; blanks around a cell's text do not count."""
+    """Return whether two documents have the same tables; whitespace around the text of a cell does not count."""
     if not result or not expected:
         return False
     first, second = ([_table(table) for table in docx(path).tables] for path in (result, expected))
@@ -186,19 +186,19 @@ def compare_docx_tables(result: str | None, expected: str | None, **_: Any) -> b
 
 
 def _table(table: Any) -> tuple[int, list[list[str]]]:
-    """Return a table's texts and its number of columns, which a row of merged cells would not show."""
+    """Return the texts of a table and its number of columns, which a row of merged cells does not show."""
     rows, columns = len(table.rows), len(table.columns)
     return columns, [[table.cell(row, column).text.strip() for column in range(columns)] for row in range(rows)]
 
 
 def compare_docx_images(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether two documents have the same pictures, in the same order."""
+    """Return whether two documents have the same images, in the same order."""
     if not result or not expected:
         return False
-    return list(_pictures(result)) == list(_pictures(expected))
+    return list(_images(result)) == list(_images(expected))
 
 
-def _pictures(path: str) -> Iterator[bytes]:
+def _images(path: str) -> Iterator[bytes]:
     from PIL import Image
 
     for link in docx(path).part.rels.values():
@@ -207,7 +207,7 @@ def _pictures(path: str) -> Iterator[bytes]:
 
 
 def compare_line_spacing(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether two documents have the same words and the same line spacing in each paragraph."""
+    """Return whether two documents have the same text and the same line spacing in each paragraph."""
     if not _same_words(result, expected):
         return False
     spacings = ([p.paragraph_format.line_spacing for p in docx(str(path)).paragraphs] for path in (result, expected))
@@ -216,7 +216,7 @@ def compare_line_spacing(result: str | None, expected: str | None, **_: Any) -> 
 
 
 def compare_font_names(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether all runs of text are set in the expected font."""
+    """Return whether all runs of text have the expected font."""
     return bool(result) and all(run.font.name == rules["font_name"] for run in _runs(str(result)))
 
 
@@ -226,7 +226,7 @@ def _runs(path: str) -> Iterator[Any]:
 
 
 def compare_subscript_contains(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether two documents have a run of subscript at the same place."""
+    """Return whether two documents have a subscript run at the same position."""
     if not result or not expected:
         return False
     pairs = zip(docx(result).paragraphs, docx(expected).paragraphs, strict=False)
@@ -238,7 +238,7 @@ def compare_subscript_contains(result: str | None, expected: str | None, **_: An
 
 
 def has_page_numbers_in_footers(result: str | None, **_: Any) -> bool:
-    """Return whether the first line of each section's footer has a digit."""
+    """Return whether the first line of each section's footer contains a digit."""
     if not result:
         return False
     footers = [section.footer.paragraphs for section in docx(result).sections]
@@ -253,7 +253,7 @@ def is_first_line_centered(result: str | None, **_: Any) -> bool:
 
 
 def contains_page_break(result: str | None, rules: Mapping[str, Any] | None = None, **_: Any) -> bool:
-    """Return whether a document has page breaks, as many as expected if a number is."""
+    """Return whether a document has page breaks; the expected number of them, if given."""
     if not result:
         return False
     count = sum(len(run.element.xpath('.//w:br[@w:type="page"]')) for run in _runs(result))
@@ -268,9 +268,9 @@ def check_tabstops(
     index: int = 0,
     **_: Any,
 ) -> float:
-    """Return how near the tab stops of each paragraph are to the expected ones, as a share of the line's width.
+    """Return how near the tab stops of each paragraph are to the expected ones, as a share of the line width.
 
-    With `word_number_split_by_tabstop`, the part of each paragraph that `index` names between tabs must have so many words.
+    With `word_number_split_by_tabstop`, the part of each paragraph between tabs at `index` must have that number of words.
     """
     if not result or not expected:
         return 0.0
@@ -294,7 +294,7 @@ def check_tabstops(
 
 
 def _tab_stops(paragraph: Any) -> list[Any]:
-    """Return the tab stops that mean something."""
+    """Return the tab stops that have an effect."""
     from docx.enum.text import WD_TAB_ALIGNMENT
 
     return [
@@ -308,7 +308,7 @@ def _tab_stops(paragraph: Any) -> list[Any]:
 def evaluate_colored_words_in_tables(
     result: str | None, expected: str | None, *, threshold: float = 3.5, **_: Any
 ) -> bool:
-    """Return whether a document has the expected words, those in tables red if they begin with a vowel and else blue."""
+    """Return whether a document has the expected words; in tables they must be red if they begin with a vowel, otherwise blue."""
     from paragent.osworld.evaluators.metrics.images import difference
 
     if not _same_words(result, expected):
@@ -325,7 +325,7 @@ def evaluate_colored_words_in_tables(
 
 
 def check_highlighted_words(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether an ODT document has the expected words, none of them highlighted in yellow."""
+    """Return whether an ODT document has the expected words and none is highlighted in yellow."""
     return _same_words(result, expected) and not has_background(str(result), _YELLOW)
 
 
@@ -335,7 +335,7 @@ def evaluate_strike_through_last_paragraph(result: str | None, expected: str | N
 
 
 def check_italic_font_size_14(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether a document has the expected words and all that is italic has the size 14."""
+    """Return whether a document has the expected words and all italic text has the size 14."""
     if not _same_words(result, expected):
         return False
     return all(run.font.size is not None and run.font.size.pt == 14 for run in _runs(str(result)) if run.italic)
@@ -349,7 +349,7 @@ def compare_references(
     reference_base_result: float = 0.5,
     **_: Any,
 ) -> float:
-    """Return how alike the entries of two lists of references are; only what is above the base counts."""
+    """Return the similarity of the entries of two lists of references; only the part above the base counts."""
     if not result or not expected or not result.endswith(".docx"):
         return 0.0
     texts = texts_of_pair(result, expected)
@@ -369,9 +369,9 @@ def compare_references(
 
 
 def compare_unique_train_records(result: str | None, expected: list[str], **_: Any) -> bool:
-    """Return whether a document has only lines of the original, the second of those expected, and each train once.
+    """Return whether a document has only lines of the original (the second expected file), and each train once.
 
-    The trains, and the number of lines, must be those of the first.
+    The trains and the number of lines must be those of the first expected file.
     """
     if not result or not isinstance(expected, list) or len(expected) < 2:
         return False
@@ -395,7 +395,7 @@ def _trains(lines: list[str]) -> list[str]:
 
 
 def fuzzy_place_math(result: str | None, rules: Mapping[str, Any], **_: Any) -> float:
-    """Return how alike the words of a document, which must be three, and the expected places are."""
+    """Return the similarity of the words of a document, which must be three, and the expected places."""
     if result is None:
         return 0.0
     words = [word for paragraph in docx(result).paragraphs for word in paragraph.text.split()]

@@ -1,4 +1,4 @@
-"""JSON, CSV and SQLite files."""
+"""Metrics of text, JSON, CSV, SQLite and MP3 files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_json_settings(result: str | None, rules: Mapping[str, Any], **_: Any) 
 
 
 def check_json_keybindings(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether a JSON list, which may come after a line of comment, has the expected entry."""
+    """Return whether a JSON list, which may follow a comment line, has the expected entry."""
     if not result:
         return False
     text = text_of(result)
@@ -59,9 +59,9 @@ def check_json_keybindings(result: str | None, rules: Mapping[str, Any], **_: An
 
 
 def compare_config(result: str | None, rules: Mapping[str, Any], *, containment_ok: bool = True, **_: Any) -> bool:
-    """Return whether a settings file has what is expected.
+    """Return whether a settings file has the expected contents.
 
-    Unless `containment_ok` is off it may have more: other keys where both are JSON, other text where they are not.
+    Unless `containment_ok` is off it may have more: other keys if both are JSON, otherwise other text.
     """
     expected = rules.get("expected")
     if not result or not expected:
@@ -85,7 +85,7 @@ def _within(wanted: Any, found: Any) -> bool:
 def compare_csv(
     result: str | None, expected: str | list[str], *, strict: bool = True, ignore_case: bool = False, **_: Any
 ) -> bool:
-    """Return whether a file has the lines of the expected file, or of one of several; one that cannot be read has none."""
+    """Return whether a file has the lines of the expected file, or of one of several; an unreadable file does not match."""
     if result is None:
         return False
 
@@ -101,17 +101,17 @@ def compare_csv(
 
 
 def check_csv(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether each record of `expect` is in the file, and none of `unexpect`."""
+    """Return whether the file has each record of `expect` and none of `unexpect`."""
     if result is None:
         return False
     return meets_rules(csv.DictReader(io.StringIO(text_of(result))), rules)
 
 
 def run_sqlite3(result: str, rules: Mapping[str, Any], **_: Any) -> float:
-    """Return the first value that a query of a database gives; the query can read that database and nothing else.
+    """Return the first value of a query's result; the query can only read this database.
 
     Raises:
-        sqlite3.Error: it is no database, or the query fails or does more than read.
+        sqlite3.Error: the file is not a database, or the query fails or does more than read.
     """
     with open_database(result) as connection:
         row = connection.execute(rules["sql"]).fetchone()
@@ -121,9 +121,9 @@ def run_sqlite3(result: str, rules: Mapping[str, Any], **_: Any) -> float:
 _TIME_OF_DAY = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)")
 _PREAMBLE = ("#!", "# -*- coding:", "# coding:", "# coding=")
 _PREAMBLE_LINES = 3
-"""At most so many lines of a program may say what it is for the system rather than for people."""
+"""The maximum number of preamble lines of a program, such as a shebang or an encoding."""
 _SAME_NUMBER = 1e-4
-"""How far apart two numbers in files may be; OSWorld's own."""
+"""OSWorld's tolerance for numbers in files."""
 
 
 def compare_text_file(
@@ -153,7 +153,7 @@ def line_ratio(first: str, second: str) -> float:
 
 
 def file_contains(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether a file has every expected text in it."""
+    """Return whether a file contains every expected text."""
     if not result:
         return False
     text = text_of(result)
@@ -161,7 +161,7 @@ def file_contains(result: str | None, rules: Mapping[str, Any], **_: Any) -> boo
 
 
 def check_list(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether each pattern of `expect` is found in some line, and none of `unexpect` in any."""
+    """Return whether each pattern of `expect` matches some line, and no pattern of `unexpect` any."""
     if result is None:
         return False
     lines = list(io.StringIO(text_of(result)))
@@ -181,7 +181,7 @@ def check_line_number(result: str | None, rules: Mapping[str, Any], **_: Any) ->
 
 
 def compare_python_pure_text(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether two programs are the same but for empty lines, tabs, blanks at line ends and the first lines' preamble."""
+    """Return whether two programs are equal except for empty lines, tabs, trailing spaces and the preamble."""
     return bool(result and expected) and _program(text_of(str(result))) == _program(text_of(str(expected)))
 
 
@@ -194,7 +194,7 @@ def _program(text: str) -> list[str]:
 
 
 def compare_result_files(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether a file has the expected number somewhere in its text, or nearly that number, or else the same text."""
+    """Return whether a file contains the expected number, or nearly that number, or otherwise has the same text."""
     if not result or not expected:
         return False
     found, wanted = text_of(result).strip(), text_of(expected).strip()
@@ -220,9 +220,9 @@ _FRAMES = {
     "language": ("TLAN", "TLA"),
     "lyricist": ("TEXT", "TXT"),
 }
-"""The tags that rules may name, and the frames that hold them."""
+"""The tags that rules may name, and the frames that contain them."""
 _OLD_FIELDS = {"TIT2": slice(3, 33), "TPE1": slice(33, 63), "TALB": slice(63, 93), "TDRC": slice(93, 97)}
-"""Where version 1 has its texts in the last bytes of a file, by the frames that replaced them."""
+"""The positions of the texts of version 1 in the last bytes of a file, by the frames that replaced them."""
 _OLD_SIZE = 128
 _ENCODINGS = ("latin-1", "utf-16", "utf-16-be", "utf-8")
 _HEAD = 10
@@ -231,7 +231,7 @@ _UNSYNCHRONISED, _EXTENDED = 0x80, 0x40
 
 
 def check_mp3_meta(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether the tags of a file follow their rules; one that is not there, or not known, is an empty text.
+    """Return whether the tags of a file match their rules; a tag that is missing or unknown is an empty string.
 
     Raises:
         ValueError: the file has no tags.
@@ -244,7 +244,7 @@ def check_mp3_meta(result: str | None, rules: Mapping[str, Any], **_: Any) -> bo
 
 
 def _frames_of(path: Path) -> dict[str, str]:
-    """Return the texts of a file's tags by frame; those of version 1, at the end, count where there are no others."""
+    """Return the texts of a file's tags by frame; tags of version 1, at the end of the file, count if there are no others."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
         tagged = head[:3] == b"ID3" and head[3] in (2, 3, 4)
@@ -264,12 +264,12 @@ def _old_text(data: bytes) -> str:
 
 
 def _old_track(old: bytes) -> dict[str, str]:
-    """Return the number of the track, which version 1.1 has at the end of the comment."""
+    """Return the track number, which version 1.1 stores at the end of the comment."""
     return {"TRCK": str(old[126])} if old[125] == 0 and old[126] != 0 else {}
 
 
 def _number(data: bytes, bits: int) -> int:
-    """Return a number of so many bits a byte; with seven, no byte looks like the beginning of a sound."""
+    """Return a number with `bits` bits per byte; with seven, no byte looks like the start of audio data."""
     number = 0
     for byte in data:
         number = number << bits | byte
@@ -277,7 +277,7 @@ def _number(data: bytes, bits: int) -> int:
 
 
 def _frames(data: bytes, version: int, flags: int) -> dict[str, str]:
-    """Return the texts of all frames that have one, several joined by commas."""
+    """Return the texts of all text frames; several texts are joined by commas."""
     if version < 4 and flags & _UNSYNCHRONISED:
         data = data.replace(b"\xff\0", b"\xff")
     if version > 2 and flags & _EXTENDED:

@@ -1,4 +1,4 @@
-"""Images."""
+"""Metrics of images: structural similarity, hashes, colours and sizes."""
 
 from __future__ import annotations
 
@@ -39,36 +39,36 @@ __all__ = [
 
 require("numpy", "PIL")
 _MOST_PIXELS = 64_000_000
-"""Of a picture; a photograph of a good camera has 24 to 50 million."""
+"""Maximum number of pixels of an image; a photograph has 24 to 50 million."""
 _ABOVE_BASE = 0.01
-"""By how much a score must be better than that of a picture nobody touched; OSWorld's own, like the other thresholds."""
+"""OSWorld's threshold, like the others: how much better a score must be than that of the unchanged image."""
 _EDGE = 0.05
-"""The share of a picture's width or height that counts as its very edge, or its very middle."""
+"""The share of an image's width or height that counts as its edge, or its centre."""
 _DARK = 128
 
 
-def open_picture(path: str) -> Image:
-    """Return a picture of bearable size, read to its end.
+def open_image(path: str) -> Image:
+    """Return an image of acceptable size, read completely.
 
     Raises:
         ValueError: it is too large.
-        OSError: it is no picture, or cut off.
+        OSError: it is not an image, or truncated.
     """
-    from PIL import Image as Pictures
+    from PIL import Image as Images
 
-    with Pictures.open(path) as picture:
-        _bearable(picture).load()
-        return picture
-
-
-def _bearable(picture: Image) -> Image:
-    if picture.width * picture.height > _MOST_PIXELS:
-        raise ValueError(f"a picture of {picture.width} x {picture.height} pixels is too large")
-    return picture
+    with Images.open(path) as image:
+        _checked_size(image).load()
+        return image
 
 
-def _alike(first: Image, second: Image, threshold: float = 0.9) -> bool:
-    """Return whether two pictures have the same size and a structural similarity of at least the threshold."""
+def _checked_size(image: Image) -> Image:
+    if image.width * image.height > _MOST_PIXELS:
+        raise ValueError(f"an image of {image.width} x {image.height} pixels is too large")
+    return image
+
+
+def _similar(first: Image, second: Image, threshold: float = 0.9) -> bool:
+    """Return whether two images have the same size and a structural similarity of at least the threshold."""
     from paragent.osworld.evaluators.metrics.images import WINDOW, similarity
 
     if first.size != second.size or min(first.size) < WINDOW:
@@ -79,9 +79,9 @@ def _alike(first: Image, second: Image, threshold: float = 0.9) -> bool:
 def compare_images(
     result: str | None, expected: str | None, *, reference_base_result: float | None = None, **_: Any
 ) -> float:
-    """Return the structural similarity of two pictures in grey, made the size of the smaller.
+    """Return the structural similarity of two greyscale images, resized to the smaller one.
 
-    With `reference_base_result`, what an untouched picture would get, only what is above it counts.
+    With `reference_base_result`, the score of the unchanged image, only the part above it counts.
     """
     from PIL.Image import Resampling
 
@@ -89,9 +89,9 @@ def compare_images(
 
     if not result or not expected:
         return 0.0
-    pair = [open_picture(path).convert("L") for path in (result, expected)]
-    size = min(picture.size for picture in pair)
-    found = similarity(*(picture.resize(size, Resampling.LANCZOS) for picture in pair))
+    pair = [open_image(path).convert("L") for path in (result, expected)]
+    size = min(image.size for image in pair)
+    found = similarity(*(image.resize(size, Resampling.LANCZOS) for image in pair))
     if reference_base_result is None:
         return found
     if found < reference_base_result + _ABOVE_BASE:
@@ -100,7 +100,7 @@ def compare_images(
 
 
 def compare_image_list(result: Any, expected: Any, **_: Any) -> bool:
-    """Return whether each picture is, pixel by pixel, the one it is compared with; sizes and kinds are made the same."""
+    """Return whether the images are pairwise equal pixel by pixel, after conversion to the same size and mode."""
     from PIL import ImageChops
     from PIL.Image import Resampling
 
@@ -108,7 +108,7 @@ def compare_image_list(result: Any, expected: Any, **_: Any) -> bool:
     for found, wanted in pairs:
         if not found or not wanted:
             return False
-        one, other = open_picture(found), open_picture(wanted)
+        one, other = open_image(found), open_image(wanted)
         if one.size != other.size:
             one = one.resize(other.size, Resampling.LANCZOS)
         if ImageChops.difference(one.convert(other.mode), other).getbbox():
@@ -117,8 +117,8 @@ def compare_image_list(result: Any, expected: Any, **_: Any) -> bool:
 
 
 def check_structure_sim(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether two pictures have the same size and look alike."""
-    return bool(result and expected) and _alike(open_picture(str(result)), open_picture(str(expected)))
+    """Return whether two images have the same size and are similar."""
+    return bool(result and expected) and _similar(open_image(str(result)), open_image(str(expected)))
 
 
 check_file_exists_and_structure_sim = check_structure_sim
@@ -127,14 +127,14 @@ check_file_exists_and_structure_sim = check_structure_sim
 def check_structure_sim_with_threshold(
     result: str | None, expected: str | None, *, ssim_threshold: float = 0.85, **_: Any
 ) -> bool:
-    """Return whether two pictures, made the same size, look alike at least as much as the threshold says."""
+    """Return whether two images, resized to the same size, have at least the similarity of the threshold."""
     from PIL.Image import Resampling
 
     from paragent.osworld.evaluators.metrics.images import WINDOW, similarity
 
     if not result or not expected:
         return False
-    one, other = open_picture(result), open_picture(expected)
+    one, other = open_image(result), open_image(expected)
     if one.size != other.size:
         one = one.resize(other.size, Resampling.LANCZOS)
     window = min(WINDOW, min(other.size) - (min(other.size) + 1) % 2)
@@ -142,73 +142,73 @@ def check_structure_sim_with_threshold(
 
 
 def check_structure_sim_resized(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether a picture without its transparent borders looks like another whose size it is given."""
+    """Return whether an image without its transparent borders is similar to another, resized to it."""
     if not result or not expected:
         return False
-    one, other = open_picture(result), open_picture(expected)
+    one, other = open_image(result), open_image(expected)
     if _has_transparency(one):
         box = _content(one)
         if box is None:
             return False
         one = one.convert("RGBA").crop(box).convert("RGB")
-    return _alike(one.resize(other.size), other)
+    return _similar(one.resize(other.size), other)
 
 
-def _has_transparency(picture: Image) -> bool:
-    return picture.mode in {"RGBA", "LA"} or "transparency" in picture.info
+def _has_transparency(image: Image) -> bool:
+    return image.mode in {"RGBA", "LA"} or "transparency" in image.info
 
 
-def _content(picture: Image) -> tuple[int, int, int, int] | None:
-    """Return the box around all that is not transparent."""
-    return picture.convert("RGBA").getchannel("A").getbbox()
+def _content(image: Image) -> tuple[int, int, int, int] | None:
+    """Return the bounding box of everything that is not transparent."""
+    return image.convert("RGBA").getchannel("A").getbbox()
 
 
 def check_image_size(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether a picture has the expected width and height, where they are given.
+    """Return whether an image has the expected width and height, if they are given.
 
-    With `ignore_transparent`, and always for a picture with a transparent colour of its palette, only what can be seen counts.
+    With `ignore_transparent`, and always for an image with a transparent palette colour, only the visible part counts.
     """
-    from PIL import Image as Pictures
+    from PIL import Image as Images
 
     if result is None:
         return False
-    with Pictures.open(result) as picture:  # a picture that is cut off has a size, too
-        size: tuple[int, int] = _bearable(picture).size
-        seen = rules.get("ignore_transparent", False) and picture.mode in {"RGBA", "LA"}
-        if seen or "transparency" in picture.info:
-            left, top, right, bottom = _content(picture) or (0, 0, 0, 0)
+    with Images.open(result) as image:  # a truncated image has a size too
+        size: tuple[int, int] = _checked_size(image).size
+        seen = rules.get("ignore_transparent", False) and image.mode in {"RGBA", "LA"}
+        if seen or "transparency" in image.info:
+            left, top, right, bottom = _content(image) or (0, 0, 0, 0)
             size = (right - left, bottom - top)
     wanted = (rules.get("width"), rules.get("height"))
     return all(one is None or one == other for one, other in zip(wanted, size, strict=True))
 
 
 def check_image_file_size(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether a file is smaller than the largest size."""
+    """Return whether a file is smaller than the maximum size."""
     return result is not None and Path(result).stat().st_size < rules["max_size"]
 
 
-def _brightness(picture: Image) -> float:
+def _brightness(image: Image) -> float:
     from PIL import ImageStat
 
-    return float(ImageStat.Stat(picture.convert("L")).mean[0])
+    return float(ImageStat.Stat(image.convert("L")).mean[0])
 
 
 def check_brightness_decrease_and_structure_sim(
     result: str | None, expected: str | None, *, threshold: float = 0.03, **_: Any
 ) -> bool:
-    """Return whether a picture is darker than another and, both made equally bright, hardly differs from it."""
+    """Return whether an image is darker than another and, at equal brightness, hardly differs from it."""
     import numpy as np
     from PIL.Image import Resampling
 
     if result is None or expected is None:
         return False
-    one, other = open_picture(result), open_picture(expected)
+    one, other = open_image(result), open_image(expected)
     if _brightness(one) >= _brightness(other):
         return False
-    even = [picture.point(_brighter(_DARK / _brightness(picture))) for picture in (one, other)]
+    even = [image.point(_brighter(_DARK / _brightness(image))) for image in (one, other)]
     if even[0].size != even[1].size:
         even[0] = even[0].resize(even[1].size, Resampling.LANCZOS)
-    pixels = [np.asarray(picture.convert("RGB"), dtype=np.float32) / 255 for picture in even]
+    pixels = [np.asarray(image.convert("RGB"), dtype=np.float32) / 255 for image in even]
     return bool(np.mean((pixels[0] - pixels[1]) ** 2) < threshold)
 
 
@@ -217,56 +217,56 @@ def _brighter(factor: float) -> Any:
 
 
 def check_saturation_increase_and_structure_sim(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether a picture has stronger colours than another, with the same hues and the same brightness."""
+    """Return whether an image is more saturated than another, with the same hues and brightness."""
     import numpy as np
 
     if result is None or expected is None:
         return False
-    one, other = (open_picture(path).convert("HSV").split() for path in (result, expected))
+    one, other = (open_image(path).convert("HSV").split() for path in (result, expected))
     stronger = np.mean(np.asarray(one[1])) > np.mean(np.asarray(other[1]))
-    return bool(stronger) and _alike(one[0], other[0]) and _alike(one[2], other[2])
+    return bool(stronger) and _similar(one[0], other[0]) and _similar(one[2], other[2])
 
 
 def check_contrast_increase_and_structure_sim(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether a picture has more contrast than another and still looks like it."""
+    """Return whether an image has more contrast than another and is similar to it."""
     import numpy as np
 
     if result is None or expected is None:
         return False
-    one, other = open_picture(result), open_picture(expected)
-    contrasts = [float(np.std(np.asarray(picture, dtype=np.float32))) for picture in (one, other)]
-    return contrasts[0] > contrasts[1] and _alike(one, other, 0.65)
+    one, other = open_image(result), open_image(expected)
+    contrasts = [float(np.std(np.asarray(image, dtype=np.float32))) for image in (one, other)]
+    return contrasts[0] > contrasts[1] and _similar(one, other, 0.65)
 
 
 def check_palette_and_structure_sim(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether a picture has a palette and looks like another."""
+    """Return whether an image has a palette and is similar to another."""
     if not result or not expected:
         return False
-    picture = open_picture(result)
-    return picture.mode == "P" and _alike(picture, open_picture(expected))
+    image = open_image(result)
+    return image.mode == "P" and _similar(image, open_image(expected))
 
 
 def check_image_mirror(result: str | None, expected: str | None, **_: Any) -> bool:
-    """Return whether a picture is the mirror image of another."""
+    """Return whether an image is the mirror image of another."""
     from PIL.Image import Transpose
 
     if result is None or expected is None:
         return False
-    return _alike(open_picture(result).transpose(Transpose.FLIP_LEFT_RIGHT), open_picture(expected), 0.99)
+    return _similar(open_image(result).transpose(Transpose.FLIP_LEFT_RIGHT), open_image(expected), 0.99)
 
 
 def check_green_background(
     result: str | None, expected: str | None, *, strict_evaluators: bool = False, **_: Any
 ) -> bool:
-    """Return whether a picture is more green than red or blue wherever another is not black.
+    """Return whether an image is more green than red or blue wherever another is not black.
 
-    OSWorld takes rows for columns, so that only square pictures pass; with `strict_evaluators` any shape does.
+    OSWorld swaps rows and columns, so only square images pass; with `strict_evaluators` any shape does.
     """
     import numpy as np
 
     if result is None or expected is None:
         return False
-    found, mask = (np.asarray(open_picture(path))[:, :, :3] for path in (result, expected))
+    found, mask = (np.asarray(open_image(path))[:, :, :3] for path in (result, expected))
     height, width = mask.shape[:2]
     if height != width and not strict_evaluators:
         return False
@@ -276,12 +276,12 @@ def check_green_background(
 
 
 def check_triangle_position(result: str | None, **_: Any) -> bool:
-    """Return whether the figure, which has the second rarest colour of the picture, is in the middle."""
+    """Return whether the figure, which has the second rarest colour of the image, is in the centre."""
     import numpy as np
 
     if result is None:
         return False
-    pixels = np.asarray(open_picture(result))
+    pixels = np.asarray(open_image(result))
     colours, counts = np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0, return_counts=True)
     figure = np.all(pixels == colours[np.argsort(counts)][1], axis=2)
     centre = np.argwhere(figure).mean(axis=0)
@@ -290,12 +290,12 @@ def check_triangle_position(result: str | None, **_: Any) -> bool:
 
 
 def check_textbox_on_leftside(result: str | None, **_: Any) -> bool:
-    """Return whether something dark begins at the picture's left edge."""
+    """Return whether something dark begins at the left edge of the image."""
     import numpy as np
 
     if result is None:
         return False
-    dark = np.asarray(open_picture(result).convert("L")) < _DARK
+    dark = np.asarray(open_image(result).convert("L")) < _DARK
     with suppress(IndexError):
         return bool(np.flatnonzero(dark.any(axis=0))[0] < dark.shape[1] * _EDGE)
     return False
@@ -304,24 +304,24 @@ def check_textbox_on_leftside(result: str | None, **_: Any) -> bool:
 require("numpy", "PIL")
 WINDOW = 7
 _BAND = 256
-"""Rows of windows at a time: some ten arrays of 256 x 4,000 numbers take 80 MB."""
+"""Rows of windows that are computed at a time: about ten arrays of 256 x 4,000 numbers take 80 MB."""
 _LEVELS = 255
 _C1, _C2 = (0.01 * _LEVELS) ** 2, (0.03 * _LEVELS) ** 2
 
 
 def similarity(first: Image, second: Image, *, window: int = WINDOW) -> float:
-    """Return the similarity of two pictures of the same size and kind, the mean of their channels.
+    """Return the structural similarity of two images of the same size and mode, averaged over the channels.
 
     Raises:
-        ValueError: they have not the same size, or are smaller than a window.
+        ValueError: the sizes differ, or are smaller than a window.
     """
     import numpy as np
 
     one, other = np.asarray(first), np.asarray(second)
     if one.shape != other.shape:
-        raise ValueError(f"pictures of the shapes {one.shape} and {other.shape} cannot be compared")
+        raise ValueError(f"images of the shapes {one.shape} and {other.shape} cannot be compared")
     if min(one.shape[:2]) < window or window < 2:
-        raise ValueError(f"a picture must have at least {WINDOW} x {WINDOW} pixels")
+        raise ValueError(f"an image must have at least {WINDOW} x {WINDOW} pixels")
     if one.ndim == 2:
         one, other = one[:, :, None], other[:, :, None]
     channels = range(one.shape[2])
@@ -361,21 +361,21 @@ def _means(values: Any, window: int) -> Any:
 
 require("numpy", "PIL")
 _SIDE = 32
-"""Pixels to which a picture is made smaller: four for each of the eight frequencies that are kept."""
+"""Size of the reduced image: four pixels for each of the eight frequencies that are kept."""
 _KEPT = 8
 
 
 def distance(first: Image, second: Image) -> int:
-    """Return in how many of 64 bits the fingerprints of two pictures differ."""
-    return int((_fingerprint(first) != _fingerprint(second)).sum())
+    """Return the number of bits, of 64, in which the perceptual hashes of two images differ."""
+    return int((_perceptual_hash(first) != _perceptual_hash(second)).sum())
 
 
-def _fingerprint(picture: Image) -> Any:
-    """Return which of the lowest frequencies of a picture's cosine transform are above their median."""
+def _perceptual_hash(image: Image) -> Any:
+    """Return which of the lowest frequencies of an image's cosine transform are above their median."""
     import numpy as np
     from PIL.Image import Resampling
 
-    small = np.asarray(picture.convert("L").resize((_SIDE, _SIDE), Resampling.LANCZOS), dtype=float)
+    small = np.asarray(image.convert("L").resize((_SIDE, _SIDE), Resampling.LANCZOS), dtype=float)
     low = (_cosines() @ small @ _cosines().T)[:_KEPT, :_KEPT]
     return low > np.median(low)
 
@@ -390,13 +390,13 @@ def _cosines() -> Any:
 
 
 _WHITE = (0.95047, 1.0, 1.08883)
-"""Daylight (D65) for an observer of two degrees."""
+"""White point: daylight (D65) for an observer of two degrees."""
 _EPSILON, _KAPPA = 0.008856, 7.787
-"""Where the cube root of CIELAB becomes a straight line, and how steep."""
+"""Threshold and slope of the linear part of CIELAB."""
 
 
 def difference(first: tuple[int, ...], second: tuple[int, ...]) -> float:
-    """Return the difference of two colours given as red, green, blue from 0 to 255; below about 2 nobody sees it."""
+    """Return the difference of two RGB colours (CIE76); below about 2 it is not visible."""
     (l1, a1, b1), (l2, a2, b2) = _lab(first), _lab(second)
     chroma = (hypot(a1, b1) + hypot(a2, b2)) / 2
     stretch = 1.5 - 0.5 * sqrt(chroma**7 / (chroma**7 + 25.0**7))

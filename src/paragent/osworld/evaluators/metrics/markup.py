@@ -1,4 +1,4 @@
-"""Markup."""
+"""Metrics of structured documents and addresses: accessibility tree, HTML, JSON, YAML, URLs of tabs and cookies."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _PARTS = {
 def check_accessibility_tree(
     result: str, rules: Sequence[Mapping[str, Any]], *, osname: str = "ubuntu", **_: Any
 ) -> float:
-    """Return the product of how well each rule is met.
+    """Return the product of the scores of all rules.
 
-    A rule's `xpath`, or its `selectors`, must find something; with `text`, the best text found counts, which must be the
-    same if the rule's `exact` is true, and is scored by likeness if it is false.
+    A rule's `xpath` or `selectors` must find an element. With `text`, the best text found counts: it must be equal if the rule's
+    `exact` is true, otherwise its similarity is the score.
 
     Raises:
-        UnsupportedCheck: a rule has neither.
+        UnsupportedCheck: a rule has neither `xpath` nor `selectors`.
         KeyError: a rule has `text` without `exact`.
-        TypeError: an XPath gives something else than elements.
+        TypeError: an XPath returns something other than elements.
     """
     from lxml import etree
 
@@ -86,9 +86,9 @@ require("bs4", "lxml")
 
 
 def compare_htmls(result: str, expected: str, *, ignore_sdnum: bool = False, **_: Any) -> bool:
-    """Return whether two pages have the same elements with the same texts and attributes, as far as the shorter goes.
+    """Return whether two pages have the same elements with the same texts and attributes, up to the end of the shorter one.
 
-    With `ignore_sdnum` the attribute by which LibreOffice keeps a number's format does not count.
+    With `ignore_sdnum` the attribute for LibreOffice's number formats does not count.
     """
     from bs4 import BeautifulSoup
 
@@ -110,7 +110,7 @@ require("yaml")
 
 
 def check_json(result: str | None, rules: Mapping[str, Any], *, is_yaml: bool = False, **_: Any) -> bool:
-    """Return whether the values at the keys of `expect` follow their rules, and those of `unexpect` do not."""
+    """Return whether the values at the keys of `expect` match their rules, and those of `unexpect` do not."""
     if result is None:
         return False
     data = _yaml(result) if is_yaml else json.loads(text_of(result))
@@ -151,11 +151,11 @@ def _suffixes() -> Any:
 
     return tldextract.TLDExtract(
         suffix_list_urls=(), cache_dir=None
-    )  # the list that comes with the package: no network
+    )  # the list that is part of the package, without network access
 
 
 def same_address(first: str | None, second: str | None) -> bool:
-    """Return whether two addresses are the same but for `www.`, the public suffix and a single slash as the path."""
+    """Return whether two addresses are equal except for `www.`, the public suffix and a single slash as the path."""
     if first is None or second is None:
         return first == second
     return _plain(first) == _plain(second)
@@ -170,12 +170,12 @@ def _plain(address: str) -> tuple[str, ...]:
 
 
 def is_expected_active_tab(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether the tab is at the expected address."""
+    """Return whether the tab has the expected address."""
     return bool(result) and rules["type"] == "url" and same_address(rules["url"], address_of(result))
 
 
 def is_expected_tabs(result: Sequence[Mapping[str, Any]], rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether as many tabs are open as expected, and each expected address among them."""
+    """Return whether the expected number of tabs is open, and each expected address among them."""
     if not result or rules["type"] != "url":
         return False
     found = [address_of(tab) for tab in result]
@@ -188,8 +188,8 @@ def is_cookie_deleted(result: Sequence[Sequence[Any]], rules: Mapping[str, Any],
     """Return whether no cookie belongs to one of the domains.
 
     Raises:
-        UnsupportedCheck: there is no such rule.
+        UnsupportedCheck: the rule is unknown.
     """
     if rules["type"] != "domains":
-        raise UnsupportedCheck(f"there is no rule {rules['type']!r} about cookies")
+        raise UnsupportedCheck(f"unknown rule {rules['type']!r} about cookies")
     return not any(same_address(domain, cookie[1]) for domain in rules["domains"] for cookie in result)

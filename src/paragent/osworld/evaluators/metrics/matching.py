@@ -1,4 +1,4 @@
-"""Matching values with values and rules."""
+"""Metrics of single values, the rules `{"method": ..., "ref": ...}`, and the similarity of texts."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ __all__ = [
 ]
 
 _NOT_KNOWN = "__EVALUATION_FAILED__"
-"""What a getter puts where it could not find out what to expect."""
+"""A getter's placeholder for an expectation that it could not determine."""
 
 
 def exact_match(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether the result is what is expected."""
+    """Return whether the result equals the expectation."""
     return bool(result == rules["expected"])
 
 
 def match_in_list(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether the result is one of those expected."""
+    """Return whether the result is one of the expected values."""
     return bool(result in rules["expected"])
 
 
 def is_in_list(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether what is expected is among the results."""
+    """Return whether the expected value is among the results."""
     return bool(rules["expected"] in result)
 
 
 def literal_match(result: Any, expected: Any, *, type: str = "str", ignore_case: bool = False, **_: Any) -> bool:  # noqa: A002 - the task's own word
-    """Return whether two texts, or two lists of the same length entry by entry, read the same.
+    """Return whether two values, or two lists of the same length entry by entry, are equal as strings.
 
     Raises:
         UnsupportedCheck: the type is neither `str` nor `list`.
@@ -57,7 +57,7 @@ def literal_match(result: Any, expected: Any, *, type: str = "str", ignore_case:
     if type == "str":
         return _read(result, ignore_case) == _read(expected, ignore_case)
     if type != "list":
-        raise UnsupportedCheck(f"literal_match knows no type {type!r}")
+        raise UnsupportedCheck(f"literal_match does not support the type {type!r}")
     if not (isinstance(result, list) and isinstance(expected, list)):
         return False
     return [_read(value, ignore_case) for value in result] == [_read(value, ignore_case) for value in expected]
@@ -68,12 +68,12 @@ def _read(value: Any, ignore_case: bool) -> str:
 
 
 def fuzzy_match(result: str, rules: Mapping[str, Any], **_: Any) -> float:
-    """Return how alike the result and what is expected are."""
+    """Return the similarity of the result and the expectation."""
     return ratio(result, rules["expected"])
 
 
 def check_include_exclude(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether a text has all that it must include and nothing that it must not."""
+    """Return whether a text contains everything in `include` and nothing in `exclude`."""
     if result is None:
         return False
     return all(part in result for part in rules.get("include", [])) and not any(
@@ -82,18 +82,18 @@ def check_include_exclude(result: str | None, rules: Mapping[str, Any], **_: Any
 
 
 def is_extension_installed(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether an editor's list of extensions contains one, or does not, as the rule says.
+    """Return whether an editor's list of extensions contains one, or does not, depending on the rule.
 
     Raises:
         UnsupportedCheck: the rule is neither `contain` nor `not_contain`.
     """
     if rules["type"] not in {"contain", "not_contain"}:
-        raise UnsupportedCheck(f"there is no rule {rules['type']!r}")
+        raise UnsupportedCheck(f"unknown rule {rules['type']!r}")
     return bool((rules["expected"] in result) == (rules["type"] == "contain"))
 
 
 def is_in_vm_clickboard(rules: Mapping[str, Any], output: str, **_: Any) -> bool:
-    """Return whether the clipboard has all that the rule, which here comes first, expects."""
+    """Return whether the clipboard contains everything that the rule expects. Here the rule is the first argument."""
     expected = rules["expected"]
     return all(part in output for part in (expected if isinstance(expected, list) else [expected]))
 
@@ -101,7 +101,7 @@ def is_in_vm_clickboard(rules: Mapping[str, Any], output: str, **_: Any) -> bool
 def check_direct_json_object(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether an object has every expected key with its value; other keys do not matter.
 
-    With `expect_in_result`, a text must be part of the found one, and of a list of alternatives one must be found. With
+    With `expect_in_result`, an expected string must be part of the value, and one of a list of alternatives must match. With
     `ignore_list_order` among the expected keys, lists are compared sorted.
     """
     found = json.loads(result.strip().replace("'", '"')) if isinstance(result, str) else result
@@ -123,9 +123,9 @@ def _has(found: Any, expected: Any) -> bool:
 
 
 class UnsupportedCheck(ValueError):
-    """A task says something that no metric here knows: a rule, a property, a kind of file.
+    """A task uses something that a metric does not support: a rule, a property, a file type.
 
-    It is the one error of a metric that does not count as 0: the agent has nothing to do with it.
+    It is the only error of a metric that does not score 0, because it does not depend on the agent.
     """
 
 
@@ -133,14 +133,14 @@ _COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "le", "lt
 
 
 def matches(value: Any, rule: Mapping[str, Any]) -> bool:
-    """Return whether a value follows a rule.
+    """Return whether a value matches a rule.
 
-    The methods are `eq`, `ne`, `le`, `lt`, `ge`, `gt`; `re` with flags (`re.S.I`), which searches; `approx:0.1`;
-    `range.te` and its like (less than, less or equal, at either end); `str_list_eq` and `str_set_eq` on a text with commas;
-    `spreadsheet_range`, for cell ranges that must hold one range and be held by another.
+    The methods are `eq`, `ne`, `le`, `lt`, `ge`, `gt`; `re` with flags (`re.S.I`), which searches; `approx:0.1`; `range.te` and
+    so on (less than, less or equal, for each end); `str_list_eq` and `str_set_eq` for a string with commas;
+    `spreadsheet_range`, for cell ranges that must contain one range and be contained in another.
 
     Raises:
-        UnsupportedCheck: there is no such method.
+        UnsupportedCheck: the method is unknown.
     """
     method, ref = str(rule["method"]), rule["ref"]
     if method in _COMPARISONS:
@@ -158,7 +158,7 @@ def matches(value: Any, rule: Mapping[str, Any]) -> bool:
         return bool(kind(value.strip("\"'").split(",")) == kind(ref))
     if method == "spreadsheet_range":
         return _between_ranges(value, *ref)
-    raise UnsupportedCheck(f"there is no rule with the method {method!r}")
+    raise UnsupportedCheck(f"unknown method {method!r} in a rule")
 
 
 def _near(value: Any, ref: float, threshold: float) -> bool:
@@ -176,12 +176,12 @@ def _between_ranges(value: Any, least: str, most: str) -> bool:
 
 
 def matches_record(pattern: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
-    """Return whether a record has every field of the pattern, with its value."""
+    """Return whether a record has every field of the pattern with its value."""
     return all(key in record and record[key] == value for key, value in pattern.items())
 
 
 def meets_rules(records: Iterable[Mapping[str, Any]], rules: Mapping[str, Any]) -> bool:
-    """Return whether each pattern of `expect` fits some record, and no pattern of `unexpect` fits any."""
+    """Return whether each pattern of `expect` matches some record, and no pattern of `unexpect` any."""
     known = list(records)
     expected = all(any(matches_record(pattern, record) for record in known) for pattern in rules.get("expect", []))
     unexpected = any(matches_record(pattern, record) for pattern in rules.get("unexpect", []) for record in known)
@@ -189,9 +189,9 @@ def meets_rules(records: Iterable[Mapping[str, Any]], rules: Mapping[str, Any]) 
 
 
 def ratio(first: str | None, second: str | None) -> float:
-    """Return twice the length of the longest common subsequence over the lengths of both, from 0 to 1.
+    """Return twice the length of the longest common subsequence divided by the sum of both lengths, from 0 to 1.
 
-    It is the normalised indel similarity, which published scores use. Two empty texts are alike, and None is like nothing.
+    It is the normalised indel similarity, which published scores use. Two empty texts have the similarity 1, None has 0.
     """
     if first is None or second is None:
         return 0.0
@@ -202,7 +202,7 @@ def ratio(first: str | None, second: str | None) -> float:
 
 @cache
 def _common_length() -> Callable[[str, str], int]:
-    """Return the function that tells the length of the longest common subsequence of two texts."""
+    """Return the function that computes the length of the longest common subsequence of two texts."""
     try:
         from rapidfuzz.distance import LCSseq
     except ModuleNotFoundError:
@@ -228,7 +228,7 @@ def _common_prefix(first: str, second: str) -> int:
 
 
 def _common_bits(first: str, second: str) -> int:
-    """Return the same, a row of the usual table at a time: each row is the bits of one large number (Hyyrö 2004)."""
+    """Return the same, with each row of the table as the bits of one integer (Hyyrö 2004)."""
     if not first or not second:
         return 0
     places: dict[str, int] = {}

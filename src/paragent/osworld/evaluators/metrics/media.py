@@ -1,4 +1,4 @@
-"""Sounds and videos."""
+"""Metrics of audio and video files, decoded by ffmpeg."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["compare_audios", "compare_videos", "decoded", "warp"]
 
-require("numpy")
+require("numpy", "PIL", "soxr")
 _RADIUS = 1
 WarpPath = list[tuple[int, int]]
 
 
 def warp(first: Any, second: Any) -> tuple[float, int]:
-    """Return the sum of the cosine distances along the best path through two sequences of vectors, and its length."""
+    """Return the sum of the cosine distances along the best warping path of two sequences of vectors, and its length."""
     distance, path = _fit(first, second)
     return distance, len(path)
 
@@ -48,7 +48,7 @@ def _halved(vectors: Any) -> Any:
 
 
 def _near(path: WarpPath, rows: int, columns: int) -> list[tuple[int, int]]:
-    """Return which columns of each row are near the path of the halved sequences."""
+    """Return the range of columns of each row that is near the path of the halved sequences."""
     low, high = [columns] * (rows + 4), [-1] * (rows + 4)
     for row, column in path:
         left, right = 2 * (column - _RADIUS), 2 * (column + _RADIUS) + 1
@@ -58,7 +58,7 @@ def _near(path: WarpPath, rows: int, columns: int) -> list[tuple[int, int]]:
 
 
 def _best(first: Any, second: Any, near: list[tuple[int, int]]) -> tuple[float, WarpPath]:
-    """Return the cheapest path that stays within the columns of each row, and what it costs."""
+    """Return the cheapest path within the column ranges, and its cost."""
     import numpy as np
 
     first, second = _units(first), _units(second)
@@ -70,12 +70,12 @@ def _best(first: Any, second: Any, near: list[tuple[int, int]]) -> tuple[float, 
         costs = np.clip(1 - second[low : high + 1] @ first[row], 0, 2).tolist()
         line: list[float] = []
         step: list[int] = []
-        for place, cost in enumerate(costs):
-            at = low + place - before_low
+        for offset, cost in enumerate(costs):
+            at = low + offset - before_low
             up = before[at] if 0 <= at < len(before) else infinite
             left = line[-1] if line else infinite
             corner = before[at - 1] if 0 < at <= len(before) else infinite
-            if row == 0 and low + place == 0:
+            if row == 0 and low + offset == 0:
                 corner = 0.0
             best = min(up, left, corner)
             step.append(0 if best == up else 1 if best == left else 2)
@@ -86,7 +86,7 @@ def _best(first: Any, second: Any, near: list[tuple[int, int]]) -> tuple[float, 
 
 
 def _units(vectors: Any) -> Any:
-    """Return vectors of length one; what has no length stays as it is, and is far from everything."""
+    """Return the vectors normalised to length one; zero vectors stay zero, and are far from every other vector."""
     import numpy as np
 
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -94,7 +94,7 @@ def _units(vectors: Any) -> Any:
 
 
 def _walked(steps: list[list[int]], near: list[tuple[int, int]]) -> WarpPath:
-    """Return the path from the beginning to the end, by the step that led to each place."""
+    """Return the path from the beginning to the end, given the step that led to each cell."""
     row, column = len(steps) - 1, near[-1][1]
     path = []
     while row >= 0 and column >= 0:
@@ -104,20 +104,19 @@ def _walked(steps: list[list[int]], near: list[tuple[int, int]]) -> WarpPath:
     return path[::-1]
 
 
-require("numpy")
 _RATE = 22_050
-"""Samples a second; like the other numbers, what published scores used (librosa's defaults)."""
+"""Samples per second. Like the other constants, librosa's default, which published scores used."""
 _FRAME, _HOP = 2048, 512
 _BANDS, _KEPT = 128, 20
 _QUIETEST = 1e-10
 _RANGE = 80.0
-"""Decibels below the loudest that count."""
+"""Dynamic range in decibels below the loudest value."""
 _MOST_SECONDS = 1200
-"""Of a sound; the rest is not looked at."""
+"""Only the beginning of a sound is compared."""
 
 
 def compare_audios(result: str | None, expected: str | None, **_: Any) -> float:
-    """Return how alike two sounds are; two that cannot be read are alike, and one that cannot is like nothing."""
+    """Return the similarity of two sounds; two unreadable files have 1, one unreadable file has 0."""
     if not result or not expected:
         return 0.0
     if Path(result).read_bytes() == Path(expected).read_bytes():
@@ -130,22 +129,25 @@ def compare_audios(result: str | None, expected: str | None, **_: Any) -> float:
 
 
 def _samples(path: str) -> Any:
-    """Return a sound as one channel, the mean of all."""
+    """Return the samples of a file as one channel, the mean of all, at the rate `_RATE`."""
     import numpy as np
+    import soxr
 
-    options = ("-map", "a:0", "-t", str(_MOST_SECONDS), "-ar", str(_RATE), "-c:a", "pcm_f32le", "-f", "wav")
+    options = ("-map", "a:0", "-t", str(_MOST_SECONDS), "-c:a", "pcm_f32le", "-f", "wav")
     with decoded(path, *options) as stream:
         data = stream.read()
     if b"data" not in data:
         return np.zeros(0)
     head, _, samples = data.partition(b"data")
     channels = int.from_bytes(head[head.index(b"fmt ") + 10 :][:2], "little")
-    whole = (len(samples) - 4) // (4 * channels)  # after the name of the part comes its size
-    return np.frombuffer(samples, "<f4", whole * channels, 4).reshape(-1, channels).mean(axis=1, dtype=np.float64)
+    whole = (len(samples) - 4) // (4 * channels)  # the size of the chunk follows its name
+    mono = np.frombuffer(samples, "<f4", whole * channels, 4).reshape(-1, channels).mean(axis=1)
+    rate = int.from_bytes(head[head.index(b"fmt ") + 12 :][:4], "little")
+    return mono if rate == _RATE else soxr.resample(mono, rate, _RATE, quality="HQ")
 
 
 def _features(samples: Any) -> Any:
-    """Return the features of each moment of a sound, each feature by its largest value."""
+    """Return the MFCC features of each frame of a sound, each normalised by its maximum."""
     import numpy as np
 
     padded = np.pad(samples, _FRAME // 2)
@@ -162,7 +164,7 @@ def _features(samples: Any) -> Any:
 
 @cache
 def _filters() -> Any:
-    """Return the bands' filters: triangles, evenly spaced as people hear pitch (Slaney's scale), each of the same area."""
+    """Return the mel filter bank: triangles, evenly spaced on Slaney's scale, of equal area."""
     import numpy as np
 
     edges = _hertz(np.linspace(0.0, _mel(_RATE / 2), _BANDS + 2))
@@ -173,7 +175,7 @@ def _filters() -> Any:
 
 
 _LINEAR, _STEP, _LOG_STEP = 1000.0, 200 / 3, math.log(6.4) / 27
-"""Up to 1000 hertz a mel is 200/3 of them; above, 27 mels are a factor of 6.4."""
+"""Up to 1000 Hz a mel is 200/3 Hz; above, 27 mels are a factor of 6.4."""
 
 
 def _mel(hertz: float) -> float:
@@ -201,7 +203,7 @@ def _cosines() -> Any:
 def _program() -> str:
     found = shutil.which("ffmpeg")
     if found is None:
-        raise MissingProgram("comparing sounds and films", "there is no ffmpeg here", "install the package `ffmpeg`")
+        raise MissingProgram("comparing sounds and videos", "there is no ffmpeg here", "install the package `ffmpeg`")
     return found
 
 
@@ -209,16 +211,16 @@ _FORMATS = (
     "3g2,3gp,aac,ac3,aiff,amr,ape,apng,asf,au,avi,avif,bmp_pipe,caf,dts,eac3,flac,flv,gif,h264,hevc,ivf,jpeg_pipe,m4a,m4v,"
     "matroska,mj2,mov,mp3,mp4,mpeg,mpegts,mpegvideo,mxf,nut,ogg,png_pipe,rm,swf,tta,voc,w64,wav,webm,webp_pipe,wv"
 )
-"""Formats whose files hold all that they play; not those that name other files (hls, dash, concat, sdp, image2 ...)."""
+"""Formats whose files are self-contained; formats that refer to other files (hls, dash, concat, sdp, image2 ...) are excluded."""
 
-_program()  # a module that needs it says so when it is loaded
+_program()  # raise MissingProgram when the module is imported
 
 
 @contextmanager
 def decoded(path: str, *options: str) -> Iterator[IO[bytes]]:
-    """Decode a file to a stream for the length of a `with`; of what cannot be decoded there is nothing in it.
+    """Decode a file to a stream inside a `with` block; the stream is empty if the file cannot be decoded.
 
-    Only the file itself is opened: formats that refer to other files, as playlists do, are not read.
+    Only this file is opened: formats that refer to other files, such as playlists, are not read.
 
     Raises:
         OSError: the file cannot be read.
@@ -249,33 +251,32 @@ def decoded(path: str, *options: str) -> Iterator[IO[bytes]]:
         process.wait()
 
 
-require("numpy", "PIL")
 _MOST_PIXELS = 64_000_000
-"""Of a frame; the largest films have 33 million."""
+"""Maximum number of pixels of a frame; the largest videos have 33 million."""
 
 
 def compare_videos(
     result: str | None, expected: str | None, *, max_frames_to_check: int = 100, threshold: int = 5, **_: Any
 ) -> bool:
-    """Return whether the first frames of two films look alike, but for a few, and neither film ends before the other."""
+    """Return whether the first frames of two videos are similar, except for a few, and both have the same number of them."""
     if not result or not expected:
         return False
     options = ("-map", "v:0", "-frames:v", str(max_frames_to_check), "-f", "image2pipe", "-c:v", "ppm")
-    unlike = 0
+    different = 0
     with decoded(result, *options) as first, decoded(expected, *options) as second:
         for _number in range(max_frames_to_check):
             one, other = _frame(first), _frame(second)
             if one is None or other is None:
                 return one is other
-            unlike += distance(one, other) > threshold
-            if unlike > threshold:
+            different += distance(one, other) > threshold
+            if different > threshold:
                 return False
     return True
 
 
 def _frame(stream: IO[bytes]) -> Image | None:
-    """Return the next picture (PPM) of a stream, None at its end."""
-    from PIL import Image as Pictures
+    """Return the next image (PPM) of a stream; None at its end."""
+    from PIL import Image as Images
 
     head = [stream.readline().split() for _ in range(3)]
     if head[0] != [b"P6"] or len(head[1]) != 2:
@@ -284,4 +285,4 @@ def _frame(stream: IO[bytes]) -> Image | None:
     if width * height > _MOST_PIXELS:
         raise ValueError(f"a frame of {width} x {height} pixels is too large")
     data = stream.read(3 * width * height)
-    return Pictures.frombytes("RGB", (width, height), data) if len(data) == 3 * width * height else None
+    return Images.frombytes("RGB", (width, height), data) if len(data) == 3 * width * height else None

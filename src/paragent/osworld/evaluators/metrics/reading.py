@@ -1,4 +1,4 @@
-"""Files as metrics read them: bounded, and never without an end."""
+"""Reads untrusted files for metrics, with limits of size."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 __all__ = ["TooLarge", "bytes_of", "check_package", "lines_of", "open_database", "open_package", "readable", "text_of"]
 
 _TEXT_BYTES = 64 << 20
-"""Of a text file; the largest that a task of OSWorld asks for has less than one megabyte."""
+"""Maximum size of a text file; the largest one of OSWorld's tasks has less than 1 MB."""
 _PACKAGE_BYTES = 256 << 20
-"""Of all that a package unpacks to; a presentation full of pictures has about 100 MB."""
+"""Maximum size of an unpacked package; a presentation with many images has about 100 MB."""
 _PACKAGE_MEMBERS = 20_000
 
 
 class TooLarge(ValueError):
-    """A file is larger than any that a task can ask for."""
+    """A file is larger than the limit."""
 
 
 def readable(path: str) -> str:
-    """Return the path of a file that this process may read, for a library or a program that opens it.
+    """Return the path of a file after checking that this process may read it, for a library or program that opens it.
 
     Raises:
-        OSError: it cannot be read, or may not (see `paragent.subprocesses.confinement`).
+        OSError: it cannot be read, or must not be (see `paragent.subprocesses.confinement`).
     """
     with Path(path).open("rb"):
         return path
@@ -36,17 +36,17 @@ def readable(path: str) -> str:
 
 @contextmanager
 def open_database(path: str, *, immutable: bool = False) -> Iterator[sqlite3.Connection]:
-    """Open an SQLite file for the length of a `with`, for queries that task files name: they can read it and nothing else.
+    """Open an SQLite file inside a `with` block. Queries come from task files: they can read this database and nothing else.
 
-    A connection for reading alone would still attach other files, and write them (`VACUUM INTO`).
+    A read-only connection is not enough: it could attach other files, and write them (`VACUUM INTO`).
 
     Args:
         path: of the file.
-        immutable: whether a log beside the file is left out.
+        immutable: whether a log beside the file is ignored.
 
     Raises:
         OSError: it cannot be read.
-        sqlite3.Error: it is no database; also for queries that are refused.
+        sqlite3.Error: it is not a database; also for queries that are denied.
     """
     address = f"{Path(readable(path)).resolve().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
     with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -62,14 +62,14 @@ def _reading_only(action: int, *names: str | None) -> int:
 
 _QUERIES = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _UNSAFE = {"edit", "fts3_tokenizer", "load_extension", "readfile", "writefile"}
-"""Functions of SQLite, or of programs built on it, that reach beyond the database."""
+"""Functions of SQLite, or of programs that embed it, that access more than the database."""
 
 
 def bytes_of(path: str) -> bytes:
-    """Return a text file's contents as they are.
+    """Return the contents of a text file.
 
     Raises:
-        TooLarge: it is.
+        TooLarge: it is larger than the limit.
         OSError: it cannot be read.
     """
     file = Path(path)
@@ -79,10 +79,10 @@ def bytes_of(path: str) -> bytes:
 
 
 def text_of(path: str, *, encoding: str = "utf-8") -> str:
-    """Return a text file's contents with plain line ends.
+    """Return the text of a file with normalised line ends.
 
     Raises:
-        TooLarge: it is.
+        TooLarge: it is larger than the limit.
         UnicodeDecodeError: it has another encoding.
         OSError: it cannot be read.
     """
@@ -90,10 +90,10 @@ def text_of(path: str, *, encoding: str = "utf-8") -> str:
 
 
 def lines_of(path: str) -> list[str]:
-    """Return a text file's lines; one that is no UTF-8 is read as Latin-1.
+    """Return the lines of a text file; a file that is not UTF-8 is read as Latin-1.
 
     Raises:
-        TooLarge: it is.
+        TooLarge: it is larger than the limit.
         OSError: it cannot be read.
     """
     try:
@@ -103,11 +103,11 @@ def lines_of(path: str) -> list[str]:
 
 
 def check_package(path: str) -> str:
-    """Return the path of an office file or another zip archive if it unpacks to a bearable size.
+    """Return the path of an office file or another zip archive after checking its unpacked size.
 
     Raises:
-        TooLarge: it does not.
-        zipfile.BadZipFile: it is no zip archive.
+        TooLarge: it unpacks to more than the limit.
+        zipfile.BadZipFile: it is not a zip archive.
         OSError: it cannot be read.
     """
     with open_package(path):
@@ -116,7 +116,7 @@ def check_package(path: str) -> str:
 
 @contextmanager
 def open_package(path: str) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive for the length of a `with`; raises as `check_package`."""
+    """Open a zip archive inside a `with` block; raises the exceptions of `check_package`."""
     with zipfile.ZipFile(path) as package:
         members = package.infolist()
         if len(members) > _PACKAGE_MEMBERS or sum(member.file_size for member in members) > _PACKAGE_BYTES:

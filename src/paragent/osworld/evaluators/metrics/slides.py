@@ -1,4 +1,4 @@
-"""Presentations: compares two, and checks properties of one."""
+"""Metrics of presentations: the comparison of two, and checks of single properties."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ __all__ = [
 
 require("pptx")
 _SOLID, _INHERITED = 1, 5
-"""Kinds of fills, by Microsoft's numbers."""
+"""Types of fills, by Microsoft's numbers."""
 
 
 def presentation(path: str) -> Presentation:
     """Return a presentation.
 
     Raises:
-        TooLarge: it unpacks to an unbearable size.
-        zipfile.BadZipFile: it is no presentation.
+        TooLarge: it unpacks to more than the limit.
+        zipfile.BadZipFile: it is not a presentation.
     """
     from pptx import Presentation
 
@@ -47,7 +47,7 @@ def presentation(path: str) -> Presentation:
 
 
 def background_fill(slide: Any) -> Any:
-    """Return the fill of a plain colour behind a slide, its own or its master's; None if there is none."""
+    """Return the solid fill of a slide's background, its own or its master's; None if there is none."""
     fill = slide.background.fill
     if fill.type == _INHERITED:
         fill = slide.slide_layout.slide_master.background.fill
@@ -55,14 +55,14 @@ def background_fill(slide: Any) -> Any:
 
 
 _DRAWING = {"a": "http://schemas.openxmlformats.org/drawingml/2006/main"}
-"""A kind of shapes, by Microsoft's numbers."""
+"""XML namespace of DrawingML."""
 _SAME_LEVELS = {0, 1}
-"""Levels of paragraphs that count as one."""
+"""Paragraph levels that count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
-    """What of a presentation counts, by the names of OSWorld's options without their `examine_`."""
+class ExaminedProperties:
+    """Which properties are compared, by the names of OSWorld's options without `examine_`."""
 
     number_of_slides: bool = True
     text: bool = True
@@ -82,23 +82,25 @@ class Examined:
 
 
 def compare_pptx_files(result: str, expected: str, **options: Any) -> bool:
-    """Return whether two presentations are the same in all that is examined.
+    """Return whether two presentations are equal in all examined properties.
 
-    Every option of `Examined` and `LayoutRules` is called `examine_...`; `approximately_tolerance` is the share by which places
-    and sizes may differ. Other options mean nothing, as in OSWorld.
+    Each option of `ExaminedProperties` and `LayoutRules` is called `examine_...`; `approximately_tolerance` is the relative
+    tolerance of positions and sizes. Other options are ignored, as in OSWorld.
     """
     chosen = {name.removeprefix("examine_"): value for name, value in options.items() if name.startswith("examine_")}
-    examined = Examined(**{one.name: chosen[one.name] for one in fields(Examined) if one.name in chosen})
-    placing = LayoutRules.of(chosen, options.get("approximately_tolerance"))
+    examined = ExaminedProperties(
+        **{one.name: chosen[one.name] for one in fields(ExaminedProperties) if one.name in chosen}
+    )
+    layout = LayoutRules.of(chosen, options.get("approximately_tolerance"))
     first, second = presentation(result).slides, presentation(expected).slides
     if examined.number_of_slides and len(first) != len(second):
         return False
     pairs = zip(first, second, strict=False)
-    return all(_same_slide(one, other, number, examined, placing) for number, (one, other) in enumerate(pairs, 1))
+    return all(_same_slide(one, other, number, examined, layout) for number, (one, other) in enumerate(pairs, 1))
 
 
-def _same_slide(first: Any, second: Any, number: int, examined: Examined, placing: LayoutRules) -> bool:
-    """Compare two slides. Colours and notes are read even if they do not count, as in OSWorld: reading may fail."""
+def _same_slide(first: Any, second: Any, number: int, examined: ExaminedProperties, layout: LayoutRules) -> bool:
+    """Compare two slides. As in OSWorld, colours and notes are read even if they do not count, because reading may fail."""
     colours, notes = [_background(slide) for slide in (first, second)], [_notes(slide) for slide in (first, second)]
     if examined.background_color and colours[0] != colours[1]:
         return False
@@ -108,7 +110,7 @@ def _same_slide(first: Any, second: Any, number: int, examined: Examined, placin
     if len(shapes) != len(others):
         return False
     for shape, other in zip(shapes, others, strict=True):
-        if not layout_matches(shape, other, number, placing) or not _same_shape(shape, other, examined):
+        if not layout_matches(shape, other, number, layout) or not _same_shape(shape, other, examined):
             return False
     if examined.bullets and _has_runs(shapes, others) and not _same_bullets(_bullets(first), _bullets(second)):
         return False
@@ -116,7 +118,7 @@ def _same_slide(first: Any, second: Any, number: int, examined: Examined, placin
 
 
 def _background(slide: Any) -> Any:
-    """Return the plain colour behind a slide, None if there is none.
+    """Return the solid background colour of a slide; None if there is none.
 
     Raises:
         AttributeError: it is a colour of the theme.
@@ -126,15 +128,15 @@ def _background(slide: Any) -> Any:
 
 
 def _notes(slide: Any) -> str:
-    """Return the notes of a slide; python-pptx gives it an empty page of notes where it has none.
+    """Return the notes of a slide; python-pptx adds an empty notes page if there is none.
 
     Raises:
-        AttributeError: the page has no place for text.
+        AttributeError: the notes page has no text placeholder.
     """
     return str(slide.notes_slide.notes_text_frame.text.strip())
 
 
-def _same_shape(first: Any, second: Any, examined: Examined) -> bool:
+def _same_shape(first: Any, second: Any, examined: ExaminedProperties) -> bool:
     if first.shape_type == _TABLE and not _same_table(first, second, examined):
         return False
     if not (hasattr(first, "text") and hasattr(second, "text")):
@@ -147,8 +149,8 @@ def _same_shape(first: Any, second: Any, examined: Examined) -> bool:
     return all(_same_paragraph(line, other, examined) for line, other in zip(lines, others, strict=True))
 
 
-def _same_table(first: Any, second: Any, examined: Examined) -> bool:
-    """Return whether two tables have the same shape, and their runs the same looks; what they say does not count."""
+def _same_table(first: Any, second: Any, examined: ExaminedProperties) -> bool:
+    """Return whether two tables have the same shape, and their runs the same formats; the texts do not count."""
     if not getattr(second, "has_table", False):
         return False
     one, other = first.table, second.table
@@ -168,20 +170,20 @@ def _same_table(first: Any, second: Any, examined: Examined) -> bool:
 
 
 def _runs(first: Any, second: Any) -> tuple[list[Any], list[Any]]:
-    """Return the runs of two paragraphs; of empty ones none, however many empty runs they have."""
+    """Return the runs of two paragraphs; empty lists for empty paragraphs, even if they have empty runs."""
     if not (first.text or "").strip() and not (second.text or "").strip():
         return [], []
     return list(first.runs), list(second.runs)
 
 
-def _same_cell_run(first: Any, second: Any, examined: Examined) -> bool:
+def _same_cell_run(first: Any, second: Any, examined: ExaminedProperties) -> bool:
     one, other = first.font, second.font
     if examined.color_rgb and not _same_colour(one, other):
         return False
     return _same_flag(one.bold, other.bold) and _same_flag(one.italic, other.italic) and _same_underline(one, other)
 
 
-def _same_paragraph(first: Any, second: Any, examined: Examined) -> bool:
+def _same_paragraph(first: Any, second: Any, examined: ExaminedProperties) -> bool:
     if examined.alignment and _alignment(first) != _alignment(second):
         return False
     if examined.text and first.text != second.text:
@@ -195,13 +197,13 @@ def _same_paragraph(first: Any, second: Any, examined: Examined) -> bool:
 
 
 def _alignment(paragraph: Any) -> Any:
-    """Return how a paragraph is aligned; to the left if it does not say."""
+    """Return the alignment of a paragraph; left by default."""
     from pptx.enum.text import PP_ALIGN
 
     return PP_ALIGN.LEFT if paragraph.alignment is None else paragraph.alignment
 
 
-def _same_run(first: Any, second: Any, examined: Examined) -> bool:
+def _same_run(first: Any, second: Any, examined: ExaminedProperties) -> bool:
     one, other = first.font, second.font
     differs = (
         (examined.font_name and one.name != other.name)
@@ -216,12 +218,12 @@ def _same_run(first: Any, second: Any, examined: Examined) -> bool:
 
 
 def _same_flag(first: bool | None, second: bool | None) -> bool:
-    """Return whether both are set or neither; what is not said is not set."""
+    """Return whether both are set or neither; None counts as not set."""
     return bool(first) == bool(second)
 
 
 def _same_underline(first: Any, second: Any) -> bool:
-    """Return whether two fonts are underlined alike. One that does not say is only different from one plainly underlined."""
+    """Return whether two fonts have the same underline. An unspecified one differs only from an explicit underline."""
     one, other = first.underline, second.underline
     if one is None or other is None:
         return one is other or (one is not True and other is not True)
@@ -229,7 +231,7 @@ def _same_underline(first: Any, second: Any) -> bool:
 
 
 def _same_colour(first: Any, second: Any) -> bool:
-    """Return whether two fonts have the same colour; it counts only where both have one that is no theme's."""
+    """Return whether two fonts have the same colour; it counts only if neither is a theme colour."""
     one, other = first.color, second.color
     if not (hasattr(one, "rgb") and hasattr(other, "rgb")):
         return True
@@ -241,7 +243,7 @@ def _strike(font: Any) -> str:
 
 
 def _has_runs(first: list[Any], second: list[Any]) -> bool:
-    """Return whether some pair of shapes has runs of text, without which OSWorld does not look at bullets."""
+    """Return whether any pair of shapes has text runs; without them OSWorld does not compare bullets."""
     for shape, other in zip(first, second, strict=True):
         if not (hasattr(shape, "text") and hasattr(other, "text")):
             continue
@@ -252,9 +254,9 @@ def _has_runs(first: list[Any], second: list[Any]) -> bool:
 
 
 def _bullets(slide: Any) -> list[tuple[str | None, str, str]] | None:
-    """Return bullet, text and level of every paragraph of a slide that has text; colours do not count.
+    """Return the bullet, text and level of every paragraph of a slide that has text; colours do not count.
 
-    None if some run of the slide is empty: OSWorld cannot read such a slide's bullets and leaves them out.
+    None if any run of the slide is empty: OSWorld cannot read the bullets of such a slide and ignores them.
     """
     found: list[tuple[str | None, str, str]] = []
     for paragraph in slide._element.iterfind(".//a:p", _DRAWING):
@@ -275,8 +277,8 @@ def _same_bullets(first: list[Any] | None, second: list[Any] | None) -> bool:
     return first is None or second is None or first == second
 
 
-def _same_text_shapes(first: Any, second: Any, examined: Examined) -> bool:
-    """Compare once more all shapes with text, those inside of groups too."""
+def _same_text_shapes(first: Any, second: Any, examined: ExaminedProperties) -> bool:
+    """Compare all shapes with text, including those in groups."""
     shapes, others = list(_text_shapes(first.shapes)), list(_text_shapes(second.shapes))
     if len(shapes) != len(others):
         return False
@@ -300,69 +302,71 @@ def _text_shapes(shapes: Any) -> Iterator[Any]:
 
 
 _TOLERANCE = 0.005
-"""The share by which places and sizes may differ by default."""
+"""Default relative tolerance of positions and sizes."""
 _LOWER_HALF, _RIGHT_PART, _UPPER_PART = 3_600_000, 4_320_000, 1_980_000
 """English Metric Units from the top, from the left and from the top, on a slide of 5,143,500 by 9,144,000."""
 _FREEFORM, _PICTURE, _TABLE = 5, 13, 19
-"""Kinds of shapes, by Microsoft's numbers."""
+"""Types of shapes, by Microsoft's numbers."""
 _TITLE = "Product Comparison"
 _PROMPT = "Elaborate on what you want to discuss."
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutRules:
-    """What counts about places and sizes, by the names of OSWorld's options without their `examine_`."""
+    """Which positions and sizes are compared, by the names of OSWorld's options without `examine_`. OSWorld has some options for
+    one task each.
+    """
 
     shape: bool = True
-    """Every shape must be where its twin is, and as large; two without text need not."""
+    """Each shape must have the position and size of its counterpart; two shapes without text need not."""
     title_bottom_position: bool = False
-    """The title must have moved down; every shape with another text must be in place."""
+    """The title must have moved down; every shape with another text must have kept its position."""
     table_bottom_position: bool = False
-    """The table of the third slide must have moved down; everything else must be in place."""
+    """The table of the third slide must have moved down; everything else must have kept its position."""
     right_position: bool = False
-    """What has no text on the second slide must have moved to the right."""
+    """Shapes without text on the second slide must have moved to the right."""
     top_position: bool = False
     """The picture on the second slide must have moved up."""
     shape_for_shift_size: bool = False
-    """Every shape must be in place, except the prompt."""
+    """Every shape except the prompt must have kept its position and size."""
     image_size: bool = False
-    """Pictures must be as large, everything else in place."""
+    """Pictures must have the same size; other shapes the same position too."""
     modify_height: bool = False
-    """What has no text must be as high, everything else in place."""
+    """Shapes without text must have the same height; other shapes the same position and size."""
     tolerance: float = _TOLERANCE
 
     @classmethod
     def of(cls, chosen: Mapping[str, Any], tolerance: float | None) -> LayoutRules:
-        """Return what the options say."""
+        """Return the rules that the options select."""
         named = {one.name: chosen[one.name] for one in fields(cls) if one.name in chosen}
         return cls(**{**named, "tolerance": _TOLERANCE if tolerance is None else tolerance})
 
 
-def layout_matches(first: Any, second: Any, number: int, placing: LayoutRules) -> bool:
-    """Return whether a shape of the result is where it should be, given its twin and the number of their slide."""
-    in_place = all(_near(first, second, side, placing) for side in ("left", "top", "width", "height"))
+def layout_matches(first: Any, second: Any, number: int, layout: LayoutRules) -> bool:
+    """Return whether a shape of the result matches its counterpart, given the number of their slide."""
+    in_place = all(_near(first, second, side, layout) for side in ("left", "top", "width", "height"))
     kinds = (first.shape_type, second.shape_type)
     texts = [hasattr(shape, "text") for shape in (first, second)]
-    if placing.shape and not in_place and not (_blank(first) and _blank(second)):
+    if layout.shape and not in_place and not (_blank(first) and _blank(second)):
         return False
-    if placing.title_bottom_position and not _title_moved(first, second, in_place, all(texts)):
+    if layout.title_bottom_position and not _title_moved(first, second, in_place, all(texts)):
         return False
     table = number == 3 and kinds == (_TABLE, _TABLE)
-    if placing.table_bottom_position and not (_moved_down(first, second) if table else in_place):
+    if layout.table_bottom_position and not (_moved_down(first, second) if table else in_place):
         return False
-    if placing.right_position and number == 2 and not any(texts) and not _moved_right(first, second):
+    if layout.right_position and number == 2 and not any(texts) and not _moved_right(first, second):
         return False
-    if placing.top_position and number == 2 and kinds == (_PICTURE, _PICTURE) and not _moved_up(first, second):
+    if layout.top_position and number == 2 and kinds == (_PICTURE, _PICTURE) and not _moved_up(first, second):
         return False
-    if placing.shape_for_shift_size and not in_place and not (all(texts) and first.text == second.text == _PROMPT):
+    if layout.shape_for_shift_size and not in_place and not (all(texts) and first.text == second.text == _PROMPT):
         return False
-    if placing.image_size:
-        as_large = _near(first, second, "width", placing) and _near(first, second, "height", placing)
+    if layout.image_size:
+        as_large = _near(first, second, "width", layout) and _near(first, second, "height", layout)
         if not (as_large if kinds == (_PICTURE, _PICTURE) else in_place):
             return False
-    if placing.modify_height:
+    if layout.modify_height:
         free = not any(texts) or kinds == (_FREEFORM, _FREEFORM)
-        return _near(first, second, "height", placing) if free else in_place
+        return _near(first, second, "height", layout) if free else in_place
     return True
 
 
@@ -388,18 +392,18 @@ def _blank(shape: Any) -> bool:
     return not (getattr(shape, "text", None) or "").strip()
 
 
-def _near(first: Any, second: Any, side: str, placing: LayoutRules) -> bool:
-    """Return whether two shapes have about the same place or size.
+def _near(first: Any, second: Any, side: str, layout: LayoutRules) -> bool:
+    """Return whether two shapes have about the same position or size.
 
     Raises:
-        TypeError: only one of them says what it is.
+        TypeError: only one of them has this property.
     """
     one, other = getattr(first, side), getattr(second, side)
     if one == other:
         return True
     if 0 in (one, other):
         return False
-    return bool(abs(one - other) / max(abs(one), abs(other)) <= placing.tolerance)
+    return bool(abs(one - other) / max(abs(one), abs(other)) <= layout.tolerance)
 
 
 _NAMES = {
@@ -407,12 +411,12 @@ _NAMES = {
     "p": "http://schemas.openxmlformats.org/presentationml/2006/main",
 }
 _FARTHEST = sqrt(3 * 255**2)
-"""From black to white."""
+"""The distance from black to white."""
 _HALF_INCH = 457_200
 """In English Metric Units."""
 _COLOUR = re.compile("#*[0-9a-fA-F]{6}")
 _CLEARLY = 50
-"""By how much one part of a colour must exceed the others to give it its name; below that, all of black are."""
+"""How much one component of a colour must exceed the others to name it; for black, all must be below this."""
 
 
 def _part(path: str, name: str) -> ET.Element | None:
@@ -423,20 +427,20 @@ def _part(path: str, name: str) -> ET.Element | None:
 
 
 def check_slide_orientation_Portrait(result: str, **_: Any) -> bool:
-    """Return whether the slides are higher than wide."""
+    """Return whether the slides are taller than wide."""
     found: Any = presentation(result)
     return bool(found.slide_width < found.slide_height)
 
 
 def check_transition(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether a slide comes with the expected transition."""
+    """Return whether a slide has the expected transition."""
     slide = _part(result, f"ppt/slides/slide{rules['slide_idx'] + 1}.xml")
     transition = None if slide is None else slide.find(".//p:transition", _NAMES)
     return transition is not None and transition.find(f".//p:{rules['transition_type']}", _NAMES) is not None
 
 
 def evaluate_presentation_fill_to_rgb_distance(result: str, rules: Mapping[str, Any], **_: Any) -> float:
-    """Return how near the backgrounds of the slides are, on average, to a colour; one that was not changed is far away."""
+    """Return the average similarity of the slides' backgrounds to a colour; an unchanged background is far away."""
 
     def distance(slide: Any) -> float:
         fill = background_fill(slide)
@@ -450,7 +454,7 @@ def evaluate_presentation_fill_to_rgb_distance(result: str, rules: Mapping[str, 
 
 
 def check_image_stretch_and_center(result: str, expected: str, **_: Any) -> bool:
-    """Return whether the first picture of the original's first slide now fills the slide, give or take half an inch."""
+    """Return whether the first picture of the original's first slide now fills the slide, within half an inch."""
     found, original = presentation(result), presentation(expected)
     pictures: Any = [shape for shape in original.slides[0].shapes if shape.shape_type == _PICTURE]
     if not pictures:
@@ -472,7 +476,7 @@ def check_image_stretch_and_center(result: str, expected: str, **_: Any) -> bool
 def check_page_number_colors(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether the slide numbers, by their master, are red, green, blue or black.
 
-    The last colour of the master's text that is not black is taken for theirs, then the last such colour at all.
+    Their colour is the last colour of the master's text that is not black, otherwise the last such colour anywhere.
     """
     master = _part(result, "ppt/slideMasters/slideMaster1.xml")
     if master is None:

@@ -1,4 +1,4 @@
-"""Spreadsheets against rules: what `compare_table` and its kin decide."""
+"""Metrics of spreadsheets: `compare_table` and its rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PLACE = "{http://schemas.microsoft.com/office/excel/2006/main}sqref"
 
 
 def charts(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the properties that a rule asks for, of every chart by its source of data; none where there is no sheet."""
+    """Return the properties that a rule names for every chart, by its data source; empty if the sheet does not exist."""
     wanted = rule.get("chart_props", [])
     return {_series(chart): {prop: _chart_prop(chart, prop) for prop in wanted} for chart in _drawn(sheet, "_charts")}
 
@@ -52,7 +52,7 @@ def _series(chart: Any) -> str:
 
 
 def _source(series: Any, axis: str) -> str:
-    """Return the cells that a series takes its values or its categories from."""
+    """Return the cells of a series' values or categories."""
     data = getattr(series, axis, None)
     for kind in ("numRef", "strRef"):
         reference = getattr(data, kind, None)
@@ -88,16 +88,15 @@ def _title(owner: Any) -> str | None:
 
 
 def pivot_tables(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the properties that a rule asks for, of every pivot table by its source of data."""
+    """Return the properties that a rule names for every pivot table, by its data source."""
     wanted = set(rule.get("pivot_props", []))
     return dict(_pivot(pivot, wanted) for pivot in _drawn(sheet, "_pivots"))
 
 
 def _pivot(pivot: Any, wanted: set[str]) -> tuple[str, dict[str, Any]]:
-    """Return a pivot table's source and properties.
+    """Return the source and the properties of a pivot table.
 
-    Columns at the edges of the source that nothing was selected from do not count: whether they are part of the source is
-    up to the program that wrote the file.
+    Columns at the edges of the source that are not used do not count, because programs differ in whether they include them.
     """
     from openpyxl.utils import coordinate_to_tuple
 
@@ -140,7 +139,7 @@ _PIVOT_PLAIN = {
 
 
 def lines(sheet: Sheet, kind: str, rule: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
-    """Return the properties that a rule asks for, of every row or column that the sheet says something about."""
+    """Return the properties that a rule names for every row or column with properties of its own."""
     try:
         dimensions = getattr(sheet.worksheet, f"{kind}_dimensions")
     except NoSheet:
@@ -149,7 +148,7 @@ def lines(sheet: Sheet, kind: str, rule: Mapping[str, Any]) -> dict[Any, dict[st
 
 
 def filters(sheet: Sheet) -> dict[str, Any]:
-    """Return the automatic filter of a sheet: where it is, what it lets pass, how it sorts."""
+    """Return the automatic filter of a sheet: its range, its conditions and its sorting."""
     try:
         found = sheet.worksheet.auto_filter
     except NoSheet:
@@ -177,11 +176,11 @@ def _sorting(state: Any) -> Any:
 
 
 def sparklines(sheet: Sheet) -> dict[str, str]:
-    """Return the small charts inside cells: the cells that they show, by place.
+    """Return the source cells of the sparklines, by position.
 
     Raises:
-        NoSheet: there is none of this name.
-        AttributeError: one of them does not say where it is or what it shows.
+        NoSheet: the sheet does not exist.
+        AttributeError: a sparkline has no position or no source.
     """
     with open_package(sheet.book.path) as package:
         data = part_of(package, sheet.name)
@@ -192,23 +191,23 @@ def sparklines(sheet: Sheet) -> dict[str, str]:
 
 
 _DIGITS = 4
-"""Digits after the point to which numbers are compared; OSWorld's own."""
+"""OSWorld's number of decimal places for comparing numbers."""
 _LIKENESS = 85.0
-"""Percent that two texts must have in common to match fuzzily; OSWorld's own."""
+"""OSWorld's threshold of similarity, in percent, for matching texts."""
 
 
 def compare_table(
     result: str | None, expected: str | None = None, *, rules: Sequence[Mapping[str, Any]], **_: Any
 ) -> bool:
-    """Return whether a workbook meets every rule; most rules compare one of its sheets with one of the expected workbook.
+    """Return whether a workbook meets every rule; most rules compare a sheet with one of the expected workbook.
 
     Raises:
-        UnsupportedCheck: there is no rule of this type.
+        UnsupportedCheck: a rule has an unknown type.
     """
     if result is None:
         return False
     if unknown := sorted({rule["type"] for rule in rules} - set(_RULES)):
-        raise UnsupportedCheck(f"there is no rule {unknown[0]!r} about workbooks")
+        raise UnsupportedCheck(f"unknown rule {unknown[0]!r} about workbooks")
     books = Books(Book(result), None if expected is None else Book(expected))
     try:
         return all(_RULES[rule["type"]](books, rule) for rule in rules)
@@ -217,13 +216,13 @@ def compare_table(
 
 
 class Books:
-    """The result, what is expected, and their sheets by reference."""
+    """The result, the expected workbook, and their sheets by reference."""
 
     def __init__(self, result: Book, expected: Book | None) -> None:
         self.result, self.expected = result, expected
 
     def one(self, rule: Mapping[str, Any]) -> Sheet:
-        """Return the sheet of a rule about one."""
+        """Return the sheet of a rule about one sheet."""
         return sheet_of(rule["sheet_idx"], self.result, self.expected)
 
     def pair(self, rule: Mapping[str, Any]) -> tuple[Sheet, Sheet]:
@@ -237,7 +236,7 @@ def _names(books: Books, _: Mapping[str, Any]) -> bool:
 
 
 def _data(books: Books, rule: Mapping[str, Any]) -> bool:
-    """Compare values as pandas does: numbers rounded, kinds of columns the same, empty cells equal, names of columns ignored."""
+    """Compare values as pandas does: rounded numbers, equal column types, equal empty cells; column names are ignored."""
     first, second = books.pair(rule)
     digits = rule.get("precision", _DIGITS)
     return bool(_rounded(first.frame(), digits).equals(_rounded(second.frame(), digits)))
@@ -248,7 +247,7 @@ def _rounded(frame: Any, digits: int) -> Any:
 
 
 def _printed(books: Books, rule: Mapping[str, Any]) -> bool:
-    """Compare what the sheets look like when printed, which a program has written to files beside the workbooks."""
+    """Compare the printed sheets, which another program has written to files beside the workbooks."""
     first, second = (
         [line.lower() if rule.get("ignore_case") else line for line in _lines(sheet)] for sheet in books.pair(rule)
     )
@@ -299,11 +298,11 @@ def _text_matches(found: str, wanted: str, rule: Mapping[str, Any]) -> bool:
         return bool(ratio(found, wanted) * 100 >= rule.get("threshold", _LIKENESS))
     if kind == "exact_match":
         return found == wanted
-    raise UnsupportedCheck(f"there is no rule {kind!r} about cells")
+    raise UnsupportedCheck(f"unknown rule {kind!r} about cells")
 
 
 def _same(of: Callable[[Sheet, Mapping[str, Any]], Any]) -> Callable[[Books, Mapping[str, Any]], bool]:
-    """Return a rule: something about the two sheets is the same."""
+    """Return a rule that compares one property of two sheets."""
 
     def rule_of(books: Books, rule: Mapping[str, Any]) -> bool:
         first, second = books.pair(rule)
@@ -327,7 +326,7 @@ def _validation(books: Books, rule: Mapping[str, Any]) -> bool:
 
 
 def _freeze(sheet: Sheet) -> tuple[Any, ...]:
-    """Return where a sheet is frozen; which cell is the first below does not count, because it moves with scrolling."""
+    """Return where a sheet is frozen; the first visible cell does not count, because it changes with scrolling."""
     pane: Any = sheet.worksheet.sheet_view.pane
     if pane is None:
         return ()
@@ -336,7 +335,7 @@ def _freeze(sheet: Sheet) -> tuple[Any, ...]:
 
 
 def _cell(books: Books, rule: Mapping[str, Any]) -> bool:
-    """Return whether a cell is as described. A value or a look that cannot be read is None."""
+    """Return whether a cell is as described. A value or style that cannot be read is None."""
     sheet, coordinate = books.one(rule), rule["coordinate"]
     cell = sheet.worksheet[coordinate]
 
@@ -366,11 +365,11 @@ _RULES: dict[str, Callable[[Books, Mapping[str, Any]], bool]] = {
     "pivot_table": _same(pivot_tables),
     "check_cell": _cell,
 }
-"""Every rule of `compare_table`."""
+"""The rules of `compare_table`."""
 
 
 def compare_conference_city_in_order(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether cells C2 to C22 name the expected cities in order; where several are given, one of them.
+    """Return whether cells C2 to C22 name the expected cities in order; if several are given, one of them.
 
     Accents, case and punctuation do not count.
     """
@@ -384,14 +383,14 @@ def compare_conference_city_in_order(result: str, rules: Mapping[str, Any], **_:
 
 
 def _city(value: Any) -> str:
-    """Return the words of a name in small letters of the English alphabet."""
+    """Return the words of a name in lower case, without accents."""
     letters = unicodedata.normalize("NFKD", "" if value is None else str(value))
     plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
     return re.sub("[^a-z0-9]+", " ", plain.lower()).strip()
 
 
 def last_row(path: str) -> list[str]:
-    """Return the last row of the first sheet as texts."""
+    """Return the last row of the first sheet as strings."""
     book = Book(path)
     frame = Sheet(book, book.names[0]).frame()
     return [str(value) for value in frame.iloc[-1].astype(str).tolist()]

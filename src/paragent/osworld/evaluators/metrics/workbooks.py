@@ -1,4 +1,4 @@
-"""The two workbooks of a comparison, and the sheets that rules name."""
+"""Workbooks and sheets as the rules of `compare_table` reference them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class NoSheet(LookupError):
 
 
 class Book:
-    """A workbook; values of cells are read when they are asked for.
+    """A workbook; values of cells are read on demand.
 
     Raises:
-        TooLarge: it unpacks to an unbearable size.
-        zipfile.BadZipFile: it is no workbook.
+        TooLarge: it unpacks to more than the limit.
+        zipfile.BadZipFile: it is not a workbook.
     """
 
     def __init__(self, path: str) -> None:
@@ -38,11 +38,11 @@ class Book:
         self.path = check_package(path)
         self._cells: dict[str, Cells] = {}
         self.workbook: Workbook = openpyxl.load_workbook(path)
-        """The workbook with its formulas, looks and drawings."""
+        """The workbook with its formulas, styles and drawings."""
 
     @property
     def names(self) -> list[str]:
-        """The names of the sheets; a chart that has a sheet of its own is none of them."""
+        """The names of the worksheets, without chart sheets."""
         return [str(sheet.title) for sheet in self.workbook.worksheets]
 
     def cells(self, sheet: str) -> Cells:
@@ -61,20 +61,20 @@ class Sheet:
 
     @property
     def worksheet(self) -> Worksheet:
-        """The sheet with its looks and drawings.
+        """The worksheet with its styles and drawings.
 
         Raises:
-            NoSheet: there is none of this name.
+            NoSheet: it does not exist.
         """
         if self.name not in self.book.workbook.sheetnames:
             raise NoSheet(self.name)
         return self.book.workbook[self.name]
 
     def frame(self) -> Any:
-        """Return the values of the sheet as pandas reads them, with the first row as names.
+        """Return the values of the sheet as pandas reads them, with the first row as column names.
 
         Raises:
-            NoSheet: there is none of this name.
+            NoSheet: it does not exist.
         """
         import pandas as pd
 
@@ -83,23 +83,23 @@ class Sheet:
         return pd.read_excel(self.book.path, sheet_name=self.name, engine="openpyxl")
 
     def value(self, coordinate: str) -> Any:
-        """Return the stored value of a cell; None for an empty one, and where there is no such sheet."""
+        """Return the stored value of a cell; None for an empty cell, and if the sheet does not exist."""
         return self.book.cells(self.name).value(coordinate)
 
 
 def sheet_of(reference: int | str, result: Book, expected: Book | None) -> Sheet:
-    """Return the sheet that a rule means; one without a name if there is no such sheet.
+    """Return the sheet of a reference; a sheet without a name if it does not exist.
 
-    `0` and `RI0` are the first of the result, `EI0` of the expected workbook; `RNTotals` and `ENTotals` name them.
+    `0` and `RI0` are the first sheet of the result, `EI0` of the expected workbook; `RNTotals` and `ENTotals` name them.
 
     Raises:
         NoSheet: there is no expected workbook.
-        UnsupportedCheck: it is no reference.
+        UnsupportedCheck: the reference is malformed.
     """
     text = f"RI{reference}" if isinstance(reference, int) else reference
     side, kind, rest = text[:1], text[1:2], text[2:]
     if side not in {"R", "E"} or kind not in {"I", "N"}:
-        raise UnsupportedCheck(f"{reference!r} is no reference to a sheet")
+        raise UnsupportedCheck(f"{reference!r} is not a reference to a sheet")
     book = result if side == "R" else expected
     if book is None:
         raise NoSheet(text)
@@ -110,7 +110,7 @@ def sheet_of(reference: int | str, result: Book, expected: Book | None) -> Sheet
 
 
 class Cells:
-    """The stored values of a sheet, read as OSWorld reads them: by the sheet's id, and without repair of what is odd."""
+    """The stored values of a sheet, read as OSWorld reads them: by the id of the sheet, without repairing malformed files."""
 
     def __init__(self, path: str, sheet: str) -> None:
         with open_package(path) as package:
@@ -120,10 +120,10 @@ class Cells:
         self._cells = {cell.get("r", ""): cell for cell in reversed(found)}
 
     def value(self, coordinate: str) -> Any:
-        """Return a number as float, a text, an error as text; None for anything else.
+        """Return a number as float, a string, or an error as string; None for anything else.
 
         Raises:
-            IndexError: it is one of the shared texts, and these cannot be read.
+            IndexError: it is a shared string, and these cannot be read.
             TypeError: it is a number without a value.
         """
         cell = self._cells.get(coordinate)
@@ -143,7 +143,7 @@ class Cells:
 
 
 def _content(element: ET.Element) -> Any:
-    """Return an element's text without blanks at its ends, None for none; with its attributes if it has some."""
+    """Return the stripped text of an element, None if it is empty; with its attributes if it has any."""
     text = (element.text or "").strip() or None
     if not element.attrib:
         return text
@@ -152,7 +152,7 @@ def _content(element: ET.Element) -> Any:
 
 
 def _shared_texts(package: Any) -> list[str]:
-    """Return the texts that cells share; none at all if one of them has an empty part, which OSWorld cannot read."""
+    """Return the shared strings; an empty list if one of them has an empty part, which OSWorld cannot read."""
     if "xl/sharedStrings.xml" not in package.namelist():
         return []
     entries = ET.fromstring(package.read("xl/sharedStrings.xml")).findall(f"{_MAIN}si")
@@ -161,7 +161,7 @@ def _shared_texts(package: Any) -> list[str]:
 
 
 def part_of(package: Any, sheet: str) -> bytes | None:
-    """Return the XML of a sheet, by the id that the workbook gives it; None if there is none."""
+    """Return the XML of a sheet, by its id in the workbook; None if it does not exist."""
     book = ET.fromstring(package.read("xl/workbook.xml"))
     ids = {entry.get("name"): entry.get("sheetId") for entry in book.iter(f"{_MAIN}sheet")}
     name = f"xl/worksheets/sheet{ids.get(sheet)}.xml"
