@@ -35,7 +35,7 @@ __all__ = [
 DIFFERENCES: dict[str, str] = {
     "compare_archive": "text of PDF files in archives is extracted by pypdf, not by PyMuPDF",
     "compare_audios": "sounds are decoded by ffmpeg, not by librosa; the similarity to a silent file differs by up to 0.15",
-    "compare_pdfs": "text of PDF files is extracted by pypdf, not by PyMuPDF; similarities of different texts differ by up to 0.06",
+    "compare_pdfs": "text of PDF files is extracted by pypdf, not by PyMuPDF; similarities differ by up to 0.06",
     "compare_videos": "videos are decoded by ffmpeg, not by OpenCV",
 }
 """By the name of a metric or getter. docs/osworld_evaluators.md lists the differences that apply to every evaluator."""
