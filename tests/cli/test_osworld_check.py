@@ -110,7 +110,7 @@ def test_every_reason_for_a_difference_belongs_to_a_metric_or_a_getter() -> None
     assert not set(METRICS.implementations) & set(GETTERS.implementations)
 
 
-def test_accounts_and_proxies_are_the_users_own_business(
+def test_accounts_and_proxies_do_not_fail_the_check(
     index: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     fine = {"os": [TASKS["os"][0]], "chrome": [TASKS["chrome"][0], TASKS["chrome"][1]]}
@@ -119,7 +119,7 @@ def test_accounts_and_proxies_are_the_users_own_business(
     assert "missing requirements" not in capsys.readouterr().out.rpartition("scores compared")[2]
 
 
-def test_files_that_are_no_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_task_files_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["osworld", "check", "--data", str(tmp_path / "none.json")]) == 2
     assert "there is no file" in capsys.readouterr().err
     (tmp_path / "bad.json").write_text('{"os": ["gone"]}')
@@ -127,7 +127,7 @@ def test_files_that_are_no_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "gone.json" in capsys.readouterr().err
 
 
-def test_every_form_of_task_file(tmp_path: Path, index: Callable[..., Path]) -> None:
+def test_every_format_of_task_files_is_read(tmp_path: Path, index: Callable[..., Path]) -> None:
     one = tmp_path / "one.json"
     one.write_text(json.dumps(task("a")))
     assert [found["id"] for found in read_tasks(one)] == ["a"]
@@ -158,12 +158,12 @@ def test_every_form_of_task_file(tmp_path: Path, index: Callable[..., Path]) -> 
         read_tasks(tmp_path / "nowhere.json")
 
 
-def test_an_evaluator_of_another_form_is_named() -> None:
+def test_a_malformed_evaluator_is_reported() -> None:
     [found] = coverage_of([task("a", {"result": RULE})]).tasks
     assert "a valid `config` and `evaluator` (KeyError: 'func')" in found.missing[0]
 
 
-def test_what_to_install_is_shown_as_it_is(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_install_commands_are_printed_unchanged(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["osworld", "check", "--data", str(index({"[os]": [task("a", PLAIN | {"func": "[/strange]"})]}))]) == 1
     shown = capsys.readouterr().out
     assert "[os]" in shown

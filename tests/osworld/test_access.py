@@ -74,7 +74,7 @@ def fetch(url: str, access: Access | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "2130706433", "0x7f.1", "127.0.0%2e1", "127.1"])
-def test_services_of_this_host_are_not_fetched_however_they_are_written(service: Service, host: str) -> None:
+def test_downloads_from_this_host_are_rejected_in_every_notation(service: Service, host: str) -> None:
     with pytest.raises(EnvironmentFailed, match="not a public address"):
         fetch(f"http://{host}:{service.port}/")
     assert service.asked == []
@@ -83,7 +83,7 @@ def test_services_of_this_host_are_not_fetched_however_they_are_written(service:
 @pytest.mark.parametrize(
     "address", ["169.254.169.254", "192.168.0.1", "168.63.129.16", "[fd00:ec2::254]", "[::ffff:10.0.0.1]"]
 )
-def test_private_networks_are_not_asked(address: str) -> None:
+def test_downloads_from_private_networks_are_rejected(address: str) -> None:
     for scheme in ("http", "https"):
         with pytest.raises(EnvironmentFailed, match="allow_private=true"):
             fetch(f"{scheme}://{address}/latest/meta-data/")
@@ -103,7 +103,7 @@ def test_every_redirect_is_checked(service: Service, monkeypatch: pytest.MonkeyP
     assert fetch(f"{start}/to/{start}/fine") == b"secret"
 
 
-def test_a_name_that_changes_its_address_gains_nothing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dns_rebinding_is_rejected(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name is looked up once: what was checked is what is connected to."""
     looked: list[str] = []
     real = socket.getaddrinfo
@@ -129,9 +129,7 @@ def test_a_name_that_changes_its_address_gains_nothing(service: Service, monkeyp
     assert connected == [("203.0.113.1", 80)]
 
 
-def test_a_proxy_of_the_user_is_not_asked_for_private_addresses(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_addresses_are_not_requested_through_a_proxy(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{service.port}")
     monkeypatch.setenv("no_proxy", "")
@@ -142,7 +140,7 @@ def test_a_proxy_of_the_user_is_not_asked_for_private_addresses(
     assert fetch("http://only-the-proxy-knows.invalid/x") == b"secret"
 
 
-def test_a_server_that_sends_a_little_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_slow_server_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(access_module, "_SECONDS", 0.5)
     monkeypatch.setattr(access_module, "_TRIES", 1)
     given_up = threading.Event()
@@ -166,9 +164,7 @@ def test_a_server_that_sends_a_little_at_a_time_is_given_up(monkeypatch: pytest.
             thread.join(20)
 
 
-def test_a_folder_with_all_files_of_the_user_is_taken_only_if_it_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_home_folder_is_a_data_folder_only_if_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home, kind = tmp_path / "home", type(open_environment("osworld", {}))
     (home / "tasks").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
@@ -183,7 +179,7 @@ def test_a_folder_with_all_files_of_the_user_is_taken_only_if_it_is_named(
     assert with_data_folder({"data_folder": str(home)}, kind, home / "t.json") == {"data_folder": str(home)}
 
 
-def test_the_user_may_allow_it_and_others_do_not_find_what_was_fetched(service: Service) -> None:
+def test_private_downloads_can_be_allowed_and_have_their_own_cache(service: Service) -> None:
     url = f"http://127.0.0.1:{service.port}/x"
     assert fetch(url, Access(allow_private=True)) == b"secret"
     with pytest.raises(EnvironmentFailed, match="not a public address"):
@@ -226,12 +222,12 @@ class Guest:
 def put(source: str, access: Access, kind: str = "upload_file") -> dict[str, bytes]:
     guest = Guest()
     parameters = {"trajectory": source} if kind == "replay" else {"files": [{"local_path": source, "path": "/there"}]}
-    ground: Any = AttemptContext(guest, Path(), run_steps=set_up, access=access)  # type: ignore[arg-type]
-    asyncio.run(ground.set_up([{"type": kind, "parameters": parameters}]))
+    attempt: Any = AttemptContext(guest, Path(), run_steps=set_up, access=access)  # type: ignore[arg-type]
+    asyncio.run(attempt.set_up([{"type": kind, "parameters": parameters}]))
     return guest.files
 
 
-def test_files_of_the_data_folder_are_put_into_the_guest(data: Path) -> None:
+def test_files_of_the_data_folder_are_uploaded(data: Path) -> None:
     for name in ("files/note.txt", str(data / "files/note.txt"), "files/../files/note.txt"):
         assert put(name, Access(data)) == {"/there": b"fine"}
 
@@ -254,12 +250,12 @@ def test_files_of_the_data_folder_are_put_into_the_guest(data: Path) -> None:
         "~/.ssh/id_rsa",
     ],
 )
-def test_other_files_of_this_host_are_not(data: Path, name: str, kind: str) -> None:
+def test_files_outside_the_data_folder_are_rejected(data: Path, name: str, kind: str) -> None:
     with pytest.raises(EnvironmentFailed, match=r"outside of the folder|hidden|No such file"):
         put(name, Access(data), kind)
 
 
-def test_tasks_that_read_other_files_are_named_before_a_run(data: Path) -> None:
+def test_tasks_that_read_other_files_are_reported_before_a_run(data: Path) -> None:
     def missing_for_steps(name: str, **options: Any) -> list[str]:
         step = {"type": "upload_file", "parameters": {"files": [{"local_path": name, "path": "/there"}]}}
         first = BenchmarkTask("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})

@@ -15,7 +15,7 @@ HEAD = "import pyautogui; import time; pyautogui.FAILSAFE = False"
 
 @pytest.mark.parametrize("word", ["WAIT", "FAIL", "DONE"])
 @pytest.mark.parametrize("space", ["computer_13", "pyautogui"])
-def test_special_actions_in_all_their_forms(word: str, space: str) -> None:
+def test_special_actions_in_all_forms(word: str, space: str) -> None:
     forms: list[Any] = [word, f" {word}\n", f"```{word}```", f"```\n{word}\n```", {"action_type": word}]
     forms += [f'{{"action_type": "{word}"}}', f'```json\n{{"action_type": "{word}"}}\n```', {"command": word}]
     for said in forms:
@@ -48,7 +48,7 @@ def test_special_actions_in_all_their_forms(word: str, space: str) -> None:
         ({"action_type": "HOTKEY", "keys": ["ctrl", "C"]}, "pyautogui.hotkey('ctrl', 'C')"),
     ],
 )
-def test_parameters_stand_beside_the_type_or_below(action: dict[str, Any], code: str) -> None:
+def test_parameters_may_be_beside_the_type_or_nested(action: dict[str, Any], code: str) -> None:
     nested = {name: value for name, value in action.items() if name != "action_type"}
     for said in (action, {"action_type": action["action_type"], "parameters": nested}):
         read = read_action(said, "computer_13", SCREEN)
@@ -56,7 +56,7 @@ def test_parameters_stand_beside_the_type_or_below(action: dict[str, Any], code:
         assert command_of(read.code) == ["python", "-c", f"{HEAD}; {code}"]
 
 
-def test_a_less_than_sign_is_typed_by_its_key_where_osworld_does_so() -> None:
+def test_a_less_than_sign_is_typed_by_its_key_as_in_osworld() -> None:
     pressed = "pyautogui.typewrite('a')\npyautogui.hotkey('shift', ',')\npyautogui.typewrite('b')"
     assert read_action("pyautogui.typewrite('a<b')", "pyautogui", SCREEN).code == pressed
     assert read_action("pyautogui.press('<')", "pyautogui", SCREEN).code == "pyautogui.hotkey('shift', ',')"
@@ -94,13 +94,13 @@ def test_a_less_than_sign_is_typed_by_its_key_where_osworld_does_so() -> None:
         (None, "action_type"),
     ],
 )
-def test_what_is_no_action_is_told(said: Any, reason: str) -> None:
+def test_invalid_actions_are_rejected(said: Any, reason: str) -> None:
     with pytest.raises(BadAction, match=reason):
         read_action(said, "computer_13", SCREEN)
 
 
 @pytest.mark.parametrize("said", ["", "   ", None, {}, {"command": 5}, "pyautogui.click(", "def"])
-def test_what_is_no_python_is_told(said: Any) -> None:
+def test_invalid_python_is_rejected(said: Any) -> None:
     with pytest.raises(BadAction):
         read_action(said, "pyautogui", SCREEN)
 
@@ -122,7 +122,7 @@ def test_a_loop_at_the_beginning_is_a_syntax_error_as_in_osworld() -> None:
         compile(sent, "sent", "exec")
 
 
-def test_actions_are_found_in_what_a_model_says() -> None:
+def test_actions_are_found_in_the_text_of_a_message() -> None:
     click = {"action_type": "CLICK", "x": 1, "y": 2}
     for text in (json.dumps(click), f"I click.\n```json\n{json.dumps(click)}\n```", f"```{json.dumps(click)}```"):
         assert actions_in(text, "computer_13") == [click]
@@ -136,7 +136,7 @@ def test_actions_are_found_in_what_a_model_says() -> None:
             assert actions_in(plain, space) == []
 
 
-def test_marks_stand_for_coordinates() -> None:
+def test_marks_are_replaced_by_coordinates() -> None:
     marks = [(10, 20), (30, 40)]
     click = read_action({"action_type": "CLICK", "mark": 2}, "computer_13", SCREEN, marks)
     assert click.code == "pyautogui.click(x=30, y=40)"

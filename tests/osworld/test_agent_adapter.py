@@ -132,7 +132,7 @@ class Odd(Scripted):
     says = ("DONE",)
 
 
-def test_it_ends_without_actions_and_with_the_last_turn() -> None:
+def test_the_rollout_ends_without_actions_and_after_the_last_turn() -> None:
     play, _ = played("Idle", max_retries=2)
     assert (play.ending, play.turns, play.score) == ("no actions", 5, 0.1)
     play, _ = played("Tireless", max_turns=4)
@@ -145,7 +145,7 @@ class Slow(Scripted):
         return "", ["DONE"]
 
 
-def test_a_prediction_that_blocks_ends_by_the_time_limit() -> None:
+def test_a_blocking_prediction_ends_by_the_time_limit() -> None:
     play, trajectory = played("Slow", timeout=1.5)
     assert (play.status, play.kind, play.prompt_tokens) == (RolloutStatus.TIMED_OUT, "time limit", None)
     assert [message["role"] for message in trajectory["messages"]] == ["user"]
@@ -215,7 +215,7 @@ class ByName(Remembering):
         ("ByName", [7, None, "Logger"]),
     ],
 )
-def test_reset_is_called_with_what_it_takes(agent: str, got: Any) -> None:
+def test_reset_gets_the_arguments_of_its_signature(agent: str, got: Any) -> None:
     play, _ = played(agent)
     assert play.answer is not None, play.error
     assert json.loads(play.answer) == got
@@ -236,7 +236,7 @@ class Needy(Remembering):
 an_agent = Scripted()
 
 
-def test_constructors_are_given_what_is_known_by_name() -> None:
+def test_constructors_get_the_known_arguments_of_their_signature() -> None:
     play, _ = played("Constructed")
     assert json.loads(play.answer or "") == ["ubuntu", "demo", 99, 0.5, 1, {}]
 
@@ -250,13 +250,13 @@ def test_constructors_are_given_what_is_known_by_name() -> None:
         ("Bare", "Toolless", "`action_type`"),
     ],
 )
-def test_agents_that_can_never_play_are_a_mistake_of_the_call(agent: str, environment: str, told: str) -> None:
+def test_unusable_agents_are_usage_errors(agent: str, environment: str, told: str) -> None:
     play, _ = played(agent, environment)
     assert (play.status, play.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
     assert told in play.error
 
 
-def test_a_prediction_of_another_form_is_a_mistake_of_the_agent() -> None:
+def test_a_malformed_prediction_is_an_error_of_the_agent() -> None:
     play, _ = played("Odd")
     assert (play.status, play.kind, play.prompt_tokens) == (RolloutStatus.FAILED, "TypeError", None)
     assert "a response and a list of actions, not 'DONE'" in play.error
@@ -315,7 +315,7 @@ class Typist:
 
 
 @pytest.mark.parametrize("space", ["computer_13", "pyautogui"])
-def test_an_agent_of_osworlds_runner_plays_at_a_desktop(space: str, tmp_path: Path) -> None:
+def test_an_agent_of_osworlds_runner_solves_a_task_at_a_desktop(space: str, tmp_path: Path) -> None:
     flags = ["--mode", "osworld", "--data", str(sample_path("osworld")), "--task-id", "02-list", "--model", "demo"]
     flags += ["--provider-name", "process", "--screen-width", "1280"]
     flags += ["--screen-height", "800", "--action-space", space, "--observation-type", "screenshot_a11y_tree"]

@@ -74,13 +74,15 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda guest: guest.start_recording(), "/start_recording"),
     ],
 )
-def test_what_acts_is_never_sent_twice(act: Callable[[Controller], Awaitable[Any]], path: str) -> None:
+def test_requests_with_side_effects_are_never_sent_twice(
+    act: Callable[[Controller], Awaitable[Any]], path: str
+) -> None:
     error, seen = with_guest(lambda *_: None, lambda guest: caught(act(guest)))
     assert isinstance(error, MachineFailed)
     assert seen == [path]
 
 
-def test_what_only_looks_is_asked_again() -> None:
+def test_read_requests_are_repeated() -> None:
     answers = [None, None, reply(200, b"png")]
     picture, seen = with_guest(lambda *_: answers.pop(0), lambda guest: guest.screenshot())
     assert (picture, seen) == (b"png", ["/screenshot"] * 3)
@@ -114,7 +116,7 @@ def test_a_command_waits_for_a_server_that_is_being_restarted() -> None:
     assert asyncio.run(asyncio.wait_for(run(), 60)) == 1
 
 
-def test_commands_that_fail_and_guests_that_cannot_run_them() -> None:
+def test_failed_commands_and_refused_commands_are_reported() -> None:
     ran = {"status": "success", "output": "out", "error": "err", "returncode": 3}
     done, _ = with_guest(lambda *_: reply(200, ran), lambda guest: guest.execute("x", shell=True))
     assert (done.output, done.error, done.returncode, done.status) == ("out", "err", 3, "success")
@@ -125,7 +127,7 @@ def test_commands_that_fail_and_guests_that_cannot_run_them() -> None:
     assert (done.error, done.status) == ("<html>", "error")
 
 
-def test_files_sizes_places() -> None:
+def test_files_sizes_and_positions_are_read() -> None:
     def answer(path: str, _: bytes) -> bytes:
         return {
             "/file": reply(404, {"error": "none"}),
@@ -154,7 +156,7 @@ def test_files_sizes_places() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 404, 500, 501, 502, 503, 401])
-def test_a_guest_that_refuses_is_told_from_a_machine_that_fails(status: int) -> None:
+def test_refusals_and_machine_failures_are_different_errors(status: int) -> None:
     """OSWorld's guest answers 500 for a folder or a file without permission, and for a program that is not there."""
 
     async def ask(guest: Controller) -> list[Any]:
@@ -173,7 +175,7 @@ def test_a_guest_that_refuses_is_told_from_a_machine_that_fails(status: int) -> 
         assert not isinstance(with_guest(handler, lambda guest: caught(guest.file("/folder")))[0], MachineRefused)
 
 
-def test_a_desktop_without_accessibility_can_still_be_seen() -> None:
+def test_a_desktop_without_accessibility_has_screenshots() -> None:
     def handler(path: str, body: bytes) -> bytes:
         return reply(200, b"picture") if path == "/screenshot" else reply(500, {"message": "there is no bus"})
 
@@ -185,7 +187,7 @@ def test_a_desktop_without_accessibility_can_still_be_seen() -> None:
     assert "no accessibility tree" in seen.text
 
 
-def test_a_machine_that_has_another_holder_says_so() -> None:
+def test_a_machine_with_another_holder_raises_lease_lost() -> None:
     with pytest.raises(LeaseLost):
         with_guest(lambda *_: reply(409, {"message": "other"}), lambda guest: guest.screenshot())
     with pytest.raises(LeaseLost):

@@ -71,7 +71,7 @@ def test_an_agent_types_into_the_terminal_and_is_scored(desktop: Machine) -> Non
     assert picture(first).size == (1280, 800)
 
 
-def test_what_is_recorded_is_kept(desktop: Machine) -> None:
+def test_the_recording_is_kept(desktop: Machine) -> None:
     async def run() -> dict[str, bytes]:
         environment = OSWorldEnvironment({"record": True})
         await environment.open(ITEM, desktop)
@@ -85,7 +85,7 @@ def test_what_is_recorded_is_kept(desktop: Machine) -> None:
     assert b"ftyp" in files["recording.mp4"][:64]
 
 
-def test_a_machine_that_cannot_record_is_filmed_from_outside(desktop: Machine, tmp_path: Path) -> None:
+def test_a_machine_that_cannot_record_gets_a_video_of_screenshots(desktop: Machine, tmp_path: Path) -> None:
     async def run() -> dict[str, bytes]:
         guest = Controller(desktop)
         await guest.start_recording()  # and so it refuses to record for anybody else
@@ -107,7 +107,7 @@ def test_a_machine_that_cannot_record_is_filmed_from_outside(desktop: Machine, t
     assert frames >= 4
 
 
-def test_marks_are_drawn_and_can_be_named(desktop: Machine) -> None:
+def test_marks_are_drawn_and_can_be_clicked(desktop: Machine) -> None:
     async def do(environment: OSWorldEnvironment, first: str) -> None:
         mark = next(line.split("\t") for line in first.split("\n") if "\tterminal\t" in line)
         code = f"pyautogui.click(tag_{mark[0]}); pyautogui.typewrite('echo it is > ~/found.txt\\n')"
@@ -121,7 +121,7 @@ def test_marks_are_drawn_and_can_be_named(desktop: Machine) -> None:
     attempt(desktop, do, observation_type="som", action_space="pyautogui")
 
 
-def test_invalid_actions_are_told_and_do_nothing(desktop: Machine) -> None:
+def test_invalid_actions_are_rejected_and_do_nothing(desktop: Machine) -> None:
     async def do(environment: OSWorldEnvironment, _: str) -> None:
         for bad in (
             {"action_type": "CLICK", "x": 5000, "y": 1},
@@ -140,7 +140,7 @@ def test_invalid_actions_are_told_and_do_nothing(desktop: Machine) -> None:
     attempt(desktop, do)
 
 
-def test_code_that_fails_is_told_with_its_reason(desktop: Machine) -> None:
+def test_failing_code_is_reported_with_its_error(desktop: Machine) -> None:
     async def do(environment: OSWorldEnvironment, _: str) -> None:
         result = await environment.call("pyautogui", {"command": "pyautogui.click()\nprint(no_such_name)"})
         assert result.error
@@ -151,7 +151,7 @@ def test_code_that_fails_is_told_with_its_reason(desktop: Machine) -> None:
     attempt(desktop, do, action_space="pyautogui")
 
 
-def test_what_the_set_up_starts_is_on_the_first_picture(desktop: Machine) -> None:
+def test_launched_programs_are_on_the_first_screenshot(desktop: Machine) -> None:
     item = BenchmarkTask(
         "a", "Read it.", None, {"config": [{"type": "launch", "parameters": {"command": ["mousepad", "hello.txt"]}}]}
     )
@@ -166,7 +166,7 @@ def test_what_the_set_up_starts_is_on_the_first_picture(desktop: Machine) -> Non
 
 
 @pytest.mark.parametrize("kind", ["screenshot", "a11y_tree"])
-def test_what_is_seen_can_be_had_raw(desktop: Machine, kind: str) -> None:
+def test_the_raw_observation_is_available(desktop: Machine, kind: str) -> None:
     async def do(environment: OSWorldEnvironment, _: str) -> None:
         first = await environment.observation()
         assert first["instruction"] == "Write it."
@@ -183,7 +183,7 @@ def test_what_is_seen_can_be_had_raw(desktop: Machine, kind: str) -> None:
     assert asyncio.run(OSWorldEnvironment().observation()) == {}
 
 
-def test_what_tasks_lack_is_said_without_a_machine() -> None:
+def test_missing_requirements_are_reported_without_a_machine() -> None:
     environment = OSWorldEnvironment()
     assert environment.missing_requirements(ITEM) == []
     login = {"type": "login", "parameters": {}}
@@ -199,8 +199,8 @@ def test_what_tasks_lack_is_said_without_a_machine() -> None:
         assert "a valid `config`" in reason
 
 
-def test_options_are_checked_and_a_machine_is_needed() -> None:
-    with pytest.raises(ConfigError, match="must be one of 'computer_13', 'pyautogui'"):
+def test_options_are_validated_and_a_machine_is_required() -> None:
+    with pytest.raises(ConfigError, match="must be 'computer_13' or 'pyautogui'"):
         OSWorldEnvironment({"action_space": "mouse"})
     assert OSWorldEnvironment().needs_machine
     with pytest.raises(EnvironmentFailed, match="no machine"):
@@ -237,7 +237,7 @@ def quiet(screen: Screen, limit: float, **more: float) -> bytes:
     return asyncio.run(asyncio.wait_for(observer.wait_until_still(limit, **more), 60))
 
 
-def test_a_screen_is_shown_when_it_is_quiet() -> None:
+def test_a_screenshot_is_taken_when_the_screen_stops_changing() -> None:
     moving = Screen(b"before", b"1", b"2", b"3", b"end")
     assert quiet(moving, 30) == b"end"
     unmoved = Screen(b"before")

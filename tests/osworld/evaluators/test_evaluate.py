@@ -29,7 +29,7 @@ NOBODY = cast("Controller", None)
 """These evaluators never ask the guest."""
 
 
-def ground(folder: Path, last_action: str | Mapping[str, Any] | None = "DONE", **more: Any) -> AttemptContext:
+def attempt(folder: Path, last_action: str | Mapping[str, Any] | None = "DONE", **more: Any) -> AttemptContext:
     folder.mkdir(exist_ok=True)
     return AttemptContext(NOBODY, folder, last_action=last_action, **more)
 
@@ -66,21 +66,21 @@ def joined(conjunction: str | None, *likeness: float) -> dict[str, Any]:
     ],
 )
 def test_checks_are_joined(tmp_path: Path, conjunction: str | None, scores: Sequence[float], wanted: float) -> None:
-    assert score(joined(conjunction, *scores), ground(tmp_path)) == pytest.approx(wanted)
+    assert score(joined(conjunction, *scores), attempt(tmp_path)) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("said", "wanted"), [(math.nan, 0.0), (1.7, 1.0), (-0.2, 0.0), (True, 1.0)])
-def test_whatever_a_metric_says_a_score_is_between_0_and_1(tmp_path: Path, said: float, wanted: float) -> None:
+def test_scores_are_clipped_to_0_and_1(tmp_path: Path, said: float, wanted: float) -> None:
     class Said(SubprocessPool):
         async def call(self, function: str, *arguments: Any, limit: float, folder: Path | None = None) -> Any:
             return said
 
-    assert asyncio.run(evaluate(joined(None, 1), ground(tmp_path), processes=Said("none"))) == wanted
+    assert asyncio.run(evaluate(joined(None, 1), attempt(tmp_path), processes=Said("none"))) == wanted
 
 
-def test_and_or_stop_at_the_first_answer_that_decides(tmp_path: Path) -> None:
+def test_and_or_stop_at_the_first_deciding_check(tmp_path: Path) -> None:
     """A later check that would raise is not reached."""
-    on = ground(tmp_path)
+    on = attempt(tmp_path)
     gone = {"type": "vm_file", "path": "/x", "dest": "x"}  # there is no guest, so asking for it would raise
     for conjunction, first in (("and", "no"), ("or", "yes")):
         evaluator = {
@@ -99,17 +99,17 @@ def test_a_single_check_with_options(tmp_path: Path) -> None:
         "expected": value("yes"),
         "options": {"ignore_case": True},
     }
-    assert score(evaluator, ground(tmp_path)) == 1
-    assert score({**evaluator, "options": {}}, ground(tmp_path)) == 0
+    assert score(evaluator, attempt(tmp_path)) == 1
+    assert score({**evaluator, "options": {}}, attempt(tmp_path)) == 0
 
 
-def test_an_expectation_of_none_is_handed_to_the_metric(tmp_path: Path) -> None:
+def test_an_expectation_of_none_is_passed_to_the_metric(tmp_path: Path) -> None:
     evaluator = {"func": "literal_match", "result": value(None), "expected": value(None)}
-    assert score(evaluator, ground(tmp_path)) == 1
+    assert score(evaluator, attempt(tmp_path)) == 1
 
 
-def test_known_mistakes_of_osworld_are_left_out_if_asked_for(tmp_path: Path) -> None:
-    on = ground(tmp_path / "ground")
+def test_known_bugs_of_osworld_are_corrected_on_request(tmp_path: Path) -> None:
+    on = attempt(tmp_path / "attempt")
     paths = []
     for name in ("found", "gold"):
         path = on.folder / name
@@ -120,7 +120,7 @@ def test_known_mistakes_of_osworld_are_left_out_if_asked_for(tmp_path: Path) -> 
     assert asyncio.run(evaluate(evaluator, on, strict=True)) == 0
 
 
-def test_lists_may_be_short_and_have_holes() -> None:
+def test_lists_may_be_short_and_have_gaps() -> None:
     evaluator = {
         "func": ["one", "two", "three"],
         "result": [value(1), value(2), value(3)],
@@ -135,7 +135,7 @@ def test_lists_may_be_short_and_have_holes() -> None:
 
 def test_a_metric_without_expectation_is_called_without_one(tmp_path: Path) -> None:
     line = "\n\n\n Time zone: UTC (UTC, +0000)"
-    assert score({"func": "is_utc_0", "result": value(line)}, ground(tmp_path)) == 1
+    assert score({"func": "is_utc_0", "result": value(line)}, attempt(tmp_path)) == 1
 
 
 INFEASIBLE = {"func": "infeasible"}
@@ -156,13 +156,13 @@ FEASIBLE = {"func": "exact_match", "result": value("x"), "expected": value({"exp
         (FEASIBLE, "pyautogui.write('FAIL')", 1),
     ],
 )
-def test_fail_solves_what_cannot_be_done_and_nothing_else(
+def test_fail_solves_infeasible_tasks_only(
     tmp_path: Path, evaluator: Mapping[str, Any], action: Any, wanted: float
 ) -> None:
-    assert score(evaluator, ground(tmp_path, action)) == wanted
+    assert score(evaluator, attempt(tmp_path, action)) == wanted
 
 
-def test_steps_of_the_evaluator_are_run_first_whatever_the_agent_said(tmp_path: Path) -> None:
+def test_postconfig_runs_first(tmp_path: Path) -> None:
     done: list[Any] = []
 
     async def steps(given: Sequence[Mapping[str, Any]], on: AttemptContext) -> None:
@@ -175,12 +175,12 @@ def test_steps_of_the_evaluator_are_run_first_whatever_the_agent_said(tmp_path: 
         "result": {"type": "cache_file", "path": "out.txt"},
         "expected": value({"expect": ["hello"]}),
     }
-    assert score(evaluator, ground(tmp_path, run_steps=steps)) == 1
-    assert score({"postconfig": [{"type": "a"}], "func": "infeasible"}, ground(tmp_path, "FAIL", run_steps=steps)) == 1
+    assert score(evaluator, attempt(tmp_path, run_steps=steps)) == 1
+    assert score({"postconfig": [{"type": "a"}], "func": "infeasible"}, attempt(tmp_path, "FAIL", run_steps=steps)) == 1
     assert done == [{"type": "sleep"}, {"type": "a"}]
 
 
-def test_what_the_guest_refuses_counts_as_0_and_a_guest_that_is_gone_does_not(tmp_path: Path) -> None:
+def test_refusals_score_0_and_lost_machines_are_errors(tmp_path: Path) -> None:
     class Guest:
         def __init__(self, error: Exception) -> None:
             self.error = error
@@ -207,7 +207,7 @@ def test_what_the_guest_refuses_counts_as_0_and_a_guest_that_is_gone_does_not(tm
     assert score(infeasible, AttemptContext(refusing, tmp_path, last_action="FAIL", run_steps=steps)) == 1
 
 
-def test_an_expected_file_with_the_name_of_a_found_one_is_that_one_unless_evaluators_are_strict(
+def test_a_result_file_replaces_an_expected_file_of_its_name_unless_strict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "published").write_text("right")
@@ -232,32 +232,32 @@ def test_an_expected_file_with_the_name_of_a_found_one_is_that_one_unless_evalua
     assert score(evaluator, AttemptContext(cast("Controller", Guest()), tmp_path, last_action="DONE")) == 0
 
 
-def test_a_file_that_nobody_kept_gives_0_and_another_way_may_still_be_right(tmp_path: Path) -> None:
+def test_a_missing_cache_file_scores_0_and_an_alternative_may_pass(tmp_path: Path) -> None:
     gone = {"type": "cache_file", "path": "nowhere"}
-    assert score({"func": "check_list", "result": gone, "expected": value({"expect": []})}, ground(tmp_path)) == 0
+    assert score({"func": "check_list", "result": gone, "expected": value({"expect": []})}, attempt(tmp_path)) == 0
     either = {
         "func": ["check_list", "exact_match"],
         "conj": "or",
         "result": [gone, value("x")],
         "expected": [value({}), value({"expected": "x"})],
     }
-    assert score(either, ground(tmp_path)) == 1
-    assert score({**either, "conj": "and"}, ground(tmp_path)) == 0
+    assert score(either, attempt(tmp_path)) == 1
+    assert score({**either, "conj": "and"}, attempt(tmp_path)) == 0
 
 
-def test_a_kept_file_is_inside_of_the_folder(tmp_path: Path) -> None:
+def test_a_cache_file_must_be_inside_the_folder(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     evaluator = {"func": "check_list", "result": {"type": "cache_file", "path": "../secret"}, "expected": value({})}
-    assert score(evaluator, ground(tmp_path / "folder")) == 0
+    assert score(evaluator, attempt(tmp_path / "folder")) == 0
 
 
-def test_what_is_not_here_is_told_before_anything_is_done(tmp_path: Path) -> None:
+def test_missing_parts_are_reported_before_anything_runs(tmp_path: Path) -> None:
     touched: list[int] = []
 
     async def steps(_: Sequence[Mapping[str, Any]], __: AttemptContext) -> None:
         touched.append(1)
 
-    on = ground(tmp_path, run_steps=steps)
+    on = attempt(tmp_path, run_steps=steps)
     with pytest.raises(UnknownName, match="compare_image_text"):
         score({"func": "compare_image_text", "result": value(1), "postconfig": [{}]}, on)
     with pytest.raises(UnknownName, match="telepathy"):
@@ -265,19 +265,19 @@ def test_what_is_not_here_is_told_before_anything_is_done(tmp_path: Path) -> Non
     assert not touched
 
 
-def test_a_rule_that_nobody_knows_is_no_zero(tmp_path: Path) -> None:
+def test_an_unsupported_rule_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text('{"a": 1}')
     rules = {"expect": [{"key": ["a"], "method": "resembles", "ref": 1}]}
     with pytest.raises(ConfigError, match="check_json: unknown method 'resembles' in a rule"):
-        score({"func": "check_json", "result": kept("f.json"), "expected": value(rules)}, ground(tmp_path))
+        score({"func": "check_json", "result": kept("f.json"), "expected": value(rules)}, attempt(tmp_path))
     with pytest.raises(ConfigError, match="magic"):
         score(
             {"func": "compare_table", "result": kept("f.json"), "options": {"rules": [{"type": "magic"}]}},
-            ground(tmp_path),
+            attempt(tmp_path),
         )
 
 
-def test_missing_names_each_thing_once_with_its_reason() -> None:
+def test_each_missing_part_is_reported_once_with_its_reason() -> None:
     assert missing(FEASIBLE) == missing(INFEASIBLE) == []
     found = missing(
         {
@@ -293,7 +293,7 @@ def test_missing_names_each_thing_once_with_its_reason() -> None:
     ]
 
 
-def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(name: str) -> None:
         raise MissingExtra(f"the OSWorld metric {name!r}", "osworld", "openpyxl")
 
@@ -302,7 +302,7 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: 
     assert found == ["pip install 'paragent[osworld]' (metric compare_table needs openpyxl)"]
 
 
-def test_every_name_of_the_tables_is_there() -> None:
+def test_every_registered_name_can_be_loaded() -> None:
     for registry in (GETTERS, METRICS):
         for name in registry.implementations:
             assert callable(registry.load(name)), name
@@ -329,14 +329,14 @@ assert ratio("abcd", "abcx") == 0.75
 """A program for an interpreter in which nothing of the extra is installed."""
 
 
-def test_without_the_extra_the_core_works_and_the_rest_is_named() -> None:
+def test_without_the_extra_the_core_works_and_the_rest_is_reported() -> None:
     import subprocess
     import sys
 
     subprocess.run([sys.executable, "-c", WITHOUT], check=True, timeout=60)
 
 
-def test_loading_the_tables_imports_nothing_heavy() -> None:
+def test_loading_the_registries_imports_nothing_heavy() -> None:
     import subprocess
     import sys
 
@@ -390,8 +390,8 @@ def kept(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("metric", SUFFIXES)
-def test_files_that_make_no_sense_give_0(tmp_path: Path, metric: str) -> None:
-    on, suffix = ground(tmp_path), SUFFIXES[metric]
+def test_malformed_files_score_0(tmp_path: Path, metric: str) -> None:
+    on, suffix = attempt(tmp_path), SUFFIXES[metric]
     rules = {"options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]}}
 
     async def all_of_them() -> list[float]:
@@ -409,7 +409,7 @@ def test_files_that_make_no_sense_give_0(tmp_path: Path, metric: str) -> None:
 
 
 @pytest.mark.parametrize("metric", ["compare_table", "compare_docx_files", "compare_pptx_files", "compare_zip_files"])
-def test_an_archive_that_explodes_is_not_unpacked(
+def test_an_archive_bomb_is_not_unpacked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, bomb: bytes, metric: str
 ) -> None:
     name = f"b.{SUFFIXES[metric]}"
@@ -421,11 +421,11 @@ def test_an_archive_that_explodes_is_not_unpacked(
         "options": {"rules": [{"type": "sheet_name"}]},
     }
     with caplog.at_level(logging.INFO):
-        assert score(evaluator, ground(tmp_path)) == 0
+        assert score(evaluator, attempt(tmp_path)) == 0
     assert "TooLarge" in caplog.text
 
 
-def test_a_metric_that_takes_all_memory_or_all_time_ends_with_its_helper(
+def test_a_metric_without_end_or_memory_limit_is_stopped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from paragent.osworld.evaluators import evaluator as module
@@ -434,7 +434,7 @@ def test_a_metric_that_takes_all_memory_or_all_time_ends_with_its_helper(
     (tmp_path / "slow").write_text("a" * 40)
     slow = {"func": "check_list", "result": kept("slow"), "expected": value({"expect": ["(a+)+b"]})}
     with caplog.at_level(logging.INFO):
-        assert score(slow, ground(tmp_path)) == 0
+        assert score(slow, attempt(tmp_path)) == 0
     assert "was stopped after 3 s" in caplog.text
     caplog.clear()
     monkeypatch.setattr(module, "PARSE_SECONDS", 100.0)
@@ -444,15 +444,15 @@ def test_a_metric_that_takes_all_memory_or_all_time_ends_with_its_helper(
     async def both() -> tuple[float, float]:
         try:
             text = "x" * (80 << 20)
-            first = await evaluate({"func": "exact_match", "result": value(text)}, ground(tmp_path), processes=helpers)
-            return first, await evaluate(greedy, ground(tmp_path), processes=helpers)
+            first = await evaluate({"func": "exact_match", "result": value(text)}, attempt(tmp_path), processes=helpers)
+            return first, await evaluate(greedy, attempt(tmp_path), processes=helpers)
         finally:
             await helpers.close()
 
     assert asyncio.run(asyncio.wait_for(both(), 110)) == (0, 0)
 
 
-def test_the_event_loop_goes_on_while_a_metric_works(tmp_path: Path) -> None:
+def test_the_event_loop_is_not_blocked_by_a_metric(tmp_path: Path) -> None:
     async def both() -> tuple[float, int]:
         ticks = 0
 
@@ -469,7 +469,7 @@ def test_the_event_loop_goes_on_while_a_metric_works(tmp_path: Path) -> None:
             "result": kept("f"),
             "expected": value({"expect": ["x"], "unexpect": ["y"] * 10}),
         }
-        found = await evaluate(evaluator, ground(tmp_path))
+        found = await evaluate(evaluator, attempt(tmp_path))
         ticking.cancel()
         return found, ticks
 
@@ -486,12 +486,10 @@ def reading(path: Any, metric: str = "file_contains", expected: Any = None) -> d
     return {"func": metric, "result": value(path), "expected": value(expected or {"expected": ["private"]})}
 
 
-def test_a_task_cannot_read_files_outside_of_the_attempts_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_cannot_read_files_outside_the_attempts_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("private\n")
-    on = ground(tmp_path / "attempt")
+    on = attempt(tmp_path / "attempt")
     (on.folder / "own.txt").write_text("private\n")
     (on.folder / "link.txt").symlink_to(secret)
     monkeypatch.chdir(tmp_path)
@@ -510,7 +508,7 @@ def test_a_task_cannot_read_files_outside_of_the_attempts_folder(
 
 
 def test_a_task_cannot_list_folders_of_the_host(tmp_path: Path) -> None:
-    on = ground(tmp_path / "attempt")
+    on = attempt(tmp_path / "attempt")
     with zipfile.ZipFile(on.folder / "a.zip", "w") as package:
         package.writestr("x", "x")
     (tmp_path / "other").mkdir()
@@ -521,7 +519,7 @@ def test_a_task_cannot_list_folders_of_the_host(tmp_path: Path) -> None:
 
 
 def test_a_task_cannot_write_files_of_the_host_with_a_query(tmp_path: Path) -> None:
-    on, target = ground(tmp_path / "attempt"), tmp_path / "written"
+    on, target = attempt(tmp_path / "attempt"), tmp_path / "written"
     with contextlib.closing(sqlite3.connect(on.folder / "a.db")) as connection, connection:
         connection.execute("CREATE TABLE t (x)")
         connection.execute("INSERT INTO t VALUES ('echo')")

@@ -41,7 +41,7 @@ def machine() -> Iterator[Machine]:
 
 
 @pytest.fixture
-def ground(machine: Machine, tmp_path: Path) -> AttemptContext:
+def attempt(machine: Machine, tmp_path: Path) -> AttemptContext:
     return AttemptContext(Controller(machine), tmp_path, run_steps=set_up, access=Access(allow_private=True))
 
 
@@ -52,13 +52,15 @@ def home(machine: Machine) -> Path:
 
 
 @pytest.fixture
-def get(ground: AttemptContext) -> Get:
+def get(attempt: AttemptContext) -> Get:
     """Call a getter as `evaluate` does."""
 
     def call(kind: str, **config: Any) -> Any:
         async def asking() -> Any:
             async with evaluation_processes() as helpers:
-                return await GETTERS.load(kind)(GetterContext(ground, ground.folder, helpers), {"type": kind, **config})
+                return await GETTERS.load(kind)(
+                    GetterContext(attempt, attempt.folder, helpers), {"type": kind, **config}
+                )
 
         return asyncio.run(asyncio.wait_for(asking(), 100))
 
@@ -72,7 +74,7 @@ def put(home: Path, path: str, data: str | bytes) -> str:
     return str(target)
 
 
-def test_files_of_the_guest(get: Get, home: Path, tmp_path: Path) -> None:
+def test_files_of_the_machine(get: Get, home: Path, tmp_path: Path) -> None:
     path = put(home, "a.txt", "hello")
     assert get("vm_file", path=path, dest="copy.txt") == str(tmp_path / "copy.txt")
     assert (tmp_path / "copy.txt").read_text() == "hello"
@@ -85,7 +87,7 @@ def test_files_of_the_guest(get: Get, home: Path, tmp_path: Path) -> None:
         get("vm_file", path=path, dest="../escaped")
 
 
-def test_files_that_the_guest_cannot_read_are_not_there(get: Get, home: Path) -> None:
+def test_files_that_the_machine_cannot_read_are_none(get: Get, home: Path) -> None:
     folder = home / "folder.txt"
     folder.mkdir()
     assert get("vm_file", path=str(folder), dest="copy.txt") is None
@@ -116,19 +118,19 @@ def test_the_desktop(get: Get, home: Path, tmp_path: Path) -> None:
     assert size["width"] > 100
 
 
-def test_what_the_guest_does_not_have_is_none_and_a_silent_guest_is_an_error(
-    get: Get, ground: AttemptContext, home: Path
+def test_missing_values_are_none_and_a_silent_machine_is_an_error(
+    get: Get, attempt: AttemptContext, home: Path
 ) -> None:
     assert get("list_directory", path=str(home / "nowhere")) is None
     assert get("vm_window_size", app_class_name="no-such-application") is None
-    ground.controller = Controller(Machine("gone", "127.0.0.1", 9))
+    attempt.controller = Controller(Machine("gone", "127.0.0.1", 9))
     for kind in ("list_directory", "vm_file"):
         with pytest.raises(InfrastructureError):
             get(kind, path="/x", dest="x")
 
 
 def test_settings_of_applications(
-    get: Get, ground: AttemptContext, home: Path, monkeypatch: pytest.MonkeyPatch
+    get: Get, attempt: AttemptContext, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(home, ".config/vlc/vlcrc", "qt-max-volume=200\n")
     put(home, ".config/GIMP/2.10/gimprc", "(undo-levels 100)\n")
@@ -143,7 +145,7 @@ def test_settings_of_applications(
         activated.append(name)
         raise MachineRefused("there is no such window")
 
-    monkeypatch.setattr(ground.controller, "activate_window", activate)
+    monkeypatch.setattr(attempt.controller, "activate_window", activate)
     told = get("vscode_config", vscode_extension_command="Open", path=str(home / "OpenProject.txt"), dest="told.txt")
     assert Path(told).read_text() == "/home/user/project"
     asked = {"vscode_extension_command": "Open", "path": str(home / "nothing.txt"), "dest": "told.txt"}
@@ -154,7 +156,7 @@ def test_settings_of_applications(
     assert activated == ["Visual Studio Code"] * 3
 
 
-def test_the_player_of_films(get: Get, home: Path) -> None:
+def test_the_default_video_player(get: Get, home: Path) -> None:
     associations = "[Default Applications]\nvideo/mp4=vlc.desktop\nvideo/webm=vlc.desktop\nvideo/ogg=totem.desktop\n"
     put(home, ".config/mimeapps.list", associations)
     put(home, ".local/share/applications/vlc.desktop", "[Desktop Entry]\nType=Application\nName=VLC\nExec=true\n")
@@ -251,7 +253,7 @@ def test_the_profile_of_the_browser(get: Get, home: Path, tmp_path: Path) -> Non
     ],
 )
 def test_the_colour_scheme_of_the_profile(
-    get: Get, ground: AttemptContext, home: Path, monkeypatch: pytest.MonkeyPatch, written: Any, wanted: str
+    get: Get, attempt: AttemptContext, home: Path, monkeypatch: pytest.MonkeyPatch, written: Any, wanted: str
 ) -> None:
     monkeypatch.setattr(browser, "_SCHEME_LOOKS", 1)
     monkeypatch.setattr(Controller, "devtools", "127.0.0.1:9")  # no browser: the preferences have to tell
@@ -279,7 +281,7 @@ def test_the_last_row_of_a_workbook(get: Get, home: Path, tmp_path: Path) -> Non
     assert get("content_from_vm_file", path=f"{path}.gone", **config) is None
 
 
-def test_a_whole_evaluation_on_a_guest(ground: AttemptContext, home: Path) -> None:
+def test_a_whole_evaluation_on_a_machine(attempt: AttemptContext, home: Path) -> None:
     """Steps that keep their output, files of both sides with the same name, two checks."""
     put(home, "list.txt", "one\ntwo\n")
     evaluator = {
@@ -300,7 +302,7 @@ def test_a_whole_evaluation_on_a_guest(ground: AttemptContext, home: Path) -> No
     }
 
     def scored() -> float:
-        return asyncio.run(asyncio.wait_for(evaluate(evaluator, ground), 100))
+        return asyncio.run(asyncio.wait_for(evaluate(evaluator, attempt), 100))
 
     put(home, "other.txt", "one\ntwo\n")
     assert scored() == 1
@@ -366,7 +368,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
         thread.join(10)
 
 
-def test_files_from_the_network_are_fetched_once(get: Get, site: Site, tmp_path: Path) -> None:
+def test_files_are_downloaded_once(get: Get, site: Site, tmp_path: Path) -> None:
     for name in ("one.txt", "two.txt"):
         path = get("cloud_file", path=f"{site.address}/gold.txt", dest=name)
         assert Path(path).read_text() == "gold\n"
@@ -377,7 +379,7 @@ def test_files_from_the_network_are_fetched_once(get: Get, site: Site, tmp_path:
     assert Path(get("cloud_file", path=f"{site.address}/flaky", dest="f")).read_text() == "gold\n"
 
 
-def test_what_cannot_be_fetched_is_nobodys_zero(get: Get, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_is_an_infrastructure_error(get: Get, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvironmentFailed, match="404"):
         get("cloud_file", path=f"{site.address}/gone", dest="x")
     assert site.asked.count("/gone") == 1
@@ -391,14 +393,14 @@ def test_what_cannot_be_fetched_is_nobodys_zero(get: Get, site: Site, monkeypatc
         get("cloud_file", path=f"{site.address}/large", dest="x")
 
 
-def test_the_cache_of_files_stays_within_its_bounds(get: Get, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_download_cache_stays_within_its_limit(get: Get, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_module, "_KEPT", 12)  # two files of five bytes
     for name in ("a", "b", "a", "c", "a", "b"):
         get("cloud_file", path=f"{site.address}/{name}", dest="x")
     assert site.asked == ["/a", "/b", "/c", "/b"]  # b was the one that was not used when c came
 
 
-def test_the_status_of_vlc_is_asked_inside_of_the_guest(get: Get, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_of_vlc_is_requested_on_the_machine(get: Get, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     port = str(site.server.server_address[1])
     monkeypatch.setattr(applications, "_VLC_STATUS", applications._VLC_STATUS.replace("8080/requests", f"{port}"))
     assert Path(get("vlc_playing_info", dest="status.xml")).read_text().strip() == "<root/>"
@@ -431,11 +433,11 @@ MONDAY, FRIDAY, SUNDAY = dt.date(2026, 11, 16), dt.date(2026, 11, 20), dt.date(2
         ("first monday eight months later", dt.date(2026, 4, 30), "2026-12-07"),
     ],
 )
-def test_words_for_days(words: str, today: dt.date, wanted: str) -> None:
+def test_phrases_for_dates(words: str, today: dt.date, wanted: str) -> None:
     assert day_of(words, today).isoformat() == wanted
 
 
-def test_placeholders_for_days() -> None:
+def test_placeholders_for_dates() -> None:
     day = dt.date(2026, 3, 5)
     assert fill_in("{DoW}, {Month} {Day0D}, {Year}", day) == "Thu, Mar 05, 2026"
     assert fill_in(["{MonthD}/{DayD}", "{Month0D}", "{month}-weather", "{MonthFull}"], day) == [
@@ -446,8 +448,8 @@ def test_placeholders_for_days() -> None:
     ]
 
 
-def test_without_a_zone_today_is_the_day_of_the_machine(
-    get: Get, ground: AttemptContext, monkeypatch: pytest.MonkeyPatch
+def test_without_a_time_zone_today_is_the_machines_date(
+    get: Get, attempt: AttemptContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = {"relativeTime": {"from": "this month"}, "expected": {"time": "{Year}-{Month0D}-{Day0D}"}}
     answers = {"2031-02-28\n": "2031-02-28", "": dt.datetime.now(dt.UTC).date().isoformat()}
@@ -456,12 +458,12 @@ def test_without_a_zone_today_is_the_day_of_the_machine(
         async def execute(*_: Any, printed: str = printed, **__: Any) -> CommandReply:
             return CommandReply(printed, "", 0)
 
-        monkeypatch.setattr(ground.controller, "execute", execute)
+        monkeypatch.setattr(attempt.controller, "execute", execute)
         for zone in ({}, {"timezone": ""}):
             assert get("rule_relativeTime", rules=rules | zone)["expected"]["time"] == wanted
 
 
-def test_rules_about_days_are_filled_in(get: Get) -> None:
+def test_rules_with_dates_are_filled_in(get: Get) -> None:
     today = dt.date.today()  # noqa: DTZ011 - the machine's clock and zone are this host's
     single = {"relativeTime": {"from": "tomorrow"}, "expected": {"to": "ORD", "time": "{Year}-{Month0D}-{Day0D}"}}
     found = get("rule_relativeTime", rules=single)

@@ -141,10 +141,10 @@ def get(devtools: str, site: str, tmp_path: Path) -> Callable[..., Any]:
         kind: str, *, shown: str = f"{site}/flights?from=SEA&to=NYC&tags=a,b", at: str = devtools, **config: Any
     ) -> Any:
         async def asking() -> Any:
-            ground = AttemptContext(cast("Controller", Guest(at, shown)), tmp_path)
+            attempt = AttemptContext(cast("Controller", Guest(at, shown)), tmp_path)
             async with evaluation_processes() as helpers:
                 return await GETTERS.load(kind)(
-                    GetterContext(ground, tmp_path, helpers), {"goto_prefix": "http://", **config}
+                    GetterContext(attempt, tmp_path, helpers), {"goto_prefix": "http://", **config}
                 )
 
         return asyncio.run(asyncio.wait_for(asking(), 110))
@@ -172,7 +172,7 @@ def test_tabs(get: Callable[..., Any], site: str) -> None:
     assert get("open_tabs_info", at="127.0.0.1:9") == []
 
 
-def test_texts_of_the_page_in_front(get: Callable[..., Any]) -> None:
+def test_texts_of_the_active_page(get: Callable[..., Any]) -> None:
     found = get(
         "active_tab_html_parse",
         category="class",
@@ -235,7 +235,7 @@ def test_a_page_that_is_not_open_has_no_texts(get: Callable[..., Any]) -> None:
     assert get("active_tab_html_parse", at="127.0.0.1:9", **config) == {}
 
 
-def test_the_page_in_front_is_loaded_once_more(get: Callable[..., Any]) -> None:
+def test_the_active_page_is_loaded_again(get: Callable[..., Any]) -> None:
     info = get("active_tab_info")
     assert info["title"] == "Flights"
     assert "SEA" in info["content"]
@@ -248,7 +248,7 @@ def test_other_pages(get: Callable[..., Any], site: str) -> None:
     assert get("page_info", url="http://x", at="127.0.0.1:9") == failed
 
 
-def test_pages_that_do_not_load_give_what_osworld_gives(
+def test_pages_that_do_not_load_give_osworlds_values(
     get: Callable[..., Any], site: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = "http://127.0.0.1:9/"
@@ -265,7 +265,7 @@ def test_pages_that_do_not_load_give_what_osworld_gives(
     assert get("page_info", url=f"http://{site}/slow")["title"] == "Connection failed"
 
 
-def test_calls_that_the_browser_never_answers_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_the_browser_never_answers_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def asking() -> None:
         with pytest.raises(Error, match="did not answer"):
             await browser.limited(asyncio.Event().wait(), 0.01)
@@ -288,7 +288,7 @@ def test_calls_that_the_browser_never_answers_have_an_end(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("module", [pages, browser])
-def test_every_call_to_a_page_has_a_limit(module: ModuleType) -> None:
+def test_every_call_to_a_page_has_a_time_limit(module: ModuleType) -> None:
     """Playwright itself never gives up on these methods."""
     endless = {"close", "content", "eval_on_selector_all", "evaluate", "new_page", "pdf", "stop", "title"}
     for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())):
@@ -309,7 +309,7 @@ def test_a_page_is_printed(get: Callable[..., Any], site: str) -> None:
     assert Path(path).read_bytes().startswith(b"%PDF")
 
 
-def test_what_pages_say(get: Callable[..., Any], site: str) -> None:
+def test_texts_and_attributes_of_pages(get: Callable[..., Any], site: str) -> None:
     infos = [
         {"action": "inner_text", "selector": "h3"},
         {"action": "click_and_attribute", "selector": ["#next", "#link"], "attribute": "href"},
@@ -339,5 +339,5 @@ def test_an_evaluation_by_the_browser(devtools: str, site: str, tmp_path: Path) 
             {"type": "rule", "rules": {"type": "url", "urls": [f"http://{site}/flights?from=SEA&to=NYC&tags=a,b"]}},
         ],
     }
-    ground = AttemptContext(cast("Controller", Guest(devtools, f"{site}/flights?from=SEA&to=NYC&tags=a,b")), tmp_path)
-    assert asyncio.run(asyncio.wait_for(evaluate(evaluator, ground), 110)) == 1
+    attempt = AttemptContext(cast("Controller", Guest(devtools, f"{site}/flights?from=SEA&to=NYC&tags=a,b")), tmp_path)
+    assert asyncio.run(asyncio.wait_for(evaluate(evaluator, attempt), 110)) == 1

@@ -56,7 +56,7 @@ def test_texts_are_compared(score: Score, write: Make) -> None:
     assert score("compare_pdfs", [write("f.pdf", pdf("abcdefghij")), None], [gold, gold]) == 0.5
 
 
-def test_pictures_are_compared(score: Score, tmp_path: Path, write: Make) -> None:
+def test_images_are_compared(score: Score, tmp_path: Path, write: Make) -> None:
     def printed(name: str, *turns: int) -> str:
         ramp = Image.linear_gradient("L").resize((64, 64)).convert("RGB")
         first, *rest = [ramp.rotate(turn) for turn in turns]
@@ -107,7 +107,7 @@ def test_zip_archives(score: Score, zipped: Make) -> None:
     assert score("compare_zip_files", None, gold) == 0
 
 
-def test_archives_of_any_kind(score: Score, zipped: Make, tarred: Make) -> None:
+def test_archives_of_all_types_are_compared(score: Score, zipped: Make, tarred: Make) -> None:
     gold = tarred("g.tar.gz", {"a.pdf": pdf("abcdefghij"), "b.pdf": pdf("x")})
     found = zipped("f.zip", {"a.pdf": pdf("abcdefghiy"), "b.pdf": pdf("x")})
     assert score("compare_archive", found, gold, file_type="pdf") == pytest.approx(0.95)
@@ -144,7 +144,7 @@ def test_books(score: Score, zipped: Make) -> None:
         score("compare_epub", zipped("f.epub", {"text/1.html": book["1.html"]}), gold)
 
 
-def test_pdf_text_is_read_by_pymupdf_where_it_is_installed(
+def test_pdf_text_is_read_by_pymupdf_if_installed(
     score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Page:
@@ -164,14 +164,14 @@ def test_pdf_text_is_read_by_pymupdf_where_it_is_installed(
     assert found == pytest.approx(2 * 19 / (19 + 40))
 
 
-def test_no_pdf_is_one_without_text(score: Score, tmp_path: Path) -> None:
+def test_a_missing_pdf_has_no_text(score: Score, tmp_path: Path) -> None:
     (tmp_path / "x.pdf").write_bytes(pdf("x"))
     (tmp_path / "empty.pdf").write_bytes(pdf(""))
     assert score("compare_pdfs", None, str(tmp_path / "x.pdf")) == 0
     assert score("compare_pdfs", None, str(tmp_path / "empty.pdf")) == 1
 
 
-def test_a_pdf_that_refers_to_itself_ends(score: Score, tmp_path: Path) -> None:
+def test_a_recursive_pdf_ends(score: Score, tmp_path: Path) -> None:
     path = tmp_path / "loop.pdf"
     path.write_bytes(pdf("x").replace(b"/Parent 2 0 R", b"/Parent 3 0 R"))
     assert score("compare_pdfs", str(path), str(path)) in (0, 1)

@@ -217,7 +217,7 @@ def theme_background(made: Any) -> None:
     fill.fore_color.theme_color = MSO_THEME_COLOR.ACCENT_1
 
 
-def test_a_background_of_the_theme_leaves_no_score(score: Score, slides: Callable[..., str]) -> None:
+def test_a_theme_background_is_an_error(score: Score, slides: Callable[..., str]) -> None:
     path = slides("f.pptx", theme_background)
     with pytest.raises(AttributeError):
         score("compare_pptx_files", path, path, examine_background_color=False)
@@ -337,7 +337,7 @@ def test_media_of_a_slide_are_found(tmp_path: Path, slides: Callable[..., str]) 
     assert linked_media(str(made), 0, "audio", str(tmp_path / "out")) == "/home/user/My song.mp3"
 
 
-def test_a_shape_is_a_shape(score: Score, slides: Callable[..., str]) -> None:
+def test_every_shape_type_is_compared(score: Score, slides: Callable[..., str]) -> None:
     def star(made: Any) -> None:
         made.slides[1].shapes.add_shape(MSO_SHAPE.STAR_5_POINT, 0, 0, Inches(1), Inches(1))
 

@@ -91,7 +91,7 @@ def test_sheets_by_number_and_by_name(score: Score, book: Callable[..., str]) ->
     assert score("compare_table", None, gold, rules=data()) == 0
 
 
-def test_what_is_printed_is_compared_line_by_line(score: Score, book: Callable[..., str], tmp_path: Path) -> None:
+def test_printed_sheets_are_compared_line_by_line(score: Score, book: Callable[..., str], tmp_path: Path) -> None:
     found, gold = book("found.xlsx"), book("gold.xlsx")
     rule = {"type": "sheet_print", "sheet_idx0": "RNSheet1", "sheet_idx1": "ENSheet1"}
     assert score("compare_table", found, gold, rules=[rule]) == 0  # nobody has printed anything
@@ -309,7 +309,7 @@ def test_conditional_formats_with_formulas(
         assert score("compare_table", book("f.xlsx", content), gold, rules=rule) == 0
 
 
-def test_a_formula_that_is_not_computed_gives_no_score(score: Score, book: Callable[..., str]) -> None:
+def test_an_unsupported_formula_is_an_error(score: Score, book: Callable[..., str]) -> None:
     def condition(workbook: Any) -> None:
         workbook["Sheet1"].conditional_formatting.add("B2:B5", FormulaRule(["VLOOKUP(B2,$A$1:$B$3,2)=1"]))
 
@@ -334,12 +334,12 @@ def test_scrolling_does_not_change_where_a_sheet_is_frozen(score: Score, book: C
 
 
 @pytest.mark.parametrize("kind", ["chart", "style", "row_props", "filter", "pivot_table"])
-def test_sheets_that_neither_book_has_are_the_same(score: Score, book: Callable[..., str], kind: str) -> None:
+def test_sheets_missing_in_both_workbooks_are_equal(score: Score, book: Callable[..., str], kind: str) -> None:
     rule = [{"type": kind, "sheet_idx0": "RI7", "sheet_idx1": "EI7"}]
     assert score("compare_table", book("f.xlsx"), book("g.xlsx"), rules=rule) == 1
 
 
-def test_a_font_without_a_colour_leaves_no_score(score: Score, book: Callable[..., str]) -> None:
+def test_a_font_without_a_colour_is_an_error(score: Score, book: Callable[..., str]) -> None:
     plain = book("h.xlsx", change=lambda workbook: setattr(workbook["Sheet1"]["A1"], "font", Font(name="Arial")))
     with pytest.raises(AttributeError):
         score("compare_table", plain, plain, rules=style("font_color"))

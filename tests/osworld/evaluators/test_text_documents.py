@@ -58,14 +58,14 @@ def test_words(score: Score, document: Make, lines: Sequence[str], options: dict
     assert found == pytest.approx(wanted)
 
 
-def test_kinds_of_documents_are_not_mixed(score: Score, document: Make, write: Make) -> None:
+def test_types_of_documents_are_not_mixed(score: Score, document: Make, write: Make) -> None:
     gold = document("gold.docx")
     assert score("compare_docx_files", None, gold) == 0
     assert score("compare_docx_files", write("found.txt", "x"), gold) == 0
     assert score("compare_docx_files_and_ignore_new_lines", write("found.odt", "x"), gold) == 0
 
 
-def test_empty_paragraphs_can_be_left_out(score: Score, document: Make) -> None:
+def test_empty_paragraphs_can_be_ignored(score: Score, document: Make) -> None:
     found, gold = document("found.docx", ["Title", "One line.", "Another line."]), document("gold.docx")
     assert score("compare_docx_files_and_ignore_new_lines", found, gold, ignore_blanks=False) == 1
     other = document("other.docx", ["Title", "One line."])
@@ -127,7 +127,7 @@ def picture(colour: str) -> Callable[[Any], None]:
     return change
 
 
-def test_pictures_in_documents(score: Score, document: Make) -> None:
+def test_images_in_documents(score: Score, document: Make) -> None:
     gold = document("gold.docx", change=picture("red"))
     assert score("compare_docx_images", document("f.docx", change=picture("red")), gold) == 1
     assert score("compare_docx_images", document("f.docx", change=picture("blue")), gold) == 0

@@ -36,7 +36,7 @@ def save(tmp_path: Path) -> Callable[..., str]:
     return keep
 
 
-def test_the_structural_similarity_is_that_of_scikit_image() -> None:
+def test_the_structural_similarity_equals_scikit_image() -> None:
     assert similarity(stripes(1), stripes(2)) == pytest.approx(0.6173709278997783, abs=1e-12)
     assert similarity(stripes(1), stripes(1)) == pytest.approx(1)
     tall = stripes(1, 9, 700), stripes(3, 9, 700)  # several bands one way, a single one the other
@@ -51,7 +51,7 @@ def test_similarity_needs_the_same_size_and_a_window() -> None:
         similarity(stripes(1, 6, 60), stripes(1, 6, 60))
 
 
-def test_fingerprints_are_those_of_imagehash() -> None:
+def test_perceptual_hashes_equal_imagehash() -> None:
     assert distance(stripes(1), stripes(2)) == 22
     assert distance(photo(), photo()) == 0
 
@@ -70,7 +70,7 @@ def test_colours_differ_as_in_scikit_image(one: tuple[int, ...], other: tuple[in
     assert difference(one, other) == pytest.approx(wanted, abs=1e-9)
 
 
-def test_likeness_above_what_an_untouched_picture_gets(score: Score, save: Callable[..., str]) -> None:
+def test_only_the_score_above_the_unchanged_image_counts(score: Score, save: Callable[..., str]) -> None:
     found, gold = save("f.png", stripes(1)), save("g.png", stripes(2))
     alike = similarity(stripes(1), stripes(2))
     assert score("compare_images", found, gold) == pytest.approx(alike)
@@ -80,7 +80,7 @@ def test_likeness_above_what_an_untouched_picture_gets(score: Score, save: Calla
     assert score("compare_images", None, gold) == 0
 
 
-def test_lists_of_pictures(score: Score, save: Callable[..., str]) -> None:
+def test_lists_of_images(score: Score, save: Callable[..., str]) -> None:
     gold, same = save("g.png", photo()), save("f.png", photo())
     changed = photo()
     changed.putpixel((0, 0), (0, 0, 0))
@@ -113,7 +113,7 @@ def test_structure(score: Score, save: Callable[..., str]) -> None:
     assert score("check_image_mirror", gold, gold) == 0
 
 
-def test_what_was_done_to_a_picture(score: Score, save: Callable[..., str]) -> None:
+def test_edits_of_images(score: Score, save: Callable[..., str]) -> None:
     gold = save("g.png", photo())
     dark = save("d.png", ImageEnhance.Brightness(photo()).enhance(0.6))
     bright = save("b.png", ImageEnhance.Brightness(photo()).enhance(1.3))
@@ -147,7 +147,7 @@ def test_sizes(score: Score, save: Callable[..., str]) -> None:
     assert score("check_image_size", None, {"height": 80}) == 0
 
 
-def test_where_things_are(score: Score, save: Callable[..., str]) -> None:
+def test_positions_in_images(score: Score, save: Callable[..., str]) -> None:
     def triangle(x: int) -> Image.Image:
         picture = Image.new("RGB", (100, 100), "white")
         draw = ImageDraw.Draw(picture)
@@ -173,21 +173,19 @@ def test_where_things_are(score: Score, save: Callable[..., str]) -> None:
     assert score("check_green_background", wide, wide, strict_evaluators=True) == 1
 
 
-def test_small_pictures_are_compared_by_smaller_windows_where_a_threshold_is_given(
-    score: Score, save: Callable[..., str]
-) -> None:
+def test_small_images_are_compared_by_smaller_windows_with_a_threshold(score: Score, save: Callable[..., str]) -> None:
     small = save("s.png", Image.linear_gradient("L").resize((5, 6)).convert("RGB"))
     assert score("check_structure_sim_with_threshold", small, small) == 1
     assert score("check_structure_sim", small, small) == 0
 
 
-def test_a_picture_that_is_too_large_is_not_opened(score: Score, save: Callable[..., str]) -> None:
+def test_an_image_that_is_too_large_is_not_opened(score: Score, save: Callable[..., str]) -> None:
     huge = save("h.png", Image.new("1", (9_000, 8_000)))  # a few kilobytes as a file
     with pytest.raises(ValueError, match="too large"):
         score("compare_images", huge, huge)
 
 
-def test_a_picture_that_is_cut_off_has_a_size(score: Score, save: Callable[..., str]) -> None:
+def test_a_truncated_image_has_a_size(score: Score, save: Callable[..., str]) -> None:
     path = Path(save("c.png", Image.linear_gradient("L")))
     path.write_bytes(path.read_bytes()[:200])
     assert score("check_image_size", str(path), {"width": 256, "height": 256}) == 1

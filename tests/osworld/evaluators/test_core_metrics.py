@@ -195,7 +195,7 @@ def test_files_against_rules(
 @pytest.mark.parametrize(
     "name", sorted({name for name, *_ in FILES if name.startswith(("check_j", "check_l", "file_"))})
 )
-def test_a_file_that_is_not_there_is_not_right(score: Score, name: str) -> None:
+def test_a_missing_file_does_not_pass(score: Score, name: str) -> None:
     assert score(name, None, {"expected": {}, "expect": []}) == 0
 
 
@@ -231,7 +231,7 @@ def test_one_of_several_expected_csv_files_is_enough(score: Score, write: Write)
     assert score("compare_csv", write("found", "z\n"), paths) == 0
 
 
-def test_sqlite_files_are_asked_and_not_changed(score: Score, tmp_path: Path) -> None:
+def test_sqlite_files_are_read_and_not_changed(score: Score, tmp_path: Path) -> None:
     path = tmp_path / "db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE m (id INTEGER)")
@@ -346,7 +346,7 @@ def test_filters_of_thunderbird(score: Score, write: Write) -> None:
         ("check_config_status", {"key": "a", "value": "b"}),
     ],
 )
-def test_a_file_that_is_not_utf_8_cannot_be_scored(score: Score, write: Write, metric: str, expected: Any) -> None:
+def test_a_file_that_is_not_utf_8_is_an_error(score: Score, write: Write, metric: str, expected: Any) -> None:
     with pytest.raises(UnicodeDecodeError):
         score(metric, write("latin", b'{"b": "caf\xe9"}'), expected)
 
@@ -358,13 +358,13 @@ def test_csv_files_with_another_encoding_are_compared(score: Score, write: Write
     assert score("compare_csv", write("b.csv", b"\xef\xbb\xbfa,1\n"), write("c.csv", "a,1\n")) == 0
 
 
-def test_any_preference_that_is_no_json_leaves_no_score(score: Score, write: Write) -> None:
+def test_any_preference_that_is_not_json_is_an_error(score: Score, write: Write) -> None:
     path = write("prefs.js", 'user_pref("a", true);\nuser_pref("z", not json);\n')
     with pytest.raises(ValueError, match="Expecting value"):
         score("check_thunderbird_prefs", path, {"expect": {"a": {"method": "eq", "ref": True}}})
 
 
-def test_a_quoted_condition_of_a_filter_reaches_to_the_last_quote(score: Score, write: Write) -> None:
+def test_a_quoted_condition_of_a_filter_extends_to_the_last_quote(score: Score, write: Write) -> None:
     line = 'condition="OR (subject,contains,\\"a b\\") OR (from,is,\\"c\\")"\n'
     path = write("rules.dat", 'name="A"\n' + line)
     whole = {"condition": ['OR (subject,contains,"a b") OR (from,is,"c")']}
@@ -373,7 +373,7 @@ def test_a_quoted_condition_of_a_filter_reaches_to_the_last_quote(score: Score, 
         score("check_thunderbird_filter", write("x.dat", line), {"expect": []})
 
 
-def test_a_blank_line_in_the_settings_of_gimp_leaves_no_score(score: Score, write: Write) -> None:
+def test_a_blank_line_in_the_settings_of_gimp_is_an_error(score: Score, write: Write) -> None:
     with pytest.raises(IndexError):
         score("check_config_status", write("gimprc", "  \n(a b)\n"), {"key": "a", "value": "b"})
 

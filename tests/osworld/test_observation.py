@@ -23,7 +23,7 @@ def node(role: str, name: str, place: tuple[int, int, int, int], more: str = SEE
 
 
 @pytest.mark.parametrize("system", ["ubuntu", "windows", "macos"])
-def test_what_is_seen_has_its_middle(system: str) -> None:
+def test_visible_widgets_have_a_centre(system: str) -> None:
     xml = tree(
         node("push-button", "Save", (10, 20, 30, 40))
         + node("entry", "", (0, 0, 100, 20), f'{SEEN} st:editable="true" st:focused="true"', "two\nlines")
@@ -40,7 +40,7 @@ def test_what_is_seen_has_its_middle(system: str) -> None:
     assert as_table(widgets(xml, (200, 100)), numbered=True).split("\n")[1].startswith("1\tpush-button")
 
 
-def test_what_is_not_seen_is_left_out() -> None:
+def test_invisible_widgets_are_omitted() -> None:
     hidden = 'st:visible="true" st:enabled="true"'
     xml = tree(
         node("push-button", "hidden", (0, 0, 5, 5), hidden)
@@ -55,13 +55,13 @@ def test_what_is_not_seen_is_left_out() -> None:
     assert "disabled" in as_table([only])
 
 
-def test_long_trees_and_texts_are_cut() -> None:
+def test_long_trees_and_texts_are_truncated() -> None:
     seen = widgets(tree(node("label", "x" * 5000, (0, 0, 9, 9)) * 3000), (200, 100))
     table = as_table(seen)
     assert len(table) < 200_000
     assert table.endswith("more")
 
 
-def test_what_is_no_xml_is_said_to_be_none() -> None:
+def test_malformed_xml_is_rejected() -> None:
     with pytest.raises(ValueError, match="not valid XML"):
         widgets("<desktop-frame>", (200, 100))

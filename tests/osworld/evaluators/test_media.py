@@ -37,7 +37,7 @@ def curve(length: int, step: int) -> Any:
         (64, 64, 1.2446208695122554, 78),
     ],
 )
-def test_sequences_are_fitted_as_by_fastdtw(first: int, second: int, distance: float, length: int) -> None:
+def test_sequences_are_aligned_as_by_fastdtw(first: int, second: int, distance: float, length: int) -> None:
     found = warp(curve(first, 3), curve(second, 4))
     assert found[0] == pytest.approx(distance, abs=1e-9)
     assert found[1] == length
@@ -88,7 +88,7 @@ def film(path: Path, pattern: str, seconds: float) -> str:
     return str(path)
 
 
-def test_films(score: Score, tmp_path: Path, write: Callable[..., str]) -> None:
+def test_videos(score: Score, tmp_path: Path, write: Callable[..., str]) -> None:
     gold = film(tmp_path / "gold.avi", "testsrc", 2)
     assert score("compare_videos", film(tmp_path / "same.avi", "testsrc", 2), gold) == 1
     assert score("compare_videos", film(tmp_path / "short.avi", "testsrc", 1), gold) == 0
@@ -98,15 +98,15 @@ def test_films(score: Score, tmp_path: Path, write: Callable[..., str]) -> None:
     assert score("compare_videos", None, gold) == 0
 
 
-def test_ffmpeg_works_within_the_limits_of_a_helper(tmp_path: Path) -> None:
+def test_ffmpeg_works_within_the_limits_of_a_child_process(tmp_path: Path) -> None:
     film(tmp_path / "film.avi", "testsrc", 1)
     (tmp_path / "copy.avi").write_bytes((tmp_path / "film.avi").read_bytes())
     tone(tmp_path / "one.wav", 440, 1)
     tone(tmp_path / "two.wav", 441, 1)
     sides = [{"type": "cache_file", "path": name} for name in ("film.avi", "copy.avi", "one.wav", "two.wav")]
-    ground = AttemptContext(cast("Controller", None), tmp_path)
+    attempt = AttemptContext(cast("Controller", None), tmp_path)
     evaluator = {"func": ["compare_videos", "compare_audios"], "result": sides[::2], "expected": sides[1::2]}
-    assert 0.9 < asyncio.run(asyncio.wait_for(evaluate(evaluator, ground), 110)) < 1
+    assert 0.9 < asyncio.run(asyncio.wait_for(evaluate(evaluator, attempt), 110)) < 1
 
 
 def test_a_playlist_does_not_reach_the_network(score: Score, tmp_path: Path, write: Callable[..., str]) -> None:
@@ -194,7 +194,7 @@ def test_tags_of_old_mp3_files(score: Score, write: Callable[..., str]) -> None:
     )
 
 
-def test_without_ffmpeg_the_metrics_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ffmpeg_the_metrics_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setenv("PATH", "/nowhere")

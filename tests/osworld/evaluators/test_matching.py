@@ -22,19 +22,19 @@ def by_table(first: str, second: str) -> int:
 
 @settings(deadline=None)
 @given(words, words)
-def test_the_common_subsequence_is_the_longest(first: str, second: str) -> None:
+def test_the_longest_common_subsequence_is_found(first: str, second: str) -> None:
     assert common_length(first, second) == by_table(first, second)
 
 
 @settings(deadline=None)
 @given(words, words)
-def test_the_ratio_is_that_of_published_scores(first: str, second: str) -> None:
+def test_the_ratio_equals_published_scores(first: str, second: str) -> None:
     own = 1.0 if not first and not second else 2 * common_length(first, second) / (len(first) + len(second))
     assert own == pytest.approx(fuzz.ratio(first, second) / 100)
     assert ratio(first, second) == pytest.approx(own)
 
 
-def test_none_is_like_nothing_and_nothing_is_like_itself() -> None:
+def test_none_has_similarity_0_and_empty_texts_have_1() -> None:
     assert ratio(None, "a") == ratio("a", None) == 0.0
     assert ratio("", "") == 1.0
     assert ratio("", "a") == 0.0

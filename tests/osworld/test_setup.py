@@ -36,17 +36,17 @@ def shell(command: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def ground(shared_desktop: Machine, tmp_path: Path) -> AttemptContext:
+def attempt(shared_desktop: Machine, tmp_path: Path) -> AttemptContext:
     access = Access(tmp_path, allow_private=True)
     return AttemptContext(Controller(shared_desktop), tmp_path, "secret", (1280, 800), run_steps=set_up, access=access)
 
 
-def do(ground: AttemptContext, *steps: dict[str, Any]) -> None:
-    asyncio.run(asyncio.wait_for(ground.set_up(steps), 100))
+def do(attempt: AttemptContext, *steps: dict[str, Any]) -> None:
+    asyncio.run(asyncio.wait_for(attempt.set_up(steps), 100))
 
 
-def output(ground: AttemptContext, command: str) -> str:
-    return asyncio.run(ground.controller.execute(command, shell=True)).output
+def output(attempt: AttemptContext, command: str) -> str:
+    return asyncio.run(attempt.controller.execute(command, shell=True)).output
 
 
 @pytest.fixture
@@ -68,60 +68,62 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_commands_have_their_placeholders_filled_and_their_output_kept(ground: AttemptContext) -> None:
+def test_placeholders_are_replaced_and_output_is_kept(attempt: AttemptContext) -> None:
     values = "{CLIENT_PASSWORD} {SCREEN_WIDTH} {SCREEN_HEIGHT} {SCREEN_WIDTH_HALF} {SCREEN_HEIGHT_HALF}"
     do(
-        ground,
+        attempt,
         step("execute", command=["echo", values], stdout="out.txt"),
         step("command", command=f"echo {values} >&2", shell="true", stderr="err.txt"),
         step("sleep", seconds=0.01),
     )
     for name in ("out.txt", "err.txt"):
-        assert (ground.folder / name).read_text() == "secret 1280 800 640 400\n"
+        assert (attempt.folder / name).read_text() == "secret 1280 800 640 400\n"
 
 
-def test_a_command_is_repeated_until_it_says_what_it_should(ground: AttemptContext) -> None:
+def test_a_command_is_repeated_until_its_condition_holds(attempt: AttemptContext) -> None:
     count = "echo x >> ~/count; wc -l < ~/count"
-    do(ground, shell(count, until={"stdout": "3"}), shell("test $(wc -l < ~/count) = 3", until={"returncode": 0}))
-    assert output(ground, "wc -l < ~/count").strip() == "3"
+    do(attempt, shell(count, until={"stdout": "3"}), shell("test $(wc -l < ~/count) = 3", until={"returncode": 0}))
+    assert output(attempt, "wc -l < ~/count").strip() == "3"
 
 
-def test_until_has_an_end(ground: AttemptContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_until_has_a_time_limit(attempt: AttemptContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps_module, "_UNTIL_SECONDS", 0.2)
     with pytest.raises(EnvironmentFailed, match="did not give"):
-        do(ground, shell("false", until={"returncode": 0}))
+        do(attempt, shell("false", until={"returncode": 0}))
 
 
-def test_files_come_from_the_network_once_and_from_this_host(ground: AttemptContext, site: str, tmp_path: Path) -> None:
+def test_files_are_downloaded_once_and_uploaded_from_this_host(
+    attempt: AttemptContext, site: str, tmp_path: Path
+) -> None:
     file = {"url": f"{site}/note.txt", "path": "~/a b/note.txt"}
-    do(ground, step("download", files=[file]))
+    do(attempt, step("download", files=[file]))
     (tmp_path / "site/note.txt").unlink()
-    do(ground, step("download", files=[file, {**file, "path": "~/second.txt"}]))
+    do(attempt, step("download", files=[file, {**file, "path": "~/second.txt"}]))
     (tmp_path / "mine.bin").write_bytes(b"\0\r\n--\xff")
-    do(ground, step("upload_file", files=[{"local_path": str(tmp_path / "mine.bin"), "path": "~/mine.bin"}]))
-    assert output(ground, 'cat ~/"a b"/note.txt ~/second.txt') == "from the network" * 2
-    assert asyncio.run(ground.controller.file("~/mine.bin")) == b"\0\r\n--\xff"
+    do(attempt, step("upload_file", files=[{"local_path": str(tmp_path / "mine.bin"), "path": "~/mine.bin"}]))
+    assert output(attempt, 'cat ~/"a b"/note.txt ~/second.txt') == "from the network" * 2
+    assert asyncio.run(attempt.controller.file("~/mine.bin")) == b"\0\r\n--\xff"
 
 
-def test_windows_open_come_to_the_front_and_close(ground: AttemptContext) -> None:
+def test_windows_are_opened_activated_and_closed(attempt: AttemptContext) -> None:
     do(
-        ground,
+        attempt,
         shell("echo hello > ~/greeting.txt"),
         step("open", path="~/greeting.txt"),
         step("activate_window", window_name="LXTerminal"),
         step("activate_window", window_name="no such window"),
     )
-    assert "greeting.txt" in asyncio.run(ground.controller.accessibility_tree())
-    do(ground, step("close_window", window_name="greeting.txt"), step("close_window", window_name="no such window"))
+    assert "greeting.txt" in asyncio.run(attempt.controller.accessibility_tree())
+    do(attempt, step("close_window", window_name="greeting.txt"), step("close_window", window_name="no such window"))
     do(
-        ground,
+        attempt,
         step("execute_with_verification", command=["true"], verification={"window_exists": "LXTerminal"}),
         step("launch", command="touch launched here"),
         shell("ls ~/launched ~/here", until={"returncode": 0}),
     )
-    with pytest.raises(MachineRefused, match="did not bring about"):
+    with pytest.raises(MachineRefused, match="did not result in"):
         do(
-            ground,
+            attempt,
             step(
                 "execute_with_verification",
                 command=["true"],
@@ -132,8 +134,8 @@ def test_windows_open_come_to_the_front_and_close(ground: AttemptContext) -> Non
         )
 
 
-def test_steps_that_the_guest_refuses_are_logged_and_those_of_a_silent_guest_are_failures(
-    ground: AttemptContext, caplog: pytest.LogCaptureFixture
+def test_refused_steps_are_logged_and_unanswered_steps_fail(
+    attempt: AttemptContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     steps: dict[str, dict[str, Any]] = {
         "launch": {"command": ["no-such-program-at-all"]},
@@ -141,51 +143,51 @@ def test_steps_that_the_guest_refuses_are_logged_and_those_of_a_silent_guest_are
         "activate_window": {"window_name": "no such window"},
         "close_window": {"window_name": "no such window"},
     }
-    do(ground, *(step(kind, **parameters) for kind, parameters in steps.items()))
+    do(attempt, *(step(kind, **parameters) for kind, parameters in steps.items()))
     for words in ("no-such-program-at-all", "/no/such.png", "was activated", "was closed"):
         assert words in caplog.text
-    silent = AttemptContext(Controller(Machine("gone", "127.0.0.1", 9)), ground.folder, run_steps=ground.run_steps)
+    silent = AttemptContext(Controller(Machine("gone", "127.0.0.1", 9)), attempt.folder, run_steps=attempt.run_steps)
     for kind, parameters in steps.items():
         with pytest.raises(MachineFailed) as failure:
             do(silent, step(kind, **parameters))
         assert not isinstance(failure.value, MachineRefused)
 
 
-def test_a_command_that_the_guest_cannot_run_is_tried_five_times(
-    ground: AttemptContext, caplog: pytest.LogCaptureFixture
+def test_a_command_that_the_machine_cannot_run_is_tried_five_times(
+    attempt: AttemptContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    do(ground, step("execute", command=["no-such-program-at-all"], until={"returncode": 0}, stdout="kept.txt"))
+    do(attempt, step("execute", command=["no-such-program-at-all"], until={"returncode": 0}, stdout="kept.txt"))
     assert caplog.text.count("could not be run") == 5
-    assert not (ground.folder / "kept.txt").exists()
+    assert not (attempt.folder / "kept.txt").exists()
 
 
-def test_actions_are_performed_and_replayed(ground: AttemptContext, tmp_path: Path) -> None:
+def test_actions_are_performed_and_replayed(attempt: AttemptContext, tmp_path: Path) -> None:
     move = {"action_type": "MOVE_TO", "parameters": {"x": 30, "y": 40}}
-    do(ground, step("act", action_list=[move, "pyautogui.moveRel(1, 1)", "DONE"]))
-    assert asyncio.run(Controller(_machine(ground)).cursor_position()) == (31, 41)
+    do(attempt, step("act", action_list=[move, "pyautogui.moveRel(1, 1)", "DONE"]))
+    assert asyncio.run(Controller(_machine(attempt)).cursor_position()) == (31, 41)
     trajectory = tmp_path / "traj.jsonl"
     trajectory.write_text("".join(json.dumps({"step_num": n, "action": move}) + "\n" for n in range(2)))
-    do(ground, step("replay", trajectory=str(trajectory)))
-    assert asyncio.run(Controller(_machine(ground)).cursor_position()) == (30, 40)
+    do(attempt, step("replay", trajectory=str(trajectory)))
+    assert asyncio.run(Controller(_machine(attempt)).cursor_position()) == (30, 40)
     with pytest.raises(EnvironmentFailed, match="JUMP"):
-        do(ground, step("act", action_list=[{"action_type": "JUMP"}]))
+        do(attempt, step("act", action_list=[{"action_type": "JUMP"}]))
 
 
-def _machine(ground: AttemptContext) -> Machine:
-    assert isinstance(ground.controller, Controller)
-    return ground.controller._machine
+def _machine(attempt: AttemptContext) -> Machine:
+    assert isinstance(attempt.controller, Controller)
+    return attempt.controller._machine
 
 
-def test_the_wallpaper_changes(ground: AttemptContext) -> None:
-    before = asyncio.run(ground.controller.screenshot())
-    picture = asyncio.run(ground.controller.screenshot())
-    asyncio.run(ground.controller.upload("~/picture.png", picture))
-    do(ground, step("change_wallpaper", path="~/picture.png"))
-    assert asyncio.run(ground.controller.wallpaper()) == picture
-    assert asyncio.run(ground.controller.screenshot()) != before
+def test_the_wallpaper_changes(attempt: AttemptContext) -> None:
+    before = asyncio.run(attempt.controller.screenshot())
+    picture = asyncio.run(attempt.controller.screenshot())
+    asyncio.run(attempt.controller.upload("~/picture.png", picture))
+    do(attempt, step("change_wallpaper", path="~/picture.png"))
+    assert asyncio.run(attempt.controller.wallpaper()) == picture
+    assert asyncio.run(attempt.controller.screenshot()) != before
 
 
-def test_visits_are_added_to_the_history_of_the_browser(ground: AttemptContext, tmp_path: Path) -> None:
+def test_visits_are_added_to_the_history_of_the_browser(attempt: AttemptContext, tmp_path: Path) -> None:
     known = tmp_path / "known.sqlite"
     with sqlite3.connect(known) as connection:
         connection.executescript(
@@ -196,10 +198,10 @@ def test_visits_are_added_to_the_history_of_the_browser(ground: AttemptContext, 
         )
     connection.close()
     place = "~/.config/chromium/Default/History"
-    asyncio.run(ground.controller.upload(place, known.read_bytes()))
+    asyncio.run(attempt.controller.upload(place, known.read_bytes()))
     visit = {"url": "https://example.org/", "title": "Example", "visit_time_from_now_in_seconds": 60}
-    do(ground, step("update_browse_history", history=[visit]))
-    stored = asyncio.run(ground.controller.file(place))
+    do(attempt, step("update_browse_history", history=[visit]))
+    stored = asyncio.run(attempt.controller.file(place))
     assert stored is not None
     known.write_bytes(stored)
     connection = sqlite3.connect(known)
@@ -208,9 +210,9 @@ def test_visits_are_added_to_the_history_of_the_browser(ground: AttemptContext, 
     ).fetchall()
     connection.close()
     assert [row[:2] for row in rows] == [("https://example.org/", "Example")]
-    asyncio.run(ground.controller.upload(place, b"this is no database at all" * 100))
+    asyncio.run(attempt.controller.upload(place, b"this is no database at all" * 100))
     with pytest.raises(EnvironmentFailed, match="history"):
-        do(ground, step("update_browse_history", history=[visit]))
+        do(attempt, step("update_browse_history", history=[visit]))
 
 
 @pytest.fixture
@@ -242,10 +244,10 @@ def _start_browser(program: str, home: Path) -> tuple[subprocess.Popen[str], str
     return process, ""
 
 
-def test_tabs_are_opened_and_closed(browser: str, site: str, ground: AttemptContext) -> None:
+def test_tabs_are_opened_and_closed(browser: str, site: str, attempt: AttemptContext) -> None:
     host, _, port = browser.rpartition(":")
     reached = AttemptContext(
-        Controller(Machine("b", host, 1, ports={9222: int(port)})), ground.folder, run_steps=set_up
+        Controller(Machine("b", host, 1, ports={9222: int(port)})), attempt.folder, run_steps=set_up
     )
 
     def titles() -> list[str]:
@@ -260,7 +262,7 @@ def test_tabs_are_opened_and_closed(browser: str, site: str, ground: AttemptCont
     assert titles() == ["One"]
 
 
-def test_what_cannot_be_done_is_named() -> None:
+def test_missing_requirements_of_steps_are_reported() -> None:
     told = missing_for_steps(
         [step("launch"), step("login"), step("googledrive"), step("proxy"), step("dance"), step("dance")]
     )
@@ -271,7 +273,7 @@ def test_what_cannot_be_done_is_named() -> None:
     assert missing_for_steps([step(kind) for kind in STEPS]) == []
 
 
-def test_a_step_that_fails_is_named(ground: AttemptContext) -> None:
+def test_a_failing_step_is_named(attempt: AttemptContext) -> None:
     for bad, reason in (
         (step("dance"), "dance"),
         (step("launch"), "command"),
@@ -282,4 +284,4 @@ def test_a_step_that_fails_is_named(ground: AttemptContext) -> None:
         (step("login", settings_file="x", platform="googledrive"), "Google account"),
     ):
         with pytest.raises(EnvironmentFailed, match=reason):
-            do(ground, step("sleep", seconds=0), bad)
+            do(attempt, step("sleep", seconds=0), bad)
