@@ -1,4 +1,4 @@
-"""One question for three searchers at the same time, and a function that merges what they found."""
+"""Ask three agents concurrently and merge their answers with a function."""
 
 import asyncio
 
@@ -22,4 +22,4 @@ def merge(agent, results):
 searchers = [Search("google"), Search("bing"), Search("wiki")]
 response = Runners.sync_run(input="agents", agent=ParallelizableAgent(agents=searchers, aggregate_func=merge))
 print(response.answer)
-print(f"three searches of half a second took {response.time_cost:.2f} s")
+print(f"three searches of 0.5 s took {response.time_cost:.2f} s")

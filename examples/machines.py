@@ -1,4 +1,4 @@
-"""Six workers share two machines, each clean for the next: here processes of this host, `qemu` for real ones."""
+"""Six workers share two machines, which are reset between uses. Uses processes of this host; pass `qemu` for virtual machines."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor

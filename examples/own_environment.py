@@ -1,6 +1,6 @@
-"""A benchmark in an environment of one's own, played by an agent of one's own that asks no model.
+"""A benchmark with a custom environment and a custom agent that uses no model.
 
-The same from the command line, in this folder:
+The same on the command line, in this folder:
 
     paragent rollout --env own_environment:Guessing --agent own_environment:Bisector --data tasks.jsonl --model demo
 """
@@ -14,10 +14,10 @@ from paragent import AgentBase, AgentResult, Environment, RolloutConfig, ToolRes
 
 
 class Guessing(Environment):
-    """Find a number from 1 to 100; the fewer guesses, the better."""
+    """Find a number from 1 to 100 with few guesses."""
 
     name = "guessing"
-    metric = "frugal"
+    metric = "few_guesses"
 
     async def open(self, item, machine=None):
         self.guesses = 0
@@ -25,18 +25,18 @@ class Guessing(Environment):
 
     @tool
     async def guess(self, number: Annotated[int, "from 1 to 100"]) -> ToolResult:
-        """Say a number and hear whether it is too small or too large."""
+        """Guess a number; the result says whether it is too small or too large."""
         self.guesses += 1
         if number == int(self.item.answer):
             return ToolResult("right", ends="found")
         return ToolResult("too small" if number < int(self.item.answer) else "too large")
 
     async def score(self, item, answer, transcript=()):
-        return {"frugal": 1 / max(1, self.guesses)}
+        return {"few_guesses": 1 / max(1, self.guesses)}
 
 
 class Bisector(AgentBase):
-    """Always guesses the middle of what is possible."""
+    """Guesses the middle of the remaining range."""
 
     async def run_episode(self, episode):
         low, high = 1, 100

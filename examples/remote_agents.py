@@ -1,4 +1,4 @@
-"""Five agents in other processes, asked one after the other: the program reads as it did, and takes a fifth of the time."""
+"""Five agents in other processes: calls return at once, so the program takes a fifth of the time."""
 
 import time
 
@@ -19,6 +19,6 @@ started = time.monotonic()
 results = [reader.reply(Msg("user", f"page {number}")) for number, reader in enumerate(readers)]
 print(f"five calls returned after {time.monotonic() - started:.2f} s")
 for result in results:
-    print(result.content)  # waits for what is not there yet
+    print(result.content)  # waits for the result
 print(f"five pages of a second each took {time.monotonic() - started:.1f} s")
-print(*readers[0].words("a generator is iterated from afar"), sep=" | ")
+print(*readers[0].words("a remote generator is iterated over the network"), sep=" | ")

@@ -1,4 +1,4 @@
-"""A hundred thousand tasks from a generator: answers while it is drawn from, and memory that stays flat."""
+"""Stream a hundred thousand tasks from a generator with constant memory."""
 
 import resource
 import sys
@@ -28,5 +28,5 @@ for number, response in enumerate(Runners.iter_tasks(tasks(count), RunConfig(wor
         print(f"first answer after {time.monotonic() - started:.2f} s")
 seconds = time.monotonic() - started
 print(
-    f"{words} words in {count} texts, {count / seconds:,.0f} tasks a second, {megabytes() - before:.0f} MB more than before"
+    f"{words} words in {count} texts, {count / seconds:,.0f} tasks per second, {megabytes() - before:.0f} MB more memory"
 )

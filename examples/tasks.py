@@ -1,4 +1,4 @@
-"""Three questions for one agent, in parallel, on the engine that the command line names."""
+"""Run three tasks in parallel on the engine given on the command line."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Agents misbehave in every way there is, and every task still gets exactly one response."""
+"""Agents that raise, hang or kill their worker: every task gets exactly one response."""
 
 import os
 import time
@@ -7,12 +7,12 @@ from pathlib import Path
 from paragent import RunConfig, Runners, Task
 
 
-def well(x):
+def succeed(x):
     return x
 
 
-def raise_an_error(x):
-    raise ValueError(f"no idea what {x!r} means")
+def raise_error(x):
+    raise ValueError(f"cannot parse {x!r}")
 
 
 def hang(x):
@@ -20,11 +20,11 @@ def hang(x):
         pass
 
 
-def kill_the_worker(x):
+def kill_worker(x):
     os._exit(1)
 
 
-def recover_the_second_time(path):
+def fail_once(path):
     marker = Path(path)
     if not marker.exists():
         marker.touch()
@@ -33,12 +33,12 @@ def recover_the_second_time(path):
     return "recovered"
 
 
-tasks = [Task(input=str(i), agent=well, id=f"well-{i}") for i in range(4)]
+tasks = [Task(input=str(i), agent=succeed, id=f"well-{i}") for i in range(4)]
 tasks += [
-    Task(input="x", agent=raise_an_error, id="raises"),
+    Task(input="x", agent=raise_error, id="raises"),
     Task(input="x", agent=hang, id="hangs", timeout=1.0),
-    Task(input="x", agent=kill_the_worker, id="kills"),
-    Task(input=f"/tmp/paragent-example-{os.getpid()}", agent=recover_the_second_time, id="recovers", max_retries=1),
+    Task(input="x", agent=kill_worker, id="kills"),
+    Task(input=f"/tmp/paragent-example-{os.getpid()}", agent=fail_once, id="recovers", max_retries=1),
 ]
 started = time.monotonic()
 for response in Runners.iter_tasks(tasks, RunConfig(worker_num=2)):

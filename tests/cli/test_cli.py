@@ -1,4 +1,4 @@
-"""The command as a person calls it."""
+"""The command line: demo, help, version."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from paragent.cli import main
 
 
-def test_the_demo_ends_well_and_shows_every_status(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_shows_every_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--tasks", "60", "--workers", "2", "--no-rollouts", "--no-desktops"]) == 0
     shown = capsys.readouterr().out
     for word in ("60 responses", "succeeded", "failed", "timed out", "lost", "ValueError", "times as fast"):
         assert word in shown, shown
 
 
-def test_help_is_everywhere() -> None:
+def test_every_command_has_help() -> None:
     for arguments in (["--help"], ["demo", "-h"], ["rollout", "-h"], ["runs", "-h"], ["compare", "-h"]):
         done = subprocess.run(
             [sys.executable, "-m", "paragent", *arguments], capture_output=True, text=True, check=True
@@ -26,14 +26,14 @@ def test_help_is_everywhere() -> None:
         assert "usage: paragent" in done.stdout
 
 
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"paragent {version('paragent')}\n"
 
 
-def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 2

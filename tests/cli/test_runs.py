@@ -1,4 +1,4 @@
-"""What a person sees of runs that were played, and what the commands say where something is wrong."""
+"""The commands for stored runs, and their error messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def failed(task: str) -> RolloutResult:
     return RolloutResult(task, 1, RolloutStatus.FAILED, kind="ValueError", error="ValueError: [/tmp/x] is no file")
 
 
-def test_comparing_leaves_out_what_could_not_be_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_ignores_unscored_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = made_run(tmp_path / "a", [scored("1", 1.0), scored("2", None), failed("3")])
     b = made_run(tmp_path / "b", [scored("1", 0.0, f1=0.5), scored("2", 1.0), scored("3", 1.0)])
     assert main(["compare", str(a), str(b), "--json"]) == 0
@@ -47,14 +47,14 @@ def test_comparing_leaves_out_what_could_not_be_scored(tmp_path: Path, capsys: p
     assert "has no scores by 'f1'; it has: math" in capsys.readouterr().err
 
 
-def test_a_new_metric_is_in_the_summary_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rescore_updates_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_run(tmp_path / "run", [scored("1", 0.0), failed("2")])
     assert main(["rescore", str(run), "--metric", "exact_match"]) == 0
     assert "exact_match: mean 1.000 of 1 answer;" in capsys.readouterr().out
     assert json.loads((run / "summary.json").read_text())["means"] == {"exact_match": 1.0, "math": 0.0}
 
 
-def test_a_list_that_is_cut_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_how_many_results_are_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_run(tmp_path / "run", [*(scored(str(number), 1.0) for number in range(30)), failed("last")])
     assert main(["show", str(run)]) == 0
     assert "11 more; show all with --limit 31" in capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_a_list_that_is_cut_says_so(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "invalid choice: 'faild'" in capsys.readouterr().err
 
 
-def test_texts_of_others_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_are_not_interpreted_as_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = made_run(tmp_path / "[red]a", [scored("[/b] 1", 0.0), failed("[bold]2")])
     b = made_run(tmp_path / "b", [scored("[/b] 1", 1.0), failed("[bold]2")])
     for arguments in (["show", str(a)], ["compare", str(a), str(b)], ["runs", "--output-dir", str(tmp_path)]):
@@ -75,13 +75,13 @@ def test_texts_of_others_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFix
     assert "better [/b] 1" in capsys.readouterr().out
 
 
-def test_what_the_machine_refuses_is_told_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_os_errors_are_printed_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_run(tmp_path / "run", [scored("1", 1.0)])
     assert main(["export", str(run), "--output", str(run / "config.json" / "out.jsonl")]) == 1
     assert capsys.readouterr().err.startswith("paragent: [Errno ")
 
 
-def test_a_reader_who_has_gone_is_no_error_of_ours(tmp_path: Path) -> None:
+def test_a_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", [scored("1", 1.0)])
     for arguments in (["show", str(run)], ["compare", str(run), str(run), "--json"]):
         command = [sys.executable, "-m", "paragent", *arguments]

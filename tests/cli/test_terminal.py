@@ -1,4 +1,4 @@
-"""Texts of models, pages, guests and tasks cannot control the user's terminal."""
+"""Texts of models, pages, guests and tasks cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ FORBIDDEN |= {chr(code) for code in [*range(0x2066, 0x206A), 0x2028, 0x2029]}
 
 
 def harmless(shown: str) -> bool:
-    """Return whether nothing but styles (ESC [ ... m) is left that controls a terminal."""
+    """Return whether a text has no control characters except styles (ESC [ ... m)."""
     return not FORBIDDEN & set(re.sub(r"\x1b\[[0-9;]*m", "", shown))
 
 
 @given(st.text() | st.text(st.sampled_from([*sorted(FORBIDDEN), "a", "\n", "\t", "\ud800"])))
-def test_only_printable_text_is_left(text: str) -> None:
+def test_printable_removes_control_characters(text: str) -> None:
     cleaned = printable(text)
     assert not FORBIDDEN & set(cleaned)
     assert printable(cleaned) == cleaned
@@ -62,13 +62,13 @@ def test_only_printable_text_is_left(text: str) -> None:
     assert [one for one in cleaned if one in "\n\t"] == [one for one in text if one in "\n\t"]
 
 
-def test_ordinary_text_stays() -> None:
+def test_printable_keeps_ordinary_text() -> None:
     for text in ("plain", "two\nlines\tand a tab", "Grüße, 世界, שלום 👋🏽 é", "[bold]x[/]"):
         assert printable(text) == text
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
-def test_tables_and_live_displays_are_harmless(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_and_live_displays_have_no_control_characters(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(sys, "stdout", screen)
     shown = safe_console(force_terminal=True, width=120)
@@ -81,13 +81,13 @@ def test_tables_and_live_displays_are_harmless(attack: str, monkeypatch: pytest.
     progress.note = attack
     for one in (table, Text(attack, style="red"), escape(attack), progress_view(progress)):
         shown.print(one)
-    assert "\x1b[" in screen.getvalue(), "its own styles stay"
+    assert "\x1b[" in screen.getvalue(), "styles are kept"
     assert harmless(screen.getvalue())
     assert "\n" not in progress_line(progress)
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
-def test_what_is_printed_beside_a_progress_bar_is_harmless(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_next_to_a_progress_bar_has_no_control_characters(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Screen(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -99,21 +99,23 @@ def test_what_is_printed_beside_a_progress_bar_is_harmless(attack: str, monkeypa
     assert reporter is not None
     print(f"the model says {attack}!")
     reporter.close()
-    moved = re.sub(r"\x1b\[(\?25[lh]|[0-9;]*[AKm])|\r", "", screen.getvalue())  # what a live display itself needs
-    assert "!" in moved, "the rest of it is shown"
+    moved = re.sub(r"\x1b\[(\?25[lh]|[0-9;]*[AKm])|\r", "", screen.getvalue())  # sequences of the live display itself
+    assert "!" in moved, "the other text is shown"
     assert not FORBIDDEN & set(moved)
 
 
 def attacked_run(folder: Path, attack: str) -> Path:
-    play = RolloutResult(
+    result = RolloutResult(
         f"t{attack}", 1, RolloutStatus.FAILED, score=0.0, kind=f"k{attack}", error=f"e{attack}", answer=attack
     )
-    play.ending = attack
-    return made_run(folder, [play])
+    result.ending = attack
+    return made_run(folder, [result])
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
-def test_what_commands_print_is_harmless(attack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_commands_has_no_control_characters(
+    attack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = attacked_run(tmp_path / "run", attack)
     assert main(["show", str(run)]) == 0
     assert main(["show", str(run), f"t{attack}"]) == 0
@@ -125,7 +127,9 @@ def test_what_commands_print_is_harmless(attack: str, tmp_path: Path, capsys: py
     assert harmless(said.err)
 
 
-def test_tracebacks_are_harmless(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tracebacks_have_no_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fails(*_: object) -> None:
         raise ZeroDivisionError(ATTACKS["clipboard"])
 
@@ -136,7 +140,7 @@ def test_tracebacks_are_harmless(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert harmless(said)
 
 
-def test_prints_and_logs_of_agents_under_the_command_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prints_and_logs_of_agents_have_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     out, err = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
@@ -151,10 +155,10 @@ def test_prints_and_logs_of_agents_under_the_command_are_harmless(monkeypatch: p
     assert sys.stdout is out
     assert harmless(out.getvalue())
     assert harmless(err.getvalue())
-    assert "]0;owned" in err.getvalue(), "what was attempted can be seen"
+    assert "]0;owned" in err.getvalue(), "the text of the attack is shown"
 
 
-def test_a_real_terminal_gets_colours_and_no_attack(tmp_path: Path) -> None:
+def test_a_terminal_gets_colours_but_no_control_characters(tmp_path: Path) -> None:
     run = attacked_run(tmp_path / "run", ATTACKS["clipboard"] + ATTACKS["clear"] + ATTACKS["cursor"])
     near, far = pty.openpty()
     command = [sys.executable, "-m", "paragent", "show", str(run)]
@@ -180,7 +184,7 @@ def _all(descriptor: int) -> str:
     return said.decode()
 
 
-def test_the_console_draws_on_the_stream_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_console_writes_to_the_underlying_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

@@ -1,4 +1,4 @@
-"""A run during which a machine is killed, a guest hangs and a worker is killed: every rollout has its result."""
+"""A run during which a machine and a worker are killed and a guest hangs: every rollout has a result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MACHINES, ROLLOUTS = 3, 5
 
 
 class Chaos:
-    """Does one bad thing after the other, each when some more results are there."""
+    """Causes one failure after the other, each after some more results."""
 
     def __init__(self, cache: Path, live: Path) -> None:
         self._cache, self._live = cache, live
@@ -32,11 +32,11 @@ class Chaos:
         self.victims: list[int] = []
         self.machines: set[int] = set()
 
-    def __call__(self, tally: RolloutProgress) -> None:
+    def __call__(self, progress: RolloutProgress) -> None:
         seen = set(self._machines())
         self.machines |= seen
         step = len(self.victims)
-        if seen and step < len(self._plan) and tally.done >= (step + 1) * TASKS // 5:
+        if seen and step < len(self._plan) and progress.done >= (step + 1) * TASKS // 5:
             self._plan[step]()
 
     def _machines(self) -> dict[int, str]:
@@ -50,9 +50,9 @@ class Chaos:
         self._hit(next(iter(self._machines())), signal.SIGSTOP)
 
     def _kill_a_worker(self) -> None:
-        playing = [int(board.stem.rpartition("-")[2]) for board in self._live.glob("*.json")]
-        if playing:
-            self._hit(playing[0], signal.SIGKILL)
+        workers = [int(board.stem.rpartition("-")[2]) for board in self._live.glob("*.json")]
+        if workers:
+            self._hit(workers[0], signal.SIGKILL)
 
     def _hit(self, pid: int, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -61,7 +61,7 @@ class Chaos:
 
 
 @pytest.mark.timeout(300)  # a lease of a killed worker lasts half a minute, a guest that hangs is found after a quarter
-def test_chaos_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_survives_killed_machines_and_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARAGENT_CACHE", str(tmp_path / "cache"))
     data = tmp_path / "tasks.jsonl"
     data.write_text("".join(json.dumps({"id": f"t{i}", "question": "?", "answer": "42"}) + "\n" for i in range(TASKS)))
@@ -73,13 +73,13 @@ def test_chaos_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         config = RolloutConfig(**chosen, output_dir=tmp_path / "results", run_name="run")
         summary = run_parallel_rollout(config, chaos)
-        if summary.pending:  # a rollout that was hit three times in one session is played by the next
+        if summary.pending:  # a rollout that failed three times in one session is executed by the next
             summary = run_parallel_rollout(config, chaos)
     assert len(chaos.victims) == 3
     assert (summary.done, summary.pending, summary.statuses["completed"]) == (TASKS, 0, TASKS)
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        assert len({play.task for play in journal.results()}) == TASKS
-        broken = [play.kind for play in journal.results("final = 0")]
+        assert len({result.task for result in journal.results()}) == TASKS
+        broken = [result.kind for result in journal.results("final = 0")]
     assert set(broken) <= {"machine", "worker"}
     wait_until(lambda: not any(map(alive, [*chaos.machines, *chaos.victims])))
     assert not any((tmp_path / "cache/runs/rollout").iterdir())

@@ -1,4 +1,4 @@
-"""Rollouts at desktops: the sample tasks, OSWorld's own files, what is left out, what is kept."""
+"""Rollouts on desktops: sample tasks, OSWorld's files, skipped tasks, stored files."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def command(tmp_path: Path, *more: str) -> list[str]:
 
 def scores(path: Path) -> dict[str, float | None]:
     with Journal(path / "journal.sqlite", read_only=True) as journal:
-        for play in journal.results():
-            assert not play.error, play.error
-        return {play.task: play.score for play in journal.results()}
+        for result in journal.results():
+            assert not result.error, result.error
+        return {result.task: result.score for result in journal.results()}
 
 
-def test_the_file_of_samples_is_what_makes_it_says() -> None:
+def test_the_sample_file_matches_its_generator() -> None:
     tasks = [json.loads(line) for line in sample_path("osworld").read_text().splitlines()]
     assert tasks == desktop_tasks()
     assert len(tasks) == 60
@@ -49,7 +49,7 @@ def test_the_file_of_samples_is_what_makes_it_says() -> None:
     assert (benchmark.size, dict(benchmark.skipped)) == (60, {})
 
 
-def test_rollouts_share_desktops_and_play_by_the_accessibility_tree(tmp_path: Path) -> None:
+def test_rollouts_share_desktops_with_the_accessibility_tree(tmp_path: Path) -> None:
     chosen = ["01-note", "03-compute", "05-impossible", "07-setting"]
     flags = [flag for task in chosen for flag in ("--task-id", task)]
     pool = ["--num-rollouts", "3", "--num-vms", "2", "--use-vm-pool", "--observation-type", "a11y_tree"]
@@ -70,7 +70,7 @@ def test_rollouts_share_desktops_and_play_by_the_accessibility_tree(tmp_path: Pa
     assert {entry["task_id"] for entry in listed} == set(chosen)
 
 
-def test_rollouts_with_a_desktop_each_play_by_screenshots_and_are_filmed(tmp_path: Path) -> None:
+def test_rollouts_with_own_desktops_use_screenshots_and_are_recorded(tmp_path: Path) -> None:
     chosen = ["01-note", "10-delete"]
     flags = [flag for task in chosen for flag in ("--task-id", task)]
     assert main(command(tmp_path, *flags, "--num-rollouts", "2", "--action-space", "pyautogui", "--record")) == 0
@@ -83,14 +83,14 @@ def test_rollouts_with_a_desktop_each_play_by_screenshots_and_are_filmed(tmp_pat
 
 
 class Careless:
-    """Puts a folder in the place of the file that counts, deletes the one that is opened at the end, and says that it is done."""
+    """Replaces the evaluated file by a folder, deletes the file that is opened at the end, and reports success."""
 
     def predict(self, instruction: str, obs: dict[str, Any]) -> tuple[str, list[str]]:
         broken = "import os; os.remove('note.txt'); os.mkdir('note.txt'); os.remove('other.txt')"
         return "Broken.", [broken, "DONE"]
 
 
-def test_what_an_agent_breaks_is_scored_and_not_played_again(tmp_path: Path) -> None:
+def test_damage_by_the_agent_is_scored_and_not_retried(tmp_path: Path) -> None:
     config = [
         {"type": "execute", "parameters": {"command": "echo x > ~/note.txt; echo y > ~/other.txt", "shell": True}}
     ]
@@ -112,7 +112,7 @@ def test_what_an_agent_breaks_is_scored_and_not_played_again(tmp_path: Path) -> 
     assert main(["rollout", "--mode", "osworld", "--model", "demo", *data, *agent, *MACHINES]) == 0
     assert scores(tmp_path / "run") == {"folder": 0.0, "deleted": 0.0}
     with Journal(tmp_path / "run/journal.sqlite", read_only=True) as journal:
-        assert [play.ending for play in journal.results()] == ["done", "done"]
+        assert [result.ending for result in journal.results()] == ["done", "done"]
         assert len(list(journal.results("1 = 1"))) == 2
 
 
@@ -125,7 +125,7 @@ def task(name: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
-    """OSWorld's layout: an index beside its folder of examples; one task needs an account."""
+    """OSWorld's layout: an index and a folder of examples; one task needs an account."""
     login = {"type": "login", "parameters": {"settings_file": "x", "platform": "googledrive"}}
     for domain, one in (("os", task("a")), ("os", task("b")), ("chrome", task("c", config=[login]))):
         file = tmp_path / "examples" / domain / f"{one['id']}.json"
@@ -163,7 +163,7 @@ def test_single_tasks_lists_and_lines_are_read(tmp_path: Path) -> None:
         assert [item.id for item in read_benchmark(tmp_path / name)] == ["a"], name
 
 
-def test_tasks_that_cannot_be_played_are_named_before_the_run(index: Path, tmp_path: Path) -> None:
+def test_unsupported_tasks_are_named_before_the_run(index: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"mode": "osworld", "data": index, "model": "demo", "provider_name": "process"}
     settings |= {"output_dir": tmp_path / "out", "run_name": "run"}
     with pytest.raises(UsageError, match=r"c: needs a Google account[^\n]*\nUse --skip-unsupported"):
@@ -172,15 +172,15 @@ def test_tasks_that_cannot_be_played_are_named_before_the_run(index: Path, tmp_p
     prepared = prepare(RolloutConfig(**settings, skip_unsupported=True))
     assert [item.id for item in prepared.benchmark] == ["b", "a"]
     assert prepared.benchmark.size == 2
-    with pytest.raises(UsageError, match="that can be played here"):
+    with pytest.raises(UsageError, match="that this environment supports"):
         prepare(RolloutConfig(**settings, skip_unsupported=True, task_id=["c"]))
 
 
-def test_what_is_left_out_is_said(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_tasks_are_printed(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["rollout", "--mode", "osworld", "--data", str(index), "--model", "demo", "--output-dir", str(tmp_path)]
     assert main([*arguments, *MACHINES, "--skip-unsupported", "--dry-run"]) == 0
     told = capsys.readouterr()
-    assert "c is left out: it needs a Google account" in told.err
+    assert "skipping c: it needs a Google account" in told.err
     assert "2 tasks" in told.out
 
 

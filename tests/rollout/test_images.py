@@ -1,4 +1,4 @@
-"""Pictures in rollouts: the model is sent the last ones, the run keeps all of them as files, the journal has their names."""
+"""Images in rollouts: requests contain the last ones, the run stores all as files, the journal has their names."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HERE = "tests.rollout.test_images"
 
 
 def png(name: str) -> bytes:
-    """A file that is taken for a picture; nobody here looks at it."""
+    """Bytes that stand for a PNG file; no test decodes them."""
     return b"\x89PNG\r\n\x1a\n" + name.encode() * 100
 
 
 class Painter(Environment):
-    """Shows a picture at first and after every stroke, and ends by itself."""
+    """Shows an image at the start and after every stroke; a tool ends the attempt."""
 
     name = "painter"
     metric = "strokes"
@@ -46,7 +46,7 @@ class Painter(Environment):
 
     @tool
     async def sign(self) -> ToolResult:
-        """Finish the picture."""
+        """Finish the image."""
         return ToolResult("signed", ends="signed")
 
     def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -74,7 +74,7 @@ SCRIPT = [
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dict[str, Any]]]:
-    """A run of one rollout, and what its model was sent."""
+    """A run of one rollout, and the requests to its model."""
     data = tmp_path / "tasks.jsonl"
     data.write_text(json.dumps({"id": "a/../b", "question": "Paint."}) + "\n")
     with OpenAIServer(Script(default=SCRIPT), keep_requests=True) as server:
@@ -96,7 +96,7 @@ def shown(request: dict[str, Any]) -> list[bytes]:
     return [base64.b64decode(url.removeprefix("data:image/png;base64,")) for url in urls]
 
 
-def test_the_model_is_sent_the_last_pictures_in_the_form_it_knows(run: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_requests_contain_the_last_images(run: tuple[Path, list[dict[str, Any]]]) -> None:
     _, requests = run
     assert [shown(request) for request in requests] == [
         [png("blank")],
@@ -111,7 +111,7 @@ def test_the_model_is_sent_the_last_pictures_in_the_form_it_knows(run: tuple[Pat
     assert roles == ["user", "assistant", "tool", "assistant", "tool", "tool", "user"]
 
 
-def test_pictures_are_files_and_the_journal_has_their_names(
+def test_images_are_files_and_the_journal_has_their_names(
     run: tuple[Path, list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, _ = run
@@ -127,22 +127,22 @@ def test_pictures_are_files_and_the_journal_has_their_names(
         [png("blank"), png("red"), png("blue"), png("green"), png("palette"), b"film"]
     )
     with Journal(path / "journal.sqlite", read_only=True) as journal:
-        [play] = list(journal.results())
-        assert (play.ending, play.answer) == ("signed", "There it is.")
-        text = json.dumps(journal.trajectory(play.number))
+        [result] = list(journal.results())
+        assert (result.ending, result.answer) == ("signed", "There it is.")
+        text = json.dumps(journal.trajectory(result.number))
     assert "base64" not in text
     named = {name for message in json.loads(text)["messages"] for name in message.get("images", [])}
     assert len(named) == 4
     assert named <= {file.name for file in files}
     database = sqlite3.connect(path / "journal.sqlite")
-    assert "files" not in [row[1] for row in database.execute("PRAGMA table_info(plays)")]
+    assert "files" not in [row[1] for row in database.execute("PRAGMA table_info(results)")]
     database.close()
     assert main(["show", str(path), "a/../b"]) == 0
     told = capsys.readouterr().out
     assert all(name in told.replace("\n", "") for name in named)
 
 
-def test_exports_have_the_pictures(run: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+def test_exports_contain_images(run: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     path, _ = run
     assert main(["export", str(path), "--format", "openai-chat", "--output", str(tmp_path / "chat.jsonl")]) == 0
     [line] = (tmp_path / "chat.jsonl").read_text().splitlines()
@@ -160,6 +160,6 @@ def test_exports_have_the_pictures(run: tuple[Path, list[dict[str, Any]]], tmp_p
     assert steps[0]["action_timestamp"] < steps[1]["action_timestamp"]
 
 
-def test_conversations_without_pictures_stay_as_they_are() -> None:
+def test_conversations_without_images_are_unchanged() -> None:
     messages = [{"role": "user", "content": "a"}, {"role": "tool", "content": "b", "tool_call_id": "1"}]
     assert with_images(messages, lambda name: b"") == messages

@@ -1,4 +1,4 @@
-"""`kill -9` of the coordinator, a worker and the endpoint in the middle of a run: nothing is lost, nothing is there twice."""
+"""SIGKILL of the driver, a worker and the endpoint during a run: no result is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(
 TASKS = int(os.environ.get("PARAGENT_KILL_TASKS", "100"))
 ENGINE = os.environ.get("PARAGENT_KILL_ENGINE", "local")
 PATIENCE = max(60, TASKS)
-"""Seconds for a part of the tasks to be played, on a slow machine and an engine that is slow to start."""
+"""Seconds for a part of the tasks on a slow machine and an engine that starts slowly."""
 SCRIPT = {
     "default": [{"tool": "calculator", "arguments": {"expression": "6*7"}}, "The answer is \\boxed{42}."],
     "latency": 0.1,
@@ -34,7 +34,7 @@ SCRIPT = {
 
 
 class Endpoint:
-    """The scripted endpoint as a process that can be killed and come back at the same address."""
+    """The scripted endpoint as a process that can be killed and restarted at the same address."""
 
     def __init__(self, folder: Path) -> None:
         self.script = folder / "script.json"
@@ -69,7 +69,7 @@ from typing import Annotated
 from paragent import Environment, tool
 
 class Tiny(Environment):
-    """Starts in no time."""
+    """Has no start-up time."""
     name = "tiny"
     metric = "contains"
 
@@ -92,7 +92,7 @@ def write_tasks(path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def started() -> Iterator[list[subprocess.Popen[str]]]:
-    """End what a failed test leaves behind."""
+    """Kill processes that a failed test left."""
     yield _started
     for process in _started:
         if process.poll() is None:
@@ -116,7 +116,7 @@ def start(folder: Path, endpoint: Endpoint) -> subprocess.Popen[str]:
 
 
 def recorded(folder: Path) -> int:
-    """Return how many results are durable, seen from outside."""
+    """Return the number of durable results."""
     with contextlib.suppress(sqlite3.Error):
         db = sqlite3.connect(f"file:{folder}/results/run/journal.sqlite?mode=ro", uri=True)
         with contextlib.closing(db):
@@ -124,8 +124,8 @@ def recorded(folder: Path) -> int:
     return 0
 
 
-def playing(folder: Path) -> list[int]:
-    """Return the processes that play, as their boards say, whichever engine started them."""
+def active_workers(folder: Path) -> list[int]:
+    """Return the worker processes, from their status files."""
     boards = (folder / "results/run/live").glob("*.json")
     return [pid for board in boards if alive(pid := int(board.stem.rpartition("-")[2]))]
 
@@ -143,23 +143,23 @@ def kill_coordinator(process: subprocess.Popen[str]) -> list[int]:
 
 
 def check_whole(folder: Path, out: str) -> None:
-    """Every task has one result, and the statistics are those of the results."""
+    """Check that every task has one result and that the statistics match."""
     lines = [json.loads(line) for line in (folder / "results/run/results.jsonl").read_text().splitlines()]
     counts = Counter(line["task"] for line in lines)
     assert counts == Counter({f"t{i}": 1 for i in range(TASKS)})
     assert {line["status"] for line in lines} == {"completed"}
     summary = json.loads(out)
-    assert (summary["done"], summary["owed"], summary["mean"]) == (TASKS, 0, 1.0)
+    assert (summary["done"], summary["pending"], summary["mean"]) == (TASKS, 0, 1.0)
     assert summary["completion_tokens"] >= sum(line["completion_tokens"] for line in lines)
     db = sqlite3.connect(folder / "results/run/journal.sqlite")
     with contextlib.closing(db):
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert db.execute(
-            "SELECT count(*) FROM trajectories t JOIN plays p ON p.number = t.play WHERE final = 1"
+            "SELECT count(*) FROM trajectories t JOIN results r ON r.number = t.result WHERE final = 1"
         ).fetchone() == (TASKS,)
 
 
-def test_killing_the_coordinator_again_and_again(tmp_path: Path, endpoint: Endpoint) -> None:
+def test_a_run_continues_after_its_driver_is_killed_repeatedly(tmp_path: Path, endpoint: Endpoint) -> None:
     write_tasks(tmp_path / "tasks.jsonl")
     moments = random.Random(7)
     orphans: list[int] = []
@@ -177,15 +177,15 @@ def test_killing_the_coordinator_again_and_again(tmp_path: Path, endpoint: Endpo
     if ENGINE == "local":
         wait_until(lambda: not any(map(alive, orphans)))
     status, _, err = finish(start(tmp_path, endpoint))
-    assert (status, "Nothing left to do" in err) == (0, True)
+    assert (status, "Nothing to do" in err) == (0, True)
 
 
-def test_killing_a_worker_costs_nothing(tmp_path: Path, endpoint: Endpoint) -> None:
+def test_a_killed_worker_loses_no_result(tmp_path: Path, endpoint: Endpoint) -> None:
     write_tasks(tmp_path / "tasks.jsonl")
     process = start(tmp_path, endpoint)
     for part in (1, 2):
         wait_until(lambda part=part: recorded(tmp_path) >= part * TASKS // 5, PATIENCE)  # type: ignore[misc]
-        victim = wait_until(lambda: playing(tmp_path), PATIENCE)[0]
+        victim = wait_until(lambda: active_workers(tmp_path), PATIENCE)[0]
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda victim=victim: not alive(victim))  # type: ignore[misc]
     status, out, err = finish(process)
@@ -193,7 +193,7 @@ def test_killing_a_worker_costs_nothing(tmp_path: Path, endpoint: Endpoint) -> N
     check_whole(tmp_path, out)
 
 
-def test_an_endpoint_that_dies_leaves_rollouts_owed(tmp_path: Path, endpoint: Endpoint) -> None:
+def test_an_endpoint_that_dies_leaves_rollouts_pending(tmp_path: Path, endpoint: Endpoint) -> None:
     write_tasks(tmp_path / "tasks.jsonl")
     process = start(tmp_path, endpoint)
     wait_until(lambda: recorded(tmp_path) >= TASKS // 5, PATIENCE)
@@ -201,7 +201,7 @@ def test_an_endpoint_that_dies_leaves_rollouts_owed(tmp_path: Path, endpoint: En
     status, out, err = finish(process)
     assert status == 1, err
     summary = json.loads(out)
-    assert summary["owed"] > 0
+    assert summary["pending"] > 0
     assert summary["mean"] < summary["mean_without_infrastructure"] == 1.0
     assert "left without a result\nTo continue:" in err
     endpoint.start()
@@ -210,7 +210,7 @@ def test_an_endpoint_that_dies_leaves_rollouts_owed(tmp_path: Path, endpoint: En
     check_whole(tmp_path, out)
 
 
-def test_ctrl_c_keeps_everything_and_says_how_to_go_on(tmp_path: Path, endpoint: Endpoint) -> None:
+def test_ctrl_c_stores_results_and_prints_the_command_to_continue(tmp_path: Path, endpoint: Endpoint) -> None:
     write_tasks(tmp_path / "tasks.jsonl")
     process = start(tmp_path, endpoint)
     wait_until(lambda: recorded(tmp_path) >= TASKS // 5, PATIENCE)

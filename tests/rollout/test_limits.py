@@ -1,4 +1,4 @@
-"""Limits of a rollout, what it is charged, when a run gives up, and what the exit status says."""
+"""Limits and usage of rollouts, runs that stop early, exit statuses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HERE = "tests.rollout.test_limits"
 
 
 class Plain(Environment):
-    """Nothing to do but to answer."""
+    """Without tools."""
 
     name = "plain"
     metric = "contains"
@@ -42,7 +42,7 @@ class Plain(Environment):
 
 
 class Restless(AgentBase):
-    """Asks for ever."""
+    """Requests completions forever."""
 
     async def run_episode(self, episode: Any) -> AgentResult:
         episode.messages.append({"role": "user", "content": episode.question})
@@ -51,7 +51,7 @@ class Restless(AgentBase):
 
 
 class Stubborn(AgentBase):
-    """Asks for ever, whatever it is told."""
+    """Requests completions forever and ignores TurnsUsedUp."""
 
     async def run_episode(self, episode: Any) -> AgentResult:
         episode.messages.append({"role": "user", "content": episode.question})
@@ -63,7 +63,7 @@ class Stubborn(AgentBase):
 
 
 class Thinker(AgentBase):
-    """Comes to its messages without the model, for ever."""
+    """Creates messages without the model, forever."""
 
     async def think(self) -> dict[str, Any]:
         return {"role": "assistant", "content": "42, I think"}
@@ -74,14 +74,14 @@ class Thinker(AgentBase):
 
 
 class Rude(AgentBase):
-    """Raises, each time with another number."""
+    """Raises an error with a different number each time."""
 
     def reply(self, x: Any = None) -> str:
         raise ValueError(f"no idea {time.monotonic_ns()}")
 
 
 class Demanding(AgentBase):
-    """Cannot be constructed by a rollout."""
+    """Needs a constructor argument."""
 
     def __init__(self, name: str, tokenizer: Any) -> None:
         super().__init__(name)
@@ -91,7 +91,7 @@ class Demanding(AgentBase):
 
 
 class Mute(AgentBase):
-    """Has no reply."""
+    """Has no `reply` method."""
 
 
 def write(path: Path, number: int) -> Path:
@@ -101,7 +101,7 @@ def write(path: Path, number: int) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Return a function that makes the arguments of a run against an endpoint."""
+    """Return a function that builds the command line of a run."""
     monkeypatch.chdir(tmp_path)
 
     def arguments(server: OpenAIServer, tasks: int, *more: str) -> list[str]:
@@ -125,23 +125,23 @@ def results(folder: Path) -> list[RolloutResult]:
 
 
 @pytest.mark.parametrize(("agent", "requests"), [("Restless", 5), ("Thinker", 0)])
-def test_the_limit_of_turns_holds_for_agents_that_ask_by_themselves(
+def test_max_turns_applies_to_agents_that_control_the_episode(
     agent: str, requests: int, run: Any, tmp_path: Path
 ) -> None:
     with OpenAIServer(Script(default="42 perhaps")) as server:
         assert main(run(server, 1, "--max-turns", "5", "--agent", f"{HERE}:{agent}")) == 0
         assert server.seen.requests == requests
-    [play] = results(tmp_path)
-    assert (play.status, play.ending, play.turns, play.score) == ("completed", "turns used up", 5, 1.0)
-    assert "42" in (play.answer or "")
+    [result] = results(tmp_path)
+    assert (result.status, result.ending, result.turns, result.score) == ("completed", "turns used up", 5, 1.0)
+    assert "42" in (result.answer or "")
 
 
-def test_an_agent_that_goes_on_after_its_last_turn_meets_its_time_limit(run: Any, tmp_path: Path) -> None:
+def test_an_agent_that_ignores_max_turns_times_out(run: Any, tmp_path: Path) -> None:
     with OpenAIServer(Script(default="42")) as server:
         assert main(run(server, 1, "--max-turns", "2", "--timeout", "0.5", "--agent", f"{HERE}:Stubborn")) == 1
         assert server.seen.requests == 2
-    [play] = results(tmp_path)
-    assert (play.status, play.turns, play.requests) == (RolloutStatus.TIMED_OUT, 2, 2)
+    [result] = results(tmp_path)
+    assert (result.status, result.turns, result.requests) == (RolloutStatus.TIMED_OUT, 2, 2)
 
 
 # --- the account ----------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
 
 
 def used(folder: Path) -> list[list[Any]]:
-    """Return what workers say that their rollouts have used."""
+    """Return the usage in the status files of workers."""
     found = []
     for path in (folder / "results/run/live").glob("*.json"):
         try:
@@ -166,7 +166,7 @@ def used(folder: Path) -> list[list[Any]]:
     return found
 
 
-def test_what_a_cancelled_rollout_has_used_is_in_the_account(run: Any, tmp_path: Path) -> None:
+def test_usage_of_a_cancelled_rollout_is_counted(run: Any, tmp_path: Path) -> None:
     with OpenAIServer(Script(default={"tool": "wait"})) as server:
         process = start([*run(server, 3), "--engine", "local", "--workers", "1"], tmp_path)
         try:
@@ -177,13 +177,13 @@ def test_what_a_cancelled_rollout_has_used_is_in_the_account(run: Any, tmp_path:
             process.kill()
     assert process.returncode == 130, said
     summary = json.loads((tmp_path / "results/run/summary.json").read_text())
-    assert (summary["requests"], summary["owed"], summary["done"]) == (3, 3, 0)
+    assert (summary["requests"], summary["pending"], summary["done"]) == (3, 3, 0)
     assert summary["prompt_tokens"] > 0
-    assert {play.kind for play in results(tmp_path)} == {"cancelled"}
+    assert {result.kind for result in results(tmp_path)} == {"cancelled"}
 
 
 @pytest.mark.parametrize("victim", ["worker", "driver"])
-def test_what_a_killed_worker_has_used_is_in_the_account(victim: str, run: Any, tmp_path: Path) -> None:
+def test_usage_of_a_killed_worker_is_counted(victim: str, run: Any, tmp_path: Path) -> None:
     with OpenAIServer(Script(default={"tool": "wait"})) as server:
         command = [*run(server, 3), "--engine", "local", "--workers", "1"]
         process = start(command, tmp_path)
@@ -204,13 +204,13 @@ def test_what_a_killed_worker_has_used_is_in_the_account(victim: str, run: Any, 
             wait_until(lambda: not Path(f"/proc/{worker}").exists(), 30)
     with Session(prepare(_again(command))) as session:
         summary = session.summary()
-    assert [play.requests for play in results(tmp_path) if play.kind == "worker" and play.requests] == [1, 1, 1]
+    assert [result.requests for result in results(tmp_path) if result.kind == "worker" and result.requests] == [1, 1, 1]
     assert summary.requests == (server.seen.requests if victim == "worker" else 3)
     assert (summary.pending, summary.done) == (3, 0)
 
 
 def _again(command: list[str]) -> RolloutConfig:
-    """Return the configuration that a command line describes."""
+    """Return the configuration of a command line."""
     flags = dict(zip(command[1::2], command[2::2], strict=True))
     return RolloutConfig(**{name.removeprefix("--"): value for name, value in flags.items()})
 
@@ -222,7 +222,7 @@ def failed(error: str, kind: str = "ValueError") -> RolloutResult:
     return RolloutResult("a", 1, RolloutStatus.FAILED, kind=kind, error=error)
 
 
-def test_only_the_first_failures_that_are_alike_make_a_run_give_up() -> None:
+def test_only_identical_first_failures_stop_a_run() -> None:
     alike = SameFailures(3)
     assert [alike.note(failed(f"ValueError: no 'x{n}' at 0x{n}f\n  line {n}")) for n in range(2)] == ["", ""]
     assert "the first 3 rollouts all failed in the same way: ValueError: no" in alike.note(
@@ -241,7 +241,7 @@ def test_only_the_first_failures_that_are_alike_make_a_run_give_up() -> None:
     assert not any(never.note(failed("ValueError: 1")) for _ in range(9))
 
 
-def test_a_run_whose_first_rollouts_all_fail_alike_stops_and_says_how_to_go_on(
+def test_a_run_stops_when_its_first_rollouts_fail_with_the_same_error(
     run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with OpenAIServer(Script(default="42")) as server:
@@ -255,7 +255,7 @@ def test_a_run_whose_first_rollouts_all_fail_alike_stops_and_says_how_to_go_on(
     assert len(results(tmp_path)) == 100
 
 
-def test_a_run_in_which_every_request_is_rejected_stops_with_the_words_of_the_endpoint(
+def test_a_run_with_only_rejected_requests_stops_with_the_endpoints_message(
     run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with OpenAIServer(Script(faults=[Fault(400)])) as server:
@@ -264,15 +264,15 @@ def test_a_run_in_which_every_request_is_rejected_stops_with_the_words_of_the_en
     assert "RequestRejected" in capsys.readouterr().err
 
 
-def test_failed_rollouts_are_played_again_on_request(run: Any, tmp_path: Path) -> None:
+def test_retry_failed_executes_failed_rollouts_again(run: Any, tmp_path: Path) -> None:
     with OpenAIServer(Script(default="42", faults=[Fault(400, last=3)])) as server:
         command = run(server, 3)
         assert main(command) == 1
-        assert main(command) == 1, "they have their result"
+        assert main(command) == 1, "failed rollouts have a final result"
         assert server.seen.requests == 3
         assert main([*command, "--retry-failed"]) == 0
     summary = json.loads((tmp_path / "results/run/summary.json").read_text())
-    assert (summary["mean"], summary["plays"], summary["statuses"]["failed"]) == (1.0, 6, 0)
+    assert (summary["mean"], summary["executions"], summary["statuses"]["failed"]) == (1.0, 6, 0)
     assert len((tmp_path / "results/run/results.jsonl").read_text().splitlines()) == 3
 
 
@@ -280,7 +280,7 @@ def test_failed_rollouts_are_played_again_on_request(run: Any, tmp_path: Path) -
     ("agent", "message"),
     [("Demanding", "cannot be constructed: missing a required argument: 'tokenizer'"), ("Mute", "`reply` of its own")],
 )
-def test_an_agent_that_no_rollout_can_use_is_refused_before_anything_runs(
+def test_an_unusable_agent_is_rejected_before_the_run(
     agent: str, message: str, run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with OpenAIServer(Script()) as server:
@@ -290,7 +290,7 @@ def test_an_agent_that_no_rollout_can_use_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize(("answer", "status"), [("no", 1), ("42", 0)])
-def test_a_run_that_only_used_up_its_turns_is_no_success_unless_it_scored(
+def test_exit_status_of_a_run_that_used_up_all_turns(
     answer: str, status: int, run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with OpenAIServer(Script(default=answer)) as server:
@@ -302,7 +302,7 @@ def test_a_run_that_only_used_up_its_turns_is_no_success_unless_it_scored(
 
 
 class Undecided(Scorer):
-    """Has nothing to say about answers that contain a question mark."""
+    """Does not score answers that contain a question mark."""
 
     name = "undecided"
 
@@ -313,7 +313,7 @@ class Undecided(Scorer):
 @pytest.mark.parametrize(
     ("reference", "answers", "status"), [("42", ["?", "?"], 1), (None, ["?", "1"], 1), (None, ["?", "?"], 0)]
 )
-def test_a_completed_rollout_without_a_score_is_told_by_the_exit_status(
+def test_exit_status_of_a_completed_rollout_without_a_score(
     reference: str | None,
     answers: list[str],
     status: int,
@@ -337,7 +337,7 @@ def without_model(command: list[str]) -> list[str]:
     return command[:place] + command[place + 2 :]
 
 
-def test_the_default_model_is_used_only_if_somebody_says_so(
+def test_the_default_model_needs_confirmation(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with OpenAIServer(Script(default="42")) as server, Path(os.devnull).open() as nobody:
@@ -356,7 +356,7 @@ def test_the_default_model_is_used_only_if_somebody_says_so(
 
 
 @pytest.mark.parametrize(("said", "status"), [("y\n", 0), ("n\n", 2), ("", 2)])
-def test_at_a_terminal_the_default_model_is_asked_about(
+def test_the_default_model_is_confirmed_at_a_terminal(
     said: str, status: int, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, here = os.openpty()
@@ -368,7 +368,7 @@ def test_at_a_terminal_the_default_model_is_asked_about(
     os.close(there)
 
 
-def test_a_password_in_the_address_of_the_endpoint_is_not_shown(
+def test_credentials_in_the_endpoint_url_are_not_printed(
     run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with OpenAIServer(Script(default="42")) as server, Path(os.devnull).open() as nobody:

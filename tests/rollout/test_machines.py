@@ -1,4 +1,4 @@
-"""Rollouts that need machines: pool and non-pool, lost machines, pools of others, and nothing left running."""
+"""Rollouts on machines: shared and not shared, lost machines, served pools, clean-up."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HERE = "tests.rollout.test_machines"
 
 
 class Room(Environment):
-    """A world on a machine, with ways to lose it."""
+    """An environment on a machine, with tools that kill the machine."""
 
     name = "room"
     metric = "contains"
@@ -87,7 +87,7 @@ class Room(Environment):
 
 
 class NeverBoots(ProcessProvider):
-    """A provider whose image is bad."""
+    """A provider whose machines never boot."""
 
     async def create(self, machine_id: str) -> Any:
         raise MachineFailed(f"the image of {machine_id} is no image")
@@ -95,7 +95,7 @@ class NeverBoots(ProcessProvider):
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of its own; images and golden states, which take long to make, are shared."""
+    """A separate folder of runs; images and golden states are shared, because building them takes long."""
     shared = [cache_folder(name) for name in ("images", "golden", "snapshots")]
     (tmp_path / "cache").mkdir()
     for folder in shared:
@@ -110,7 +110,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replies: Any, **settings: Any) -> Any:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replies: Any, **settings: Any) -> Any:
     chosen: dict[str, Any] = {
         "env": f"{HERE}:Room",
         "engine": "inline",
@@ -125,7 +125,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replies: Any, **settin
 
 
 def nothing_is_left(tmp_path: Path) -> bool:
-    """Every process with the mark of a pool of this test is gone, and so is every folder of a machine."""
+    """Check that no process and no folder of a machine of this test remains."""
     runs = tmp_path / "cache/runs/rollout"
     return not runs.exists() or not any(runs.iterdir())
 
@@ -136,7 +136,7 @@ LOOK = [{"tool": "look"}, "It was clean: 42."]
 @pytest.mark.parametrize("engine", ["inline", "local"])
 def test_rollouts_share_machines(engine: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: dict[str, Any] = {"use_vm_pool": True, "num_vms": 2, "num_rollouts": 4, "engine": engine}
-    summary = play(tmp_path, monkeypatch, LOOK, data=data, **chosen)
+    summary = run(tmp_path, monkeypatch, LOOK, data=data, **chosen)
     assert (summary.mean, summary.pending, summary.failures) == (1.0, 0, {})
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
         trajectories = [journal.trajectory(one.number) for one in journal.results()]
@@ -149,7 +149,7 @@ def test_rollouts_share_machines(engine: str, data: Path, tmp_path: Path, monkey
     assert nothing_is_left(tmp_path)
 
 
-def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
+def test_without_a_pool_each_concurrent_rollout_has_its_own_machine(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[RolloutProgress] = []
@@ -159,10 +159,10 @@ def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         chosen: dict[str, Any] = {"env": f"{HERE}:Room", "provider_name": "process", "output_dir": tmp_path / "results"}
 
-        def watch(tally: RolloutProgress) -> None:
-            if tally.machines is not None:
-                seen.append(tally)
-                assert (tally.machines.total, "machines" in progress_line(tally)) == (3, True)
+        def watch(progress: RolloutProgress) -> None:
+            if progress.machines is not None:
+                seen.append(progress)
+                assert (progress.machines.total, "machines" in progress_line(progress)) == (3, True)
 
         config = RolloutConfig(**chosen, data=data, num_rollouts=3)
         with Session(prepare(config)) as session:
@@ -170,7 +170,7 @@ def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
             session.directory.journal.set_meta(MACHINES, json.dumps(earlier))
         summary = run_parallel_rollout(config, watch)
     assert summary.machines is not None
-    assert (summary.mean, summary.machines["leases_granted"]) == (1.0, 16), "those of earlier sessions count"
+    assert (summary.mean, summary.machines["leases_granted"]) == (1.0, 16), "earlier sessions are included"
     assert summary.machines["leased_seconds"] > 1000
     assert summary.machines["machine_seconds"] > 4000
     assert seen
@@ -178,21 +178,21 @@ def test_without_a_pool_every_rollout_has_a_machine_of_its_own(
 
 
 @pytest.mark.parametrize("then", ["ask", "sleep", "fail", "go on"])
-def test_a_machine_that_dies_is_nobodys_failure(
+def test_a_rollout_whose_machine_dies_is_retried(
     then: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paragent.rollout.session.RETRIES", RetryPolicy(pause=0.1))
     kill = {"tool": "kill", "arguments": {"marker": str(tmp_path / "killed"), "then": then}}
-    summary = play(tmp_path, monkeypatch, [kill, LOOK[0], "42"], data=data, limit=1, use_vm_pool=True, num_vms=1)
+    summary = run(tmp_path, monkeypatch, [kill, LOOK[0], "42"], data=data, limit=1, use_vm_pool=True, num_vms=1)
     assert (summary.mean, summary.pending, summary.executions) == (1.0, 0, 2)
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        first, second = (play for play in journal.results("1"))
+        first, second = (result for result in journal.results("1"))
     assert (first.status, first.kind, first.final) == (RolloutStatus.INFRASTRUCTURE, "machine", False)
     assert second.status is RolloutStatus.COMPLETED
     assert nothing_is_left(tmp_path)
 
 
-def test_a_pool_that_cannot_work_stops_the_run(data: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_failed_pool_stops_the_run(data: Path, tmp_path: Path, capsys: Any) -> None:
     arguments = ["rollout", "--env", f"{HERE}:Room", "--engine", "inline", "--data", str(data), "--model", "demo"]
     arguments += ["--provider-name", f"{HERE}:NeverBoots", "--use-vm-pool", "--output-dir", str(tmp_path / "results")]
     assert main(arguments) == 1
@@ -202,7 +202,7 @@ def test_a_pool_that_cannot_work_stops_the_run(data: Path, tmp_path: Path, capsy
     assert nothing_is_left(tmp_path)
 
 
-def test_machines_that_do_not_exist_are_told_before_anything_runs(data: Path, tmp_path: Path) -> None:
+def test_unavailable_machines_are_reported_before_the_run(data: Path, tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"data": data, "model": "demo", "output_dir": tmp_path / "results"}
     for settings, message in (
         ({"env": f"{HERE}:Room", "provider_name": "qeum"}, "qemu"),
@@ -214,10 +214,10 @@ def test_machines_that_do_not_exist_are_told_before_anything_runs(data: Path, tm
     ):
         with pytest.raises((UsageError, LookupError), match=message):
             run_parallel_rollout(RolloutConfig(**chosen, **settings))
-    assert not (tmp_path / "results").exists(), "nothing is left of what never began"
+    assert not (tmp_path / "results").exists(), "a run that did not start leaves no directory"
 
 
-def test_an_earlier_run_stays_where_it_is_when_there_are_no_machines_to_start_anew(tmp_path: Path) -> None:
+def test_fresh_restores_the_old_run_if_machines_cannot_start(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"data": sample_path("math"), "limit": 1, "model": "demo", "engine": "inline"}
     chosen |= {"output_dir": tmp_path / "results", "run_name": "run"}
     run_parallel_rollout(RolloutConfig(**chosen, mode="math"))
@@ -227,7 +227,7 @@ def test_an_earlier_run_stays_where_it_is_when_there_are_no_machines_to_start_an
     assert before == sorted((path, path.is_dir() or path.read_bytes()) for path in (tmp_path / "results").rglob("*"))
 
 
-def test_a_dry_run_says_which_machines(data: Path, capsys: Any) -> None:
+def test_dry_run_prints_the_machines(data: Path, capsys: Any) -> None:
     arguments = ["rollout", "--env", f"{HERE}:Room", "--data", str(data), "--model", "demo", "--dry-run"]
     assert main([*arguments, "--provider-name", "process", "--use-vm-pool"]) == 0
     assert "machines of process: 3 shared" in capsys.readouterr().out
@@ -239,15 +239,15 @@ def pool() -> Iterator[VMPoolManager]:
         yield made
 
 
-def test_a_pool_that_others_serve_with_tls(
+def test_a_served_pool_with_tls(
     pool: VMPoolManager, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     tls = certify(tmp_path, "127.0.0.1")
     address = str(pool.serve(tls=tls).address)
     with pytest.raises(ConfigError, match=r"connect with TLS \(--tls-ca\)"):
-        play(tmp_path, monkeypatch, LOOK, data=data, pool_address=address)
+        run(tmp_path, monkeypatch, LOOK, data=data, pool_address=address)
     with pytest.raises(ConfigError, match=r"ca='/.*none.pem' cannot be read"):
-        play(tmp_path, monkeypatch, LOOK, data=data, pool_address=address, tls_ca="none.pem")
+        run(tmp_path, monkeypatch, LOOK, data=data, pool_address=address, tls_ca="none.pem")
     with pytest.raises(ConfigError, match="TLS is for a pool that others serve"):
         RolloutConfig(tls_server_name="pool")
     monkeypatch.chdir(tmp_path)
@@ -284,7 +284,7 @@ def test_a_lease_has_a_hard_limit(pool: VMPoolManager) -> None:
         asyncio.run(hang())
 
 
-def test_a_worker_of_its_own_leases_too(pool: VMPoolManager, tmp_path: Path) -> None:
+def test_a_single_rollout_worker_leases_from_a_served_pool(pool: VMPoolManager, tmp_path: Path) -> None:
     place = PoolAccess(address=str(pool.serve().address), limit=60.0)
     assert "secret" not in repr(PoolAccess(address="a:1", secret="x" * 20))
     with OpenAIServer(Script(default=LOOK)) as server:
@@ -310,7 +310,7 @@ def test_programs_run_on_machines(provider: str, tmp_path: Path) -> None:
 
 
 class Sleepy(ProcessProvider):
-    """Notes when a machine is to stand still."""
+    """Records when a machine is paused and resumed."""
 
     async def rest(self, instance: Any) -> None:
         with Path(os.environ["NOTES"]).open("a") as notes:
@@ -322,20 +322,20 @@ class Sleepy(ProcessProvider):
 
 
 @pytest.mark.parametrize("pauses", [False, True])
-def test_machines_stand_still_while_the_model_thinks(
+def test_machines_are_paused_during_model_requests(
     pauses: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
     chosen: dict[str, Any] = {"provider_name": f"{HERE}:Sleepy", "limit": 1, "num_spares": 0, "pause_machines": pauses}
-    summary = play(tmp_path, monkeypatch, LOOK, data=data, **chosen)
+    summary = run(tmp_path, monkeypatch, LOOK, data=data, **chosen)
     assert summary.mean == 1.0
     seen = (tmp_path / "notes").read_text().split()
-    assert seen[:2] == ["rest", "wake"], "it is free, then handed out"
+    assert seen[:2] == ["rest", "wake"], "it is paused while free, and resumed when leased"
     assert seen[2:6] == (["rest", "wake"] * 2 if pauses else seen[2:6])
     assert seen.count("wake") == (3 if pauses else 1)
 
 
-def test_a_rollout_that_is_stopped_while_it_pauses_lets_its_machine_go_on() -> None:
+def test_a_rollout_cancelled_while_pausing_resumes_its_machine() -> None:
     notes: list[str] = []
 
     class SlowLease:
@@ -364,7 +364,7 @@ def start(tmp_path: Path, server: OpenAIServer, data: Path, *more: str) -> subpr
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_running(how: signal.Signals, data: Path, tmp_path: Path) -> None:
+def test_no_processes_remain_after_a_signal(how: signal.Signals, data: Path, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     with OpenAIServer(Script(default={"tool": "hold", "arguments": {"note": str(note)}})) as server:
         process = start(tmp_path, server, data, "--provider-name", "process", "--use-vm-pool", "--num-vms", "2")
@@ -382,7 +382,7 @@ def test_nothing_is_left_running(how: signal.Signals, data: Path, tmp_path: Path
         assert nothing_is_left(tmp_path)
 
 
-def test_a_run_that_is_stopped_gives_machines_of_others_back(pool: VMPoolManager, data: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_releases_machines_of_a_served_pool(pool: VMPoolManager, data: Path, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     address = str(pool.serve().address)
     with OpenAIServer(Script(default={"tool": "hold", "arguments": {"note": str(note)}})) as server:

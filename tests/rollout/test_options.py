@@ -1,4 +1,4 @@
-"""Flags that change how a run is played, what it costs and what it writes down."""
+"""Flags: processes, prices, secrets, clusters, modules, rescoring."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def run(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *
     return run_parallel_rollout(RolloutConfig(**chosen | settings))
 
 
-def test_isolated_rollouts_have_a_process_each(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_isolate_uses_one_process_per_rollout(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer(Script(default="42", latency=0.3)) as server:
         summary = run(server, monkeypatch, tmp_path, data=data, isolate=True, num_rollouts=4)
     assert (summary.mean, summary.pending) == (1.0, 0)
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        plays = sorted((play.worker, play.ended - play.seconds, play.ended) for play in journal.results())
-    assert 1 < len({worker for worker, *_ in plays}) <= 4
-    for (worker, _, ended), (other, began, _) in itertools.pairwise(plays):
-        assert worker != other or began >= ended - 0.05, "one at a time in each"
+        results = sorted((result.worker, result.ended - result.seconds, result.ended) for result in journal.results())
+    assert 1 < len({worker for worker, *_ in results}) <= 4
+    for (worker, _, ended), (other, began, _) in itertools.pairwise(results):
+        assert worker != other or began >= ended - 0.05, "one rollout at a time in each process"
 
 
 def test_streamed_answers_and_prices(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -61,7 +61,7 @@ def test_streamed_answers_and_prices(data: Path, tmp_path: Path, monkeypatch: py
         unknown = run(server, monkeypatch, tmp_path, **chosen | {"model": "other", "run_name": "other"})
     assert (summary.mean, unknown.mean) == (1.0, 1.0)
     assert summary.cost == summary.prompt_tokens + 2 * summary.completion_tokens > 0
-    assert unknown.cost is None, "a model without a price costs nobody knows what"
+    assert unknown.cost is None, "unknown for a model without a price"
     assert main(["show", str(tmp_path / "results/run")]) == 0
     assert f"{summary.cost:,.4f}" in capsys.readouterr().out
     prices.write_text("m: {input: cheap}\n")
@@ -69,7 +69,7 @@ def test_streamed_answers_and_prices(data: Path, tmp_path: Path, monkeypatch: py
     assert "needs numbers" in capsys.readouterr().err
 
 
-def test_secrets_are_not_written_down(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_not_stored(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(map(is_secret, ("api_key", "apikey", "SERPER-KEY", "token", "client_password", "aws_secret", "key")))
     assert not any(map(is_secret, ("monkey", "max_tokens", "keyboard", "top_k", "tokenizer")))
     chosen: dict[str, Any] = {"data": data, "model": "demo", "mode": "math", "client_password": "tiger-1"}
@@ -85,7 +85,7 @@ def test_secrets_are_not_written_down(data: Path, tmp_path: Path, monkeypatch: p
     assert prepare(other).path == folder, "a new password is not a new run"
 
 
-def test_a_cluster_that_is_there(data: Path) -> None:
+def test_settings_of_a_running_cluster(data: Path) -> None:
     chosen: dict[str, Any] = {"env": TINY, "data": data, "model": "demo"}
     assert host_address(RolloutConfig(**chosen).run) == "127.0.0.1"
     ray = RolloutConfig(**chosen, engine="ray", engine_address="127.0.0.1:6379")
@@ -102,7 +102,7 @@ def test_a_cluster_that_is_there(data: Path) -> None:
         RolloutConfig(**chosen, engine_address="127.0.0.1:1")
 
 
-def test_rescoring_waits_for_nobody_and_disturbs_nobody(
+def test_rescore_needs_the_lock_of_the_run(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     with OpenAIServer(Script(default="It is 42.")) as server:
@@ -120,7 +120,7 @@ def test_rescoring_waits_for_nobody_and_disturbs_nobody(
     assert all(line["scores"] == {"contains": 1.0, "exact_match": 0.0} for line in lines)
 
 
-def test_modules_beside_the_data_are_found(data: Path, tmp_path: Path) -> None:
+def test_modules_in_the_current_folder_are_found(data: Path, tmp_path: Path) -> None:
     (tmp_path / "my_world.py").write_text(
         "from paragent import AgentBase, Environment\n"
         "class World(Environment):\n    name = 'world'\n    metric = 'contains'\n"
@@ -142,7 +142,7 @@ def test_modules_beside_the_data_are_found(data: Path, tmp_path: Path) -> None:
         assert (status, f"{flag} no_world:X" in said, "Traceback" in said) == (2, True, False), said
 
 
-def test_a_module_in_this_folder_wins_over_an_installed_one(
+def test_the_current_folder_has_priority_over_installed_modules(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     (tmp_path / "installed").mkdir()
@@ -157,7 +157,7 @@ def test_a_module_in_this_folder_wins_over_an_installed_one(
 
 
 @pytest.mark.parametrize(("right", "mean"), [(True, 1.0), (False, 0.0)])
-def test_a_benchmark_in_the_form_of_humaneval(
+def test_a_benchmark_in_humaneval_format(
     right: bool, mean: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [json.loads(line) for line in sample_path("py").read_text().splitlines()]

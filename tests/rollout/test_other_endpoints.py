@@ -1,4 +1,4 @@
-"""Runs against endpoints that differ from OpenAI's: replies of other shapes, tool calls as text, odd headers, wrong addresses."""
+"""Endpoints that differ from OpenAI's: unusual replies, tool calls as text, invalid headers, wrong addresses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RIGHT = {"tool": "lookup", "arguments": {"word": "it"}}
 
 
 class Words(Environment):
-    """A tool that returns text from outside."""
+    """Has a tool that returns text with a lone surrogate."""
 
     name = "words"
     metric = "contains"
@@ -45,7 +45,7 @@ class Words(Environment):
 
 
 class Loose(AgentBase):
-    """Returns an answer that no database takes."""
+    """Returns an answer with a lone surrogate."""
 
     async def run_episode(self, episode: Any) -> AgentResult:
         completion = await episode.complete()
@@ -61,7 +61,7 @@ class Muddled(AgentBase):
 
 @dataclass
 class Endpoint:
-    """A folder for runs, and the address of the endpoint in the environment."""
+    """A folder for runs; sets the address of the endpoint."""
 
     folder: Path
     patch: pytest.MonkeyPatch
@@ -75,9 +75,9 @@ class Endpoint:
         config = RolloutConfig(data=data, output_dir=self.folder / "results", run_name="run", **chosen)
         return run_parallel_rollout(config, watch)
 
-    def plays(self) -> dict[str, RolloutResult]:
+    def results(self) -> dict[str, RolloutResult]:
         with Journal(self.folder / "results" / "run" / "journal.sqlite", read_only=True) as journal:
-            return {play.task: play for play in journal.results()}
+            return {result.task: result for result in journal.results()}
 
 
 @pytest.fixture
@@ -102,29 +102,27 @@ READABLE = {
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_replies_of_another_shape_are_read_and_what_cannot_be_read_fails_its_rollout_alone(
-    endpoint: Endpoint, stream: bool
-) -> None:
+def test_unusual_replies_are_parsed_and_unparsable_ones_fail_one_rollout(endpoint: Endpoint, stream: bool) -> None:
     script = Script(answers={**READABLE, "broken": {"body": {"choices": [{"message": "?"}]}}}, default="42")
     with OpenAIServer(script) as server:
         summary = endpoint.run(server.url, [*READABLE, "broken", "plain"], stream=stream)
-    plays = endpoint.plays()
-    assert {name: plays[name].score for name in (*READABLE, "plain")} == dict.fromkeys((*READABLE, "plain"), 1.0)
-    assert (plays["broken"].status, plays["broken"].kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint")
-    assert "not a chat completion" in plays["broken"].error or "chunk" in plays["broken"].error
+    results = endpoint.results()
+    assert {name: results[name].score for name in (*READABLE, "plain")} == dict.fromkeys((*READABLE, "plain"), 1.0)
+    assert (results["broken"].status, results["broken"].kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint")
+    assert "not a chat completion" in results["broken"].error or "chunk" in results["broken"].error
     assert (summary.done, summary.pending) == (len(READABLE) + 2, 1)
 
 
-def test_a_run_with_lone_surrogates_everywhere_ends_and_can_be_continued(endpoint: Endpoint) -> None:
+def test_lone_surrogates_do_not_stop_a_run(endpoint: Endpoint) -> None:
     questions = ["plain", "lone \ud800", "other"]
     with OpenAIServer(Script(default="42")) as server:
         for _ in range(2):
             summary = endpoint.run(server.url, questions, agent=f"{HERE}:Loose")
             assert (summary.mean, summary.pending) == (1.0, 0)
-    assert sorted(endpoint.plays()) == ["lone \ufffd", "other", "plain"]
+    assert sorted(endpoint.results()) == ["lone \ufffd", "other", "plain"]
 
 
-def test_a_message_that_the_client_cannot_encode_is_sent_without_lone_surrogates(endpoint: Endpoint) -> None:
+def test_messages_are_sent_without_lone_surrogates(endpoint: Endpoint) -> None:
     with OpenAIServer(Script(default=[RIGHT, "42"]), keep_requests=True) as server:
         summary = endpoint.run(server.url, ["what?"], agent=f"{HERE}:Quoting")
         told = server.seen.bodies[0]["messages"][0]["content"]
@@ -132,7 +130,7 @@ def test_a_message_that_the_client_cannot_encode_is_sent_without_lone_surrogates
 
 
 class Quoting(AgentBase):
-    """Sends a lone surrogate of its own."""
+    """Sends a message with a lone surrogate."""
 
     async def run_episode(self, episode: Any) -> AgentResult:
         episode.messages.append({"role": "user", "content": "quoted \ud800"})
@@ -142,7 +140,7 @@ class Quoting(AgentBase):
 
 
 @pytest.mark.parametrize("header", ["1e9", "-5", "nan", "inf", "soon", "Fri, 31 Dec 9999 23:59:59 GMT"])
-def test_a_time_to_wait_that_cannot_be_meant_does_not_stop_a_run(endpoint: Endpoint, header: str) -> None:
+def test_implausible_retry_after_values_are_ignored(endpoint: Endpoint, header: str) -> None:
     with OpenAIServer(Script(default="42", faults=[Fault(429, last=1, retry_after=header)])) as server:
         began = time.monotonic()
         summary = endpoint.run(server.url, ["a", "b"])
@@ -150,18 +148,18 @@ def test_a_time_to_wait_that_cannot_be_meant_does_not_stop_a_run(endpoint: Endpo
         assert time.monotonic() - began < 60
 
 
-def test_a_refused_connection_is_named_with_the_endpoint(endpoint: Endpoint) -> None:
+def test_a_refused_connection_names_the_endpoint(endpoint: Endpoint) -> None:
     summary = endpoint.run("http://127.0.0.1:1/v1", ["a"], max_retries=0)
-    [play] = endpoint.plays().values()
-    assert "http://127.0.0.1:1/v1" in play.error
-    assert "ConnectionRefusedError" in play.error
-    assert "timed out" not in play.error
+    [result] = endpoint.results().values()
+    assert "http://127.0.0.1:1/v1" in result.error
+    assert "ConnectionRefusedError" in result.error
+    assert "timed out" not in result.error
     assert "ConnectionRefusedError" in summary.reasons["endpoint"]
 
 
 @contextlib.contextmanager
 def https_server(folder: Path) -> Iterator[str]:
-    """A server with a certificate that it signed itself."""
+    """A server with a self-signed certificate."""
     make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
     subprocess.run([*make, *files, "-days", "2", "-subj", "/CN=localhost"], check=True, capture_output=True, timeout=60)
@@ -181,21 +179,21 @@ def https_server(folder: Path) -> Iterator[str]:
         thread.join(10)
 
 
-def test_a_certificate_that_is_not_trusted_is_named_and_stops_the_run(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_stops_the_run(endpoint: Endpoint, tmp_path: Path) -> None:
     with https_server(tmp_path) as url:
         endpoint.run(url, ["a", "b"], num_rollouts=1)
-    plays = endpoint.plays()
-    assert len(plays) == 1, "the first rollout stops the run"
-    assert "self-signed certificate" in plays["a"].error
-    assert url in plays["a"].error
-    assert "timed out" not in plays["a"].error
+    results = endpoint.results()
+    assert len(results) == 1, "the first rollout stops the run"
+    assert "self-signed certificate" in results["a"].error
+    assert url in results["a"].error
+    assert "timed out" not in results["a"].error
 
 
-def test_the_display_says_what_is_waited_for(endpoint: Endpoint) -> None:
+def test_the_display_shows_the_reason_of_waits(endpoint: Endpoint) -> None:
     seen: list[str] = []
 
-    def watch(tally: RolloutProgress) -> None:
-        seen.append(progress_line(tally))
+    def watch(progress: RolloutProgress) -> None:
+        seen.append(progress_line(progress))
 
     with OpenAIServer(Script(default="42", faults=[Fault(429, last=1, retry_after=2.5)])) as server:
         endpoint.run(server.url, ["a", "b"], watch, num_rollouts=2)
@@ -203,7 +201,7 @@ def test_the_display_says_what_is_waited_for(endpoint: Endpoint) -> None:
     assert any(f"after 429 from {host} in 0:0" in text for text in seen), seen
 
 
-def test_the_summary_has_the_message_of_a_failure(endpoint: Endpoint) -> None:
+def test_the_summary_has_the_message_of_each_failure_kind(endpoint: Endpoint) -> None:
     with OpenAIServer(Script()) as server:
         summary = endpoint.run(server.url, ["a", "b"], agent=f"{HERE}:Muddled")
     assert summary.failures == {"TypeError": 2}
@@ -216,31 +214,31 @@ def test_the_summary_has_the_message_of_a_failure(endpoint: Endpoint) -> None:
 TEXT_CALL = '<tool_call>\n{"name": "lookup", "arguments": {"word": "it"}}\n</tool_call>'
 
 
-def test_a_server_that_rejects_tools_is_quoted_with_advice(endpoint: Endpoint) -> None:
+def test_a_server_that_rejects_tools_is_quoted(endpoint: Endpoint) -> None:
     with OpenAIServer(Script(default="42", rejects_tools=True)) as server:
         endpoint.run(server.url, ["a", "b"])
-    errors = {play.error.partition("\n")[0] for play in endpoint.plays().values()}
-    assert len(errors) == 1, "the same cause has the same text"
+    errors = {result.error.partition("\n")[0] for result in endpoint.results().values()}
+    assert len(errors) == 1, "the same cause has the same message"
     [error] = errors
     assert "tools are not supported by this model" in error
     assert "--tool-format text" in error
 
 
-def test_tool_calls_that_come_as_text_are_detected_and_the_setting_is_named(endpoint: Endpoint) -> None:
+def test_tool_calls_as_text_are_detected(endpoint: Endpoint) -> None:
     with OpenAIServer(Script(default=[TEXT_CALL, "42"])) as server:
         endpoint.run(server.url, ["a"])
-    [play] = endpoint.plays().values()
-    assert (play.status, play.kind) == (RolloutStatus.FAILED, "ToolsUnsupported")
-    assert "--tool-format text" in play.error
-    assert play.requests == 1, "the reply was paid for"
-    assert play.completion_tokens
+    [result] = endpoint.results().values()
+    assert (result.status, result.kind) == (RolloutStatus.FAILED, "ToolsUnsupported")
+    assert "--tool-format text" in result.error
+    assert result.requests == 1, "the reply is counted"
+    assert result.completion_tokens
 
 
 BILLED = {"prompt_tokens": 100, "completion_tokens": 10}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_malformed_replies_that_were_asked_for_again_are_counted(endpoint: Endpoint, stream: bool) -> None:
+def test_requests_with_malformed_replies_are_counted(endpoint: Endpoint, stream: bool) -> None:
     broken = {"body": {"choices": [{"message": "?", "delta": "?"}], "usage": BILLED}}
     with OpenAIServer(Script(default=broken)) as server:
         summary = endpoint.run(server.url, ["a"], stream=stream, max_retries=1)
@@ -251,9 +249,7 @@ def test_malformed_replies_that_were_asked_for_again_are_counted(endpoint: Endpo
 
 @pytest.mark.parametrize("judge", [None, "other"])
 @pytest.mark.parametrize("priced", [("m",), ("m", "other")], ids=str)
-def test_tokens_of_a_judge_are_counted_and_priced_as_its_own(
-    judge: str | None, priced: tuple[str, ...], endpoint: Endpoint
-) -> None:
+def test_tokens_of_a_judge_have_their_own_price(judge: str | None, priced: tuple[str, ...], endpoint: Endpoint) -> None:
     prices = {"m": {"input": 1.0, "output": 2.0}, "other": {"input": 10.0, "output": 20.0}}
     file = endpoint.folder / "prices.json"
     file.write_text(json.dumps({name: prices[name] for name in priced}))
@@ -263,8 +259,8 @@ def test_tokens_of_a_judge_are_counted_and_priced_as_its_own(
         summary = endpoint.run(server.url, ["a"], metric="llm_judge", judge_model=judge, prices=file)
     assert (summary.mean, summary.requests) == (1.0, 2)
     assert (summary.prompt_tokens, summary.completion_tokens) == (107, 13)
-    [play] = endpoint.plays().values()
-    assert (play.judge_prompt_tokens, play.judge_completion_tokens) == ((100, 10) if judge else (0, 0))
+    [result] = endpoint.results().values()
+    assert (result.judge_prompt_tokens, result.judge_completion_tokens) == ((100, 10) if judge else (0, 0))
     if judge is None:
         assert summary.cost == pytest.approx((107 * 1.0 + 13 * 2.0) / 1e6)
     elif "other" in priced:
@@ -273,21 +269,21 @@ def test_tokens_of_a_judge_are_counted_and_priced_as_its_own(
         assert summary.cost is None, "the price of the judge is unknown"
 
 
-def test_with_tools_as_text_a_model_without_tool_support_plays(endpoint: Endpoint) -> None:
+def test_tool_format_text_works_without_tool_support(endpoint: Endpoint) -> None:
     script = Script(default=[f"Let me see.\n{TEXT_CALL}", "It is 42."], rejects_tools=True)
     with OpenAIServer(script, keep_requests=True) as server:
         summary = endpoint.run(server.url, ["a"], tool_format="text")
         first, second = (body["messages"] for body in server.seen.bodies)
     assert summary.mean == 1.0
-    [play] = endpoint.plays().values()
-    assert (play.turns, play.tool_calls) == (2, 1)
+    [result] = endpoint.results().values()
+    assert (result.turns, result.tool_calls) == (2, 1)
     assert "lookup" in first[0]["content"]
     assert [message["role"] for message in second] == ["system", "user", "assistant", "user"]
     assert TEXT_CALL in second[2]["content"]
     assert second[3]["content"] == "<tool_response>\nit \ufffd is 42\n</tool_response>"
 
 
-def test_an_endpoint_that_gives_no_embeddings_is_named_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_without_embeddings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
     monkeypatch.setattr(embedding, "_TRIES", 0)

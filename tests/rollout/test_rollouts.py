@@ -1,4 +1,4 @@
-"""Rollouts end to end against a real endpoint: scores, limits, failures and whose they are, flags, formats of data."""
+"""Rollouts against a scripted endpoint: scores, limits, failures, flags, data formats."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HERE = "tests.rollout.test_rollouts"
 
 
 class Tiny(Environment):
-    """A calculator that always says the same, and every way to fail."""
+    """A calculator with a constant answer, and tools that fail."""
 
     name = "tiny"
     metric = "contains"
@@ -81,12 +81,12 @@ class Tiny(Environment):
 
     @tool
     async def bug(self) -> str:
-        """Have a bug."""
+        """Raise an unexpected error."""
         raise KeyError("oops")
 
 
 class Broken(Environment):
-    """Never opens."""
+    """Cannot be opened."""
 
     name = "broken"
     metric = "contains"
@@ -96,7 +96,7 @@ class Broken(Environment):
 
 
 class Closing(Tiny):
-    """Opens or not, scores or not, and says when it was closed."""
+    """Fails to open or to score, as configured, and counts how often it is closed."""
 
     name = "closing"
     closed = 0
@@ -118,21 +118,21 @@ class Closing(Tiny):
 
 
 class Deadly(AgentBase):
-    """Takes its worker along."""
+    """Kills its worker."""
 
     def reply(self, x: Any = None) -> Msg:
         os._exit(1)
 
 
 class Quick(AgentBase):
-    """Blocks, answers, and never asks a model."""
+    """Blocks, then answers without a model."""
 
     def reply(self, x: Any = None) -> Msg:
         return Msg(name=self.name, content=f"{x.content}: 42")
 
 
 class Blocking(AgentBase):
-    """Blocks until enough others block beside it."""
+    """Blocks until enough other agents block at the same time."""
 
     others = threading.Barrier(40)
 
@@ -141,16 +141,16 @@ class Blocking(AgentBase):
         return "42"
 
 
-def play(script: Script, **settings: Any) -> RolloutResult:
+def execute(script: Script, **settings: Any) -> RolloutResult:
     with OpenAIServer(script) as server:
         model = ModelSettings(name="m", base_url=server.url, api_key="k", max_retries=1)
         chosen: dict[str, Any] = {"run": "r", "environment": f"{HERE}:Tiny", "model": model, "judge": model} | settings
         return RolloutWorker(RolloutSettings(**chosen)).run(BenchmarkTask("a", "what is it?", "42"))
 
 
-def test_a_rollout_is_scored_and_its_trajectory_has_everything() -> None:
+def test_a_rollout_is_scored_and_has_a_complete_trajectory() -> None:
     calls = {"tools": [{"tool": "calculator", "arguments": {"expression": "6*7"}}, {"tool": "nothing"}]}
-    done = play(Script(default=[calls, {"tool": "calculator", "arguments": "{no json"}, "It is 42."]))
+    done = execute(Script(default=[calls, {"tool": "calculator", "arguments": "{no json"}, "It is 42."]))
     assert (done.status, done.score, done.ending, done.turns, done.tool_calls) == ("completed", 1.0, "answered", 3, 3)
     assert done.trajectory is not None
     trajectory = unpack_trajectory(done.trajectory)
@@ -174,36 +174,36 @@ def test_a_rollout_is_scored_and_its_trajectory_has_everything() -> None:
     )
 
 
-def test_turns_and_context_end_a_rollout_cleanly() -> None:
+def test_used_up_turns_and_a_full_context_end_a_rollout() -> None:
     call = {"tool": "calculator", "arguments": {"expression": "1"}, "content": "Perhaps 42."}
-    done = play(Script(default=call), max_turns=3)
+    done = execute(Script(default=call), max_turns=3)
     assert (done.status, done.ending, done.turns, done.score) == ("completed", "turns used up", 3, 1.0)
-    done = play(Script(default=call, context_limit=60))
+    done = execute(Script(default=call, context_limit=60))
     assert (done.status, done.ending) == ("completed", "context full")
 
 
-def test_whose_failure_it_was() -> None:
-    failed = play(Script(default={"tool": "bug"}))
+def test_failures_are_classified_by_cause() -> None:
+    failed = execute(Script(default={"tool": "bug"}))
     assert (failed.status, failed.kind) == (RolloutStatus.FAILED, "KeyError")
     assert "oops" in failed.error
-    down = play(Script(faults=[Fault(500)]))
+    down = execute(Script(faults=[Fault(500)]))
     assert (down.status, down.kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint")
-    refused = play(Script(faults=[Fault(401)]))
+    refused = execute(Script(faults=[Fault(401)]))
     assert (refused.status, refused.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
-    rejected = play(Script(faults=[Fault(400)]))
+    rejected = execute(Script(faults=[Fault(400)]))
     assert (rejected.status, rejected.kind) == (RolloutStatus.FAILED, "RequestRejected")
 
 
-def test_the_time_limit_counts_work_and_not_waiting() -> None:
-    late = play(Script(default=[{"tool": "sleep", "arguments": {"seconds": 30}}, "42"]), timeout=0.5)
+def test_the_time_limit_does_not_count_waiting() -> None:
+    late = execute(Script(default=[{"tool": "sleep", "arguments": {"seconds": 30}}, "42"]), timeout=0.5)
     assert (late.status, late.kind) == (RolloutStatus.TIMED_OUT, "time limit")
     assert 0.4 < late.seconds < 3
-    patient = play(Script(faults=[Fault(429, last=1, retry_after=1.5)]), timeout=1.0)
+    patient = execute(Script(faults=[Fault(429, last=1, retry_after=1.5)]), timeout=1.0)
     assert (patient.status, patient.score) == ("completed", 1.0)
     assert patient.waited >= 1.5
 
 
-def test_the_working_clock() -> None:
+def test_work_clock() -> None:
     now = ManualClock()
     clock = WorkClock(10.0, now)
     now.advance(2)
@@ -218,7 +218,7 @@ def test_the_working_clock() -> None:
 
 
 def silence_after(heart: Heartbeat, clock: ManualClock, seconds: float) -> float:
-    """Return what a watch says that looks twice a second, for so many seconds."""
+    """Return the silence that a watchdog measures which checks twice per second, for some seconds."""
     silence = 0.0
     for _ in range(int(2 * seconds)):
         clock.advance(0.5)
@@ -226,57 +226,57 @@ def silence_after(heart: Heartbeat, clock: ManualClock, seconds: float) -> float
     return silence
 
 
-def test_a_blocked_event_loop_is_told_from_a_process_that_was_frozen() -> None:
+def test_a_blocked_event_loop_is_distinguished_from_a_stopped_process() -> None:
     clock = ManualClock()
     heart = Heartbeat(0.5, clock)
     assert silence_after(heart, clock, 1.0) <= 1.0
-    clock.advance(10_000.0)  # the whole process: no look, no beat
+    clock.advance(10_000.0)  # the whole process is stopped: no check, no beat
     assert heart.silence() < 5.0
     heart.beat()
     assert silence_after(heart, clock, 1.0) <= 1.0
-    assert silence_after(heart, clock, 130.0) > 120.0, "the loop is blocked, and the watch runs"
+    assert silence_after(heart, clock, 130.0) > 120.0, "the event loop is blocked, and the watchdog runs"
     heart.beat()
     clock.advance(0.5)
     assert heart.silence() == 0.0
 
 
-def test_a_worker_without_room_for_a_thread_is_a_failure_of_infrastructure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_start_threads_is_an_infrastructure_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
         patch.setattr(station, "start_thread", refused)
-        done = play(Script(), agent=f"{HERE}:Quick")
+        done = execute(Script(), agent=f"{HERE}:Quick")
     assert (done.status, done.kind) == (RolloutStatus.INFRASTRUCTURE, "environment")
     assert "can't start new thread" in done.error
     assert done.ended
-    assert play(Script(), agent=f"{HERE}:Quick").status == "completed"
+    assert execute(Script(), agent=f"{HERE}:Quick").status == "completed"
 
 
-def test_an_agent_of_ones_own_may_block() -> None:
-    done = play(Script(), agent=f"{HERE}:Quick")
+def test_a_custom_agent_may_block() -> None:
+    done = execute(Script(), agent=f"{HERE}:Quick")
     assert (done.status, done.answer, done.requests) == ("completed", "what is it?: 42", 0)
 
 
-def test_an_environment_is_closed_however_the_play_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_always_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = {"agent": f"{HERE}:Quick", "environment": f"{HERE}:Closing"}
     monkeypatch.setattr(Closing, "closed", 0)
-    assert play(Script(), **chosen).status == "completed"
+    assert execute(Script(), **chosen).status == "completed"
     assert Closing.closed == 1
     monkeypatch.setattr(Closing, "opens", False)
-    assert play(Script(), **chosen).kind == "KeyError"
+    assert execute(Script(), **chosen).kind == "KeyError"
     assert Closing.closed == 2
 
 
-def test_scoring_that_does_not_end_is_no_failure_of_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scoring_timeout_is_an_infrastructure_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Closing, "scores", False)
     monkeypatch.setattr(worker, "SCORE_TIMEOUT", 0.05)
-    late = play(Script(), agent=f"{HERE}:Quick", environment=f"{HERE}:Closing")
+    late = execute(Script(), agent=f"{HERE}:Quick", environment=f"{HERE}:Closing")
     assert (late.status, late.kind, late.score) == (RolloutStatus.INFRASTRUCTURE, "environment", None)
 
 
 class Said(Model):
-    """Says what it was given, turn by turn."""
+    """Returns the given completions, one per turn."""
 
     def __init__(self, *turns: Completion) -> None:
         super().__init__(ModelSettings(name="said"))
@@ -295,14 +295,14 @@ def said(content: str | None, finish_reason: str = "stop", usage: dict[str, int]
     return Completion({"role": "assistant", "content": content}, usage, finish_reason)
 
 
-def test_an_empty_message_is_asked_for_again_and_a_cut_one_is_said_to_be() -> None:
-    played, episode = converse(Tiny(), said(""), said("42"))
-    assert (played.answer, played.ending, len(episode.messages)) == ("42", "answered", 2)
+def test_empty_messages_are_requested_again_and_cut_ones_are_marked() -> None:
+    returned, episode = converse(Tiny(), said(""), said("42"))
+    assert (returned.answer, returned.ending, len(episode.messages)) == ("42", "answered", 2)
     assert converse(Tiny(), said(None), said("42"), max_retries=0)[0].answer == ""
     assert converse(Tiny(), said("4", "length"))[0].ending == "answer cut"
 
 
-def test_tokens_are_unknown_if_one_turn_does_not_say() -> None:
+def test_tokens_are_unknown_if_one_turn_does_not_report_them() -> None:
     counted = {"prompt_tokens": 3, "completion_tokens": 1}
     assert converse(Tiny(), said("", usage=counted), said("42", usage=counted))[1].usage == {
         "prompt_tokens": 6,
@@ -312,7 +312,7 @@ def test_tokens_are_unknown_if_one_turn_does_not_say() -> None:
 
 
 class Meeting(Environment):
-    """Its calls wait for each other."""
+    """Has tool calls that wait for each other."""
 
     name = "meeting"
     metric = "contains"
@@ -327,7 +327,7 @@ class Meeting(Environment):
         return f"{who} met"
 
 
-def test_calls_of_a_turn_overlap_and_each_is_answered_by_an_id() -> None:
+def test_tool_calls_of_a_turn_overlap_and_are_answered_by_id() -> None:
     calls = [{"function": {"name": "meet", "arguments": json.dumps({"who": who})}} for who in "ab"]
     turn = Completion({"role": "assistant", "content": None, "tool_calls": calls}, None)
     _, episode = converse(Meeting(), turn, said("42"))
@@ -352,7 +352,9 @@ def config(tmp_path: Path, **settings: Any) -> RolloutConfig:
     return RolloutConfig(**chosen)
 
 
-def test_infrastructure_is_retried_with_a_fresh_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_infrastructure_failures_are_retried_with_a_new_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Tiny.broken = 0
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
     with OpenAIServer(Script(default=[{"tool": "crash"}, "42"])) as server:
@@ -361,12 +363,12 @@ def test_infrastructure_is_retried_with_a_fresh_environment(tmp_path: Path, monk
         summary = run_parallel_rollout(config(tmp_path, data=data))
     assert (summary.mean, summary.executions, summary.pending) == (1.0, 3, 0)
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
-        kept = [play.status for play in journal.results("1")]
+        kept = [result.status for result in journal.results("1")]
         assert kept == ["infrastructure", "infrastructure", "completed"]
-        assert journal.trajectory(1)["messages"], "a failed play keeps its trajectory"
+        assert journal.trajectory(1)["messages"], "a failed execution has a trajectory"
 
 
-def test_statistics_go_on_where_the_last_session_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_include_earlier_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [{"id": "a", "question": "?", "answer": "42"}, {"id": "b", "question": "?"}, {"id": "c", "question": "!"}]
     data = write(tmp_path / "d.jsonl", *({**task, "answer": task.get("answer")} for task in tasks))
     with OpenAIServer(Script(default="42", answers={"!": {"tool": "bug"}})) as server:
@@ -375,16 +377,17 @@ def test_statistics_go_on_where_the_last_session_ended(tmp_path: Path, monkeypat
         first = run_parallel_rollout(config(tmp_path, data=data))
         assert (first.done, first.mean, first.scored, first.sessions) == (3, 0.5, 1, 1)
         with Session(prepare(config(tmp_path, data=data))) as session:
-            tally = session.progress
-            assert (tally.done, tally.mean, tally.counted, tally.total) == (3, 0.5, 2, 3)
-            assert tally.failures == {"KeyError": 1}
-            assert (tally.prompt_tokens, tally.completion_tokens) == (first.prompt_tokens, first.completion_tokens)
-            assert session.run().seconds == first.seconds > 0, "nothing was owed, so nothing was played"
+            progress = session.progress
+            assert (progress.done, progress.mean, progress.counted, progress.total) == (3, 0.5, 2, 3)
+            assert progress.failures == {"KeyError": 1}
+            assert (progress.prompt_tokens, progress.completion_tokens) == (
+                first.prompt_tokens,
+                first.completion_tokens,
+            )
+            assert session.run().seconds == first.seconds > 0, "nothing was pending"
 
 
-def test_infrastructure_that_stays_broken_is_given_up_for_now_and_owed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_persistent_infrastructure_failures_stay_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "RETRIES", RetryPolicy(pause=0.001))
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
     for session in (1, 2):
@@ -394,7 +397,7 @@ def test_infrastructure_that_stays_broken_is_given_up_for_now_and_owed(
         assert (summary.sessions, summary.seconds > 0) == (session, True)
 
 
-def test_an_endpoint_that_is_down_is_not_asked_for_every_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_stops_when_the_endpoint_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "RETRIES", RetryPolicy(pause=0.001))
     data = write(tmp_path / "d.jsonl", *({"id": str(n), "question": "?", "answer": "42"} for n in range(100)))
     with OpenAIServer(Script(faults=[Fault(500)])) as server:
@@ -404,11 +407,11 @@ def test_an_endpoint_that_is_down_is_not_asked_for_every_task(tmp_path: Path, mo
         with Session(prepare(chosen)) as session:
             summary = session.run()
         assert "the last 20 rollouts all ended with: EndpointDown" in session.stopped
-        assert 60 <= server.seen.requests <= 100, "three plays for each of twenty, and what was under way"
+        assert 60 <= server.seen.requests <= 100, "three executions of twenty rollouts, and those that were active"
     assert summary.pending == 100
 
 
-def test_a_lost_worker_is_told_from_a_failure_of_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_worker_is_an_infrastructure_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "LOST_RETRIES", 0)
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
     chosen = {"model": "demo", "agent": f"{HERE}:Deadly", "engine": "local", "workers": 1, "num_rollouts": 1}
@@ -417,7 +420,7 @@ def test_a_lost_worker_is_told_from_a_failure_of_the_agent(tmp_path: Path, monke
     assert summary.statuses["infrastructure"] == 1
 
 
-def test_a_result_that_cannot_be_kept_does_not_count(tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_stored_is_not_counted(tmp_path: Path) -> None:
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?" * 100_000, "answer": "42"})
     with Session(prepare(config(tmp_path, data=data, model="demo", agent=f"{HERE}:Quick"))) as session:
         [(pages,)] = session.directory.journal.rows("PRAGMA page_count")
@@ -428,7 +431,7 @@ def test_a_result_that_cannot_be_kept_does_not_count(tmp_path: Path) -> None:
     assert run_parallel_rollout(config(tmp_path, data=data, model="demo", agent=f"{HERE}:Quick")).mean == 1.0
 
 
-def test_a_refusal_stops_the_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_rejected_key_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     data = write(tmp_path / "d.jsonl", *({"id": str(n), "question": "?", "answer": "42"} for n in range(50)))
     with OpenAIServer(Script(faults=[Fault(401)])) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -446,7 +449,7 @@ def test_a_refusal_stops_the_run_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         program, *arguments = shlex.split(said.splitlines()[-1])
         assert (program, main(arguments)) == ("paragent", 1)
     [run] = (tmp_path / "results").iterdir()
-    assert json.loads((run / "summary.json").read_text())["sessions"] == 2, "it went on, and did not start anew"
+    assert json.loads((run / "summary.json").read_text())["sessions"] == 2, "the run was continued"
     assert json.loads((run / "config.json").read_text())["fresh"] is False
 
 
@@ -472,7 +475,7 @@ def test_pass_at_k_and_rescoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("form", ["jsonl", "list", "items", "gz", "pretty"])
-def test_formats_of_data(form: str, tmp_path: Path) -> None:
+def test_data_formats(form: str, tmp_path: Path) -> None:
     entries = [
         {"id": 1, "question": "q1", "answer": "a", "level": 3},
         {"task_id": "b", "query": "q2", "ground_truth": ["x", "y"]},
@@ -495,7 +498,7 @@ def test_formats_of_data(form: str, tmp_path: Path) -> None:
         read_benchmark(path, task_ids=["z"])
 
 
-def test_whatever_changes_in_a_task_makes_it_another_one(tmp_path: Path) -> None:
+def test_the_digest_covers_all_fields_of_a_task(tmp_path: Path) -> None:
     task = {"id": "a", "question": "q", "answer": "1", "level": 3}
     others = [task | {"id": "b"}, task | {"question": "r"}, task | {"answer": "2"}, task | {"level": 4}]
     digests = [
@@ -505,7 +508,7 @@ def test_whatever_changes_in_a_task_makes_it_another_one(tmp_path: Path) -> None
     assert len(set(digests)) == 5
 
 
-def test_bad_lines_are_named(tmp_path: Path) -> None:
+def test_invalid_lines_are_listed(tmp_path: Path) -> None:
     path = write(
         tmp_path / "d", {"id": "a", "question": "q"}, "{broken", {"id": "b"}, {"id": "a", "question": "q"}, "[]"
     )
@@ -517,11 +520,11 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
     assert "first used in line 1" in str(caught.value)
 
 
-def test_one_task_is_played_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollout_worker_runs_a_single_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     worker = RolloutWorker(RolloutConfig(mode="math", model="demo"))
-    play = worker.run(BenchmarkTask("1", "Compute 2/3 + 1/6.", "5/6"))
-    assert (play.status, play.score, play.ending) == (RolloutStatus.COMPLETED, 1.0, "answered")
+    result = worker.run(BenchmarkTask("1", "Compute 2/3 + 1/6.", "5/6"))
+    assert (result.status, result.score, result.ending) == (RolloutStatus.COMPLETED, 1.0, "answered")
     assert worker.run(BenchmarkTask("2", "Compute 1/2 + 1/3.", "1")).score == 0.0
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="needs a machine"):
@@ -530,27 +533,27 @@ def test_one_task_is_played_by_itself(tmp_path: Path, monkeypatch: pytest.Monkey
         RolloutWorker(RolloutConfig(mode="math", metric="maths", model="demo"))
 
 
-def test_rollouts_are_played_from_within_an_event_loop(tmp_path: Path) -> None:
+def test_rollouts_can_be_started_inside_an_event_loop(tmp_path: Path) -> None:
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
 
     async def cell_of_a_notebook() -> tuple[int, float | None]:
         summary = run_parallel_rollout(config(tmp_path, data=data, model="demo"))
-        play = RolloutWorker(RolloutConfig(mode="math", model="demo")).run(
+        result = RolloutWorker(RolloutConfig(mode="math", model="demo")).run(
             BenchmarkTask("1", "Compute 1/2 + 1/3.", "5/6")
         )
-        return summary.pending, play.score
+        return summary.pending, result.score
 
     assert asyncio.run(cell_of_a_notebook()) == (0, 1.0)
 
 
 @pytest.mark.parametrize("content", ['{"id": "ü", "question": "q"}'.encode("latin-1"), gzip.compress(b"{}" * 99)[:-9]])
-def test_a_file_that_is_no_text_is_told_in_a_sentence(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_text_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "d").write_bytes(content)
     with pytest.raises(ConfigError, match=r"--data: .* cannot be read as UTF-8 JSON"):
         read_benchmark(tmp_path / "d")
 
 
-def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_flags_variables_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "q"})
     settings = tmp_path / "c.yaml"
     settings.write_text(f"data: {data}\nnum-rollouts: 7\nmodel: demo\nattempts: 2\n")
@@ -586,7 +589,7 @@ def test_flags_variables_and_files_say_the_same(tmp_path: Path, monkeypatch: pyt
         ({"mode": "math", "model": "demo", "agent": "careful"}, "not of the form 'package.module:Name'"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(
+def test_wrong_settings_are_rejected_before_the_run(
     settings: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -598,7 +601,7 @@ def test_mistakes_are_told_before_anything_runs(
 
 
 @pytest.mark.parametrize("mode", ["math", "py", "rag", "web"])
-def test_the_policy_that_is_no_llm_solves_the_samples(mode: str, tmp_path: Path) -> None:
+def test_the_demo_policy_solves_the_samples(mode: str, tmp_path: Path) -> None:
     options = {name: str(value) for name, value in sample_options(mode).items()}
     chosen = config(
         tmp_path, env=None, mode=mode, data=sample_path(mode), model="demo", engine="local", env_option=options
@@ -607,7 +610,7 @@ def test_the_policy_that_is_no_llm_solves_the_samples(mode: str, tmp_path: Path)
     assert (summary.mean, summary.pending, summary.failures) == (1.0, 0, {})
 
 
-def test_a_score_of_the_environments_own_may_decide(tmp_path: Path) -> None:
+def test_metric_may_select_a_score_of_the_environment(tmp_path: Path) -> None:
     options = {name: str(value) for name, value in sample_options("rag").items()}
     chosen: dict[str, Any] = {"env": None, "mode": "rag", "data": sample_path("rag"), "limit": 2, "env_option": options}
     summary = run_parallel_rollout(config(tmp_path, model="demo", metric="citation", **chosen))
@@ -616,7 +619,7 @@ def test_a_score_of_the_environments_own_may_decide(tmp_path: Path) -> None:
         prepare(config(tmp_path, model="demo", metric="citatoin", **chosen))
 
 
-def test_documents_that_changed_make_another_run(tmp_path: Path) -> None:
+def test_changed_documents_change_the_run_directory(tmp_path: Path) -> None:
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "q"})
     kb = tmp_path / "kb"
     kb.mkdir()
@@ -634,7 +637,7 @@ def test_documents_that_changed_make_another_run(tmp_path: Path) -> None:
     assert prepare(RolloutConfig(**chosen)).path != first.path
 
 
-def test_agents_that_block_have_a_thread_each(tmp_path: Path) -> None:
+def test_blocking_agents_run_in_separate_threads(tmp_path: Path) -> None:
     data = write(tmp_path / "d.jsonl", *({"id": str(n), "question": "?", "answer": "42"} for n in range(40)))
     chosen = config(tmp_path, data=data, model="demo", agent=f"{HERE}:Blocking", num_rollouts=40)
     assert run_parallel_rollout(chosen).mean == 1.0

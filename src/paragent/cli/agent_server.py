@@ -1,4 +1,4 @@
-"""`paragent agent-server`: run an agent server, or ask a running one; `paragent agents`: what lives there."""
+"""`paragent agent-server`: run or control an agent server; `paragent agents`: list its agents."""
 
 from __future__ import annotations
 
@@ -20,53 +20,57 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
-_PATIENCE = 10.0
-"""Seconds to wait for a server's report."""
+_TIMEOUT = 10.0
+"""Seconds to wait for a server's reply."""
 
 
 def add(subparsers: Subparsers) -> None:
     """Add the commands."""
-    server = subparsers.add_parser("agent-server", help="run an agent server; or list, info, stop: ask a running one")
+    server = subparsers.add_parser("agent-server", help="run an agent server, or list, show or stop a running one")
     server.add_argument("action", nargs="?", choices=["run", "list", "info", "stop"], default="run")
-    _add_place(server)
+    _add_address(server)
     server.add_argument(
         "--module",
         action="append",
         default=[],
-        help="a module whose agent classes the server runs; with it the server accepts no code (may be given again)",
+        help="module whose agent classes the server offers; then it accepts no code from clients; may be repeated",
     )
-    server.add_argument("--accept-code", action="store_true", help="also run classes that clients send")
+    server.add_argument("--accept-code", action="store_true", help="also accept classes that clients send")
     server.add_argument(
         "--peer-ca",
         metavar="FILE",
-        help="PEM file: the authority of other agent servers' certificates, from which this one fetches results that are "
-        "passed on (default: that of --tls-ca)",
+        help="PEM file: CA of other agent servers, from which this server fetches results that are passed to it "
+        "(default: --tls-ca)",
     )
     server.add_argument(
         "--trusted-server",
         metavar="HOST:PORT",
         action="append",
         default=[],
-        help="with --module: another agent server on which agents of this one may have agents (may be given again)",
+        help="with --module: another agent server on which agents of this server may create agents; may be repeated",
     )
-    server.add_argument("--lease", type=float, default=10.0, help="seconds until what a lost client had is freed")
+    server.add_argument("--lease", type=float, default=10.0, help="seconds until the agents of a lost client are freed")
     server.set_defaults(run=run)
-    agents = subparsers.add_parser("agents", help="show the agents of a running agent server")
-    _add_place(agents)
-    agents.add_argument("--limit", type=int, default=50, help="how many to show (default: 50)")
+    agents = subparsers.add_parser("agents", help="list the agents of a running agent server")
+    _add_address(agents)
+    agents.add_argument("--limit", type=int, default=50, help="maximum number of agents (default: 50)")
     agents.set_defaults(run=show)
 
 
-def _add_place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="localhost", help="default: localhost, which only this machine reaches")
-    parser.add_argument("--port", type=int, default=12345, help="(default: 12345)")
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host",
+        default="localhost",
+        help="host name or address (default: localhost, only reachable from this machine)",
+    )
+    parser.add_argument("--port", type=int, default=12345, help="port (default: 12345)")
     add_tls_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a server until it is told to end, or ask a running one."""
+    """Run a server until it is stopped, or control a running one."""
     if options.action != "run":
-        return _ask(options)
+        return _control(options)
     from paragent.remote.launcher import RpcAgentServerLauncher
 
     classes = [cls for name in options.module for cls in _agent_classes(name)]
@@ -80,16 +84,19 @@ def run(options: argparse.Namespace) -> int:
         trusted_servers=options.trusted_server,
         lease=options.lease,
     )
-    what = f"runs {', '.join(sorted(cls.__name__ for cls in classes))}" if classes else "runs whatever is sent"
+    offered = ", ".join(sorted(cls.__name__ for cls in classes)) if classes else "all classes that clients send"
     with launcher.stopping_at_signals():
         launcher.launch(in_subprocess=False)
-        print(f"agent server at {launcher.address}: {what} for whoever has the token; Ctrl-C ends it", flush=True)
+        print(
+            f"agent server at {launcher.address}: accepts {offered}; clients need the token; Ctrl-C stops it",
+            flush=True,
+        )
         launcher.wait_until_terminate()
     return 0
 
 
 def _peer_tls(options: argparse.Namespace) -> TlsConf | None:
-    """Return how the server connects to others that use TLS; None: as it serves itself."""
+    """Return the TLS settings for connections to other servers; None: the settings of this server."""
     if options.peer_ca is None:
         return None
     from paragent.transport import TlsConf
@@ -110,7 +117,7 @@ def _agent_classes(name: str) -> list[type]:
         if issubclass(cls, AgentBase) and cls is not AgentBase and cls.__module__ == module.__name__
     ]
     if not found:
-        raise ConfigError(f"--module {name}: it defines no agent class (a subclass of AgentBase)")
+        raise ConfigError(f"--module {name}: the module defines no agent class (subclass of AgentBase)")
     return found
 
 
@@ -121,27 +128,27 @@ def _link(options: argparse.Namespace) -> Link:
     return link_to(Address.of(options.host, options.port), tls_conf(options))
 
 
-def _ask(options: argparse.Namespace) -> int:
-    report: Any = _link(options).control(options.action).result(_PATIENCE)
+def _control(options: argparse.Namespace) -> int:
+    report: Any = _link(options).control(options.action).result(_TIMEOUT)
     if options.action == "stop":
-        print(f"agent server at {options.host}:{options.port} ends")
+        print(f"agent server at {options.host}:{options.port} is stopping")
     else:
         print(json.dumps(report, indent=2))
     return 0
 
 
 def show(options: argparse.Namespace) -> int:
-    """Show a server's agents as a table."""
+    """Print the agents of a server as a table."""
     from rich.markup import escape
     from rich.table import Table
 
     from paragent.cli.tables import console
 
-    report: dict[str, Any] = _link(options).control("list", options.limit).result(_PATIENCE)
+    report: dict[str, Any] = _link(options).control("list", options.limit).result(_TIMEOUT)
     out = console()
     out.print(
         f"{report['place']}: {counted(report['agents'], 'agent')} of {counted(report['clients'], 'client')}, "
-        f"{counted(report['calls_under_way'], 'call')} under way, {report['calls_served']:,} served, "
+        f"{counted(report['calls_under_way'], 'call')} in progress, {report['calls_served']:,} served, "
         f"{report['memory_bytes'] / 2**20:,.0f} MiB, up {report['uptime']:,.0f} s"
     )
     table = Table()

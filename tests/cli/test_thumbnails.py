@@ -9,17 +9,17 @@ from rich.color import Color
 from paragent.cli.demo import thumbnail
 
 
-def test_two_pixels_make_a_character() -> None:
-    picture = Image.new("RGB", (40, 20), "red")
-    picture.paste("blue", (0, 10, 40, 20))
+def test_a_character_shows_two_pixels() -> None:
+    image = Image.new("RGB", (40, 20), "red")
+    image.paste("blue", (0, 10, 40, 20))
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    image.save(file, "PNG")
     drawn = thumbnail(file.getvalue(), columns=4)
     assert drawn.plain == "▀▀▀▀"
     colours = {(span.style.color, span.style.bgcolor) for span in drawn.spans if not isinstance(span.style, str)}
     assert colours == {(Color.from_rgb(255, 0, 0), Color.from_rgb(0, 0, 255))}
 
 
-def test_what_is_no_picture_is_refused() -> None:
+def test_data_that_is_not_an_image_is_rejected() -> None:
     with pytest.raises(OSError, match="identify"):
-        thumbnail(b"no picture")
+        thumbnail(b"not an image")
