@@ -225,7 +225,7 @@ def failed(error: str, kind: str = "ValueError") -> RolloutResult:
 def test_only_identical_first_failures_stop_a_run() -> None:
     alike = SameFailures(3)
     assert [alike.note(failed(f"ValueError: no 'x{n}' at 0x{n}f\n  line {n}")) for n in range(2)] == ["", ""]
-    assert "the first 3 rollouts all failed in the same way: ValueError: no" in alike.note(
+    assert "the first 3 rollouts all failed with the same error: ValueError: no" in alike.note(
         failed("ValueError: no 'y' at 1")
     )
     for other in (
@@ -248,7 +248,7 @@ def test_a_run_stops_when_its_first_rollouts_fail_with_the_same_error(
         command = run(server, 100, "--agent", f"{HERE}:Rude", "--num-rollouts", "4")
         assert main(command) == 1
         said = capsys.readouterr().err
-        assert "stopped early: the first 10 rollouts all failed in the same way: ValueError: no idea" in said
+        assert "stopped early: the first 10 rollouts all failed with the same error: ValueError: no idea" in said
         assert "--retry-failed" in said.splitlines()[-1]
         assert 10 <= len(results(tmp_path)) < 20
         assert main([*command, "--give-up-after", "0"]) == 1
@@ -278,7 +278,7 @@ def test_retry_failed_executes_failed_rollouts_again(run: Any, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("agent", "message"),
-    [("Demanding", "cannot be constructed: missing a required argument: 'tokenizer'"), ("Mute", "`reply` of its own")],
+    [("Demanding", "cannot be constructed: missing a required argument: 'tokenizer'"), ("Mute", "a `reply`")],
 )
 def test_an_unusable_agent_is_rejected_before_the_run(
     agent: str, message: str, run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -295,7 +295,7 @@ def test_exit_status_of_a_run_that_used_up_all_turns(
 ) -> None:
     with OpenAIServer(Script(default=answer)) as server:
         assert main(run(server, 3, "--max-turns", "2", "--agent", f"{HERE}:Restless")) == status
-    assert ("every rollout used up its turns" in capsys.readouterr().err) == bool(status)
+    assert ("all rollouts used up their turns" in capsys.readouterr().err) == bool(status)
 
 
 # --- the model that nobody chose ------------------------------------------------------------------------------------------

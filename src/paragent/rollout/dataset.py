@@ -89,11 +89,7 @@ def read_benchmark(
     selected = frozenset(task_ids)
     digest = hashlib.sha256()
     size = 0
-    for line, task in _tasks(path, problems, load_tasks):
-        if task.id in seen:
-            problems.append((line, f"duplicate id {task.id!r}, first used in line {seen[task.id]}"))
-            continue
-        seen[task.id] = line
+    for task in _unique_tasks(path, problems, load_tasks, seen):
         if (not selected or task.id in selected) and (limit is None or size < limit):
             if needs := lacking(task):
                 unsupported[task.id] = needs
@@ -109,6 +105,18 @@ def read_benchmark(
     if not size:
         raise UsageError(f"{path} has no tasks" + (" that this environment supports" if unsupported else ""))
     return Benchmark(path, size, digest.hexdigest(), limit, selected, unsupported, load_tasks)
+
+
+def _unique_tasks(
+    path: Path, problems: Problems, load_tasks: LoadTasks, seen: dict[str, int]
+) -> Iterator[BenchmarkTask]:
+    """Yield the tasks of a file; append duplicate ids to `problems`, and the line of each id to `seen`."""
+    for line, task in _tasks(path, problems, load_tasks):
+        if task.id in seen:
+            problems.append((line, f"duplicate id {task.id!r}, first used in line {seen[task.id]}"))
+        else:
+            seen[task.id] = line
+            yield task
 
 
 def _unsupported_message(path: Path, unsupported: Mapping[str, Sequence[str]]) -> str:
