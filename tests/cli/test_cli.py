@@ -11,6 +11,7 @@ import pytest
 from paragent.cli import main
 
 
+@pytest.mark.slow
 def test_the_demo_shows_every_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--tasks", "60", "--workers", "2", "--no-rollouts", "--no-desktops"]) == 0
     shown = capsys.readouterr().out

@@ -96,6 +96,8 @@ def test_a_step_to_an_image_is_shown_as_such_and_not_offered_to_boot(
     assert not list(tmp_path.glob("images/screen*"))
 
 
+@pytest.mark.slow
+@pytest.mark.qemu
 @pytest.mark.timeout(600)  # the first time the image is built, and a machine without KVM takes long to boot it
 def test_images_are_built_listed_and_a_machine_tried(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["vm", "build", "tiny"]) == 0

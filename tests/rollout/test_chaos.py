@@ -60,6 +60,7 @@ class Chaos:
             self.victims.append(pid)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # a lease of a killed worker lasts half a minute, a guest that hangs is found after a quarter
 def test_a_run_survives_killed_machines_and_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARAGENT_CACHE", str(tmp_path / "cache"))

@@ -209,7 +209,7 @@ def test_unavailable_machines_are_reported_before_the_run(data: Path, tmp_path: 
         ({"env": f"{HERE}:Room", "pool_address": "nonsense"}, "host:port"),
         ({"env": f"{HERE}:Room", "pool_address": "127.0.0.1:1"}, "paragent pool serve"),
         ({"env": f"{HERE}:Room", "provider_name": "process", "vm_option": {"x": "1"}}, "no option 'x'"),
-        ({"env": f"{HERE}:Room", "path_to_vm": "no-such-image"}, "is no file and no built image"),
+        ({"env": f"{HERE}:Room", "path_to_vm": "no-such-image"}, "is neither a file nor a built image"),
         ({"mode": "math", "use_vm_pool": True}, "needs no machine"),
     ):
         with pytest.raises((UsageError, LookupError), match=message):
@@ -222,7 +222,7 @@ def test_fresh_restores_the_old_run_if_machines_cannot_start(tmp_path: Path) -> 
     chosen |= {"output_dir": tmp_path / "results", "run_name": "run"}
     run_parallel_rollout(RolloutConfig(**chosen, mode="math"))
     before = sorted((path, path.is_dir() or path.read_bytes()) for path in (tmp_path / "results").rglob("*"))
-    with pytest.raises(UsageError, match="no built image"):
+    with pytest.raises(UsageError, match="nor a built image"):
         run_parallel_rollout(RolloutConfig(**chosen, env=f"{HERE}:Room", fresh=True, path_to_vm=Path("no-such-image")))
     assert before == sorted((path, path.is_dir() or path.read_bytes()) for path in (tmp_path / "results").rglob("*"))
 
@@ -248,7 +248,7 @@ def test_a_served_pool_with_tls(
         run(tmp_path, monkeypatch, LOOK, data=data, pool_address=address)
     with pytest.raises(ConfigError, match=r"ca='/.*none.pem' cannot be read"):
         run(tmp_path, monkeypatch, LOOK, data=data, pool_address=address, tls_ca="none.pem")
-    with pytest.raises(ConfigError, match="TLS is for a pool that others serve"):
+    with pytest.raises(ConfigError, match="settings are for a served pool"):
         RolloutConfig(tls_server_name="pool")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PARAGENT_TLS_CA", "cert.pem")
@@ -298,7 +298,8 @@ def test_a_single_rollout_worker_leases_from_a_served_pool(pool: VMPoolManager, 
 
 
 @pytest.mark.timeout(300)  # the tiny image is built if nobody has yet
-@pytest.mark.parametrize("provider", ["process", "qemu"])
+@pytest.mark.slow
+@pytest.mark.parametrize("provider", ["process", pytest.param("qemu", marks=pytest.mark.qemu)])
 def test_programs_run_on_machines(provider: str, tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"mode": "py", "sandbox": "vm", "provider_name": provider, "use_vm_pool": True}
     chosen |= {"num_vms": 1, "data": sample_path("py"), "model": "demo", "output_dir": tmp_path / "results"}
@@ -309,16 +310,16 @@ def test_programs_run_on_machines(provider: str, tmp_path: Path) -> None:
     assert nothing_is_left(tmp_path)
 
 
-class Sleepy(ProcessProvider):
+class RecordingProvider(ProcessProvider):
     """Records when a machine is paused and resumed."""
 
-    async def rest(self, instance: Any) -> None:
+    async def pause(self, machine: Any) -> None:
         with Path(os.environ["NOTES"]).open("a") as notes:
-            notes.write("rest\n")
+            notes.write("pause\n")
 
-    async def wake(self, instance: Any) -> None:
+    async def resume(self, machine: Any) -> None:
         with Path(os.environ["NOTES"]).open("a") as notes:
-            notes.write("wake\n")
+            notes.write("resume\n")
 
 
 @pytest.mark.parametrize("pauses", [False, True])
@@ -326,13 +327,18 @@ def test_machines_are_paused_during_model_requests(
     pauses: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
-    chosen: dict[str, Any] = {"provider_name": f"{HERE}:Sleepy", "limit": 1, "num_spares": 0, "pause_machines": pauses}
+    chosen: dict[str, Any] = {
+        "provider_name": f"{HERE}:RecordingProvider",
+        "limit": 1,
+        "num_spares": 0,
+        "pause_machines": pauses,
+    }
     summary = run(tmp_path, monkeypatch, LOOK, data=data, **chosen)
     assert summary.mean == 1.0
     seen = (tmp_path / "notes").read_text().split()
-    assert seen[:2] == ["rest", "wake"], "it is paused while free, and resumed when leased"
-    assert seen[2:6] == (["rest", "wake"] * 2 if pauses else seen[2:6])
-    assert seen.count("wake") == (3 if pauses else 1)
+    assert seen[:2] == ["pause", "resume"], "it is paused while free, and resumed when leased"
+    assert seen[2:6] == (["pause", "resume"] * 2 if pauses else seen[2:6])
+    assert seen.count("resume") == (3 if pauses else 1)
 
 
 def test_a_rollout_cancelled_while_pausing_resumes_its_machine() -> None:
