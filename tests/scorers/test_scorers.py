@@ -1,4 +1,4 @@
-"""Metrics: what they promise for any text, and the traps that others fell into."""
+"""Scorers: properties that hold for any text, and known pitfalls. The contract is in `test_contract.py`."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ WORDS = st.lists(st.sampled_from(["red", "green", "blue", "no", "yes", "42", "x"
 SOLUTION_OF_THOUSANDS = "He pays 17*125=<<17*125=2125>>2125 dollars.\n#### 2,125"
 
 
-def score(metric: str, reference: Any, answer: str) -> float | None:
-    return asyncio.run(_score(metric, reference, answer)).value
+def score(name: str, reference: Any, answer: str) -> float | None:
+    return asyncio.run(_score(name, reference, answer)).value
 
 
-async def _score(metric: str, reference: Any, answer: str) -> Score:
-    opened = open_scorer(metric)
+async def _score(name: str, reference: Any, answer: str) -> Score:
+    scorer = open_scorer(name)
     try:
-        return await opened.score(BenchmarkTask("a", "?", reference), answer)
+        return await scorer.score(BenchmarkTask("a", "?", reference), answer)
     finally:
-        await opened.close()
+        await scorer.close()
 
 
-# --- for any text ------------------------------------------------------------------------------------------------------
+# --- properties --------------------------------------------------------------------------------------------------------
 
 
 @given(TEXTS, TEXTS)
-def test_word_metrics_are_between_0_and_1_and_agree(answer: str, reference: str) -> None:
+def test_text_scores_are_between_0_and_1_and_consistent(answer: str, reference: str) -> None:
     exact, overlap, inside = (compare(answer, reference) for compare in (exact_match, f1, contains))
     assert exact in (0.0, 1.0)
     assert inside in (0.0, 1.0)
@@ -57,42 +57,42 @@ def test_a_text_equals_itself(text: str) -> None:
 
 
 @given(TEXTS)
-def test_normalising_twice_changes_nothing_more(text: str) -> None:
+def test_normalisation_is_idempotent(text: str) -> None:
     assert normalised(normalised(text)) == normalised(text)
 
 
 @given(WORDS, WORDS, WORDS)
-def test_what_stands_in_whole_words_is_contained(before: str, reference: str, after: str) -> None:
+def test_a_sequence_of_whole_words_is_contained(before: str, reference: str, after: str) -> None:
     assert contains(f"{before} {reference} {after}", reference) == 1.0
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32))
-def test_a_number_is_found_as_it_is_printed(number: float) -> None:
+def test_printed_numbers_are_found(number: float) -> None:
     assert final_number(f"so it is {number}") == number
     assert same_number(f" {number}", f"{number} ")
 
 
 @given(st.integers(-(10**12), 10**12))
-def test_thousands_may_have_commas(number: int) -> None:
+def test_numbers_may_have_thousands_separators(number: int) -> None:
     assert final_number(f"about {number:,} in all") == number
 
 
 @given(st.text(alphabet="ab{}\\$ \n:", max_size=40))
-def test_a_final_answer_can_be_taken_from_anything(text: str) -> None:
+def test_every_text_has_a_final_answer(text: str) -> None:
     assert isinstance(final_answer(text), str)
 
 
-# --- traps -------------------------------------------------------------------------------------------------------------
+# --- pitfalls ----------------------------------------------------------------------------------------------------------
 
 
-def test_no_is_not_contained_in_know() -> None:
+def test_contains_compares_whole_words() -> None:
     assert score("contains", "no", "I do not know") == 0.0
     assert score("contains", "no", "The answer is: no.") == 1.0
     assert score("contains", "cat", "concatenate") == 0.0
     assert score("contains", "New York", "York is not New") == 0.0
 
 
-def test_a_number_on_the_way_does_not_count() -> None:
+def test_numeric_compares_the_last_number_only() -> None:
     assert score("numeric", "7", "7 times 6 is 42") == 0.0
     assert score("numeric", "42", "7 times 6 is 42.") == 1.0
     assert score("numeric", "42", "it is not 42\nAnswer: 41") == 0.0
@@ -104,25 +104,25 @@ def test_a_number_on_the_way_does_not_count() -> None:
     assert score("numeric", ["7", "42"], "42") == 1.0
 
 
-def test_two_texts_without_numbers_are_not_equal_numbers() -> None:
+def test_numeric_has_no_score_without_a_number_in_the_reference() -> None:
     assert score("numeric", "none", "nothing") is None
     assert score("numeric", "3", "nothing") == 0.0
 
 
-def test_f1_counts_words_as_often_as_they_stand_there() -> None:
+def test_f1_counts_repeated_words() -> None:
     assert f1("red red red", "red") == pytest.approx(0.5)
     assert f1("yes indeed it is", "yes") == 0.0
     assert f1("the Yes!", "yes") == 1.0
 
 
-def test_what_a_message_calls_its_answer_is_compared() -> None:
+def test_only_the_final_answer_is_compared() -> None:
     assert score("exact_match", "Paris", "It is not Lyon.\n**Answer:** Paris") == 1.0
     assert score("exact_match", "Paris", r"thus \boxed{Paris}") == 1.0
     assert score("contains", "Lyon", "It is not Lyon.\nAnswer: Paris") == 0.0
     assert score("exact_match", ["NYC", "New York"], "new york.") == 1.0
 
 
-def test_without_a_reference_there_is_no_score() -> None:
+def test_there_is_no_score_without_a_reference() -> None:
     for name in ("exact_match", "f1", "contains", "numeric", "math"):
         assert score(name, None, "x") is None
 
@@ -145,15 +145,15 @@ def test_without_a_reference_there_is_no_score() -> None:
         ("#### 0.50", r"\boxed{\frac12}", 1.0),
     ],
 )
-def test_mathematics(reference: Any, answer: str, expected: float) -> None:
+def test_math_compares_values(reference: Any, answer: str, expected: float) -> None:
     assert score("math", reference, answer) == expected
 
 
 SOLUTION = "Ann has 12 boxes of 6 eggs and breaks 2.\nShe has 12*6=<<12*6=72>>72 eggs.\n72-2=<<72-2=70>>70\n#### "
-"""A reference as GSM8K has them: the worked solution, and the answer in the last line."""
+"""A reference in GSM8K's format: the worked solution, and the answer in the last line."""
 
 
-@pytest.mark.parametrize("metric", ["math", "numeric", "exact_match"])
+@pytest.mark.parametrize("name", ["math", "numeric", "exact_match"])
 @pytest.mark.parametrize(
     ("reference", "answer", "expected"),
     [
@@ -170,22 +170,22 @@ SOLUTION = "Ann has 12 boxes of 6 eggs and breaks 2.\nShe has 12*6=<<12*6=72>>72
         (SOLUTION + "2,125", r"\boxed{2,125}", 1.0),
     ],
 )
-def test_a_reference_of_gsm8k_is_what_follows_the_hashes(
-    metric: str, reference: str, answer: str, expected: float
+def test_only_the_last_line_of_a_gsm8k_reference_is_compared(
+    name: str, reference: str, answer: str, expected: float
 ) -> None:
-    assert score(metric, reference, answer) == expected
+    assert score(name, reference, answer) == expected
 
 
-def test_mathematics_works_outside_the_main_thread() -> None:
-    """math-verify itself does not: its time limits are signals."""
+def test_math_works_outside_the_main_thread() -> None:
+    """math-verify itself does not: its time limits use signals."""
 
-    async def play() -> list[float | None]:
+    async def scenario() -> list[float | None]:
         return [await asyncio.to_thread(score, "math", "1/2", "0.5") for _ in range(2)]
 
-    assert asyncio.run(play()) == [1.0, 1.0]
+    assert asyncio.run(scenario()) == [1.0, 1.0]
 
 
-def test_mathematics_that_never_ends_is_wrong_and_said_to_be() -> None:
+def test_math_scores_0_for_an_endless_computation() -> None:
     found = asyncio.run(_score("math", "5", r"\boxed{9^{9^{9^{9^{9}}}}}"))
     assert found.value == 0.0
 
@@ -208,7 +208,7 @@ def judge(*replies: str, answer: str = "It is Paris") -> tuple[Score, Replies]:
     return asyncio.run(open_scorer("llm_judge", ask=model).score(item, answer)), model
 
 
-def test_the_judge_is_shown_the_question_the_reference_and_the_answer() -> None:
+def test_the_judge_gets_question_references_and_answer() -> None:
     found, model = judge('{"reasoning": "same", "correct": true}')
     assert found == Score(1.0, "same")
     assert json.loads(model.asked[0][1]["content"]) == {
@@ -218,38 +218,38 @@ def test_the_judge_is_shown_the_question_the_reference_and_the_answer() -> None:
     }
 
 
-def test_a_judge_that_does_not_keep_to_the_form_is_asked_again() -> None:
+def test_a_malformed_verdict_is_requested_again() -> None:
     found, model = judge("Correct!", '```json\n{"correct": false, "reasoning": "no"}\n```')
     assert found == Score(0.0, "no")
     assert len(model.asked) == 2
 
 
-def test_a_judge_without_a_verdict_is_a_failure_not_a_zero() -> None:
+def test_a_missing_verdict_is_an_error_not_a_score_of_0() -> None:
     with pytest.raises(EnvironmentFailed, match="no verdict"):
         judge("Correct", "Incorrect", '{"correct": "yes"}')
 
 
-def test_a_judge_is_shown_the_end_of_a_long_answer() -> None:
+def test_the_judge_gets_the_end_of_a_long_answer() -> None:
     _, model = judge('{"correct": true}', answer="so " * 20_000 + "it is Paris")
     shown = json.loads(model.asked[0][1]["content"])["answer"]
     assert shown.endswith("it is Paris")
     assert len(shown) == 20_000
 
 
-def test_an_empty_answer_needs_no_judge() -> None:
+def test_an_empty_answer_is_not_sent_to_the_judge() -> None:
     assert judge(answer=" ")[0].value == 0.0
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------
+# --- the registry ------------------------------------------------------------------------------------------------------
 
 
-def test_every_metric_of_the_table_loads_and_has_its_name() -> None:
+def test_every_registered_scorer_loads_and_has_its_name() -> None:
     for name in SCORERS.names():
         assert SCORERS.load(name).name == name
     assert set(SCORERS.names()) >= {"exact_match", "f1", "contains", "numeric", "math", "llm_judge"}
 
 
-def test_mistakes_in_naming_are_told() -> None:
+def test_wrong_names_are_rejected() -> None:
     with pytest.raises(UnknownName, match="exact_match"):
         open_scorer("exactmatch")
     with pytest.raises(ConfigError, match="--judge-model"):

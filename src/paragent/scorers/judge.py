@@ -1,4 +1,4 @@
-"""A model as judge: question, reference and answer in, a structured verdict out."""
+"""The scorer `llm_judge`: a model compares the answer with the references and returns a verdict as JSON."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ _RULES = (
     '{"reasoning": "one sentence", "correct": true or false}'
 )
 _TRIES = 3
-"""Replies that are asked for before a judge that does not keep to the form is given up."""
+"""Requests to the judge before giving up on replies without a verdict."""
 _LONGEST = 20_000
-"""Characters of an answer that the judge is shown, from its end, where the final answer stands."""
+"""Characters of an answer that the judge is sent, from its end, where the final answer is."""
 
 
 class LlmJudge(Scorer):
-    """Whether a model finds that the answer means the same as a reference. A judge that fails gives no score, not 0."""
+    """Scores 1 if the judge model finds that the answer means the same as a reference, otherwise 0.
+
+    A judge that returns no verdict is an infrastructure failure, not a score of 0.
+    """
 
     name = "llm_judge"
     needs_model = True
@@ -38,7 +41,7 @@ class LlmJudge(Scorer):
             return Score(None, "the task has no reference answer")
         if not answer.strip():
             return Score(0.0, "there is no answer")
-        assert self.ask is not None, "open_scorer refuses a judge without a model"
+        assert self.ask is not None, "open_scorer requires a model for this scorer"
         case = {"question": task.question, "references": task.references, "answer": answer[-_LONGEST:]}
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": _RULES},
@@ -53,7 +56,7 @@ class LlmJudge(Scorer):
                 {"role": "assistant", "content": reply},
                 {"role": "user", "content": 'Reply with the JSON object {"reasoning": ..., "correct": ...} alone.'},
             ]
-        raise EnvironmentFailed(f"the judge gave no verdict in {_TRIES} replies; the last was {reply[:200]!r}")
+        raise EnvironmentFailed(f"the judge returned no verdict in {_TRIES} replies; the last was {reply[:200]!r}")
 
 
 def _verdict(reply: str) -> Score | None:

@@ -1,7 +1,7 @@
-"""Mathematical equality by math-verify, in helper processes.
+"""The scorer `math`: mathematical equality by math-verify, in child processes.
 
-math-verify limits itself with signals, which work only in the main thread of a process; and its limits do not hold against
-everything that a model writes. So it runs in the main thread of a helper that is killed when it takes too long.
+math-verify limits its own time with signals, which only work in the main thread of a process, and some answers of models get
+around its limits. So it runs in the main thread of a child process that is killed when it takes too long.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import logging
 import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
-
-import math_verify
 
 from paragent._internal.registry import require
 from paragent.scorers.base import Score, Scorer
@@ -24,64 +22,76 @@ if TYPE_CHECKING:
     from paragent.scorers.base import Ask
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["Mathematics", "equal"]
+__all__ = ["Mathematics", "equal", "load"]
 
 
 require("math_verify")
 
 _LIMIT = 20.0
-"""Seconds for one comparison; math-verify's own limits are 5 s for each of two texts and 5 s for comparing them."""
+"""Seconds for one comparison; math-verify's own limits are 5 s to parse each of two texts and 5 s to compare them."""
 _LONGEST = 20_000
-"""Characters of an answer that are looked at, from its end, where the final answer stands."""
+"""Characters of an answer that are compared, from its end, where the final answer is."""
 
 
 class Mathematics(Scorer):
-    """Whether the final answer equals a reference as mathematics: 1/2, 0.5 and \\frac{1}{2} are the same."""
+    """Scores 1 if the final answer is mathematically equal to a reference: 1/2, 0.5 and \\frac{1}{2} are equal."""
 
     name = "math"
 
     def __init__(self, ask: Ask | None = None) -> None:
         super().__init__(ask)
-        self._helpers = SubprocessPool("paragent.scorers.math")
+        self._children = SubprocessPool("paragent.scorers.math", start="load")
 
     @classmethod
     @asynccontextmanager
     async def running(cls) -> AsyncIterator[Mathematics]:
-        """Open the metric for the length of a `with`."""
-        metric = cls()
+        """Run the scorer as a context manager."""
+        scorer = cls()
         try:
-            yield metric
+            yield scorer
         finally:
-            await metric.close()
+            await scorer.close()
 
     async def score(self, task: BenchmarkTask, answer: str) -> Score:
         if not task.references:
             return Score(None, "the task has no reference answer")
         try:
-            equal = await self._helpers.call("equal", list(task.references), answer[-_LONGEST:], limit=_LIMIT)
+            equal = await self._children.call("equal", list(task.references), answer[-_LONGEST:], limit=_LIMIT)
         except CallFailed as error:
             return Score(0.0, f"the answer cannot be compared: {error}")
         return Score(float(equal))
 
     async def close(self) -> None:
-        await self._helpers.close()
+        await self._children.close()
 
 
-logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+# --- in the child process -------------------------------------------------------------------------------------------------
+
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b.*\s|\n")
-"""Words that are no commands of LaTeX, with something after them."""
+"""Words other than LaTeX commands, with something after them."""
+
+
+def load() -> None:
+    """Import math-verify when the child starts. It loads sympy, which takes a second and no other process needs."""
+    import math_verify  # noqa: F401 - for `equal`
+
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
 
 def equal(references: list[str], answer: str) -> bool:
     """Return whether the final answer in a message equals one of the references."""
+    import math_verify
+
     final = final_answer(answer)
     if final in references:
         return True
-    ours = _parsed(final, answer)
-    return any(math_verify.verify(_parsed(final_answer(one), one), ours) for one in references)
+    ours = _parse(final, answer)
+    return any(math_verify.verify(_parse(final_answer(one), one), ours) for one in references)
 
 
-def _parsed(final: str, message: str) -> Any:
-    """Return what stands there as mathematics: the final answer if it is a formula, else the last formula of the message."""
+def _parse(final: str, message: str) -> Any:
+    """Parse the final answer if it is a formula, otherwise the last formula of the message."""
+    import math_verify
+
     formula = "$" + final.strip("$") + "$"
     return math_verify.parse(message if _PROSE.search(final) else formula) or math_verify.parse(formula)

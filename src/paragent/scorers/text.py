@@ -35,15 +35,16 @@ _MARKED = re.compile(
     re.IGNORECASE,
 )
 _AFTER_HASHES = re.compile(r"(?:^|\n)[ \t]*####[ \t]*(?P<answer>\S[^\n]*)\s*\Z")
-"""GSM8K's convention: the last line is `#### 72`. Higher up, four hashes are a heading of Markdown."""
+"""GSM8K's convention: the last line is `#### 72`. In other lines, four hashes are a Markdown heading."""
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def final_answer(message: str) -> str:
-    r"""Return the part of a message that is its answer.
+    r"""Return the final answer in a message.
 
-    In this order: what follows `####` in the last line, the last `\boxed{...}`, the last line `Answer: ...`, all of it.
+    The first of these that exists: the text after `####` in the last line, the content of the last `\boxed{...}`, the last line
+    `Answer: ...`, the whole message.
     """
     if found := _AFTER_HASHES.search(message):
         return _boxed_or_all(found["answer"])
@@ -71,7 +72,7 @@ def _last_boxed(message: str) -> str | None:
 
 
 def normalised(text: str) -> str:
-    """Return a text in lower case, without punctuation, articles and extra space, as SQuAD's own script does."""
+    """Return a text in lower case without punctuation, articles and extra spaces, as SQuAD's evaluation script does."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -81,9 +82,9 @@ def words(text: str) -> list[str]:
 
 
 def exact_match(answer: str, reference: str) -> float:
-    """Return 1.0 if both texts are the same after normalisation.
+    """Return 1.0 if both texts are equal after normalisation, otherwise 0.0.
 
-    Texts that normalise to nothing ("the", "?!") are compared as they are.
+    If both are empty after normalisation ("the", "?!"), the original texts are compared.
     """
     ours, theirs = normalised(answer), normalised(reference)
     if not ours and not theirs:
@@ -92,9 +93,9 @@ def exact_match(answer: str, reference: str) -> float:
 
 
 def f1(answer: str, reference: str) -> float:
-    """Return the F1 of the words that both have, counted as often as they stand there.
+    """Return the F1 score of the words that both texts share, counting repetitions.
 
-    "yes", "no" and "noanswer" are right or wrong as a whole: an essay that has a "no" in it does not half say no.
+    "yes", "no" and "noanswer" must match exactly: a long answer that contains a "no" gets no partial score.
     """
     if {normalised(answer), normalised(reference)} & {"yes", "no", "noanswer"}:
         return exact_match(answer, reference)
@@ -106,7 +107,7 @@ def f1(answer: str, reference: str) -> float:
 
 
 def contains(answer: str, reference: str) -> float:
-    """Return 1.0 if the words of the reference stand in the answer, whole and side by side."""
+    """Return 1.0 if the answer contains the words of the reference as a consecutive sequence, otherwise 0.0."""
     ours, theirs = words(answer), words(reference)
     if not theirs:
         return exact_match(answer, reference)
@@ -114,8 +115,8 @@ def contains(answer: str, reference: str) -> float:
     return float(theirs in spans)
 
 
-class _Compared(Scorer):
-    """The best score over all references, of what the message calls its answer."""
+class _TextScorer(Scorer):
+    """Compares the final answer with each reference; the best score counts."""
 
     async def score(self, task: BenchmarkTask, answer: str) -> Score:
         if not task.references:
@@ -125,11 +126,11 @@ class _Compared(Scorer):
 
     @abstractmethod
     def compare(self, answer: str, reference: str) -> float:
-        """Compare two texts."""
+        """Return the score of an answer for one reference."""
 
 
-class ExactMatch(_Compared):
-    """Equal after normalisation."""
+class ExactMatch(_TextScorer):
+    """Scores 1 if the final answer equals a reference after normalisation."""
 
     name = "exact_match"
 
@@ -137,8 +138,8 @@ class ExactMatch(_Compared):
         return exact_match(answer, reference)
 
 
-class F1(_Compared):
-    """The overlap of words."""
+class F1(_TextScorer):
+    """Scores the overlap of words between the final answer and a reference."""
 
     name = "f1"
 
@@ -146,8 +147,8 @@ class F1(_Compared):
         return f1(answer, reference)
 
 
-class Contains(_Compared):
-    """The reference stands in the answer, in whole words."""
+class Contains(_TextScorer):
+    """Scores 1 if the final answer contains a reference, in whole words."""
 
     name = "contains"
 
@@ -161,17 +162,17 @@ _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)?(?:\.\d+|(?<=\d)\.?)(?:e[-+]?\d+)?(?![\d])", re.IGNORECASE
 )
 TOLERANCE = 1e-6
-"""Relative, and absolute near 0: what is left of a number that was printed with seven digits."""
+"""Relative, and absolute near 0: the precision of a number that was printed with seven digits."""
 
 
 def final_number(text: str) -> float | None:
-    """Return the last number of a text's final answer; None if it has none."""
+    """Return the last number in the final answer of a text; None if there is none."""
     found = [match[0] for match in _NUMBER.finditer(final_answer(text)) if any(map(str.isdigit, match[0]))]
     return float(found[-1].replace(",", "")) if found else None
 
 
 def same_number(answer: str, reference: str) -> bool:
-    """Return whether both are one number each, nothing else, and the same within the tolerance."""
+    """Return whether both texts are a single number each, equal within the tolerance."""
     try:
         ours, theirs = (float(text.strip().replace(",", "")) for text in (answer, reference))
     except ValueError:
@@ -180,12 +181,12 @@ def same_number(answer: str, reference: str) -> bool:
 
 
 def close(ours: float, theirs: float) -> bool:
-    """Return whether two numbers are the same within the tolerance."""
+    """Return whether two numbers are equal within the tolerance."""
     return math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 class Numeric(Scorer):
-    """Whether the final number of the answer is that of a reference, within 1e-6."""
+    """Scores 1 if the last number of the final answer equals that of a reference, within 1e-6."""
 
     name = "numeric"
 

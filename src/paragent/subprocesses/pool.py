@@ -44,10 +44,11 @@ class SubprocessPool:
         module: the module to import.
         most: the maximum number of children.
         memory: bytes that each child may use.
+        start: the function of the module that each child calls once, before other calls; empty: none.
     """
 
-    def __init__(self, module: str, *, most: int = 2, memory: int = 2 << 30) -> None:
-        self._module = module
+    def __init__(self, module: str, *, most: int = 2, memory: int = 2 << 30, start: str = "") -> None:
+        self._module, self._start_function = module, start
         self._limits = ProcessLimits(memory=memory)
         self._idle: list[Child] = []
         self._free = asyncio.Semaphore(most)
@@ -92,7 +93,9 @@ class SubprocessPool:
         settings = {"limits": self._limits.as_rlimits(), "die_with_parent": True}
         child = await Child.start([sys.executable, "-c", _MAIN, json.dumps(settings), _SOURCE], self._limits)
         try:
-            reply = await child.request({"target": f"{self._module}:", "arguments": []}, _START_LIMIT)
+            reply = await child.request(
+                {"target": f"{self._module}:{self._start_function}", "arguments": []}, _START_LIMIT
+            )
         except ChildLost as lost:
             raise EnvironmentFailed(f"a child process {lost.reason}: {lost.output[-2000:]}") from None
         if not reply.value["ok"]:
