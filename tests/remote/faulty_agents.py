@@ -96,7 +96,7 @@ class FaultyAgent(AgentBase):
         return count
 
     async def break_loop(self) -> None:
-        """Make the event loop itself fail."""
+        """Make the event loop fail. It needs the private selector: the public interface offers no way to break a running loop."""
         asyncio.get_running_loop()._selector.close()  # type: ignore[attr-defined]
 
     async def nap(self, seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Code of agents that would end the threads of its server: others must not notice, and nobody may wait for ever."""
+"""Faulty code of agents: it must not affect other agents of the server, and no caller may wait forever."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from paragent.remote.protocol import (
     StopAgent,
     encode,
 )
-from paragent.remote.server.actors import Interruption
-from paragent.remote.server.dispatcher import Host
+from paragent.remote.server.actors import CallInterrupted
+from paragent.remote.server.dispatcher import Dispatcher
+from paragent.remote.server.executor import ThreadPool
 from paragent.remote.server.policy import Policy
-from paragent.remote.server.scheduler import Lanes
 from paragent.remote.server.service import AgentService
 from paragent.remote.server.session import Session
 from paragent.remote.values import decode_error, encode_argument
@@ -50,19 +50,17 @@ def place(server: RpcAgentServerLauncher) -> dict[str, Any]:
 
 @pytest.fixture
 def faulty(place: dict[str, Any]) -> Iterator[Any]:
-    """A harmful agent, between two looks at whether the server still serves others."""
+    """A faulty agent; afterwards the fixture checks that the server still serves another agent."""
     other: Any = Worker("other", to_dist=place)
     waiting = other.nap(0.3)
     yield FaultyAgent(to_dist=place)  # type: ignore[call-arg]
-    assert waiting.result(20) == "other", "what was under way goes on"
-    assert other.nap(0).result(20) == "other", "async calls begin"
-    assert other.add(1).result(20) == 2, "sync calls too"
+    assert waiting.result(20) == "other", "a running call continues"
+    assert other.nap(0).result(20) == "other", "async calls start"
+    assert other.add(1).result(20) == 2, "sync calls start"
 
 
 @pytest.mark.parametrize(("kind", "error"), [("exit", SystemExit), ("interrupt", KeyboardInterrupt)])
-def test_a_task_that_ends_the_program_ends_its_own_call_only(
-    faulty: Any, kind: str, error: type[BaseException]
-) -> None:
+def test_system_exit_in_a_task_ends_only_its_call(faulty: Any, kind: str, error: type[BaseException]) -> None:
     with pytest.raises(error):
         faulty.gather(kind).result(20)
     assert faulty.leave_task(kind).result(20) == "True"
@@ -70,30 +68,30 @@ def test_a_task_that_ends_the_program_ends_its_own_call_only(
     assert faulty.nap(0.01).result(20) == "slept"
 
 
-def test_an_agent_that_stops_the_event_loop(faulty: Any) -> None:
+def test_an_agent_cannot_stop_the_event_loop(faulty: Any) -> None:
     assert faulty.stop_loop().result(20) == "stopped"
 
 
 @pytest.mark.parametrize("raises", [KeyError, SystemExit, KeyboardInterrupt, RecursionError])
-def test_an_answer_that_fails_at_every_look_is_an_error(faulty: Any, raises: type[BaseException]) -> None:
+def test_a_result_that_raises_at_every_access_becomes_an_error(faulty: Any, raises: type[BaseException]) -> None:
     for result in (faulty.answer(raises), faulty.answer_async(raises)):
         with pytest.raises((TypeError, raises)):
             result.result(20)
 
 
-def test_an_error_that_fails_at_every_look_is_still_told(faulty: Any) -> None:
+def test_an_error_that_raises_at_every_access_is_still_reported(faulty: Any) -> None:
     for result in (faulty.fail(), faulty.fail_async()):
         error = result.exception(20)
         assert "UnreadableError" in f"{type(error).__name__} {error.__dict__}"
 
 
-def test_a_property_that_ends_the_program(faulty: Any) -> None:
+def test_system_exit_in_a_property_is_raised_by_the_proxy(faulty: Any) -> None:
     for _ in range(3):
         with pytest.raises(SystemExit, match="trap"):
             _ = faulty.trap
 
 
-def test_a_list_of_agents_runs_no_code_of_theirs(place: dict[str, Any]) -> None:
+def test_listing_agents_does_not_run_their_code(place: dict[str, Any]) -> None:
     nameless: Any = Nameless(to_dist=place)  # type: ignore[call-arg]
     assert nameless.add(1).result(20) == 2
     link = link_to(Address.of(place["host"], place["port"]), None)
@@ -101,7 +99,7 @@ def test_a_list_of_agents_runs_no_code_of_theirs(place: dict[str, Any]) -> None:
     assert nameless.add(1).result(20) == 2
 
 
-def test_a_server_that_cannot_start_threads_goes_on_when_it_can(
+def test_calls_wait_until_the_server_can_start_threads_again(
     own_server: RpcAgentServerLauncher, tmp_path: Path
 ) -> None:
     place = {"host": own_server.host, "port": own_server.port}
@@ -124,22 +122,22 @@ def test_a_server_that_cannot_start_threads_goes_on_when_it_can(
 
 def test_threads_that_cannot_start_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def program() -> None:
-        performed = asyncio.Event()
+        executed = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def perform(_: Any) -> None:
-            loop.call_soon_threadsafe(performed.set)
+        def execute(_: Any) -> None:
+            loop.call_soon_threadsafe(executed.set)
 
-        lanes = Lanes(perform, 4, loop, fatal)
+        pool = ThreadPool(execute, 4, loop, fatal)
         with monkeypatch.context() as patch:
             patch.setattr("threading.Thread.start", no_room)
-            lanes.submit(["work"])
+            pool.submit(["work"])
             await asyncio.sleep(0.05)
-            assert lanes.threads == 0
+            assert pool.threads == 0
         async with asyncio.timeout(20):
-            await performed.wait()
-        assert lanes.threads == 1
-        lanes.close()
+            await executed.wait()
+        assert pool.threads == 1
+        pool.close()
 
     def no_room(_: Any) -> None:
         raise RuntimeError("can't start new thread")
@@ -147,7 +145,7 @@ def test_threads_that_cannot_start_are_not_counted(monkeypatch: pytest.MonkeyPat
     asyncio.run(program())
 
 
-def test_an_event_loop_that_breaks_ends_its_server_visibly() -> None:
+def test_a_broken_event_loop_ends_its_server_with_a_traceback() -> None:
     program = """
         from paragent import ServerLost
         from tests.remote.faulty_agents import FaultyAgent
@@ -165,7 +163,7 @@ def test_an_event_loop_that_breaks_ends_its_server_visibly() -> None:
     assert "Traceback" in ended.stderr
 
 
-def test_a_server_inside_the_program_that_breaks_is_ended_alone() -> None:
+def test_a_broken_server_inside_the_program_ends_without_the_program() -> None:
     program = """
         from paragent import RpcAgentServerLauncher, ServerLost
         from tests.remote.faulty_agents import FaultyAgent
@@ -188,13 +186,13 @@ def test_a_server_inside_the_program_that_breaks_is_ended_alone() -> None:
 
 
 class _Broken:
-    """Cannot be put into a frame, where only builtin values should ever be."""
+    """Cannot be encoded."""
 
     def __reduce__(self) -> Any:
         raise KeyError("broken")
 
 
-def test_a_client_that_cannot_write_fails_what_waits(own_server: RpcAgentServerLauncher) -> None:
+def test_a_client_that_cannot_encode_a_frame_fails_pending_calls(own_server: RpcAgentServerLauncher) -> None:
     agent: Any = Worker("a", to_dist={"host": own_server.host, "port": own_server.port})
     assert agent.add(1).result(20) == 2
     waiting = agent.nap(60)
@@ -203,24 +201,35 @@ def test_a_client_that_cannot_write_fails_what_waits(own_server: RpcAgentServerL
         waiting.result(20)
 
 
-def test_a_server_that_cannot_write_to_a_client_ends_its_session_alone() -> None:
+def test_a_server_that_cannot_encode_a_frame_ends_only_that_session() -> None:
     program = """
-        from paragent import InfrastructureError, RpcAgentServerLauncher
+        from paragent import InfrastructureError
         from paragent.remote.protocol import CallResult
+        from paragent.remote.server.policy import Policy
+        from paragent.remote.server.service import open_server
+        from paragent.transport import Address, Limits, load_token
+        from paragent.transport.loop import run
         from tests.remote.agents import Worker
-        with RpcAgentServerLauncher(port=0) as launcher:
-            agent = Worker("a", to_dist={"host": launcher.host, "port": launcher.port})
-            assert agent.add(1).result(20) == 2
-            waiting = agent.nap(60)
-            quick = Worker("c", to_dist={"host": launcher.host, "port": launcher.port})
-            session = next(iter(launcher._server[0].sessions.values()))
-            session.tell(1000, CallResult, {lambda: 1})  # one outcome that cannot be encoded becomes an error
-            assert quick.add(1).result(20) == 2
-            session._frames.next_frame = lambda *_: 1 / 0
-            quick.add(1)
-            assert isinstance(waiting.exception(20), InfrastructureError)
-            second = Worker("b", to_dist={"host": launcher.host, "port": launcher.port})
-            assert second.add(1).result(20) == 2
+
+        opening = open_server(
+            Address.of("127.0.0.1", 0), Policy((), accept_code=True, nesting=100), load_token(),
+            tls=None, limits=Limits(), lease=10.0, stop=lambda: None,
+        )
+        dispatcher, listener, port = run(opening, 20)
+        place = {"host": "127.0.0.1", "port": port}
+        agent = Worker("a", to_dist=place)
+        assert agent.add(1).result(20) == 2
+        waiting = agent.nap(60)
+        quick = Worker("c", to_dist=place)
+        (session,) = dispatcher.sessions.values()
+        session.send_outcome(1000, CallResult, {lambda: 1})  # one outcome that cannot be encoded becomes an error
+        assert quick.add(1).result(20) == 2
+        session.frames.next_frame = lambda *_: 1 / 0
+        quick.add(1)
+        assert isinstance(waiting.exception(20), InfrastructureError)
+        second = Worker("b", to_dist=place)
+        assert second.add(1).result(20) == 2
+        run(listener.stop(0), 20)
     """
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
@@ -231,19 +240,19 @@ def test_a_server_that_cannot_write_to_a_client_ends_its_session_alone() -> None
 
 def test_a_frame_that_cannot_be_handled_ends_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     async def program() -> None:
-        host = _host()
-        service = AgentService(host, 10.0, 1 << 20)
+        dispatcher = _dispatcher()
+        service = AgentService(dispatcher, 10.0, 1 << 20)
         hello = {"session": "a" * 32, "received": 0, "reconnect": False}
         stream = _Stream()
 
         def fail(*_: Any) -> None:
             raise RuntimeError("unexpected")
 
-        monkeypatch.setattr(host, "handle", fail)
-        stream.incoming.put_nowait(encode(1, 0, [_introduction()], [])[0])
+        monkeypatch.setattr(dispatcher, "handle", fail)
+        stream.incoming.put_nowait(encode(1, 0, [_class_definition()], [])[0])
         with pytest.raises(ProtocolError, match="RuntimeError"):
             await service.serve(stream, service.welcome(hello)[1])  # type: ignore[arg-type]
-        assert not host.sessions
+        assert not dispatcher.sessions
 
     asyncio.run(program())
 
@@ -252,22 +261,25 @@ class _Name(StrEnum):
     B = "b"
 
 
-def test_a_frame_holds_builtin_values_alone(place: dict[str, Any]) -> None:
-    """Whatever subclass of them a caller uses."""
+def test_subclasses_of_builtin_types_are_sent_as_builtin_values(place: dict[str, Any]) -> None:
     agent: Any = Worker("a", to_dist=place)
     assert agent.options(timeout=np.float64(20)).add(1, **{_Name.B: 2}).result(20) == 3
     assert list(agent.options(timeout=np.float64(20)).numbers(3)) == [0, 1, 2]
 
 
-def test_a_program_whose_connections_break_for_good_fails_what_waits_and_goes_on() -> None:
+def test_a_broken_io_loop_fails_pending_calls_and_the_program_continues() -> None:
     program = """
+        import asyncio, selectors
         from paragent import ServerLost
+        selector = selectors.DefaultSelector()
+        loops = [asyncio.SelectorEventLoop(selector), asyncio.new_event_loop()]
+        asyncio.new_event_loop = lambda: loops.pop(0)
         from paragent.transport.loop import io_loop
         from tests.remote.faulty_agents import FaultyAgent
         shared, own = FaultyAgent(to_dist=True), FaultyAgent(to_dist={"own_process": True})
         assert shared.add(1).result(20) == 2 and own.add(1).result(20) == 2
         waiting = shared.nap(60), own.nap(60)
-        io_loop().call_soon_threadsafe(io_loop()._selector.close)
+        io_loop().call_soon_threadsafe(selector.close)
         for result in waiting:
             assert isinstance(result.exception(20), ServerLost)
         assert isinstance(own.nap(0).exception(20), ServerLost)
@@ -284,7 +296,7 @@ def test_a_program_whose_connections_break_for_good_fails_what_waits_and_goes_on
 
 
 class _Stream:
-    """A connection that delivers what it is given, when it is given it."""
+    """A connection in memory."""
 
     peer = "test"
 
@@ -299,26 +311,26 @@ class _Stream:
         self.outgoing.append(message)
 
 
-def _host(accept_code: bool = True) -> Host:
+def _dispatcher(accept_code: bool = True) -> Dispatcher:
     limits = Limits()
     policy = Policy((), accept_code=accept_code, nesting=limits.nesting)
-    return Host(policy, limits, asyncio.get_running_loop(), lambda: None)
+    return Dispatcher(policy, limits, asyncio.get_running_loop(), lambda: None)
 
 
-def _introduction() -> DefineClass:
+def _class_definition() -> DefineClass:
     return DefineClass(1, Worker.__module__, Worker.__qualname__, encode_argument(Worker, "the class")[0])
 
 
-def test_late_bytes_of_a_stale_connection_do_not_feed_the_new_one() -> None:
-    """A connection stalls inside an attachment; its rest comes after the client has connected again."""
+def test_late_bytes_of_an_old_connection_are_ignored_after_a_reconnect() -> None:
+    """A connection stalls inside an attachment; the rest arrives after the client has reconnected."""
 
     async def program() -> None:
-        service = AgentService(_host(), 10.0, 1 << 20)
+        service = AgentService(_dispatcher(), 10.0, 1 << 20)
         new = CreateAgent(1, 1, "init", ("agent",), None)
         large = ("b", 0)
         call = CallMethod(1, 1, "size", (large,))
         payload = encode_argument(bytes(range(256)) * 2048, "it")[0][1]
-        messages = encode(1, 0, [_introduction(), new, call], [payload])
+        messages = encode(1, 0, [_class_definition(), new, call], [payload])
         assert len(messages) == 2
         half = len(messages[1]) // 2
         hello = {"session": "a" * 32, "received": 0, "reconnect": False}
@@ -347,58 +359,58 @@ def test_late_bytes_of_a_stale_connection_do_not_feed_the_new_one() -> None:
     asyncio.run(program())
 
 
-def test_stopping_an_agent_does_not_look_at_the_calls_of_others() -> None:
+def test_stopping_an_agent_does_not_scan_the_calls_of_other_agents() -> None:
     class Unscanned(dict[int, Any]):
         def values(self) -> Any:
-            raise AssertionError("all calls were looked at")
+            raise AssertionError("all calls were scanned")
 
     async def program() -> None:
-        host = _host()
-        session, _ = host.open_session("a" * 32)
+        dispatcher = _dispatcher()
+        session, _ = dispatcher.open_session("a" * 32)
         agents = range(1, 51)
-        host.handle(session, [_introduction(), *[CreateAgent(n, 1, "init", (), None) for n in agents]], [])
-        host.handle(session, [CallMethod(n, n, "nap", (60,)) for n in agents], [])
-        host.handle(session, [CallMethod(100, 7, "together", (60,))], [])
+        dispatcher.handle(session, [_class_definition(), *[CreateAgent(n, 1, "init", (), None) for n in agents]], [])
+        dispatcher.handle(session, [CallMethod(n, n, "nap", (60,)) for n in agents], [])
+        dispatcher.handle(session, [CallMethod(100, 7, "together", (60,))], [])
         while any(agent.methods is None for agent in session.agents.values()):
             await asyncio.sleep(0.01)
         session.active = Unscanned(session.active)
-        host.handle(session, [StopAgent(101, 7)], [])
-        told: list[Any] = []
+        dispatcher.handle(session, [StopAgent(101, 7)], [])
+        outcomes: list[Any] = []
         async with asyncio.timeout(20):
-            while {message.number for message in told} != {7, 100, 101}:
+            while {message.number for message in outcomes} != {7, 100, 101}:
                 await asyncio.sleep(0.01)
-                told += session._take()[0]
+                outcomes += session.take_frame()[0]
         assert len(session.active) == len(agents) - 1
-        host.close()
+        dispatcher.close()
 
     asyncio.run(program())
 
 
-def test_calls_whose_tasks_are_cancelled_by_somebody_else_are_answered() -> None:
+def test_calls_whose_tasks_are_cancelled_by_user_code_are_answered() -> None:
     async def program() -> None:
-        host = _host()
-        session, _ = host.open_session("a" * 32)
-        introduction = DefineClass(
+        dispatcher = _dispatcher()
+        session, _ = dispatcher.open_session("a" * 32)
+        definition = DefineClass(
             1, FaultyAgent.__module__, FaultyAgent.__qualname__, encode_argument(FaultyAgent, "the class")[0]
         )
         agents = range(1, 21)
-        host.handle(session, [introduction, *[CreateAgent(n, 1, "init", (), None) for n in agents]], [])
+        dispatcher.handle(session, [definition, *[CreateAgent(n, 1, "init", (), None) for n in agents]], [])
         while any(agent.methods is None for agent in session.agents.values()):
             await asyncio.sleep(0.01)
-        host.handle(
+        dispatcher.handle(
             session, [CallMethod(n, n, "cancel_everything" if n < 3 else "nap", (60,)[: n > 2]) for n in agents], []
         )
-        told: list[Any] = []
+        outcomes: list[Any] = []
         async with asyncio.timeout(20):
-            while len(told) < len(agents):
+            while len(outcomes) < len(agents):
                 await asyncio.sleep(0.01)
-                told += session._take()[0]
-        host.close()
+                outcomes += session.take_frame()[0]
+        dispatcher.close()
 
     asyncio.run(program())
 
 
-def test_a_time_limit_that_is_no_number_is_refused(place: dict[str, Any]) -> None:
+def test_a_time_limit_that_is_not_a_positive_number_is_rejected(place: dict[str, Any]) -> None:
     agent: Any = Worker("a", to_dist=place)
     for timeout in (float("nan"), float("inf"), -1.0, 0):
         with pytest.raises(ParagentError, match="timeout"):
@@ -412,61 +424,61 @@ def test_a_time_limit_that_is_no_number_is_refused(place: dict[str, Any]) -> Non
 def test_a_call_that_is_interrupted_after_its_result_has_one_outcome(
     method: str, argument: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell = Session.tell
+    send_outcome = Session.send_outcome
 
     def interrupted(self: Session, call: Any, kind: Any, value: Any) -> None:
-        tell(self, call, kind, value)
+        send_outcome(self, call, kind, value)
         if kind is CallResult and call.name == method:
-            raise Interruption
+            raise CallInterrupted
 
-    monkeypatch.setattr(Session, "tell", interrupted)
+    monkeypatch.setattr(Session, "send_outcome", interrupted)
 
     async def program() -> None:
-        host = _host()
-        session, _ = host.open_session("a" * 32)
-        host.handle(session, [_introduction(), CreateAgent(1, 1, "init", (), None)], [])
-        host.handle(session, [CallMethod(2, 1, method, (argument,)), CallMethod(3, 1, "size", ("x",))], [])
-        told: list[Any] = []
+        dispatcher = _dispatcher()
+        session, _ = dispatcher.open_session("a" * 32)
+        dispatcher.handle(session, [_class_definition(), CreateAgent(1, 1, "init", (), None)], [])
+        dispatcher.handle(session, [CallMethod(2, 1, method, (argument,)), CallMethod(3, 1, "size", ("x",))], [])
+        outcomes: list[Any] = []
         async with asyncio.timeout(20):
-            while not any(message.number == 3 for message in told):
+            while not any(message.number == 3 for message in outcomes):
                 await asyncio.sleep(0.01)
-                told += session._take()[0]
-        [outcome] = [message for message in told if message.number == 2]
+                outcomes += session.take_frame()[0]
+        [outcome] = [message for message in outcomes if message.number == 2]
         assert type(outcome) is (ResultHeld if method == "make" else CallResult)
         session.release(2)
-        assert session.kept._bytes == 0
+        assert session.results.total_bytes == 0
         assert session.load == 0
-        host.close()
+        dispatcher.close()
 
     asyncio.run(program())
 
 
-def test_async_calls_are_refused_while_there_are_no_file_descriptors_for_a_loop(
+def test_async_calls_fail_while_there_is_no_file_descriptor_for_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A call that waits behind a sync one is given to the event loop by the thread that carried out the sync one."""
+    """A call that is queued behind a sync call is passed to the event loop by the thread of the sync call."""
 
     def no_descriptors() -> None:
         raise OSError(24, "Too many open files")
 
     async def program() -> None:
-        host = _host()
-        session, _ = host.open_session("a" * 32)
-        host.handle(session, [_introduction(), CreateAgent(1, 1, "init", (), None)], [])
-        told: list[Any] = []
+        dispatcher = _dispatcher()
+        session, _ = dispatcher.open_session("a" * 32)
+        dispatcher.handle(session, [_class_definition(), CreateAgent(1, 1, "init", (), None)], [])
+        outcomes: list[Any] = []
         async with asyncio.timeout(20):
             with monkeypatch.context() as patch:
                 patch.setattr("paragent.remote.server.executor.new_event_loop", no_descriptors)
-                host.handle(session, [CallMethod(2, 1, "sleep", (0.05,)), CallMethod(3, 1, "nap", (0,))], [])
-                while not any(message.number == 3 for message in told):
+                dispatcher.handle(session, [CallMethod(2, 1, "sleep", (0.05,)), CallMethod(3, 1, "nap", (0,))], [])
+                while not any(message.number == 3 for message in outcomes):
                     await asyncio.sleep(0.01)
-                    told += session._take()[0]
-            [refused] = [message for message in told if message.number == 3]
+                    outcomes += session.take_frame()[0]
+            [refused] = [message for message in outcomes if message.number == 3]
             assert isinstance(decode_error(refused.value), LimitExceeded)
-            host.handle(session, [CallMethod(4, 1, "nap", (0,))], [])
-            while not any(type(message) is CallResult and message.number == 4 for message in told):
+            dispatcher.handle(session, [CallMethod(4, 1, "nap", (0,))], [])
+            while not any(type(message) is CallResult and message.number == 4 for message in outcomes):
                 await asyncio.sleep(0.01)
-                told += session._take()[0]
-        host.close()
+                outcomes += session.take_frame()[0]
+        dispatcher.close()
 
     asyncio.run(program())

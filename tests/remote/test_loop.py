@@ -164,7 +164,7 @@ def test_agents_run_on_a_python_whose_event_loop_has_another_queue() -> None:
         assert type(new_event_loop()) is TimerBatchingLoop
 
         from paragent import RpcAgentServerLauncher
-        from tests.remote.crew import Worker
+        from tests.remote.agents import Worker
 
         with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
             where = {"host": launcher.host, "port": launcher.port}

@@ -55,7 +55,7 @@ class EvilService:
     """An agent server that answers a fetch with whatever it is told to, in frames of both kinds."""
 
     def __init__(self, answer: Callable[[int], list[Any]], *, writes_data: bool) -> None:
-        self._answer, self._writes_data = answer, writes_data
+        self.answer, self._writes_data = answer, writes_data
         self.visits = 0
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -70,7 +70,7 @@ class EvilService:
             for item in heard[1] if heard is not None else ():
                 if type(item) is not FetchResult:
                     continue
-                answer = self._answer(item.number)
+                answer = self.answer(item.number)
                 for part in encode(1, 0, answer, (), as_data=self._writes_data):
                     await stream.write(part)
 
@@ -171,7 +171,7 @@ def test_nothing_that_comes_from_an_address_of_a_client_is_unpickled(
     if kind == "deep" and not writes_data:
         head = b"\x80\x04(K\x01K\x00)]}" + b")" + b"\x85" * 3_000_000 + b"K\x01satu."
         address, service = evil(lambda number: [])
-        service._answer = lambda number: []
+        service.answer = lambda number: []
         service.serve = _saying(head)
     else:
         address, service = evil(lambda number: [answers[kind](number)], writes_data=writes_data)

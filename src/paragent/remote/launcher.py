@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType, TracebackType
 
+    from paragent.remote.server.dispatcher import Dispatcher
+    from paragent.transport.server import RpcServer
     from paragent.transport.tls import TlsConf
 
 __all__ = ["RpcAgentServerLauncher"]
@@ -82,7 +84,8 @@ class RpcAgentServerLauncher:
         self._trusted_servers, self._trusted = tuple(trusted_servers), parse_trusted(trusted_servers)
         self._accept_state = accept_state
         self._tls, self._limits, self._lease = tls, limits or Limits(), lease
-        self._server: Any = None
+        self._server: tuple[Dispatcher, RpcServer] | None = None
+        """The server in this process."""
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
         self._signalled = False
@@ -149,10 +152,10 @@ class RpcAgentServerLauncher:
             unlimit_process(self._trusted)
         server, self._server = self._server, None
         if server is not None:
-            host, listener = server
+            dispatcher, listener = server
             with contextlib.suppress(TimeoutError):
                 run(listener.stop(0), _STOP)
-            host.close()
+            dispatcher.close()
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None
@@ -170,12 +173,10 @@ class RpcAgentServerLauncher:
         Raises:
             UsageError: the server does not run in this process.
         """
-        from paragent.remote.server.report import describe
-
         if self._server is None:
             raise UsageError("info() is for a server that runs in this process; use `paragent agent-server info`")
-        host, _ = self._server
-        return describe(host, "info", None)
+        dispatcher, _ = self._server
+        return dispatcher.report()
 
     def __enter__(self) -> Self:
         self.launch(in_subprocess=False)
@@ -210,9 +211,9 @@ class RpcAgentServerLauncher:
             failed=self._thread_failed,
         )
         on_failure(fatal)  # without the I/O loop, ending the process is the only way to notify clients
-        host, listener, port = run(opening, _START)
+        dispatcher, listener, port = run(opening, _START)
         self.address = Address(self.address.host, port)
-        self._server = (host, listener)
+        self._server = (dispatcher, listener)
 
     def _thread_failed(self, name: str, error: BaseException) -> None:
         """Stop the server: without the thread its clients would wait for ever."""

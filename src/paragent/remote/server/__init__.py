@@ -1,1 +1,1 @@
-"""The server's side: agents, their mailboxes, the threads and the loop that carry calls out, and who asked for them."""
+"""Agent server: sessions of clients, their agents, and the execution of calls."""

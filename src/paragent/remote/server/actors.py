@@ -1,4 +1,4 @@
-"""An agent on its server, the calls that wait for it, and which of them comes next."""
+"""Actors: agents on a server with their queued calls, and the rules for which call runs next."""
 
 from __future__ import annotations
 
@@ -14,133 +14,133 @@ if TYPE_CHECKING:
 
     from paragent.remote.methods import Method
     from paragent.remote.protocol import OutcomeKind
-    from paragent.remote.server.flow_control import Credit
+    from paragent.remote.server.flow_control import StreamCredit
     from paragent.remote.server.session import Session
 
 __all__ = [
-    "Agent",
-    "Call",
-    "Interruption",
+    "Actor",
+    "ActorCall",
+    "CallInterrupted",
+    "add_concurrent",
     "claim",
+    "enqueue",
     "interrupt",
     "next_call",
-    "offer",
-    "overlap",
-    "overlapping",
-    "under_way",
+    "running_calls",
+    "take_concurrent",
 ]
 
 
-class Interruption(SystemExit):
-    """Raised inside a sync method whose call was cancelled; not an `Exception`, so that it is not caught by mistake."""
+class CallInterrupted(SystemExit):
+    """Raised inside a sync method whose call was cancelled. It is not an `Exception`, so `except Exception` does not catch it."""
 
 
 def interrupt(thread: int) -> None:
-    """Have Python code in another thread meet an `Interruption` at its next step; native code meets it on return."""
-    raise_in_thread(thread, Interruption)
+    """Raise `CallInterrupted` in another thread, at the next Python instruction; native code is not interrupted."""
+    raise_in_thread(thread, CallInterrupted)
 
 
-class Call:
-    """One call on its way through the server."""
+class ActorCall:
+    """A call of an agent on its server."""
 
     __slots__ = (
         "agent",
+        "answered",
         "args",
-        "begun",
         "cancelled",
         "creation",
         "credit",
         "error",
         "kwargs",
         "method",
-        "missing",
+        "missing_args",
         "name",
         "number",
-        "runs",
+        "runner",
         "session",
         "size",
+        "started",
         "timer",
-        "told",
         "watchers",
     )
 
-    def __init__(self, session: Session, number: int, agent: Agent, name: str, args: Any, kwargs: Any = None) -> None:
+    def __init__(self, session: Session, number: int, agent: Actor, name: str, args: Any, kwargs: Any = None) -> None:
         self.session, self.number, self.agent = session, number, agent
         self.name, self.args, self.kwargs = name, args, kwargs
-        self.credit: Credit | None = None
+        self.credit: StreamCredit | None = None
         """How many items the stream may send; None for a call that is not a stream."""
         self.creation: tuple[list[Any], str] | None = None
         """For the call that creates the agent: the entry of its class, and how it is created."""
         self.method: Method | None = None
-        self.missing = 0
-        """Arguments that are still somewhere else."""
+        self.missing_args = 0
+        """Number of arguments that are references without a value yet."""
         self.error: Any = None
-        """Why it cannot start: the error of an argument, as it came."""
-        self.runs: int | asyncio.Task[None] | None = None
-        """The thread or task that carries it out, while it does."""
-        self.begun = False
-        """Whether the first step of an async method was taken."""
+        """Encoded error of an argument; the call cannot run."""
+        self.runner: int | asyncio.Task[None] | None = None
+        """The thread or task that executes it, while it runs."""
+        self.started = False
+        """Whether the async method has run its first step."""
         self.cancelled: BaseException | None = None
         self.watchers: list[Callable[[OutcomeKind, Any], None]] | None = None
-        """Who else wants its outcome."""
-        self.told = False
-        """Whether its outcome is on its way to the client: an interruption that comes later makes another, which is dropped."""
+        """Called with the outcome when the call ends."""
+        self.answered = False
+        """Whether its outcome has been sent. A later interruption produces a second outcome, which is dropped."""
         self.size = 0
-        """What it weighs in the window of its caller."""
+        """Bytes that it counts in the window of its client."""
         self.timer: asyncio.TimerHandle | None = None
-        """Ends it at its deadline."""
+        """Cancels it at its deadline."""
 
 
-class Agent:
-    """An agent on its server. It does one thing at a time; what comes meanwhile waits in its queue."""
+class Actor:
+    """An agent on its server. It executes one call at a time; further calls wait in its queue."""
 
     __slots__ = (
         "busy",
+        "concurrent_calls",
         "failed",
         "freed",
         "holders",
+        "instance",
         "methods",
         "number",
-        "overlaps",
         "owner",
         "queue",
         "served",
         "stopped",
-        "thing",
     )
 
     def __init__(self, owner: Session, number: int) -> None:
         self.owner, self.number = owner, number
-        self.thing: Any = None
+        self.instance: Any = None
         self.methods: dict[str, Method] | None = None
-        """Known once it is constructed."""
+        """Public methods by name; None until the constructor has run."""
         self.failed: Any = None
-        """The error of its constructor, as it goes into a frame."""
-        self.busy: Call | None = None
-        """The call that it carries out, or is about to; calls of `@concurrent` methods do not count."""
-        self.overlaps: set[Call] | None = None
-        """Calls of `@concurrent` methods that it carries out, or is about to; made when it is needed."""
-        self.queue: deque[Call] | None = None
-        """Made when it is needed: most agents of a crowd never have two calls at a time."""
+        """Encoded error of the constructor."""
+        self.busy: ActorCall | None = None
+        """The running call, or the one about to start; without calls of `@concurrent` methods."""
+        self.concurrent_calls: set[ActorCall] | None = None
+        """Running calls of `@concurrent` methods; created when needed."""
+        self.queue: deque[ActorCall] | None = None
+        """Created when needed: most of many agents never have two calls at a time."""
         self.holders = 1
-        """Sessions that have a proxy of it."""
+        """Number of sessions that have a proxy of the agent."""
         self.stopped = self.freed = False
         self.served = 0
 
 
-def offer(agent: Agent, call: Call, mutex: threading.Lock) -> Call | None:
-    """Give a call to an agent; return the call that the agent begins with now, if it does. Only the I/O loop does this.
+def enqueue(agent: Actor, call: ActorCall, mutex: threading.Lock) -> ActorCall | None:
+    """Give a call to an agent; return the call that must start now, or None. Only the I/O loop calls this.
 
-    The common case takes no lock. An agent becomes busy here, or under the lock; it becomes free in `next_call`, which looks
-    at the queue once more afterwards, as this does at the flag. So a call is never left in the queue of a free agent.
+    The common case takes no lock. An agent becomes busy here or under the lock. It becomes free in `next_call`, which checks the
+    queue again afterwards, as this function checks the flag again. So no call stays in the queue of a free agent.
     """
-    if _may_overlap(agent, call):
+    if _is_concurrent(agent, call):
         return call
-    if not agent.busy and not call.missing and not agent.queue:
+    if not agent.busy and not call.missing_args and not agent.queue:
         agent.busy = call
         return call
     with mutex:
-        if _may_overlap(agent, call):
+        if _is_concurrent(agent, call):
             return call
         if agent.queue is None:
             agent.queue = deque()
@@ -148,55 +148,55 @@ def offer(agent: Agent, call: Call, mutex: threading.Lock) -> Call | None:
     return claim(agent, mutex)
 
 
-def overlapping(agent: Agent, mutex: threading.Lock) -> list[Call]:
-    """Take out of the queue the calls that need not wait there: of `@concurrent` methods, with their arguments there.
+def take_concurrent(agent: Actor, mutex: threading.Lock) -> list[ActorCall]:
+    """Remove and return the queued calls of `@concurrent` methods whose arguments are complete.
 
-    They are in the queue because the agent was not yet made, or because an argument was missing, when they came.
+    They were queued because the constructor had not run yet or an argument was missing.
     """
     if not agent.queue:
         return []
-    chosen: list[Call] = []
+    chosen: list[ActorCall] = []
     with mutex:
-        others: deque[Call] = deque()
+        others: deque[ActorCall] = deque()
         for call in agent.queue or ():
-            (chosen if _may_overlap(agent, call) else others).append(call)
+            (chosen if _is_concurrent(agent, call) else others).append(call)
         agent.queue = others
     return chosen
 
 
-def overlap(agent: Agent, call: Call, mutex: threading.Lock) -> None:
-    """Note that a call of a `@concurrent` method is carried out from now on; `agent.overlaps` lets go of it at its end."""
-    if agent.overlaps is None:
+def add_concurrent(agent: Actor, call: ActorCall, mutex: threading.Lock) -> None:
+    """Record that a call of a `@concurrent` method runs; the scheduler removes it when it ends."""
+    if agent.concurrent_calls is None:
         with mutex:
-            if agent.overlaps is None:
-                agent.overlaps = set()
-    agent.overlaps.add(call)
+            if agent.concurrent_calls is None:
+                agent.concurrent_calls = set()
+    agent.concurrent_calls.add(call)
 
 
-def under_way(agent: Agent) -> list[Call]:
-    """Return the calls that an agent carries out, or is about to, and that have not ended."""
+def running_calls(agent: Actor) -> list[ActorCall]:
+    """Return the calls of an agent that run or are about to, and have not ended."""
     calls = [] if agent.busy is None else [agent.busy]
-    calls += agent.overlaps or ()
+    calls += agent.concurrent_calls or ()
     return [call for call in calls if call.session.active.get(call.number) is call]
 
 
-def _may_overlap(agent: Agent, call: Call) -> bool:
-    if agent.methods is None or call.missing:
+def _is_concurrent(agent: Actor, call: ActorCall) -> bool:
+    if agent.methods is None or call.missing_args:
         return False
     call.method = agent.methods.get(call.name)
     return call.method is not None and call.method.concurrent
 
 
-def claim(agent: Agent, mutex: threading.Lock) -> Call | None:
-    """Return what an agent that may be free does next, or None."""
+def claim(agent: Actor, mutex: threading.Lock) -> ActorCall | None:
+    """Return the call that an agent must start now if it is free, or None."""
     if agent.busy:
         return None
     with mutex:
         return None if agent.busy else choose(agent)
 
 
-def next_call(agent: Agent, mutex: threading.Lock) -> Call | None:
-    """Return what an agent that has finished a call does next; with None it is free."""
+def next_call(agent: Actor, mutex: threading.Lock) -> ActorCall | None:
+    """Return the next call of an agent that has finished one; None: the agent is free."""
     if not agent.queue:
         agent.busy = None
         return claim(agent, mutex) if agent.queue else None
@@ -204,25 +204,25 @@ def next_call(agent: Agent, mutex: threading.Lock) -> Call | None:
         return choose(agent)
 
 
-def choose(agent: Agent) -> Call | None:
-    """Return what an agent that does nothing does next, or None; it is then busy or not accordingly. Needs the lock.
+def choose(agent: Actor) -> ActorCall | None:
+    """Return the next call of an idle agent, or None, and update `busy`. The caller holds the lock.
 
-    The calls of one caller keep their order: one that waits for an argument keeps back those that its caller sent later,
-    and nobody else's. The making of the agent, if it is what waits, keeps back everybody's.
+    Calls of one client keep their order: a call that waits for an argument also delays later calls of the same client, but no
+    calls of other clients. A constructor that waits for an argument delays all calls.
     """
     queue = agent.queue
     if not queue:
         agent.busy = None
         return None
-    if not queue[0].missing:
+    if not queue[0].missing_args:
         agent.busy = queue.popleft()
         return agent.busy
-    made = agent.methods is not None or agent.failed is not None
-    held_back: set[int] = set()
-    for position, call in enumerate(queue if made else ()):
-        if call.missing:
-            held_back.add(id(call.session))
-        elif id(call.session) not in held_back:
+    constructed = agent.methods is not None or agent.failed is not None
+    delayed: set[int] = set()
+    for position, call in enumerate(queue if constructed else ()):
+        if call.missing_args:
+            delayed.add(id(call.session))
+        elif id(call.session) not in delayed:
             del queue[position]
             agent.busy = call
             return call

@@ -1,11 +1,16 @@
-"""The server itself: takes what clients say, a frame at a time, and has it done."""
+"""Dispatcher: handles the messages of clients, one frame at a time, and reports the state of the server."""
 
 from __future__ import annotations
 
+import inspect
+import os
+import resource
 import secrets
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.processes import here
 from paragent._internal.text import counted
 from paragent._internal.threads import fatal
 from paragent.errors import AgentStopped, LimitExceeded, ProtocolError
@@ -28,14 +33,13 @@ from paragent.remote.protocol import (
     ReleaseResult,
     StopAgent,
 )
-from paragent.remote.server.actors import Call, overlap
-from paragent.remote.server.cancellation import Ending
-from paragent.remote.server.flow_control import Credit
+from paragent.remote.server.actors import ActorCall, add_concurrent
+from paragent.remote.server.cancellation import Canceller
+from paragent.remote.server.flow_control import StreamCredit
 from paragent.remote.server.policy import check_shape
 from paragent.remote.server.references import References
-from paragent.remote.server.registry import Residents, gone
-from paragent.remote.server.report import describe
-from paragent.remote.server.scheduler import CONSTRUCT, FREE, Schedule
+from paragent.remote.server.registry import AgentRegistry, gone
+from paragent.remote.server.scheduler import CONSTRUCT, FREE, Scheduler
 from paragent.remote.server.session import Session
 from paragent.remote.values import encode_error, encode_result, is_reference, restore, size_of
 from paragent.serialization import add_code
@@ -47,21 +51,23 @@ if TYPE_CHECKING:
     from paragent.remote.server.policy import Policy
     from paragent.transport.limits import Limits
 
-__all__ = ["Host"]
+__all__ = ["Dispatcher"]
 
-_MOST_CLASSES = 100_000
-"""Of one client: one that makes classes all the time is mistaken."""
+_MAX_CLASSES = 100_000
+"""Classes of one client; a client that exceeds it probably creates classes by mistake."""
+_MAX_LISTED = 1_000
+"""Agents in a list; a server may have a million."""
 
 
-class Host:
-    """Everything that lives on one server. Made on the I/O loop, to which it belongs.
+class Dispatcher:
+    """Sessions, agents and calls of one server. It must be created on the I/O loop and belongs to it.
 
     Args:
         policy: what clients may send.
-        limits: how much of it.
+        limits: how much clients may send.
         loop: the I/O loop.
-        stop: ends the server, when a client asks for it.
-        failed: called if a thread ends that carries out calls; the default ends the process.
+        stop: stops the server at the request of a client.
+        failed: called if a thread that executes calls ends unexpectedly; the default ends the process.
     """
 
     def __init__(
@@ -77,16 +83,16 @@ class Host:
         self.policy, self.limits = policy, limits
         self.sessions: dict[str, Session] = {}
         self.served = 0
-        """Calls of sessions that are over."""
+        """Calls of ended sessions."""
         self._loop, self._stop = loop, stop
-        self.residents = Residents(policy, limits.agents, self.sessions)
-        self.schedule = Schedule(policy, limits, loop, self.residents.construct, self.residents.free, failed)
-        self._references = References(self.sessions, loop, self.schedule.stir, policy)
-        self._ending = Ending(self.schedule, self.residents, loop)
+        self.registry = AgentRegistry(policy, limits.agents, self.sessions)
+        self.scheduler = Scheduler(policy, limits, loop, self.registry.construct, self.registry.free, failed)
+        self._references = References(self.sessions, loop, self.scheduler.wake, policy)
+        self._canceller = Canceller(self.scheduler, self.registry, loop)
         self._handlers: dict[type, Callable[[Session, Any], None]] = {
             AddCode: self._add_code,
             CallMethod: self._call,
-            CancelCall: lambda session, message: self._ending.cancel(session, message.number),
+            CancelCall: lambda session, message: self._canceller.cancel(session, message.number),
             CreateAgent: self._create_agent,
             DefineClass: self._define_class,
             DropAgent: self._drop_agent,
@@ -101,7 +107,7 @@ class Host:
             StopAgent: self._stop_agent,
         }
         self._attachments: list[bytes] = []
-        """Those of the frame that is being handled."""
+        """Attachments of the current frame."""
 
     def handle(self, session: Session, messages: list[Any], attachments: list[bytes]) -> None:
         """Handle the messages of a frame.
@@ -114,7 +120,7 @@ class Host:
         if not self.policy.accept_code:
             for message in messages:
                 check_shape(message)
-        self.schedule.begin_batch()
+        self.scheduler.begin_batch()
         try:
             for message in messages:
                 try:
@@ -123,12 +129,12 @@ class Host:
                     raise ProtocolError(f"a malformed {type(message).__name__} message: {error}") from error
         finally:
             self._attachments = []
-            self.schedule.end_batch()
+            self.scheduler.end_batch()
 
     # --- calls ----------------------------------------------------------------------------------------------------------
 
     def _call(self, session: Session, message: CallMethod) -> None:
-        """Take a call; the common one, of a free agent and without options, straight to whoever does it."""
+        """Start a call. The common case, a free agent and no options, goes directly to its executor."""
         agent, args = message.agent, message.args
         target = session.agents.get(agent) if type(agent) is int else None
         if (
@@ -140,11 +146,11 @@ class Host:
             or target.queue
             or not target.methods
             or target.stopped
-            or self._references.early
+            or self._references.expected
             or self._attachments
-            or session.load > session.most_load
+            or session.load > session.max_load
         ):
-            self._call_any(session, message)
+            self._call_public(session, message)
             return
         method = target.methods.get(message.method)
         simple = method is not None
@@ -152,10 +158,10 @@ class Host:
             if type(value) is tuple and is_reference(value):
                 simple = False
         if method is None or not simple:
-            self._call_any(session, message)
+            self._call_public(session, message)
             return
         number = message.number
-        call = Call(session, number, target, message.method, args)
+        call = ActorCall(session, number, target, message.method, args)
         session.active[number] = call
         session.last_call = number
         call.size = session.share
@@ -164,45 +170,47 @@ class Host:
         if not method.concurrent:
             target.busy = call
         else:
-            overlap(target, call, self.schedule.mutex)
-        assert self.schedule.batch is not None
-        self.schedule.batch[method.on_loop].append(call)
+            add_concurrent(target, call, self.scheduler.mutex)
+        assert self.scheduler.batch is not None
+        self.scheduler.batch[method.on_loop].append(call)
 
-    def _call_any(self, session: Session, message: CallMethod) -> None:
-        """Take a call of any kind; names that are not public are the server's own, for making and freeing agents."""
+    def _call_public(self, session: Session, message: CallMethod) -> None:
+        """Start any call of a public method; other names are reserved for creating and freeing agents."""
         name = message.method
         if name.startswith(("_", "?")) and name != "__call__":
-            session.tell(message.number, CallError, encode_error(AttributeError(f"{name!r} is not public")))
+            session.send_outcome(message.number, CallError, encode_error(AttributeError(f"{name!r} is not public")))
         else:
-            self._enter(session, message)
+            self._add_call(session, message)
 
-    def _enter(self, session: Session, message: CallMethod) -> None:
+    def _add_call(self, session: Session, message: CallMethod) -> None:
         number, args, kwargs, seconds = message.number, message.args, message.kwargs, message.seconds
-        # NaN would upset every timer.
+        # NaN would break the order of timers.
         if type(message.credit) is not int or (seconds is not None and not float(seconds) > 0):
             raise ProtocolError("a call with an invalid credit or deadline")
-        target = self.residents.find(session, message.agent)
+        target = self.registry.find(session, message.agent)
         if target is None:
-            self._absent(session, message)
+            self._agent_missing(session, message)
             return
-        if session.load > session.most_load:
-            session.tell(number, CallError, encode_error(_too_much(session.load)))
+        if session.load > session.max_load:
+            session.send_outcome(number, CallError, encode_error(_too_much(session.load)))
             return
         if self._attachments:
             args, kwargs = self._restored(args, kwargs)
-        call = Call(session, number, target, message.method, args, kwargs)
+        call = ActorCall(session, number, target, message.method, args, kwargs)
         if message.credit:
-            call.credit = Credit(message.credit)
+            call.credit = StreamCredit(message.credit)
         session.active[number] = call
         session.last_call = number
-        call.size = session.share + (self._weight(call) if self._attachments else 0)
+        call.size = session.share + (self._size(call) if self._attachments else 0)
         session.load += call.size
         self._await_arguments(call)
         if seconds is not None:
-            (self._ending.late if message.credit else self._ending.at)(call, float(seconds))
-        if self._references.early:
-            self._references.heard_of(session.identity, number)
-        self.schedule.offer(call)
+            (self._canceller.set_item_deadline if message.credit else self._canceller.set_deadline)(
+                call, float(seconds)
+            )
+        if self._references.expected:
+            self._references.announce(session.identity, number)
+        self.scheduler.enqueue(call)
 
     def _restored(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         attachments = self._attachments
@@ -211,10 +219,10 @@ class Host:
             {key: restore(value, attachments) for key, value in kwargs.items()} if kwargs else None,
         )
 
-    def _weight(self, call: Call) -> int:
+    def _size(self, call: ActorCall) -> int:
         return sum(map(size_of, call.args)) + (sum(map(size_of, call.kwargs.values())) if call.kwargs else 0)
 
-    def _await_arguments(self, call: Call) -> None:
+    def _await_arguments(self, call: ActorCall) -> None:
         for value in call.args:
             if type(value) is tuple and is_reference(value):
                 self._references.await_arguments(call, self._attachments)
@@ -222,21 +230,21 @@ class Host:
         if call.kwargs and any(map(is_reference, call.kwargs.values())):
             self._references.await_arguments(call, self._attachments)
 
-    def _absent(self, session: Session, message: CallMethod) -> None:
-        """Answer for an agent that is not here: not yet, if it is somebody else's, or not any more."""
+    def _agent_missing(self, session: Session, message: CallMethod) -> None:
+        """Handle a call of an unknown agent: wait if another client may still create it, else fail."""
         agent = message.agent
-        if not self.residents.may_come(session, agent):
-            session.tell(message.number, CallError, gone())
+        if not self.registry.may_arrive(session, agent):
+            session.send_outcome(message.number, CallError, gone())
             return
         attachments = self._attachments
 
         def retry() -> None:
-            # Those of a frame that is being handled, perhaps, are needed again afterwards.
+            # This may run while another frame is handled, which needs its attachments afterwards.
             others, self._attachments = self._attachments, attachments
-            if self.residents.find(session, agent) is None:
-                session.tell(message.number, CallError, gone())
+            if self.registry.find(session, agent) is None:
+                session.send_outcome(message.number, CallError, gone())
             else:
-                self._enter(session, message)
+                self._add_call(session, message)
             self._attachments = others
 
         self._references.expect((str(agent[0]), -int(agent[1])), retry)
@@ -244,9 +252,9 @@ class Host:
     def _read_attribute(self, session: Session, message: ReadAttribute) -> None:
         number, name = message.number, message.attribute
         if name.startswith("_") and name != "__class__":
-            session.tell(number, CallError, encode_error(AttributeError(f"{name!r} is not public")))
+            session.send_outcome(number, CallError, encode_error(AttributeError(f"{name!r} is not public")))
             return
-        self._enter(session, CallMethod(number, message.agent, f"?{name}", ()))
+        self._add_call(session, CallMethod(number, message.agent, f"?{name}", ()))
 
     def _grant_credit(self, session: Session, message: GrantCredit) -> None:
         call = session.active.get(message.number)
@@ -259,8 +267,8 @@ class Host:
     # --- agents ---------------------------------------------------------------------------------------------------------
 
     def _define_class(self, session: Session, message: DefineClass) -> None:
-        if len(session.classes) >= _MOST_CLASSES and message.number not in session.classes:
-            raise ProtocolError(f"a client with more than {_MOST_CLASSES} classes")
+        if len(session.classes) >= _MAX_CLASSES and message.number not in session.classes:
+            raise ProtocolError(f"a client has defined more than {_MAX_CLASSES} classes")
         value = restore(message.value, self._attachments)
         session.classes[message.number] = [None, message.module, message.qualname, value]
 
@@ -270,39 +278,39 @@ class Host:
 
     def _create_agent(self, session: Session, message: CreateAgent) -> None:
         args, kwargs = message.args, message.kwargs
-        agent = self.residents.admit(session, message.agent)
+        agent = self.registry.admit(session, message.agent)
         if agent.failed is not None:
             return
         if self._attachments:
             args, kwargs = self._restored(args, kwargs)
-        call = Call(session, 0, agent, CONSTRUCT, args, kwargs)
+        call = ActorCall(session, 0, agent, CONSTRUCT, args, kwargs)
         call.creation = (session.classes[message.cls], message.how)
         self._await_arguments(call)
-        if call.missing:
-            self.schedule.offer(call)
+        if call.missing_args:
+            self.scheduler.enqueue(call)
         else:
-            self.schedule.begin(call)
-        if self._references.early:
-            self._references.heard_of(session.identity, -message.agent)
+            self.scheduler.begin(call)
+        if self._references.expected:
+            self._references.announce(session.identity, -message.agent)
 
     def _drop_agent(self, session: Session, message: DropAgent) -> None:
-        unheld = self.residents.dropped(session, message.agent)
-        if unheld is not None:
-            self.schedule.offer(Call(session, 0, unheld, FREE, ()))
+        unused = self.registry.drop(session, message.agent)
+        if unused is not None:
+            self.scheduler.enqueue(ActorCall(session, 0, unused, FREE, ()))
 
     def _stop_agent(self, session: Session, message: StopAgent) -> None:
-        target = self.residents.find(session, message.agent)
+        target = self.registry.find(session, message.agent)
         if target is not None:
-            self._ending.stop(target, AgentStopped("the agent was stopped"))
-        session.tell(message.number, CallResult, target is not None)
+            self._canceller.stop_agent(target, AgentStopped("the agent was stopped"))
+        session.send_outcome(message.number, CallResult, target is not None)
 
     # --- sessions -------------------------------------------------------------------------------------------------------
 
     def open_session(self, identity: str) -> tuple[Session, bool]:
-        """Return the session of a client, and whether there was one already.
+        """Return the session of a client, and whether it existed before.
 
         Raises:
-            LimitExceeded: there are too many.
+            LimitExceeded: there are too many sessions.
         """
         session = self.sessions.get(identity)
         if session is not None:
@@ -310,36 +318,88 @@ class Host:
         if len(self.sessions) >= self.limits.sessions:
             raise LimitExceeded(f"this server has {counted(len(self.sessions), 'client')}, which is its limit")
         session = self.sessions[identity] = Session(
-            identity, self.limits, self._loop, self.schedule.unpark, hears_data=not self.policy.accept_code
+            identity, self.limits, self._loop, self.scheduler.unpark, reads_data=not self.policy.accept_code
         )
-        session.plain_errors = not self.policy.accept_code
         return session, False
 
     def end_session(self, session: Session) -> None:
-        """Free everything of a client that is gone."""
+        """End a session: cancel its calls and free its agents."""
         if self.sessions.pop(session.identity, None) is not None:
             self.served += session.served
-            self._ending.session(session)
+            self._canceller.end_session(session)
 
-    # --- about the server -----------------------------------------------------------------------------------------------
+    # --- the server -----------------------------------------------------------------------------------------------
 
     def _query_server(self, session: Session, message: QueryServer) -> None:
         number, what, argument = message.number, message.what, message.argument
         if what == "stop":
-            session.tell(number, CallResult, True)
+            session.send_outcome(number, CallResult, True)
             self._loop.call_later(0.05, self._stop)
         elif what == "running":
-            running = [call for call in argument if self._ending.is_running(session, call)]
-            session.tell(number, CallResult, encode_result(running, "a report"))
+            running = [call for call in argument if self._canceller.is_running(session, call)]
+            session.send_outcome(number, CallResult, encode_result(running, "a report"))
         else:
-            session.tell(number, CallResult, encode_result(describe(self, what, argument), "a report"))
+            session.send_outcome(number, CallResult, encode_result(self.report(what, argument), "a report"))
+
+    def report(self, what: str = "info", argument: Any = None) -> dict[str, Any]:
+        """Return a report in builtin values: `info` or `list`; `argument` limits the length of the list."""
+        report: dict[str, Any] = {
+            "place": here(),
+            "instance": self.instance,
+            "uptime": time.time() - self.started,
+            "agents": self.registry.count,
+            "clients": len(self.sessions),
+            "calls_under_way": sum(len(session.active) for session in self.sessions.values()),
+            "calls_under_way_bytes": sum(session.load for session in self.sessions.values()),
+            "calls_waiting": self.scheduler.thread_pool.waiting,
+            "calls_served": self.served + sum(session.served for session in self.sessions.values()),
+            "results_waiting_bytes": sum(session.backlog.size for session in self.sessions.values()),
+            "results_kept": sum(len(session.results) for session in self.sessions.values()),
+            "threads": self.scheduler.thread_pool.threads,
+            "memory_bytes": _memory_bytes(),
+            "accepts_code": self.policy.accept_code,
+            "pid": os.getpid(),
+        }
+        if what == "list":
+            limit = argument if type(argument) is int and 0 < argument < _MAX_LISTED else _MAX_LISTED
+            report["list"] = _list_agents(self.sessions, limit)
+        return report
 
     def close(self) -> None:
-        """Let every thread end."""
-        self.schedule.close()
+        """End all threads that execute calls."""
+        self.scheduler.close()
 
 
 def _too_much(load: int) -> LimitExceeded:
     return LimitExceeded(
-        f"this client has calls of {load >> 20} MiB under way, more than twice the server's window; wait for answers"
+        f"the pending calls of this client have {load >> 20} MiB, more than twice the server's window; wait for answers"
     )
+
+
+def _list_agents(sessions: dict[str, Session], limit: int) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = []
+    for session in list(sessions.values()):
+        for agent in list(session.agents.values()):
+            if len(listed) == limit:
+                return listed
+            # Not getattr: properties and `__getattr__` of users must not run on the I/O loop.
+            name = inspect.getattr_static(agent.instance, "name", None)
+            listed.append(
+                {
+                    "id": f"{session.identity[:8]}-{agent.number}",
+                    "name": name if isinstance(name, str) else "",
+                    "class": type(agent.instance).__qualname__ if agent.instance is not None else "",
+                    "state": "failed" if agent.failed is not None else "busy" if agent.busy else "free",
+                    "queue": len(agent.queue) if agent.queue else 0,
+                    "served": agent.served,
+                    "client": f"{session.client.program} {session.client.peer}".strip(),
+                }
+            )
+    return listed
+
+
+def _memory_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,4 +1,4 @@
-"""How many items a stream may still send: the back-pressure of generators."""
+"""Flow control: credit of streams, results that wait to be sent, and results that stay on the server."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.remote.protocol import OutcomeKind
-    from paragent.remote.server.actors import Call
+    from paragent.remote.server.actors import ActorCall
 
-__all__ = ["Backlog", "Credit", "Kept"]
+__all__ = ["ResultBacklog", "ResultCache", "StreamCredit"]
 
 
-class Credit:
-    """A count that the reader raises and the generator takes from, waiting while there is none."""
+class StreamCredit:
+    """Number of items that a generator may send. The reader grants more; the generator waits while there is none."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._closed = False
         self._changed = threading.Condition()
-        """Protects everything here."""
-        self._sleeper: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        """Protects all attributes."""
+        self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self.since: float | None = None
-        """When the item was begun that is being made; None while the generator waits here."""
+        """When the generator started to produce the current item; None while it waits for credit."""
 
     def grant(self, count: int) -> None:
         """Allow more items."""
@@ -40,23 +40,23 @@ class Credit:
             self._wake()
 
     def close(self) -> None:
-        """Let whoever waits go on: the stream is over."""
+        """End the stream: a waiting generator continues and `take` returns False."""
         with self._changed:
             self._closed = True
             self._wake()
 
     def _wake(self) -> None:
         self._changed.notify_all()
-        if self._sleeper is not None:
-            loop, event = self._sleeper
+        if self._waiting is not None:
+            loop, event = self._waiting
             loop.call_soon_threadsafe(event.set)
 
     def take(self) -> bool:
-        """Wait until an item may be sent; return False if the stream is over."""
+        """Wait until an item may be sent; return False if the stream was closed."""
         with self._changed:
             self.since = None
             self._changed.wait_for(lambda: self._count > 0 or self._closed)
-            return self._taken()
+            return self._take_one()
 
     async def take_async(self) -> bool:
         """As `take`, on an event loop."""
@@ -66,129 +66,130 @@ class Credit:
             with self._changed:
                 self.since = None
                 if self._count > 0 or self._closed:
-                    return self._taken()
+                    return self._take_one()
                 event = asyncio.Event()
-                self._sleeper = (asyncio.get_running_loop(), event)
+                self._waiting = (asyncio.get_running_loop(), event)
             await event.wait()
 
-    def _taken(self) -> bool:
+    def _take_one(self) -> bool:
         self._count -= 1
         self.since = monotonic()
         return not self._closed
 
 
 _COUNTED = 512
-"""Bytes from which on a result counts as on its way. Smaller ones are bounded by the number of calls under way."""
+"""Minimum bytes of a result that is counted. Smaller ones are bounded by the number of pending calls."""
 
 
-class Backlog:
-    """The bytes of results that a client has not read. Any thread may use it.
+class ResultBacklog:
+    """Bytes of results that a client has not read. Any thread may use it.
 
     Args:
-        most: bytes from which on no further call of the client may begin, until half of them are read.
-        unpark: begins the calls that waited for that.
+        limit: bytes from which on no call of the client may start, until half of them have been sent.
+        unpark: starts the calls that waited.
     """
 
-    def __init__(self, most: int, unpark: Callable[[list[Call]], None]) -> None:
+    def __init__(self, limit: int, unpark: Callable[[list[ActorCall]], None]) -> None:
         self.full = False
-        """Whether so many results are on their way that no further call may begin."""
+        """Whether the limit is exceeded, so that no call may start."""
         self.size = 0
-        """Bytes of results on their way, without the small ones."""
-        self._most = most
+        """Bytes of counted results."""
+        self._limit = limit
         self._unpark = unpark
-        self._filling = threading.Lock()
-        """Protects everything that changes here."""
-        self._parked: list[Call] = []
-        """Calls whose turn came while it was full."""
+        self._lock = threading.Lock()
+        """Protects all other attributes."""
+        self._parked: list[ActorCall] = []
+        """Calls that could not start because it was full."""
 
     def add(self, size: int) -> None:
-        """Count a result that is to be sent."""
+        """Count a result that waits to be sent."""
         if size >= _COUNTED:
-            with self._filling:
+            with self._lock:
                 self.size += size
-                self.full = self.full or self.size > self._most
+                self.full = self.full or self.size > self._limit
 
     def remove(self, size: int) -> None:
-        """Count a result as sent, and begin calls if that makes room for them."""
+        """Count a result as sent; start parked calls if enough have been sent."""
         if size < _COUNTED:
             return
-        parked: list[Call] = []
-        with self._filling:
+        parked: list[ActorCall] = []
+        with self._lock:
             self.size -= size
-            if self.full and self.size <= self._most // 2:
+            if self.full and self.size <= self._limit // 2:
                 self.full = False
                 parked, self._parked = self._parked, []
         if parked:
             self._unpark(parked)
 
-    def park(self, call: Call) -> bool:
-        """Keep a call until the client has read some of what it was sent; return False if it has, by now."""
-        with self._filling:
+    def park(self, call: ActorCall) -> bool:
+        """Park a call until results have been sent; return False if it may start now."""
+        with self._lock:
             if self.full:
                 self._parked.append(call)
             return self.full
 
-    def end(self) -> list[Call]:
-        """Wait for the client no more; return the calls that did."""
-        with self._filling:
+    def end(self) -> list[ActorCall]:
+        """Stop limiting; return the parked calls."""
+        with self._lock:
             self.full = False
             parked, self._parked = self._parked, []
         return parked
 
 
 _HOLD_BYTES = MESSAGE_BYTES
-"""Results from this size on stay here until they are asked for."""
+"""Minimum bytes of a result that stays on the server until the client asks for it."""
 
-_MOST_KEPT = 4_000_000
-"""Results of one client, twice as many as it may have calls under way."""
+_MAX_RESULTS = 4_000_000
+"""Results of one client: twice the number of calls that may be pending."""
 
 
-class Kept(dict[int, list[Any]]):
-    """By the number of a call: `[holders, kind, value]`; kind is None while the call is under way.
+class ResultCache(dict[int, list[Any]]):
+    """Results of one client that stay on the server: by call number, `[holders, kind, value]`; kind is None while the call runs.
 
     Args:
-        most: bytes of all of them together; a result beyond that becomes an error.
+        limit: bytes of all results together; a result beyond that becomes an error.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__()
-        self._most = most
-        self._bytes = 0
+        self._limit = limit
+        self.total_bytes = 0
+        """Bytes of all results in the cache."""
 
     def hold(self, number: int, kind: OutcomeKind | None, value: Any) -> None:
-        """Keep what nobody has held yet.
+        """Add a result with one holder.
 
         Raises:
-            ProtocolError: there are too many.
+            ProtocolError: the client has too many results.
         """
-        if len(self) >= _MOST_KEPT:
-            raise ProtocolError(f"a client that has more than {_MOST_KEPT} results kept")
+        if len(self) >= _MAX_RESULTS:
+            raise ProtocolError(f"a client keeps more than {_MAX_RESULTS} results on the server")
         self[number] = [1, kind, value]
-        self._bytes += size_of(value)
+        self.total_bytes += size_of(value)
 
     def release(self, number: int) -> None:
-        """Note that a holder less needs a result; without any it is forgotten."""
+        """Remove one holder of a result; without holders the result is dropped."""
         kept = self.get(number)
         if kept is not None:
             kept[0] -= 1
             if kept[0] <= 0:
                 del self[number]
-                self._bytes -= size_of(kept[2])
+                self.total_bytes -= size_of(kept[2])
 
     def settle(self, number: int, kind: OutcomeKind, value: Any) -> tuple[OutcomeKind, Any, bool]:
-        """Take the outcome of a call; return what it is now, and whether it stays here until the client asks for it."""
+        """Store an outcome if needed; return it (an error if there is no room), and whether it stays on the server."""
         packed = size_of(value)
         large = packed >= _HOLD_BYTES and kind is CallResult
         kept = self.get(number)
-        if (large or kept is not None) and self._bytes + packed > self._most:
-            kind, value, large = CallError, encode_error(_too_much(self._bytes)), False
+        if (large or kept is not None) and self.total_bytes + packed > self._limit:
+            kind, value, large = CallError, encode_error(_too_much(self.total_bytes)), False
             packed = size_of(value)
         if kept is not None:
             kept[1:] = kind, value
-            self._bytes += packed
+            self.total_bytes += packed
         elif large:
             kept = self[number] = [0, kind, value]
-            self._bytes += packed
+            self.total_bytes += packed
         if large:
             assert kept is not None
             kept[0] += 1
@@ -197,5 +198,5 @@ class Kept(dict[int, list[Any]]):
 
 def _too_much(kept: int) -> LimitExceeded:
     return LimitExceeded(
-        f"this server keeps {kept >> 20} MiB of results for this client, nearly its limit; look at some or drop them"
+        f"this server keeps {kept >> 20} MiB of results for this client, nearly its limit; read some of them or drop them"
     )

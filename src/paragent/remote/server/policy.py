@@ -1,4 +1,4 @@
-"""What a server is willing to load: anything from those who have the token, or only what it was given by its owner."""
+"""Policy: which classes and arguments a server accepts from clients, and the checks of their messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CONTAINERS = (dict, list, tuple, set)
 
 
 class OwnResult:
-    """A result of this very server that has become an argument here; a client can refer to one but cannot make one."""
+    """A result of this server that is used as an argument here. A client can refer to one but cannot create one."""
 
     __slots__ = ("value",)
 
@@ -49,14 +49,14 @@ class OwnResult:
 
 
 class Policy:
-    """Decides which classes may be made into agents and what arguments may consist of.
+    """Decides of which classes clients may create agents, and which arguments they may send.
 
     Args:
-        classes: the server's own agent classes; a client's class of the same name is taken to be one of them.
-        accept_code: whether clients may also send classes and objects of any other kind.
-        nesting: how deep containers may be nested.
-        peer_tls: how to connect to other servers that use TLS, for results that clients pass on from there.
-        trusted: without `accept_code`: the other servers on which agents of this one may have agents.
+        classes: the server's own agent classes; a client's class of the same name is replaced by the server's.
+        accept_code: whether clients may also send other classes and objects.
+        nesting: limit of nested containers.
+        peer_tls: how to connect to other servers that use TLS, to fetch results that clients pass on.
+        trusted: without `accept_code`: the other servers on which agents of this server may create agents.
         accept_state: without `accept_code`: whether clients may move agents here with any state (True), with public attributes
             only (None), or not at all (False).
     """
@@ -73,18 +73,18 @@ class Policy:
     ) -> None:
         self.accept_code, self.peer_tls = accept_code, peer_tls
         self.trusted = None if accept_code else trusted
-        """The other servers that agents of this one may use; None: any."""
+        """Other servers that agents of this server may use; None: any."""
         self._accept_state = accept_state
         self._nesting = nesting
         self._by_name = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes}
         self._by_qualname = {cls.__qualname__: cls for cls in classes}
 
     def resolve(self, module: str, qualname: str, value: Any) -> type:
-        """Return the class that a client means.
+        """Return the class that a client has defined.
 
         Raises:
-            AccessDenied: it is none of the server's, and the server accepts no code.
-            Exception: whatever loading the client's class raises.
+            AccessDenied: it is not a class of the server, and the server accepts no code.
+            Exception: loading the client's class failed.
         """
         own = self._by_name.get(f"{module}.{qualname}") or self._by_qualname.get(qualname)
         if own is not None:
@@ -96,29 +96,29 @@ class Policy:
             )
         cls = decode(value)
         if not isinstance(cls, type):
-            raise AccessDenied(f"{qualname!r} is no class")
+            raise AccessDenied(f"{qualname!r} is not a class")
         return cls
 
     def decode(self, value: Any) -> Any:
-        """Return what an argument stands for.
+        """Return the value of an encoded argument.
 
         Raises:
-            AccessDenied: it holds something that this server does not load.
+            AccessDenied: it contains something that this server does not load.
             LimitExceeded: it is nested too deeply.
-            ProtocolError: it is no argument as clients make them.
+            ProtocolError: it is not an encoded argument.
         """
         if type(value) is not tuple:
             if type(value) in PLAIN:
                 return value
             if type(value) is OwnResult:
                 return decode(value.value)
-            raise ProtocolError("an argument that is neither a simple value nor packed")
+            raise ProtocolError("an argument is neither a simple value nor encoded")
         if not self.accept_code:
             return self._read(value)
         if value[0] == "m" and type(value[2]) not in PLAIN:
-            raise ProtocolError("a message whose content is neither a simple value nor packed")
+            raise ProtocolError("the content of a message is neither a simple value nor encoded")
         thing = decode(value)
-        if value[0] != "m" and len(value[1]) > 2 * self._nesting:  # a level takes two bytes or more
+        if value[0] != "m" and len(value[1]) > 2 * self._nesting:  # a level takes at least two bytes
             _check_nesting(thing, self._nesting)
         return thing
 
@@ -126,54 +126,54 @@ class Policy:
         """Return the keyword arguments of a call.
 
         Raises:
-            AccessDenied: one of them would make an agent elsewhere if it were passed on to a constructor.
+            AccessDenied: one of them would create an agent in another process if it were passed to a constructor.
             ParagentError: as `decode`.
         """
         if MOVES in given and not self.accept_code:
             raise AccessDenied(
-                f"a restricted server takes no argument {MOVES}=: agents are made in its own process only"
+                f"a restricted server takes no argument {MOVES}=: it creates agents in its own process only"
             )
         return {key: self.decode(value) for key, value in given.items()}
 
     def check_state(self, cls: type, state: Any) -> None:
-        """Check that a client may move an agent with this state here, past the constructor of its class.
+        """Check that a client may move an agent with this state here, without running its constructor.
 
         Raises:
-            AccessDenied: it may not.
+            AccessDenied: the client may not.
         """
         if self.accept_code or self._accept_state:
             return
         if self._accept_state is False:
             raise AccessDenied(
-                f"this server makes agents by their constructors only: use {cls.__name__}(..., to_dist=...)"
+                f"this server creates agents only with their constructors: use {cls.__name__}(..., to_dist=...)"
             )
         settable = {
             name for name in attributes_of(cls) if not hasattr(cls, name)
-        }  # neither methods nor settings of the class
+        }  # neither methods nor class attributes
         if hasattr(cls, "__setstate__") or type(state) is not dict or not all(name in settable for name in state):
             raise AccessDenied(
-                f"this server takes no private attributes and no state of its own kind of a {cls.__name__} that is moved here: "
-                f"use {cls.__name__}(..., to_dist=...), which runs its constructor there, or set accept_state=True on the server"
+                f"this server accepts no private attributes and no custom state of a {cls.__name__} that is moved to it: "
+                f"use {cls.__name__}(..., to_dist=...), which runs the constructor on the server, or set accept_state=True there"
             )
 
     def _read(self, value: tuple[Any, ...]) -> Any:
-        """Return what an argument of somebody who may be hostile stands for; nothing is unpickled."""
+        """Return the value of an argument of a client that may be hostile; nothing is unpickled."""
         if value[:1] == ("m",) and len(value) == 6:
             _, name, content, role, identifier, timestamp = value
             if {type(name), type(role), type(identifier)} != {str} or type(timestamp) not in (float, int):
-                raise ProtocolError("a message with fields of the wrong types")
+                raise ProtocolError("a message has fields of the wrong types")
             if type(content) not in PLAIN:
-                raise ProtocolError("a message whose content is neither a simple value nor packed")
+                raise ProtocolError("the content of a message is neither a simple value nor encoded")
             return Msg(name, content, role, {}, identifier, timestamp)
         if value[:1] != ("d",) or len(value) != 2 or type(value[1]) is not bytes:
-            raise AccessDenied("this server accepts data, no code: it reads no pickles")
+            raise AccessDenied("this server accepts data but no code, so it reads no pickles")
         from paragent.remote.data import load  # not at the top: servers that accept code do not need it
 
         return load(value[1], self._nesting, MOVES)
 
 
 def _check_nesting(thing: Any, limit: int) -> None:
-    """Refuse containers within containers beyond `limit`, without recursion."""
+    """Raise `LimitExceeded` if containers are nested more than `limit` levels deep; without recursion."""
     if type(thing) is Msg:
         thing = (thing.content, thing.metadata)
     level, depth = [thing], 0
@@ -191,11 +191,11 @@ def _check_nesting(thing: Any, limit: int) -> None:
         level = deeper
 
 
-_MOST_NUMBER = 1 << 60
-"""Below the modulus of Python's hashes of integers: no two numbers have the same hash."""
-_MOST_ARGUMENTS = 1 << 16
-_MOST_LISTED = 1 << 16
-_LONGEST_NAME = 1_000
+_MAX_NUMBER = 1 << 60
+"""Less than the modulus of Python's integer hashes, so that different numbers have different hashes."""
+_MAX_ARGUMENTS = 1 << 16
+_MAX_LISTED = 1 << 16
+_MAX_NAME = 1_000
 
 
 def check_shape(message: Any) -> None:
@@ -213,11 +213,11 @@ def check_shape(message: Any) -> None:
 
 
 def _number(field: Any) -> bool:
-    return type(field) is int and 0 <= field < _MOST_NUMBER
+    return type(field) is int and 0 <= field < _MAX_NUMBER
 
 
 def _name(field: Any) -> bool:
-    return type(field) is str and len(field) <= _LONGEST_NAME
+    return type(field) is str and len(field) <= _MAX_NAME
 
 
 def _session(field: Any) -> bool:
@@ -229,13 +229,13 @@ def _agent(field: Any) -> bool:
 
 
 def _arguments(field: Any) -> bool:
-    return type(field) is tuple and len(field) <= _MOST_ARGUMENTS and () not in field
+    return type(field) is tuple and len(field) <= _MAX_ARGUMENTS and () not in field
 
 
 def _keywords(field: Any) -> bool:
     if field is None:
         return True
-    return type(field) is dict and len(field) <= _MOST_ARGUMENTS and all(map(_name, field)) and () not in field.values()
+    return type(field) is dict and len(field) <= _MAX_ARGUMENTS and all(map(_name, field)) and () not in field.values()
 
 
 def _seconds(field: Any) -> bool:
@@ -243,9 +243,9 @@ def _seconds(field: Any) -> bool:
 
 
 def _subject(field: Any) -> bool:
-    """What a question about the server is about: nothing, a number, or some calls."""
+    """Check the argument of a query: nothing, a number, or numbers of calls."""
     if type(field) is list:
-        return len(field) <= _MOST_LISTED and all(map(_number, field))
+        return len(field) <= _MAX_LISTED and all(map(_number, field))
     return field is None or _number(field)
 
 

@@ -1,4 +1,4 @@
-"""Arguments that are elsewhere: results of other calls, here or on another server, and values that the caller will push."""
+"""References in arguments: results of other calls on this or another server, and values that the client will push."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ if TYPE_CHECKING:
 
     from paragent.remote.client.link import Link
     from paragent.remote.protocol import FetchResult, OutcomeKind, PushValue
-    from paragent.remote.server.actors import Agent, Call
+    from paragent.remote.server.actors import Actor, ActorCall
     from paragent.remote.server.policy import Policy
     from paragent.remote.server.session import Session
 
 __all__ = ["DataPeers", "References", "fetch_from"]
 
 
-_EARLY = 5.0
-"""Seconds that something may be asked for before it is heard of: it comes over another connection."""
+_EXPECT_SECONDS = 5.0
+"""Seconds to wait for a call or an agent that is not known yet, because it arrives over another connection."""
 
-_MOST_EARLY = 100_000
-"""Things of all clients that may be asked for early at a time."""
+_MAX_EXPECTED = 100_000
+"""Calls and agents to wait for, of all clients together."""
 
 
 class References:
-    """Finds what references stand for. Belongs to the I/O loop.
+    """Resolves references. Belongs to the I/O loop.
 
     Args:
-        sessions: those of the server, by name.
+        sessions: the sessions of the server, by identity.
         loop: the I/O loop.
-        stir: called with an agent when the arguments of one of its calls are complete.
-        policy: what may be loaded of what comes from elsewhere.
+        wake: called with an agent when the arguments of one of its calls are complete.
+        policy: what may be loaded from other servers.
     """
 
     def __init__(
         self,
         sessions: dict[str, Session],
         loop: asyncio.AbstractEventLoop,
-        stir: Callable[[Agent], None],
+        wake: Callable[[Actor], None],
         policy: Policy,
     ) -> None:
-        self._sessions, self._loop, self._stir, self._policy = sessions, loop, stir, policy
-        self.early: dict[tuple[str, int], list[Callable[[], None]]] = {}
-        """What to do when a call or an agent is heard of that somebody asked for already; agents are negative."""
-        self._expected = 0
-        """How much there is to do."""
+        self._sessions, self._loop, self._wake_actor, self._policy = sessions, loop, wake, policy
+        self.expected: dict[tuple[str, int], list[Callable[[], None]]] = {}
+        """Callbacks for calls and agents that are not known yet, by session and number; numbers of agents are negative."""
+        self._expected_count = 0
+        """Number of callbacks in `expected`."""
 
-    def await_arguments(self, call: Call, attachments: list[bytes]) -> None:
-        """Have the references among the arguments of a call replaced as their values come."""
+    def await_arguments(self, call: ActorCall, attachments: list[bytes]) -> None:
+        """Replace the references in the arguments of a call as their values arrive."""
         call.args = list(call.args)
         places: list[tuple[Any, Any]] = [(call.args, index) for index in range(len(call.args))]
         places += [(call.kwargs, key) for key in call.kwargs or ()]
@@ -72,34 +72,34 @@ class References:
             if value[0] == "f":
                 call.error = self._error(restore(value[1], attachments))
                 continue
-            call.missing += 1
+            call.missing_args += 1
             self._obtain(call, value, self._filler(call, container, key))
 
-    def _filler(self, call: Call, container: Any, key: Any) -> Callable[[OutcomeKind, Any], None]:
+    def _filler(self, call: ActorCall, container: Any, key: Any) -> Callable[[OutcomeKind, Any], None]:
         def fill(kind: OutcomeKind, value: Any) -> None:
             if kind is CallResult:
                 container[key] = value
             else:
                 call.error = value
-            call.missing -= 1
-            if not call.missing:
-                self._stir(call.agent)
+            call.missing_args -= 1
+            if not call.missing_args:
+                self._wake_actor(call.agent)
 
         return fill
 
-    def _obtain(self, call: Call, reference: Any, then: Callable[[OutcomeKind, Any], None]) -> None:
-        """Have `then` called, on this loop and not before this returns, with the outcome that a reference names."""
+    def _obtain(self, call: ActorCall, reference: Any, then: Callable[[OutcomeKind, Any], None]) -> None:
+        """Call `then` with the outcome that a reference names; on this loop, and not before this method has returned."""
         session = call.session
         if reference[0] == "v":
             session.pushed[reference[1]] = then
             return
         _, address, identity, number, tls = reference
         if type(number) is not int or not _is_address(address, identity, tls):
-            raise ProtocolError("a reference to a result that is nowhere")
+            raise ProtocolError("a malformed reference to a result")
         if address is None and self._policy.accept_code:
-            self._loop.call_soon(self.want, session.identity, number, then)
+            self._loop.call_soon(self.when_ended, session.identity, number, then)
         elif address is None:
-            self._loop.call_soon(self.want, session.identity, number, _as_own(then))
+            self._loop.call_soon(self.when_ended, session.identity, number, _as_own(then))
         elif self._policy.accept_code:
             self._loop.call_soon(fetch_from, reference, self._policy, then)
         else:
@@ -108,15 +108,17 @@ class References:
             self._loop.call_soon(session.peers.fetch, reference, _counted(call, then))
 
     def _error(self, value: Any) -> Any:
-        """Return an error that somebody else sent as it is told to whoever asks: never as pickles, where no code is accepted."""
+        """Return an error of a client or another server for other clients; a restricted server passes on no pickles."""
         if self._policy.accept_code:
             return value
         from paragent.remote.restricted import error_from  # not at the top: servers that accept code do not need it
 
         return encode_error(error_from(value))
 
-    def want(self, identity: str, number: int, then: Callable[[OutcomeKind, Any], None], *, early: bool = True) -> None:
-        """Have `then` called with the outcome of a call of this server, when there is one."""
+    def when_ended(
+        self, identity: str, number: int, then: Callable[[OutcomeKind, Any], None], *, early: bool = True
+    ) -> None:
+        """Call `then` with the outcome of a call of this server, when it has ended."""
         session = self._sessions.get(identity)
         if session is not None:
             kind, value = session.outcome(number)
@@ -130,45 +132,47 @@ class References:
                 call.watchers.append(then)
                 return
         if early and (session is None or number > session.last_call):
-            self.expect((identity, number), lambda: self.want(identity, number, then, early=False))
+            self.expect((identity, number), lambda: self.when_ended(identity, number, then, early=False))
         else:
-            then(CallError, encode_error(AgentStopped("the result is not kept any more: whoever held it dropped it")))
+            then(CallError, encode_error(AgentStopped("the result is not kept any more: its holder dropped it")))
 
     def expect(self, key: tuple[str, int], then: Callable[[], None]) -> None:
-        """Have `then` called when something is heard of, or after a while in any case; at once if too much is waited for."""
-        if self._expected >= _MOST_EARLY:
+        """Call `then` when a call or an agent becomes known or after some seconds; at once if too many are expected."""
+        if self._expected_count >= _MAX_EXPECTED:
             self._loop.call_soon(then)
             return
-        self._expected += 1
-        self.early.setdefault(key, []).append(then)
-        self._loop.call_later(_EARLY, self.heard_of, *key)
+        self._expected_count += 1
+        self.expected.setdefault(key, []).append(then)
+        self._loop.call_later(_EXPECT_SECONDS, self.announce, *key)
 
-    def heard_of(self, identity: str, number: int) -> None:
-        """Do what waited for this call, or for the agent with minus this number."""
-        for then in self.early.pop((identity, number), ()):
-            self._expected -= 1
+    def announce(self, identity: str, number: int) -> None:
+        """Run the callbacks for this call, or for the agent with the negated number."""
+        for then in self.expected.pop((identity, number), ()):
+            self._expected_count -= 1
             then()
 
-    # --- what clients say -----------------------------------------------------------------------------------------------
+    # --- messages of clients -----------------------------------------------------------------------------------------------
 
     def fetch(self, session: Session, message: FetchResult) -> None:
-        """Answer with the result of another call."""
+        """Send the result of another call."""
 
-        def tell(kind: OutcomeKind, value: Any) -> None:
-            session.tell(message.number, kind, value)
+        def send(kind: OutcomeKind, value: Any) -> None:
+            session.send_outcome(message.number, kind, value)
 
-        def tell_data(kind: OutcomeKind, value: Any) -> None:
-            if type(value) is tuple:  # the value is our own; reading it may take a while and run code of its class
-                self._loop.run_in_executor(None, lambda: tell(*outcome_as_data(kind, value)))
+        def send_data(kind: OutcomeKind, value: Any) -> None:
+            if type(value) is tuple:  # our own value; decoding it may be slow and may run code of its class
+                self._loop.run_in_executor(None, lambda: send(*outcome_as_data(kind, value)))
             else:
-                tell(kind, value)
+                send(kind, value)
 
-        if session.data_only:
+        if session.client.data_only:
             from paragent.remote.restricted import outcome_as_data  # as above
-        self.want(message.session or session.identity, message.wanted, tell_data if session.data_only else tell)
+        self.when_ended(
+            message.session or session.identity, message.wanted, send_data if session.client.data_only else send
+        )
 
     def push(self, session: Session, message: PushValue, attachments: list[bytes]) -> None:
-        """Take a value that an argument stands for."""
+        """Handle a pushed value for an argument."""
         then = session.pushed.pop(message.key, None)
         if then is not None:
             value = restore(message.value, attachments)
@@ -178,13 +182,13 @@ class References:
                 then(CallResult, value)
 
 
-def _counted(call: Call, then: Callable[[OutcomeKind, Any], None]) -> Callable[[OutcomeKind, Any], None]:
-    """Return `then` for a value of another server, which weighs as much as one that the client sent itself."""
+def _counted(call: ActorCall, then: Callable[[OutcomeKind, Any], None]) -> Callable[[OutcomeKind, Any], None]:
+    """Return `then` for a value of another server, which counts like an argument that the client sent itself."""
     session = call.session
 
     def arrived(kind: OutcomeKind, value: Any) -> None:
         size = size_of(value) if kind is CallResult else 0
-        if session.load + size > session.most_load:
+        if session.load + size > session.max_load:
             kind, value, size = CallError, encode_error(LimitExceeded("the results of other servers are too large")), 0
         if session.active.get(call.number) is call:
             call.size += size
@@ -195,12 +199,12 @@ def _counted(call: Call, then: Callable[[OutcomeKind, Any], None]) -> Callable[[
 
 
 def _as_own(then: Callable[[OutcomeKind, Any], None]) -> Callable[[OutcomeKind, Any], None]:
-    """Return `then` for a result of this server, which it wrote itself and may therefore load."""
+    """Return `then` for a result of this server, which it may unpickle because it has written it."""
     return lambda kind, value: then(kind, OwnResult(value) if kind is CallResult else value)
 
 
 def _is_address(address: Any, identity: Any, tls: Any) -> bool:
-    """Return whether a reference, which a client wrote, names a session of a server, or with None one of its own calls."""
+    """Return whether the fields of a reference, which a client wrote, have the right types."""
     if address is None:
         return identity is None and tls is None
     if type(address) is not tuple or [type(part) for part in address] != [str, int, str] or type(identity) is not str:
@@ -210,18 +214,18 @@ def _is_address(address: Any, identity: Any, tls: Any) -> bool:
     )
 
 
-_MOST_PEERS = 16
-"""Other servers at a time from which a restricted server fetches for one client."""
+_MAX_PEERS = 16
+"""Other servers from which a restricted server fetches results for one client at a time."""
 _IDLE = 10.0
-"""Seconds after which the link to such a server is closed if nothing was fetched."""
-_FAREWELL = 0.15
-"""Seconds to say goodbye."""
+"""Seconds after which an idle link to such a server is closed."""
+_CLOSE_SECONDS = 0.15
+"""Seconds to close a link."""
 
 
 def fetch_from(reference: tuple[Any, ...], policy: Policy, then: Callable[[OutcomeKind, Any], None]) -> None:
-    """Ask another server for a result; `then` is called with its outcome, or with the error of not reaching it.
+    """Fetch a result from another server; `then` is called with its outcome or with the error of the connection.
 
-    For servers that accept code. Nothing that comes from there is decoded here.
+    For servers that accept code. The outcome is not decoded here.
     """
     _, address, session, number, tls = reference
     link = link_to(Address(*address), _tls(tls, policy))
@@ -234,7 +238,9 @@ def fetch_from(reference: tuple[Any, ...], policy: Policy, then: Callable[[Outco
         elif state == FAILED:
             then(CallError, value)
         else:
-            error = value if state == RAISED else ProtocolError(f"{link.address} kept a result that was asked for")
+            error = (
+                value if state == RAISED else ProtocolError(f"{link.address} did not send a result that was requested")
+            )
             then(CallError, encode_error(error))
 
     if not call.watch(arrived):
@@ -242,31 +248,31 @@ def fetch_from(reference: tuple[Any, ...], policy: Policy, then: Callable[[Outco
 
 
 class _Peer:
-    """A server that a client has named."""
+    """Another server that a client has named."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.waiting = 0
-        """Results that were asked for and have not come."""
+        """Requested results that have not arrived."""
         self.timer: asyncio.TimerHandle | None = None
 
 
 class DataPeers:
     """The servers from which a restricted server fetches results for one client. Belongs to the I/O loop.
 
-    The addresses are the client's word. Results come as data, over links of this client alone. There are few links at a time, and
-    idle ones are closed. A client learns nothing about an address but that there was no result.
+    The client chooses the addresses. Results arrive as data, over links that are used for this client only. The number of links
+    is limited, and idle ones are closed. A client learns nothing about an address except that there was no result.
     """
 
     def __init__(self, policy: Policy, loop: asyncio.AbstractEventLoop) -> None:
         self._policy, self._loop = policy, loop
         self._peers: dict[tuple[Any, ...], _Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        """Keeps tasks from being collected before they end."""
+        """Keeps references to tasks, so that they are not garbage-collected before they end."""
         self._open = True
 
     def fetch(self, reference: tuple[Any, ...], then: Callable[[OutcomeKind, Any], None]) -> None:
-        """Ask another server for a result; `then` is called with its outcome, or with the error of not getting it."""
+        """Fetch a result from another server; `then` is called with its outcome or with an error."""
         _, address, session, number, tls = reference
         key = (address, tls)
         if not self._open or (address[2] and not _is_child_socket(address[2])):
@@ -277,7 +283,9 @@ class DataPeers:
             then(
                 CallError,
                 encode_error(
-                    LimitExceeded(f"a client has results fetched from {_MOST_PEERS} other servers at a time, not more")
+                    LimitExceeded(
+                        f"results are fetched from at most {_MAX_PEERS} other servers at a time for one client"
+                    )
                 ),
             )
             return
@@ -300,7 +308,7 @@ class DataPeers:
             arrived()
 
     def close(self) -> None:
-        """Close every link; nothing more is fetched."""
+        """Close all links; later fetches fail."""
         self._open = False
         for key, peer in list(self._peers.items()):
             self._drop(key, peer)
@@ -311,7 +319,7 @@ class DataPeers:
             self._drop(key, peer)
             peer = None
         if peer is None:
-            if len(self._peers) >= _MOST_PEERS:
+            if len(self._peers) >= _MAX_PEERS:
                 idle = next((known for known, other in self._peers.items() if not other.waiting), None)
                 if idle is None:
                     return None
@@ -334,17 +342,17 @@ class DataPeers:
             peer.timer.cancel()
         if self._peers.get(key) is peer:
             del self._peers[key]
-        task = self._loop.create_task(peer.link.close(_FAREWELL))
+        task = self._loop.create_task(peer.link.close(_CLOSE_SECONDS))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
 
 def _unreachable() -> Any:
-    return encode_error(ServerLost("the result could not be fetched from the server that is said to have it"))
+    return encode_error(ServerLost("the result could not be fetched from its server"))
 
 
 def _is_child_socket(path: str) -> bool:
-    """Return whether a path is that of a child server of this user, in a folder as child servers have it; no other socket is."""
+    """Return whether a path is the socket of a child server of this user, in a folder that only this user can access."""
     place = Path(path)
     if not (place.is_absolute() and place.name.isdecimal() and place.parent.name.startswith("paragent-")):
         return False
@@ -356,10 +364,10 @@ def _is_child_socket(path: str) -> bool:
 
 
 def _tls(given: tuple[str | None, ...] | None, policy: Policy) -> TlsConf | None:
-    """Return how to connect to a server of which a client says how it connects there itself; None: without TLS.
+    """Return the TLS settings for another server, given the client's own settings for it; None: without TLS.
 
-    The files that a client names are its own. They are used where there are none of this server's, by a server that runs the
-    client's code anyway: a child process of the client's program.
+    The paths in the client's settings are on the client's machine. They are used only if this server has no settings of its own
+    and accepts code, as a child server of the client's program does.
     """
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""A host behind gRPC: sessions over streams, leases between them."""
+"""Agent service: connects sessions to gRPC streams, and ends sessions whose client does not reconnect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.threads import fatal, write_traceback
 from paragent.errors import ParagentError, ProtocolError
-from paragent.remote.server.dispatcher import Host
+from paragent.remote.server.dispatcher import Dispatcher
 from paragent.transport.server import RpcServer
 
 if TYPE_CHECKING:
@@ -28,99 +28,99 @@ _IDENTITY = re.compile("[0-9a-f]{32}")
 
 
 class AgentService:
-    """The service `agents`."""
+    """The gRPC service `agents`."""
 
-    def __init__(self, host: Host, lease: float, window: int) -> None:
-        self._host, self._lease, self._window = host, lease, window
+    def __init__(self, dispatcher: Dispatcher, lease: float, window: int) -> None:
+        self._dispatcher, self._lease, self._window = dispatcher, lease, window
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], tuple[Session, int]]:
-        """Find or make the client's session."""
-        identity, heard, again = hello.get("session"), hello.get("received"), hello.get("reconnect")
-        if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity) or not isinstance(heard, int):
-            raise ProtocolError("the hello names no session of 32 hexadecimal digits")
-        session, known = self._host.open_session(identity)
-        session.data_only = hello.get("data_only") is True
-        session.program = str(hello.get("program") or "").encode(errors="replace").decode()
-        if again and not known:
-            # Its lease ran out or this is another server: it must not believe that its agents are still here.
-            self._host.end_session(session)
+        """Find or create the client's session."""
+        identity, received, reconnecting = hello.get("session"), hello.get("received"), hello.get("reconnect")
+        if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity) or not isinstance(received, int):
+            raise ProtocolError("the hello must name a session of 32 hexadecimal digits")
+        session, known = self._dispatcher.open_session(identity)
+        session.client.data_only = hello.get("data_only") is True
+        session.client.program = str(hello.get("program") or "").encode(errors="replace").decode()
+        if reconnecting and not known:
+            # Its lease has expired, or this is another server: the client must learn that its agents are gone.
+            self._dispatcher.end_session(session)
         elif session.stream is None:
-            self._start_lease(session)  # it may vanish before it is served
+            self._start_lease(session)  # it may disconnect before it is served
         welcome = {
-            "instance": self._host.instance,
+            "instance": self._dispatcher.instance,
             "resumed": known,
-            "received": session.heard,
+            "received": session.received,
             "window": self._window,
-            "accepts_code": self._host.policy.accept_code,
-            "peer_tls": self._host.policy.peer_tls is not None,
+            "accepts_code": self._dispatcher.policy.accept_code,
+            "peer_tls": self._dispatcher.policy.peer_tls is not None,
         }
-        return welcome, (session, heard)
+        return welcome, (session, received)
 
     async def serve(self, stream: ServerStream, admitted: tuple[Session, int]) -> None:
-        """Hear what a client says, and tell it what is ready, until either side ends."""
-        session, heard = admitted
+        """Read the client's messages and send results until either side ends the stream."""
+        session, received = admitted
         if session.writer is not None:
             session.writer.cancel()
         try:
-            unheard = session.begin(stream, heard)
+            unread = session.begin(stream, received)
         except ProtocolError:
-            self._host.end_session(session)
+            self._dispatcher.end_session(session)
             raise
-        writer = session.writer = asyncio.create_task(session.write(stream, unheard))
+        writer = session.writer = asyncio.create_task(session.write(stream, unread))
         serving = asyncio.current_task()
-        writer.add_done_callback(lambda writer: self._written(writer, session, serving))
+        writer.add_done_callback(lambda writer: self._writer_ended(writer, session, serving))
         try:
             while session.stream is stream:
                 message = await stream.read()
                 if session.stream is not stream:
-                    break  # the client has connected again meanwhile and repeats what it said here
-                self._hear(session, message)
+                    break  # the client has reconnected and sends this message again
+                self._receive(session, message)
                 if session.pause:
                     await asyncio.sleep(session.pause)
         except asyncio.CancelledError:
             if not _failure_of(writer):
                 raise
-            raise ProtocolError("the server could not encode what it has to say to this client") from None
+            raise ProtocolError("the server could not encode its messages to this client") from None
         except (ProtocolError, ParagentError) as error:
             if isinstance(error, ProtocolError):
-                self._host.end_session(session)
+                self._dispatcher.end_session(session)
             raise
         finally:
             writer.cancel()
             if session.stream is stream:
                 self._detach(session)
 
-    def _hear(self, session: Session, message: bytes) -> None:
+    def _receive(self, session: Session, message: bytes) -> None:
         try:
-            session.hear(message, self._host.handle)
+            session.receive(message, self._dispatcher.handle)
         except ParagentError:
             raise
         except Exception as error:
-            # The rest of the frame is lost, and with it calls that their client would wait for: it has to know.
+            # The rest of the frame is lost. Its calls would never be answered, so the session ends.
             write_traceback("a frame could not be handled, so the session of its client ends", error)
             raise ProtocolError(f"the server could not handle a frame: {type(error).__name__}") from error
 
-    def _written(self, writer: asyncio.Task[None], session: Session, serving: asyncio.Task[None] | None) -> None:
-        """End the session of a client if what tells it of its results failed: it would wait for ever. Others go on."""
+    def _writer_ended(self, writer: asyncio.Task[None], session: Session, serving: asyncio.Task[None] | None) -> None:
+        """End the session of a client if sending its results failed, since it would wait forever. Other sessions continue."""
         if error := _failure_of(writer):
             write_traceback("the results of a client could not be sent, so its session ends", error)
-            self._host.end_session(session)
+            self._dispatcher.end_session(session)
             if serving is not None:
                 serving.cancel()
 
     def _detach(self, session: Session) -> None:
-        """The connection is over; give the client time to come back."""
+        """Handle the end of a connection: the client may reconnect until the lease expires."""
         session.stream = None
         session.writer = None
-        if session.identity in self._host.sessions:
+        if session.identity in self._dispatcher.sessions:
             self._start_lease(session)
 
     def _start_lease(self, session: Session) -> None:
-        """End a session after the lease, unless its client is served by then: every session without a stream has one."""
+        """End a session after the lease unless its client reconnects; every session without a stream has a lease."""
         if session.lease is not None:
             session.lease.cancel()
         loop = asyncio.get_running_loop()
-        session.lease = loop.call_later(self._lease, self._host.end_session, session)
+        session.lease = loop.call_later(self._lease, self._dispatcher.end_session, session)
 
 
 def _failure_of(writer: asyncio.Task[None]) -> BaseException | None:
@@ -137,15 +137,15 @@ async def open_server(
     lease: float,
     stop: Callable[[], None],
     failed: Callable[[str, BaseException], object] = fatal,
-) -> tuple[Host, RpcServer, int]:
-    """Start a server on the running loop; return its host, its listener and its port.
+) -> tuple[Dispatcher, RpcServer, int]:
+    """Start a server on the running loop; return its dispatcher, its listener and its port.
 
-    `failed` is called with its name and the error if a thread or task ends without which calls would never be answered.
+    `failed` is called with the name and the error of a thread that ended unexpectedly and without which calls hang.
 
     Raises:
         ConfigError: the address cannot be listened at.
     """
-    host = Host(policy, limits, asyncio.get_running_loop(), stop, failed)
-    service = AgentService(host, lease, limits.window_bytes)
+    dispatcher = Dispatcher(policy, limits, asyncio.get_running_loop(), stop, failed)
+    service = AgentService(dispatcher, lease, limits.window_bytes)
     server = RpcServer(address, {"agents": service}, token, tls=tls, limits=limits)
-    return host, server, await server.start()
+    return dispatcher, server, await server.start()

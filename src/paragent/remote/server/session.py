@@ -1,6 +1,6 @@
-"""One client as the server knows it: its agents, its calls under way, what it has still to be told.
+"""Session: what a server keeps for one client, such as its agents, its pending calls and the outcomes to send.
 
-Belongs to the I/O loop, except `tell` and `backlog`, which any thread may use.
+A session belongs to the I/O loop, except `send_outcome` and `backlog`, which any thread may use.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import Unserialisable
 from paragent.remote.protocol import CallError, CallResult, ResultHeld, StreamItems, encode
 from paragent.remote.reliable_stream import ReliableStream
-from paragent.remote.server.flow_control import Backlog, Kept
+from paragent.remote.server.flow_control import ResultBacklog, ResultCache
 from paragent.remote.values import ATTACHED, attach, encode_error, restore, size_of
 from paragent.transport.limits import CALL_BYTES, TokenBucket
 
@@ -21,75 +22,83 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.remote.protocol import OutcomeKind
-    from paragent.remote.server.actors import Agent, Call
+    from paragent.remote.server.actors import Actor, ActorCall
     from paragent.remote.server.references import DataPeers
     from paragent.transport.limits import Limits
     from paragent.transport.server import ServerStream
 
-__all__ = ["Session"]
+__all__ = ["ClientInfo", "Session"]
 
-_FRAME_ITEMS = 4_000
+_FRAME_MESSAGES = 4_000
 _FRAME_BYTES = 1 << 20
-_CROWD = 4_000
-"""Calls under way from which on results are gathered after a frame that held all there were. A frame costs both sides some
-0.2 ms whatever is in it; 4,000 calls, 20 µs each, are 80 ms of work, of which a gathering of 10 ms is an eighth."""
-_GATHER = 0.01 / _CROWD
-"""Seconds of gathering for each call under way."""
-_LONGEST_GATHER = 0.1
-_FLOW = 100
-"""Results in a frame below which others do not come fast: then the gathering is that of the smallest crowd."""
+_MANY_CALLS = 4_000
+"""Pending calls from which on the server waits for more results before it sends the next frame. A frame costs both sides about
+0.2 ms whatever it contains. 4,000 calls of 20 µs are 80 ms of work, so a delay of 10 ms adds an eighth."""
+_DELAY_PER_CALL = 0.01 / _MANY_CALLS
+"""Seconds of that delay for each pending call."""
+_MAX_DELAY = 0.1
+_FAST_RESULTS = 100
+"""If a frame has fewer results than this, results arrive slowly, and the delay is the shortest one."""
 _ACK_AFTER = 0.2
-"""As in the client's link."""
+"""Seconds after which a received frame is acknowledged, as in the client."""
+
+
+@dataclass(slots=True)
+class ClientInfo:
+    """What a server knows about a client."""
+
+    data_only: bool = False
+    """Whether the client is a restricted server, which must get results as data."""
+    plain_errors: bool = False
+    """Whether errors of agents may contain only builtin values for this client, because it may not run code here."""
+    peer: str = ""
+    """Address of its last connection."""
+    program: str = ""
+    """Name of its program; may be empty."""
 
 
 class Session:
-    """What a server keeps for one client."""
+    """State of one client on a server. It outlives the connection until the lease expires."""
 
     def __init__(
         self,
         identity: str,
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
-        unpark: Callable[[list[Call]], None],
+        unpark: Callable[[list[ActorCall]], None],
         *,
-        hears_data: bool = False,
+        reads_data: bool = False,
     ) -> None:
         self.identity = identity
-        self.data_only = False
-        """Whether the client is itself a server that accepts no code, and asks for results as data."""
+        self.client = ClientInfo(plain_errors=reads_data)
         self.load = 0
-        """What the calls under way weigh."""
-        self.most_load = 2 * limits.window_bytes
-        """What they may weigh at most: a client keeps to the window, as both count it, give or take what is in a frame
-        besides calls."""
+        """Bytes of all pending calls."""
+        self.max_load = 2 * limits.window_bytes
+        """Limit of `load`. Clients keep to the window, which both sides count alike except for messages that are not calls."""
         self.share = CALL_BYTES
-        """What a call of the frame that is being handled weighs, without its attachments."""
-        self.backlog = Backlog(limits.results_bytes, unpark)
-        self.kept = Kept(limits.kept_bytes)
+        """Bytes that each call of the current frame counts, without its attachments."""
+        self.backlog = ResultBacklog(limits.results_bytes, unpark)
+        self.results = ResultCache(limits.kept_bytes)
         self._frame_bytes = 0
-        self._pace = TokenBucket(limits.items_per_second, time.monotonic())
+        self._message_rate = TokenBucket(limits.items_per_second, time.monotonic())
         self.pause = 0.0
-        """Seconds for which the client must not be read, as it asks for more than the rate allows."""
-        self.agents: dict[int, Agent] = {}
-        self.borrowed: dict[tuple[str, int], Agent] = {}
-        """Agents of other sessions that this one has a proxy of."""
+        """Seconds to wait before reading more from the client, because it exceeds the message rate."""
+        self.agents: dict[int, Actor] = {}
+        self.borrowed: dict[tuple[str, int], Actor] = {}
+        """Agents of other sessions that this client has a proxy of."""
         self.classes: dict[int, Any] = {}
-        self.active: dict[int, Call] = {}
+        self.active: dict[int, ActorCall] = {}
         self.last_call = 0
         self.last_agent = 0
         self.pushed: dict[int, Callable[[OutcomeKind, Any], None]] = {}
-        """Calls that wait for a value which the client will push, by key."""
+        """Callbacks for values that the client will push, by key."""
         self.peers: DataPeers | None = None
-        """Other servers that the client named; only on servers that accept no code."""
+        """Connections to other servers that the client has named; only on restricted servers."""
         self.served = 0
-        self.plain_errors = False
-        """Whether the client may see builtin values alone of what agents' errors hold: it may not run code here."""
-        self.peer = ""
-        self.program = ""
-        """What the client calls itself; may be empty."""
         self.lease: asyncio.TimerHandle | None = None
-        """Runs while the client is not connected; frees everything when it ends."""
-        self._frames = ReliableStream(limits.frame_bytes, reads_data=hears_data)
+        """Timer that ends the session; runs while the client is disconnected."""
+        self.frames = ReliableStream(limits.frame_bytes, reads_data=reads_data)
+        """Numbers frames and keeps them until they are acknowledged."""
         self._outgoing: deque[Any] = deque()
         self._loop = loop
         self._awake = False
@@ -98,36 +107,39 @@ class Session:
         self.stream: ServerStream | None = None
         self.writer: asyncio.Task[None] | None = None
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------------
 
-    def tell(self, call: Call | int, kind: OutcomeKind | type[StreamItems], value: Any) -> None:
-        """Have the client told how a call ended, or what a stream yielded; from any thread."""
+    def send_outcome(self, call: ActorCall | int, kind: OutcomeKind | type[StreamItems], value: Any) -> None:
+        """Queue the outcome of a call or an item of a stream for the client; may be called from any thread."""
         if type(value) in _SIZED:
-            self.backlog.add(_weight(value))
+            self.backlog.add(_size(value))
         self._outgoing.append((call, kind, value))
         if not self._awake:
             self._awake = True
             self._loop.call_soon_threadsafe(self._wake.set)
 
-    def _take(self) -> tuple[list[Any], list[Any]]:
-        """Return the messages of the next frame and their attachments, and do the bookkeeping of the calls that ended."""
+    def take_frame(self) -> tuple[list[Any], list[Any]]:
+        """Return the messages and attachments of the next frame, and remove the calls that ended."""
         messages: list[Any] = []
         attachments: list[Any] = []
         outgoing, room = self._outgoing, _FRAME_BYTES
-        for _ in range(min(len(outgoing), _FRAME_ITEMS)):
+        for _ in range(min(len(outgoing), _FRAME_MESSAGES)):
             call, kind, value = outgoing.popleft()
             size = 0
             if type(value) in _SIZED:
-                size = _weight(value)
+                size = _size(value)
                 self.backlog.remove(size)
             if kind is not StreamItems and type(call) is not int:
-                if call.told:
+                if call.answered:
                     continue
-                call.told = True
+                call.answered = True
             if type(value) not in _SIZED and (
-                type(call) is not int and call.timer is None and call.watchers is None and call.number not in self.kept
+                type(call) is not int
+                and call.timer is None
+                and call.watchers is None
+                and call.number not in self.results
             ):
-                # The common one, short: a number or the like, which nobody else waits for.
+                # The common case: a small value that nothing else waits for.
                 if self.active.pop(call.number, None) is not None:
                     self.load -= call.size
                 self.served += 1
@@ -147,7 +159,7 @@ class Session:
                 break
         return messages, attachments
 
-    def _ended(self, call: Call, kind: OutcomeKind, value: Any) -> None:
+    def _ended(self, call: ActorCall, kind: OutcomeKind, value: Any) -> None:
         if self.active.pop(call.number, None) is not None:
             self.load -= call.size
         self.served += 1
@@ -161,8 +173,8 @@ class Session:
     def _answer(
         self, number: int, kind: OutcomeKind, value: Any, attachments: list[Any]
     ) -> CallResult | CallError | ResultHeld:
-        """Return the message that tells the client of an outcome; a large one is kept here until it is asked for."""
-        kind, value, stays = self.kept.settle(number, kind, value)
+        """Return the message for an outcome. A large result stays here until the client asks for it."""
+        kind, value, stays = self.results.settle(number, kind, value)
         packed = size_of(value)
         if stays:
             return ResultHeld(number, packed)
@@ -170,59 +182,59 @@ class Session:
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
-    def begin(self, stream: ServerStream, their_heard: int) -> list[list[bytes]]:
-        """Take a connection; one that came before is over. Return the frames that the client has not heard.
+    def begin(self, stream: ServerStream, received: int) -> list[list[bytes]]:
+        """Use a new connection instead of the previous one. Return the frames that the client has not received.
 
         Raises:
-            ProtocolError: the client claims to have heard what was never said, or misses what was let go.
+            ProtocolError: the client claims to have received frames that were never sent, or misses frames that are gone.
         """
-        unheard = self._frames.resume(their_heard)
+        unread = self.frames.resume(received)
         self.stream = stream
-        self.peer = stream.peer
+        self.client.peer = stream.peer
         self._frame_bytes = 0
         if self.lease is not None:
             self.lease.cancel()
             self.lease = None
-        return unheard
+        return unread
 
-    async def write(self, stream: ServerStream, unheard: list[list[bytes]]) -> None:
-        """Send what the client has not heard and whatever else is there, grouped, until the connection ends."""
-        self._frames.writes_data = self.data_only
-        for messages in unheard:
+    async def write(self, stream: ServerStream, unread: list[list[bytes]]) -> None:
+        """Send frames until the connection ends: first those that the client has not received, then queued outcomes."""
+        self.frames.writes_data = self.client.data_only
+        for messages in unread:
             if not await _sent(stream, messages):
                 return
-        frames, wake = self._frames, self._wake
+        frames, wake = self.frames, self._wake
         wake.set()
         while True:
             await wake.wait()
             wake.clear()
             self._awake = False
             while (self._outgoing and not frames.window_full) or frames.ack_due:
-                said = ([], []) if frames.window_full else self._take()
-                all_said = not self._outgoing
-                if not await _sent(stream, self._frame(*said)):
+                content = ([], []) if frames.window_full else self.take_frame()
+                all_sent = not self._outgoing
+                if not await _sent(stream, self._frame(*content)):
                     return
-                if all_said and len(self.active) >= _CROWD:
-                    crowd = len(self.active) if len(said[0]) >= _FLOW else _CROWD
-                    await asyncio.sleep(min(_GATHER * crowd, _LONGEST_GATHER))
+                if all_sent and len(self.active) >= _MANY_CALLS:
+                    calls = len(self.active) if len(content[0]) >= _FAST_RESULTS else _MANY_CALLS
+                    await asyncio.sleep(min(_DELAY_PER_CALL * calls, _MAX_DELAY))
 
     def _frame(self, messages: list[Any], attachments: list[Any]) -> list[bytes]:
-        """Return the messages of a frame; an outcome that cannot be encoded for this client becomes an error.
+        """Return the parts of a frame; an outcome that cannot be encoded for this client is replaced by an error.
 
         Raises:
-            Exception: something else cannot be encoded.
+            Exception: another message cannot be encoded.
         """
         try:
-            return self._frames.next_frame(messages, attachments)
-        except Exception:  # noqa: BLE001 - an agent's result may fail in any way; found out below, one by one
-            return self._frames.next_frame([self._encodable(message) for message in messages], attachments)
+            return self.frames.next_frame(messages, attachments)
+        except Exception:  # noqa: BLE001 - a result may fail in any way; each message is checked below
+            return self.frames.next_frame([self._encodable(message) for message in messages], attachments)
 
     def _encodable(self, message: Any) -> Any:
         try:
-            encode(0, 0, [message], (), as_data=self.data_only)
+            encode(0, 0, [message], (), as_data=self.client.data_only)
         except Exception as trouble:  # noqa: BLE001 - as above
             error = Unserialisable("the result", "", f"{type(trouble).__name__}: {trouble}")
-            if not self.data_only:
+            if not self.client.data_only:
                 return CallError(message.number, encode_error(error))
             from paragent.remote.restricted import described  # not at the top: few servers need it
 
@@ -230,21 +242,21 @@ class Session:
         return message
 
     @property
-    def heard(self) -> int:
-        """The number of the last frame that came from the client."""
-        return self._frames.received
+    def received(self) -> int:
+        """Number of the last frame that was received from the client."""
+        return self.frames.received
 
-    def hear(self, message: bytes, handle: Callable[[Session, list[Any], list[bytes]], None]) -> None:
-        """Take a message; have the messages of a frame that is complete handled."""
-        frames = self._frames
+    def receive(self, message: bytes, handle: Callable[[Session, list[Any], list[bytes]], None]) -> None:
+        """Process a part of a frame; when the frame is complete, pass its messages to `handle`."""
+        frames = self.frames
         self._frame_bytes += len(message)
-        heard = frames.receive(message)
-        if heard is None:
+        frame = frames.receive(message)
+        if frame is None:
             return
-        acknowledged, messages, attachments = heard
+        acknowledged, messages, attachments = frame
         if messages:
             self.share = max(CALL_BYTES, (self._frame_bytes - sum(map(len, attachments))) // len(messages))
-            self.pause = self._pace.take(len(messages), time.monotonic())
+            self.pause = self._message_rate.take(len(messages), time.monotonic())
             handle(self, messages, attachments)
         self._frame_bytes = 0
         window_full = frames.window_full
@@ -256,45 +268,45 @@ class Session:
 
     def _acknowledge(self) -> None:
         self._ack_timer = None
-        if self._frames.ack_owed:
-            self._frames.ack_late = True
+        if self.frames.ack_owed:
+            self.frames.ack_late = True
             self._wake.set()
 
-    # --- results that others want -------------------------------------------------------------------------------------
+    # --- results that stay on the server -------------------------------------------------------------------------------------
 
     def keep(self, number: int) -> None:
-        """Keep the result of a call until it is released."""
-        kept = self.kept.get(number)
+        """Keep the result of a call on the server until it is released."""
+        kept = self.results.get(number)
         if kept is not None:
             kept[0] += 1
             return
         kind, value = self._find(number) if number not in self.active else (None, None)
-        self.kept.hold(number, kind, value)
+        self.results.hold(number, kind, value)
 
     def release(self, number: int) -> None:
-        """Let go of a result that was kept once more than it is needed."""
-        self.kept.release(number)
+        """Release a kept result once."""
+        self.results.release(number)
 
     def outcome(self, number: int) -> tuple[OutcomeKind | None, Any]:
-        """Return the kind and value of a call that has ended and whose result is still here, else (None, None)."""
-        kept = self.kept.get(number)
+        """Return kind and value of the outcome of a call if it is still here, else (None, None)."""
+        kept = self.results.get(number)
         if kept is not None and kept[1] is not None:
             return kept[1], kept[2]
         return self._find(number)
 
     def _find(self, number: int) -> tuple[OutcomeKind | None, Any]:
-        """Look through what was said and not acknowledged, and what is about to be said; rarely needed."""
+        """Search queued outcomes and unacknowledged frames; rarely needed."""
         for call, kind, value in self._outgoing:
             if kind is not StreamItems and (call if type(call) is int else call.number) == number:
                 return kind, value
-        for messages, attachments in self._frames.unacknowledged():
+        for messages, attachments in self.frames.unacknowledged():
             for message in messages:
                 if type(message) in (CallResult, CallError) and message.number == number:
                     return type(message), restore(message.value, attachments)
         return None, None
 
-    def end(self) -> list[Call]:
-        """Forget everything that was to be said; return the calls that waited for it to be read."""
+    def end(self) -> list[ActorCall]:
+        """Drop queued outcomes and stop all timers; return the calls that were parked."""
         self._outgoing.clear()
         if self.peers is not None:
             self.peers.close()
@@ -311,11 +323,11 @@ class Session:
 
 
 async def _sent(stream: ServerStream, messages: list[bytes]) -> bool:
-    """Send the messages of one frame; return False if the connection is over. They are sent again over the next one."""
+    """Send the parts of a frame; return False if the connection ended. The next connection sends the frame again."""
     try:
         for message in messages:
             await stream.write(message)
-    except Exception:  # noqa: BLE001 - gRPC raises several kinds, and the one who reads learns what happened
+    except Exception:  # noqa: BLE001 - gRPC raises several types; the reader of the stream gets the reason
         return False
     return True
 
@@ -323,11 +335,11 @@ async def _sent(stream: ServerStream, messages: list[bytes]) -> bool:
 _SIZED = frozenset({tuple, str, bytes, list})
 
 
-def _weight(value: Any) -> int:
-    """Return the bytes of an outcome, or of what a stream yielded, which is a list."""
+def _size(value: Any) -> int:
+    """Return the bytes of an outcome, or of a list of stream items."""
     kind = type(value)
     if kind is tuple:
         return len(value[1]) if value[0] in ATTACHED else 0
     if kind is list:
-        return sum(_weight(part) for part in value if type(part) in _SIZED)
+        return sum(_size(part) for part in value if type(part) in _SIZED)
     return len(value)
