@@ -456,9 +456,9 @@ def test_attributes_that_hold_the_agent_are_not_sent(attacker: RawClient) -> Non
 def test_what_a_client_has_kept_expected_or_named_is_limited(
     monkeypatch: pytest.MonkeyPatch, server: RpcAgentServerLauncher
 ) -> None:
-    monkeypatch.setattr("paragent.remote.server.flow_control._MOST_KEPT", 10)
-    monkeypatch.setattr("paragent.remote.server.dispatcher._MOST_CLASSES", 10)
-    monkeypatch.setattr("paragent.remote.server.references._MOST_EARLY", 10)
+    monkeypatch.setattr("paragent.remote.server.flow_control._MAX_RESULTS", 10)
+    monkeypatch.setattr("paragent.remote.server.dispatcher._MAX_CLASSES", 10)
+    monkeypatch.setattr("paragent.remote.server.references._MAX_EXPECTED", 10)
     with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
         for items in (
             [PinResult(number) for number in range(100, 120)],
