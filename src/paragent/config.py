@@ -1,4 +1,4 @@
-"""How a run is carried out."""
+"""Settings of a run (`RunConfig`) and of the whole program (`init`)."""
 
 from __future__ import annotations
 
@@ -18,60 +18,60 @@ __all__ = ["ASYNC_CONCURRENCY", "LOST_RETRIES", "SYNC_CONCURRENCY", "EngineName"
 
 
 class EngineName(StrEnum):
-    """Where attempts run. A plain string works wherever a member does."""
+    """The engines of paragent. A plain string works wherever a member does."""
 
     INLINE = "inline"
-    """In this very process: for debugging, and for async agents that need no isolation."""
+    """In this process: for debugging, and for async agents that need no isolation."""
     LOCAL = "local"
     """In worker processes on this machine."""
     RAY = "ray"
-    """In long-lived workers on a Ray cluster."""
+    """In worker processes on a Ray cluster."""
     SPARK = "spark"
-    """In long-lived workers on a Spark cluster."""
+    """In worker processes on a Spark cluster."""
 
 
 ASYNC_CONCURRENCY = 1000
-"""Async tasks at a time in one worker where `concurrency` is not given: they wait, they do not compute."""
+"""Async tasks at the same time in one worker if `concurrency` is not set: they wait, they do not compute."""
 SYNC_CONCURRENCY = 1
-"""Sync tasks at a time in one worker where `concurrency` is not given: they may compute or not be thread-safe."""
+"""Sync tasks at the same time in one worker if `concurrency` is not set: they may compute or not be thread-safe."""
 LOST_RETRIES = 2
-"""Further attempts after a lost worker where `max_retries` is not given."""
+"""Retries after a lost worker if `max_retries` is not set."""
 
 
 @dataclass(slots=True, kw_only=True, init=False)
 class RunConfig:
-    """The settings of a run; every one has a default that fits a laptop.
+    """The settings of a run. The defaults suit a laptop.
 
     Raises:
         ConfigError: a field is unknown (the message lists the known ones), of the wrong type or out of range.
     """
 
     engine_name: str = EngineName.LOCAL
-    """An `EngineName`, or the name that another package registered in the entry-point group `paragent.engines`."""
+    """An `EngineName`, or a name that another package registered in the entry-point group `paragent.engines`."""
     worker_num: int | None = None
     """The number of workers; None: one for each core this process may use."""
     concurrency: int | None = None
-    """Tasks at a time in one worker. None: 1,000 async ones, one sync one. A number holds for both together."""
+    """Tasks at the same time in one worker. None: 1,000 async tasks and 1 sync task. A number: both kinds together."""
     sequence_dependent: bool = False
-    """Run the tasks one after the other, each answer becoming the input of the next; a failure ends the chain."""
+    """Run the tasks one after the other; each answer is the input of the next task. A failure ends the sequence."""
     in_local: bool = True
-    """Ray and Spark: start what is needed on this machine. False: connect to the cluster that `engine_options` or the
-    ecosystem's environment variables name, and never start one."""
+    """Ray and Spark: start a cluster on this machine. False: connect to the cluster that `engine_options` or the environment
+    variables of Ray and Spark name, and never start one."""
     cls: Any = None
-    """A `RuntimeEngine` class of one's own, or the dotted path to one; wins over `engine_name`."""
+    """Your own `RuntimeEngine` class, or the path to it, `module:Class`; has priority over `engine_name`."""
     timeout: float | None = None
-    """The time limit of each task in seconds of work, for tasks that have none of their own."""
+    """The time limit in seconds of work, for tasks without a limit of their own."""
     max_retries: int | None = None
-    """Further attempts after one that was lost with its worker or failed with an error that is not marked as final.
-    None: two after a lost worker, none after the task's own failure."""
+    """Retries after the worker was lost, and after the task raised an error that is not marked as final. None: two after a
+    lost worker, none after an error of the task."""
     progress: bool | Callable[[Any], None] = False
-    """True: a live display on the terminal. A function: called with a `Progress` now and then."""
+    """True: a live display on the terminal. A function: called with a `Progress` a few times a second."""
     reuse_process: bool = True
-    """False: every attempt gets a fresh worker process, which ends with it."""
+    """False: a new worker process for each execution."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
-    """What only one engine understands; docs/engines.md lists the keys of each."""
+    """Options of one engine; docs/engines.md lists them."""
     job_name: str = "paragent"
-    """How the run is called where names are shown: in the display of progress, on Ray's and Spark's dashboards."""
+    """The name of the run in the progress display and on the dashboards of Ray and Spark."""
 
     def __init__(self, **settings: Any) -> None:
         specs = fields(self)
@@ -97,12 +97,12 @@ class RunConfig:
 
     @property
     def sync_limit(self) -> int:
-        """How many sync tasks one worker runs at a time."""
+        """How many sync tasks one worker runs at the same time."""
         return self.concurrency if self.concurrency is not None else SYNC_CONCURRENCY
 
     @property
     def async_limit(self) -> int:
-        """How many async tasks one worker runs at a time."""
+        """How many async tasks one worker runs at the same time."""
         return self.concurrency if self.concurrency is not None else ASYNC_CONCURRENCY
 
 
@@ -128,7 +128,7 @@ _CHECKS = {
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use, which a container or `taskset` makes fewer than there are."""
+    """Return how many cores this process may use; a container or `taskset` can reduce them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -139,17 +139,17 @@ def init(
     name: str | None = None,
     logging: int | str | None = None,
 ) -> None:
-    """Set what holds for the whole program. Never needed; calling it again changes what is given and nothing else.
+    """Set options of the whole program. Calling it is optional; a second call changes only the options that it is given.
 
-    The settings are environment variables of this process, so that every process it starts has them too.
+    The options are environment variables of this process, so that the processes it starts have them too.
 
     Args:
-        token: the secret that this program and its agent servers share (`PARAGENT_TOKEN`); without it programs of one
-            user on one machine share a file that only they can read.
-        project: what this program belongs to (`PARAGENT_PROJECT`). It is shown, with the name, where a program is one of
-            many: as a client of agent servers (`paragent agents`) and as a holder of machines (`paragent pool status`).
-        name: the name of this run of it (`PARAGENT_NAME`).
-        logging: the level of messages that paragent logs, as `logging.INFO` or `"INFO"`.
+        token: the secret that this program and its agent servers share (`PARAGENT_TOKEN`). By default, the programs of one
+            user on one machine share a file that only this user can read.
+        project: the project of this program (`PARAGENT_PROJECT`). Lists of programs show it with the name: the clients of
+            agent servers (`paragent agents`) and the users of machines (`paragent pool status`).
+        name: the name of this program (`PARAGENT_NAME`).
+        logging: the level of paragent's log messages, as `logging.INFO` or `"INFO"`.
 
     Raises:
         ConfigError: a setting is of the wrong type, or the token is too short to be a secret.
@@ -170,4 +170,4 @@ def _require_text(variable: str, value: Any) -> None:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{variable.removeprefix('PARAGENT_').lower()} must be a non-empty string, not {value!r}")
     if variable == "PARAGENT_TOKEN" and len(value) < 16:
-        raise ConfigError("a token must have at least 16 characters, or it is no secret")
+        raise ConfigError("a token must have at least 16 characters to be a secret")

@@ -1,47 +1,47 @@
-"""Every error that paragent raises, ordered by who has to act.
+"""All errors that paragent raises, by who has to act.
 
 ::
 
     ParagentError
     ├── UsageError                    the caller must change the call
-    │   ├── AccessDenied              the peer does not accept our token or certificate, or we not its (also a PermissionError)
-    │   ├── AgentStopped              the remote agent was stopped, or its owner or its process is gone (also a LookupError)
+    │   ├── AccessDenied              a token or certificate is not accepted (also a PermissionError)
+    │   ├── AgentStopped              the remote agent was stopped, or its owner or process has ended (also a LookupError)
     │   ├── ConfigError               a setting is unknown, of the wrong type or out of range
-    │   ├── BadData                   a line of a benchmark file cannot be a task
+    │   ├── BadData                   a line of a benchmark file cannot be read as a task
     │   ├── DuplicateTaskId           two tasks of one run have the same id
-    │   ├── LimitExceeded             more, larger or deeper than the other side accepts (also a ValueError)
-    │   ├── EndpointRefused           the model's endpoint knows the key or the model and says no
+    │   ├── LimitExceeded             more, larger or deeper than the receiver accepts (also a ValueError)
+    │   ├── EndpointRefused           the model endpoint rejects the key or the model
     │   ├── RunBusy                   another process is writing into this run's directory
     │   ├── UnknownName               no plug-in (engine, provider, ...) has this name
-    │   ├── MissingExtra              the plug-in exists, its optional packages do not
-    │   ├── MissingProgram            a program that is no Python package is not on this machine
-    │   └── Unserialisable            an object cannot travel to a worker (also a TypeError)
+    │   ├── MissingExtra              the plug-in exists, but its optional packages are not installed
+    │   ├── MissingProgram            a program that is not a Python package is not installed
+    │   └── Unserialisable            an object cannot be sent to another process (also a TypeError)
     ├── AgentError                    the agent's own code must change
     │   ├── CallCancelled             the call to a remote agent was cancelled
-    │   ├── CallTimedOut              the call did not end by its deadline (also a TimeoutError)
+    │   ├── CallTimedOut              the call did not end before its deadline (also a TimeoutError)
     │   ├── RemoteError               a remote agent raised an error whose class cannot be imported here
     │   ├── ContextFull               the conversation is longer than the model accepts
-    │   ├── RequestRejected           the endpoint cannot make sense of what the agent sent
+    │   ├── RequestRejected           the endpoint rejects the content of a request
     │   ├── SubAgentError             one sub-agent of a ParallelizableAgent failed
-    │   ├── SubAgentsFailed           some did, and nobody was there to aggregate the rest
+    │   ├── SubAgentsFailed           sub-agents failed and there is no aggregate function
     │   ├── TaskFailed                raised by TaskResponse.unwrap() for a response without success
-    │   ├── ToolsUnsupported          the model's endpoint returns tool calls as text
+    │   ├── ToolsUnsupported          the model endpoint returns tool calls as text
     │   └── TurnsUsedUp               the agent asked for more turns than --max-turns allows
-    └── InfrastructureError           nobody's code is wrong: a process or a machine went away
-        ├── EndpointDown              the model's endpoint does not answer, or only with errors
+    └── InfrastructureError           a process, a machine or a connection was lost
+        ├── EndpointDown              the model endpoint does not answer, or only with errors
         ├── EngineFailed              the engine cannot go on
         ├── LeaseLost                 the lease has ended: released, expired, or its machine broke
-        ├── LeaseTimeout              no machine became free in the time that was asked for (also a TimeoutError)
+        ├── LeaseTimeout              no machine became free in time (also a TimeoutError)
         ├── MachineFailed             a machine does not boot, does not answer or cannot be reset
-        ├── PoolFailed                machines break over and over; the pool gave up
-        ├── PoolStopped               the pool is being drained or has ended
-        ├── ProtocolError             the peer does not speak our protocol, or breaks it
-        ├── ServerLost                a server of agents or of a pool is gone or cannot be reached (also a ConnectionError)
-        ├── EnvironmentFailed         what an environment is built on (a browser, a helper process, ...) broke
-        ├── StoreFailed               results cannot be kept: the disk is full, the file is damaged
-        └── WorkerLost                the worker died and took the attempt with it
+        ├── PoolFailed                machines fail again and again; the pool gave up
+        ├── PoolStopped               the pool is draining or has ended
+        ├── ProtocolError             the peer does not use paragent's protocol, or violates it
+        ├── ServerLost                an agent or pool server has ended or cannot be reached (also a ConnectionError)
+        ├── EnvironmentFailed         a resource of an environment (a browser, a child process, ...) failed
+        ├── StoreFailed               results cannot be stored: the disk is full, the file is damaged
+        └── WorkerLost                the worker died while it executed the task
 
-    Interrupted (KeyboardInterrupt)   Ctrl-C; carries every response, the cancelled ones too
+    Interrupted (KeyboardInterrupt)   Ctrl-C; has all responses, including those of cancelled tasks
 """
 
 from __future__ import annotations
@@ -99,27 +99,27 @@ def _counted(number: int, noun: str) -> str:
 
 
 class ParagentError(Exception):
-    """The root of the tree: catch this to catch everything that paragent raises on purpose."""
+    """The base class of all errors that paragent raises on purpose."""
 
     retryable: bool = False
-    """Whether the same attempt, made again, may end differently."""
+    """Whether a retry may end differently."""
 
 
 class UsageError(ParagentError):
-    """The call itself is wrong; nothing was started."""
+    """The caller has to change the call; nothing was started."""
 
 
 class AccessDenied(UsageError, PermissionError):
-    """One side of a connection does not accept what the other shows: a token or a certificate."""
+    """One peer of a connection does not accept the token or the certificate of the other."""
 
 
 class AgentStopped(UsageError, LookupError):
-    """The remote agent is not there any more: it was stopped, its owner dropped it or is gone, or its own process was ended
-    because a cancelled call did not end."""
+    """The remote agent does not exist any more: it was stopped, its owner dropped it or has ended, or its own process was
+    killed because a cancelled call did not end."""
 
 
 class LimitExceeded(UsageError, ValueError):
-    """Something is larger, deeper or more than the other side accepts."""
+    """A value or a request exceeds a limit of the receiver."""
 
 
 class ConfigError(UsageError, ValueError):
@@ -127,7 +127,7 @@ class ConfigError(UsageError, ValueError):
 
 
 class BadData(UsageError, ValueError):
-    """Lines of a benchmark file that cannot be tasks; `problems` has `(line, reason)` for each."""
+    """Lines of a benchmark file cannot be read as tasks; `problems` has `(line, reason)` for each."""
 
     def __init__(self, source: str, problems: Iterable[tuple[int, str]]) -> None:
         self.source, self.problems = source, tuple(problems)
@@ -142,7 +142,7 @@ class BadData(UsageError, ValueError):
 
 
 class EndpointRefused(UsageError):
-    """The model's endpoint answers and will go on refusing: a wrong key, an unknown model, no credit."""
+    """The model endpoint rejects all requests: a wrong key, an unknown model, no credit."""
 
 
 class RunBusy(UsageError):
@@ -150,10 +150,10 @@ class RunBusy(UsageError):
 
 
 class DuplicateTaskId(UsageError, ValueError):
-    """Two tasks of one run share an id, so their responses could not be told apart."""
+    """Two tasks of one run have the same id."""
 
     def __init__(self, task_id: str) -> None:
-        super().__init__(f"two tasks have the id {task_id!r}; give each its own, or leave `id` out to get a fresh one")
+        super().__init__(f"two tasks have the id {task_id!r}; use different ids, or leave `id` out to get a unique one")
         self.task_id = task_id
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -161,18 +161,18 @@ class DuplicateTaskId(UsageError, ValueError):
 
 
 class UnknownName(UsageError, LookupError):
-    """No member of a plug-in family has this name."""
+    """No plug-in of this kind (engine, provider, ...) has this name."""
 
-    def __init__(self, family: str, name: str, known: Iterable[str]) -> None:
-        self.family, self.name, self.known = family, name, tuple(sorted(known))
-        super().__init__(f"there is no {family} called {name!r}; there are: {', '.join(self.known)}")
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, tuple(sorted(known))
+        super().__init__(f"there is no {kind} called {name!r}; there are: {', '.join(self.known)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.family, self.name, self.known))
+        return (type(self), (self.kind, self.name, self.known))
 
 
 class MissingExtra(UsageError, ImportError):
-    """A part is known but what it builds on is not installed."""
+    """An optional part of paragent needs packages that are not installed."""
 
     def __init__(self, part: str, extra: str, missing: str) -> None:
         self.part, self.extra, self.missing = part, extra, missing
@@ -183,7 +183,7 @@ class MissingExtra(UsageError, ImportError):
 
 
 class MissingProgram(UsageError):
-    """A part needs a program that is not a Python package, and this machine does not have it or does not let it run."""
+    """A part of paragent needs a program that is not a Python package, and it is not installed or cannot run."""
 
     def __init__(self, part: str, problem: str, cure: str) -> None:
         self.part, self.problem, self.cure = part, problem, cure
@@ -194,7 +194,7 @@ class MissingProgram(UsageError):
 
 
 class Unserialisable(UsageError, TypeError):
-    """An object cannot travel between processes; `path` names the part of it that cannot."""
+    """An object cannot be sent to another process; `path` names the part that cannot."""
 
     def __init__(self, what: str, path: str, reason: str) -> None:
         self.what, self.path, self.reason = what, path, reason
@@ -205,15 +205,15 @@ class Unserialisable(UsageError, TypeError):
 
 
 class AgentError(ParagentError):
-    """An agent's own code failed."""
+    """The code of an agent failed."""
 
 
 class CallCancelled(AgentError):
-    """The call to a remote agent was cancelled, by its caller or because the agent was stopped."""
+    """A call to a remote agent was cancelled, by its caller or because the agent was stopped."""
 
 
 class CallTimedOut(AgentError, TimeoutError):
-    """The call to a remote agent did not end by its deadline, and was cancelled for that."""
+    """A call to a remote agent did not end before its deadline, and was cancelled."""
 
 
 class RemoteError(AgentError):
@@ -232,15 +232,15 @@ class ContextFull(AgentError):
 
 
 class TurnsUsedUp(AgentError):
-    """The agent asked for one more turn than the rollout may have. Unless it is caught, the rollout ends here and is scored."""
+    """The agent used all turns of the rollout. If the agent does not catch it, the rollout ends and is scored."""
 
 
 class RequestRejected(AgentError):
-    """The endpoint cannot make sense of a request, so sending it again is of no use."""
+    """The endpoint rejects the content of a request; sending it again would not help."""
 
 
 class SubAgentError(AgentError):
-    """What an aggregate function finds in the place of the answer of a sub-agent that failed."""
+    """The failure of a sub-agent; an aggregate function gets it instead of the answer."""
 
     def __init__(self, agent_name: str, error_type: str, message: str, traceback: str = "") -> None:
         self.agent_name, self.error_type, self.message, self.traceback = agent_name, error_type, message, traceback
@@ -251,14 +251,14 @@ class SubAgentError(AgentError):
 
 
 class SubAgentsFailed(AgentError):
-    """Some sub-agents failed and there is no aggregate function that could make do with the others."""
+    """Sub-agents failed and there is no aggregate function that could use the answers of the others."""
 
     def __init__(self, errors: Mapping[str, SubAgentError]) -> None:
         self.errors = dict(errors)
         listed = "; ".join(f"{name}: {error.error_type}: {error.message}" for name, error in self.errors.items())
         super().__init__(
             f"{_counted(len(self.errors), 'sub-agent')} failed: {listed}. "
-            "Pass aggregate_func= to go on with the answers of the others"
+            "Pass aggregate_func= to use the answers of the others"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -266,7 +266,7 @@ class SubAgentsFailed(AgentError):
 
 
 class TaskFailed(AgentError):
-    """A response that was asked for its answer has none; `response` says why."""
+    """`TaskResponse.unwrap` was called on a response without an answer; `response` has the reason."""
 
     def __init__(self, message: str, response: Any = None) -> None:
         super().__init__(message)
@@ -274,19 +274,19 @@ class TaskFailed(AgentError):
 
 
 class ToolsUnsupported(AgentError):
-    """The model's endpoint returns tool calls as text; the message says which setting reads them."""
+    """The model endpoint returns tool calls as text; the message names the setting that parses them."""
 
 
 class InfrastructureError(ParagentError):
-    """A process, a machine or a connection went away; the same work may succeed elsewhere."""
+    """A process, a machine or a connection was lost; a retry may succeed."""
 
     retryable = True
 
 
 class EngineFailed(InfrastructureError):
-    """The engine cannot carry any more attempts, for example because no worker process can start.
+    """The engine cannot execute any more tasks, for example because no worker process can start.
 
-    `responses` has what was answered before, by task id, where the call that failed would have returned such a dictionary.
+    `responses` has the responses so far, by task id, if the failed function returns such a dictionary.
     """
 
     def __init__(self, message: str) -> None:
@@ -295,66 +295,66 @@ class EngineFailed(InfrastructureError):
 
 
 class LeaseLost(InfrastructureError):
-    """The lease of a machine has ended: it was released, its heartbeat came late, or its machine broke."""
+    """The lease of a machine has ended: it was released, its heartbeat was late, or the machine failed."""
 
 
 class LeaseTimeout(InfrastructureError, TimeoutError):
-    """No machine of the pool became free in the time that was asked for."""
+    """No machine of the pool became free within the given time."""
 
 
 class MachineFailed(InfrastructureError):
-    """A machine does not boot, does not answer, cannot be reset, or its provider's tool failed."""
+    """A machine does not boot, does not answer or cannot be reset, or a tool of its provider failed."""
 
 
 class PoolFailed(InfrastructureError):
-    """Machines of the pool break over and over, so that another one would break as well: the image or the host is bad."""
+    """Machines of the pool fail again and again, so the image or the host is probably the cause."""
 
     retryable = False
 
 
 class PoolStopped(InfrastructureError):
-    """The pool is being drained or has ended, and grants no more machines."""
+    """The pool is draining or has ended, and grants no more leases."""
 
     retryable = False
 
 
 class ProtocolError(InfrastructureError):
-    """The peer does not speak the protocol of paragent, or breaks it; a different version may run there."""
+    """The peer does not use paragent's protocol, or violates it; it may run another version."""
 
     retryable = False
 
 
 class ServerLost(InfrastructureError, ConnectionError):
-    """A server of agents or of a pool died, was stopped or cannot be reached; what was asked of it may have happened or not."""
+    """An agent or pool server died, was stopped or cannot be reached; pending requests may have been executed or not."""
 
 
 class EndpointDown(InfrastructureError):
-    """The model's endpoint does not answer, or only with errors, and was asked often enough."""
+    """The model endpoint did not answer, or only with errors, in spite of retries."""
 
 
 class StoreFailed(InfrastructureError):
-    """A result cannot be made durable; what was recorded before is safe."""
+    """A result cannot be stored; the results that were stored before are safe."""
 
 
 class EnvironmentFailed(InfrastructureError):
-    """What an environment is built on broke: a browser died, a helper process did not start, a machine went away.
+    """A resource of an environment failed: a browser died, a child process did not start, a machine was lost.
 
-    The agent is not to blame; another attempt in a fresh environment may succeed.
+    It is not the agent's fault; a retry in a new environment may succeed.
     """
 
 
 class WorkerLost(InfrastructureError):
-    """The worker died while it held the attempt."""
+    """The worker died while it executed the task."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended the run. `responses` has one entry for every task that was accepted, by id, in input order.
+    """Ctrl-C ended the run. `responses` has the response to every task that was accepted, by id, in input order.
 
-    It is empty where responses are handed out one by one: all of them have been, those of the cancelled tasks too.
+    It is empty after `iter_tasks`, which has yielded all responses, including those of cancelled tasks.
     """
 
     def __init__(self, responses: Mapping[str, Any]) -> None:
         self.responses = dict(responses)
         done = sum(1 for response in self.responses.values() if getattr(response, "success", False))
-        told = f"{done:,} of {_counted(len(self.responses), 'task')} had succeeded; the others are cancelled"
-        super().__init__(f"interrupted: {told if self.responses else 'what was under way is cancelled'}")
+        summary = f"{done:,} of {_counted(len(self.responses), 'task')} had succeeded; the others are cancelled"
+        super().__init__(f"interrupted: {summary if self.responses else 'the running tasks are cancelled'}")

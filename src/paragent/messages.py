@@ -1,4 +1,4 @@
-"""A message between agents."""
+"""Messages between agents, and conversations with images as model endpoints expect them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["ActionModel", "Msg", "images_in", "with_images"]
 
 @dataclass(slots=True)
 class Msg:
-    """One message: who says it, in which role, and what.
+    """One message: its sender, role and content.
 
-    Fields are read as attributes (`msg.content`) or as items (`msg["content"]`). Two messages are equal when they say
-    the same thing; id and time of creation do not count.
+    Fields are read as attributes (`msg.content`) or as items (`msg["content"]`). Two messages are equal if all fields but the
+    id and the timestamp are equal.
     """
 
     name: str
@@ -36,13 +36,13 @@ class Msg:
         return getattr(self, key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the field called `key`, or `default` where there is none."""
+        """Return the field called `key`, or `default` if there is none."""
         return getattr(self, key) if key in self.__dataclass_fields__ else default
 
 
 @dataclass(slots=True)
 class ActionModel:
-    """A decision: call a tool with parameters, or, without a tool, an answer in `policy_info`."""
+    """An action of an agent: a tool call with parameters, or, without a tool, an answer in `policy_info`."""
 
     tool_name: str | None = None
     tool_call_id: str | None = None
@@ -52,48 +52,49 @@ class ActionModel:
     policy_info: Any = None
 
 
-_OWN = {"images", "kept"}
+_IMAGE_KEYS = {"images", "kept"}
+"""Keys of a message that name images: those that the model is shown, and those that are only stored."""
 
 
 def images_in(message: dict[str, Any]) -> list[str]:
-    """Return the names of all pictures of a message, those first that the model is shown."""
+    """Return the names of all images of a message; those that the model is shown come first."""
     return [*message.get("images", ()), *message.get("kept", ())]
 
 
 def with_images(
     messages: Sequence[dict[str, Any]], read: Callable[[str], bytes], shown: int | None = None
 ) -> list[dict[str, Any]]:
-    """Return the conversation as a model is sent it.
+    """Return a conversation in the format of a model endpoint, with the images inserted.
 
-    A tool's message may only have text, so the pictures of a turn follow its results as a message of the user.
+    The message of a tool can contain only text, so the images of a turn follow its results in a message of the user.
 
     Args:
-        messages: the conversation as it is kept.
+        messages: the conversation, with names of images.
         read: returns the PNG of a name.
-        shown: only so many of the last pictures; None: all.
+        shown: how many images to insert, the last ones; None: all.
     """
     named = sum(len(message.get("images", ())) for message in messages)
-    passing = 0 if shown is None else max(0, named - shown)
+    skipped = 0 if shown is None else max(0, named - shown)
     sent: list[dict[str, Any]] = []
-    waiting: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
     for message in messages:
-        if waiting and message.get("role") != "tool":
-            sent.append({"role": "user", "content": waiting})
-            waiting = []
-        plain = {name: value for name, value in message.items() if name not in _OWN}
+        if images and message.get("role") != "tool":
+            sent.append({"role": "user", "content": images})
+            images = []
+        plain = {name: value for name, value in message.items() if name not in _IMAGE_KEYS}
         names = message.get("images", [])
-        parts = [_picture(read(name)) for name in names[passing:]]
-        passing = max(0, passing - len(names))
+        parts = [_image_part(read(name)) for name in names[skipped:]]
+        skipped = max(0, skipped - len(names))
         if message.get("role") == "tool":
-            waiting += parts
+            images += parts
         elif parts:
             plain["content"] = [{"type": "text", "text": str(message.get("content") or "")}, *parts]
         sent.append(plain)
-    if waiting:
-        sent.append({"role": "user", "content": waiting})
+    if images:
+        sent.append({"role": "user", "content": images})
     return sent
 
 
-def _picture(png: bytes) -> dict[str, Any]:
+def _image_part(png: bytes) -> dict[str, Any]:
     encoded = base64.b64encode(png).decode()
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}}

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from paragent._internal.text import SafeStream, behind, printable, safe_console, safe_streams
+from paragent._internal.text import SafeStream, printable, safe_console, safe_streams, unwrapped
 from paragent.cli.display import progress_line, progress_view
 from paragent.cli.main import main
 from paragent.cli.tables import console
@@ -147,7 +147,7 @@ def test_prints_and_logs_of_agents_have_no_control_characters(monkeypatch: pytes
     with safe_streams():
         assert isinstance(sys.stdout, SafeStream)
         with safe_streams():
-            assert behind(sys.stdout) is out
+            assert unwrapped(sys.stdout) is out
         print(*ATTACKS.values())
         sys.stderr.writelines(ATTACKS.values())
         record = logging.makeLogRecord({"msg": "the guest said %s", "args": (ATTACKS["title"],)})

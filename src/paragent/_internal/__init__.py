@@ -1,1 +1,1 @@
-"""Shared internals: not for users; everything above may import them."""
+"""Shared internals. Not public: they may change at any time."""

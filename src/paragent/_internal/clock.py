@@ -1,4 +1,4 @@
-"""Time as a parameter, so that decisions which depend on it are tested without sleeping."""
+"""Clocks as parameters, so that tests of time-dependent code need not sleep."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 __all__ = ["Clock", "Heartbeat", "ManualClock", "monotonic"]
 
 Clock = Callable[[], float]
-"""Seconds that only ever grow; the zero point means nothing."""
+"""Returns seconds that never decrease; the zero point is arbitrary."""
 
 monotonic: Clock = time.monotonic
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move."""
+    """A clock for tests: it moves only by `advance`."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -23,38 +23,42 @@ class ManualClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Move time forward; negative steps are refused."""
+        """Move time forward.
+
+        Raises:
+            ValueError: `seconds` is negative.
+        """
         if seconds < 0:
-            raise ValueError(f"time does not go back ({seconds} s)")
+            raise ValueError(f"time cannot go back ({seconds} s)")
         self.now += seconds
 
 
 class Heartbeat:
-    """How long a thread or another process has not been heard of, as somebody who looks regularly can tell.
+    """Measures how long a thread or another process has given no sign of life, for an owner that checks regularly.
 
-    Time in which this process did not run (it was stopped, or its machine was frozen or out of memory) is nobody's silence: a
-    look that comes much later than planned counts as two.
+    Time in which this process itself did not run (it was stopped, or the machine was frozen) does not count: the time between
+    two checks counts as two intervals at most.
 
     Args:
-        interval: the seconds between two looks.
-        clock: the time.
+        interval: the seconds between two checks.
+        clock: the clock.
     """
 
     def __init__(self, interval: float, clock: Clock = monotonic) -> None:
         self._interval = interval
         self._clock = clock
         self._beaten = True
-        self._looked = clock()
+        self._checked = clock()
         self._silence = 0.0
 
     def beat(self) -> None:
-        """Note a sign of life."""
+        """Record a sign of life."""
         self._beaten = True
 
     def silence(self) -> float:
-        """Return the seconds without a beat; to be called at least once in each interval, by one thread."""
+        """Return the seconds since the last sign of life. Call it at least once in each interval, from one thread."""
         now = self._clock()
-        passed, self._looked = now - self._looked, now
+        passed, self._checked = now - self._checked, now
         if self._beaten:
             self._beaten, self._silence = False, 0.0
         else:

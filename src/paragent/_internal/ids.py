@@ -1,4 +1,4 @@
-"""Names that are unique without asking anybody: a random part per process and a counter."""
+"""Unique ids: a random prefix for each process and a counter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["new_id", "new_trace_id"]
 
 
 class _Sequence:
-    """A random prefix and a counter; a forked child draws a prefix of its own."""
+    """A random prefix and a counter; a forked child gets a prefix of its own."""
 
     def __init__(self) -> None:
         self.renew()
@@ -24,7 +24,7 @@ os.register_at_fork(after_in_child=_sequence.renew)
 
 
 def new_id(kind: str) -> str:
-    """Return `kind-<random>-<n>`: unique among all processes, in order of creation within one."""
+    """Return `kind-<random>-<n>`: unique among all processes, numbered in order of creation within one."""
     return f"{kind}-{_sequence.prefix}-{next(_sequence.counter)}"
 
 

@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are first used: what a process does not need it does not import."""
+"""Lazy imports: a package loads the modules of its names when the names are first used."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 __all__ = ["names_from"]
 
 
-def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+def names_from(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package.
 
     Args:
-        package: its name.
-        homes: the package's modules, each with the names that the package shows of it.
+        package: the name of the package.
+        modules: modules of the package, each with the names that the package exports from it.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
+    module_of = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:
-        home = home_of.get(name)
-        if home is None:
+        module = module_of.get(name)
+        if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{home}"), name)
+        value = getattr(importlib.import_module(f"{package}.{module}"), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -1,4 +1,4 @@
-"""Public addresses: which hosts of a network may be visited on behalf of a page, a model or a task file."""
+"""Public addresses: which hosts may be contacted on behalf of a web page, a model or a task file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["NOT_PUBLIC_4", "PrivateAddress", "check_public", "connect_public", "
 NOT_PUBLIC_4 = (
     "0.0.0.0/8",
     "10.0.0.0/8",
-    "100.64.0.0/10",  # carriers; the metadata service of Alibaba
+    "100.64.0.0/10",  # carrier-grade NAT; the metadata service of Alibaba
     "127.0.0.0/8",
     "168.63.129.16/32",  # the host of a machine on Azure
-    "169.254.0.0/16",  # links; the metadata services of most clouds
+    "169.254.0.0/16",  # link-local; the metadata services of most clouds
     "172.16.0.0/12",
-    "192.0.0.0/24",  # protocols; the metadata service of Oracle
+    "192.0.0.0/24",  # protocol assignments; the metadata service of Oracle
     "192.0.2.0/24",
     "192.88.99.0/24",
     "192.168.0.0/16",
@@ -30,30 +30,30 @@ NOT_PUBLIC_4 = (
     "224.0.0.0/4",
     "240.0.0.0/4",
 )
-"""This host, private networks, the services of clouds for their machines, multicast and what is reserved."""
+"""IPv4 networks that are not public: this host, private networks, cloud services, multicast and reserved addresses."""
 
 _DENIED_4 = tuple(map(ipaddress.IPv4Network, NOT_PUBLIC_4))
 _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
-"""The only part of the space in which hosts of the public Internet are."""
+"""The only range of public IPv6 addresses."""
 _DENIED_6 = tuple(
     ipaddress.IPv6Network(text)
     for text in (
-        "2001::/23",  # protocols, Teredo with its embedded IPv4 addresses among them
+        "2001::/23",  # protocol assignments, among them Teredo with its embedded IPv4 addresses
         "2001:db8::/32",
-        "2002::/16",  # 6to4: embeds an IPv4 address, and nobody offers it any more
+        "2002::/16",  # 6to4: embeds an IPv4 address; obsolete
         "3fff::/20",
     )
 )
 _EMBEDDING = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
-"""Mapped addresses and NAT64: the last four bytes are the IPv4 address that is reached."""
+"""IPv4-mapped addresses and NAT64: the last four bytes are the IPv4 address of the host."""
 
 
 class PrivateAddress(OSError):
-    """A host is not at a public address; the message names both."""
+    """A host has an address that is not public; the message names both."""
 
 
 def is_public(address: str) -> bool:
-    """Return whether a numeric address belongs to the public Internet: not to this host, a private network or a cloud's services.
+    """Return whether a numeric address is public, that is, not of this host, a private network or a cloud service.
 
     Raises:
         ValueError: it is not an address.
@@ -67,7 +67,7 @@ def is_public(address: str) -> bool:
 
 
 def check_public(host: str, addresses: Iterable[str]) -> None:
-    """Check the addresses of a host.
+    """Check that all addresses of a host are public.
 
     Raises:
         PrivateAddress: one of them is not public.
@@ -81,7 +81,7 @@ def resolve(host: str, port: int) -> list[str]:
     """Return the numeric addresses of a host.
 
     Raises:
-        OSError: it has none.
+        OSError: the host has no address, or the name is not valid.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -93,11 +93,11 @@ def resolve(host: str, port: int) -> list[str]:
 def connect_public(address: tuple[str, int], *more: Any) -> socket.socket:
     """Connect as `socket.create_connection` does, to a host all of whose addresses are public.
 
-    It connects to the very addresses that it checked: a name that changes its address between check and use gains nothing.
+    It connects to the same addresses that it checked, so changing the DNS entry between check and connection has no effect.
 
     Raises:
-        PrivateAddress: one of its addresses is not public.
-        OSError: it has no address, or does not answer at any.
+        PrivateAddress: one of the addresses is not public.
+        OSError: the host has no address, or no address accepts the connection.
     """
     host, port = address
     addresses = resolve(host, port)

@@ -1,4 +1,4 @@
-"""Processes that end with their owner, whatever happens to either."""
+"""Processes: ending with their parent, groups, exit states, environment variables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _BIND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"  # PR_SET_PDEATHSIG, SIGKILL
-"""What `setpriv --pdeathsig` does, for systems without it; it takes some 15 ms more."""
+"""Replaces `setpriv --pdeathsig` on systems without it; takes about 15 ms more."""
 _PLAIN = {
     "HOME",
     "LANG",
@@ -39,15 +39,15 @@ _PLAIN = {
     "USER",
     "XDG_RUNTIME_DIR",
 }
-"""Variables that say where things are, none of which is a secret."""
+"""Environment variables that programs need and that contain no secrets."""
 _PROGRAM_CHARACTERS = 80
-"""Of what a program calls itself: as much as a line of a table has room for."""
+"""The longest name of a program in tables."""
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the thread that started it ends, even by SIGKILL; Linux only.
+    """Have the kernel kill this process when the thread that started it ends, even by SIGKILL; Linux only.
 
-    It covers the case in which this process cannot notice by itself because native code holds it.
+    This works even while native code keeps this process from noticing it.
     """
     if sys.platform != "linux":
         return
@@ -58,31 +58,31 @@ def die_with_parent() -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill the process group that `pid` leads: the process and whatever it started."""
+    """Kill the process group that `pid` leads: the process and its descendants."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def end_own_group() -> None:
-    """End this process and all that it started, at once; only the leader of a group may call it."""
+    """Kill this process and its descendants; only the leader of a process group may call it."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether there is a process of this number on this machine."""
+    """Return whether a process with this id exists on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # it belongs to another user
         return True
     return True
 
 
 def describe_exit(status: int | None) -> str:
-    """Say in words how a process ended, from `Popen.returncode`."""
+    """Describe how a process ended, from `Popen.returncode`."""
     if status is None:
         return "was killed"
     if status >= 0:
@@ -96,28 +96,28 @@ def describe_exit(status: int | None) -> str:
 
 
 def here() -> str:
-    """Return the name of this place, `host:pid`."""
+    """Return the name of this process, `host:pid`."""
     return f"{os.uname().nodename}:{os.getpid()}"
 
 
 def program() -> str:
-    """Return what `paragent.init` was told of this program, `project/name` or one of the two; empty if nothing."""
+    """Return the project and name of this program, as set by `paragent.init`: `project/name`, one of the two, or empty."""
     given = (os.environ.get(variable) for variable in ("PARAGENT_PROJECT", "PARAGENT_NAME"))
     return "/".join(part for part in given if part)[:_PROGRAM_CHARACTERS]
 
 
 def plain_environment() -> dict[str, str]:
-    """Return the part of this process's environment that programs need to run, for those that run other people's code.
+    """Return the environment variables that programs need, for processes that execute code that is not trusted.
 
-    Everything else stays here: variables are where users keep API keys and passwords.
+    All others are left out, because users store API keys and passwords in environment variables.
     """
     return {name: value for name, value in os.environ.items() if name in _PLAIN or name.startswith("LC_")}
 
 
 def bound_to_parent(command: Sequence[str]) -> list[str]:
-    """Return a command line that runs `command` in such a way that it ends with the thread that starts it; Linux only.
+    """Return a command line that runs `command` and kills it when the thread that starts it ends; Linux only.
 
-    It is for programs of others, which cannot call `die_with_parent` themselves.
+    It is for programs that cannot call `die_with_parent` themselves.
     """
     if sys.platform != "linux":
         return list(command)

@@ -1,4 +1,4 @@
-"""Text from outside, made well-formed: JSON can carry lone surrogates, which no file, database or connection takes."""
+"""Text: valid Unicode from JSON, output without control characters, and plural forms."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SafeStream",
-    "behind",
     "counted",
     "printable",
     "read_json",
     "safe_console",
     "safe_streams",
+    "unwrapped",
     "well_formed",
     "well_formed_data",
 ]
 
 
 def well_formed(text: str) -> str:
-    """Return `text` in a form that UTF-8 can encode: surrogate pairs are joined, lone surrogates become U+FFFD."""
+    """Return `text` in a form that UTF-8 can encode: surrogate pairs are joined, lone surrogates become U+FFFD.
+
+    JSON can contain lone surrogates, which files, databases and connections do not accept.
+    """
     if text.isascii():
         return text
     try:
@@ -39,7 +42,7 @@ def well_formed(text: str) -> str:
 
 
 def well_formed_data(value: Any) -> Any:
-    """Return JSON data with all its texts, keys included, made well-formed."""
+    """Return JSON data in which all strings, keys included, are well-formed."""
     if isinstance(value, str):
         return well_formed(value)
     if isinstance(value, dict):
@@ -50,7 +53,7 @@ def well_formed_data(value: Any) -> Any:
 
 
 def read_json(text: str) -> Any:
-    r"""Parse JSON and return it well-formed; only an escape such as `\ud800` can bring in a lone surrogate.
+    r"""Parse JSON and return well-formed data; lone surrogates come only from escapes such as `\ud800`.
 
     Raises:
         ValueError: it is not JSON.
@@ -63,46 +66,46 @@ _CONTROLS = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f"  # C0 without tab and line feed
     "\x80-\x9f"  # C1: \x9b begins a sequence as ESC [ does
-    "\u202a-\u202e\u2066-\u2069"  # embeddings, overrides and isolates of direction
-    "\u2028\u2029"  # other ends of lines
+    "\u202a-\u202e\u2066-\u2069"  # embeddings, overrides and isolates of text direction
+    "\u2028\u2029"  # line and paragraph separators
     "]"
 )
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """Return a text without control characters; line feeds and tabs stay, lone surrogates become replacement characters."""
+    """Return text without control characters; line feeds and tabs stay, lone surrogates become U+FFFD."""
     return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
 
 
 class SafeStream:
-    """An output stream that lets only printable text through; all else is as in the stream behind."""
+    """An output stream that removes control characters; all else is passed to the wrapped stream."""
 
     def __init__(self, stream: Any) -> None:
-        self.behind = stream
+        self.wrapped = stream
 
     def write(self, text: str) -> int:
-        """Write a text without its control characters."""
-        self.behind.write(printable(text))
+        """Write text without its control characters."""
+        self.wrapped.write(printable(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write several texts so."""
+        """Write several strings without their control characters."""
         for line in lines:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.behind, name)
+        return getattr(self.wrapped, name)
 
 
-def behind(stream: Any) -> Any:
-    """Return the stream that a `SafeStream` protects, for those who draw with escape sequences of their own."""
-    return stream.behind if isinstance(stream, SafeStream) else stream
+def unwrapped(stream: Any) -> Any:
+    """Return the stream that a `SafeStream` wraps, for code that writes escape sequences of its own."""
+    return stream.wrapped if isinstance(stream, SafeStream) else stream
 
 
 def safe_console(*, stderr: bool = False, **settings: Any) -> Console:
     """Return a console of rich that removes control characters from text; its own styles and controls stay."""
-    return _console_class()(file=behind(sys.stderr if stderr else sys.stdout), **settings)
+    return _console_class()(file=unwrapped(sys.stderr if stderr else sys.stdout), **settings)
 
 
 @functools.cache
@@ -125,17 +128,17 @@ def _console_class() -> type[Console]:
 
 @contextlib.contextmanager
 def safe_streams() -> Iterator[None]:
-    """Protect `sys.stdout` and `sys.stderr` for the length of a `with`."""
+    """Replace `sys.stdout` and `sys.stderr` by safe streams inside a `with` block."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = mine = tuple(None if one is None else SafeStream(behind(one)) for one in before)
+    sys.stdout, sys.stderr = mine = tuple(None if one is None else SafeStream(unwrapped(one)) for one in before)
     try:
         yield
     finally:
         for name, stream, own in zip(("stdout", "stderr"), before, mine, strict=True):
-            if getattr(sys, name) is own:  # else somebody else took it over meanwhile
+            if getattr(sys, name) is own:  # else other code has replaced it meanwhile
                 setattr(sys, name, stream)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun: `1 machine`, `0 machines`, `12,000 machines`; `plural` is for more than an `s`."""
+    """Return a number with its noun: `1 machine`, `0 machines`, `12,000 machines`; `plural` is for irregular nouns."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -1,4 +1,4 @@
-"""Threads that must not end unnoticed, event loops that user code must not end, and raising in another thread."""
+"""Threads whose end is never unnoticed, event loops that user code cannot end, and raising in another thread."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ FATAL_STATUS = 70
 def start_thread(
     target: Callable[..., object], *args: Any, name: str, failed: Callable[[str, BaseException], object] | None = None
 ) -> threading.Thread:
-    """Start a daemon thread that runs `target(*args)`; whatever it raises is passed to `failed`.
+    """Start a daemon thread that runs `target(*args)`; an exception is passed to `failed`.
 
     Args:
-        target: what to run. Returning is a normal end.
+        target: the function. Returning is a normal end.
         args: its arguments.
         name: the name of the thread.
         failed: called in the thread with its name and the error, `SystemExit` and `KeyboardInterrupt` included. The default,
-            `fatal`, is for processes that have an owner. A user's own process passes a function that fails what waits.
+            `fatal`, is for processes that have an owner. In a user's own process, pass a function that fails what is pending.
 
     Raises:
-        RuntimeError: the system has no room for another thread.
+        RuntimeError: the system cannot start another thread.
     """
 
     def run() -> None:
         try:
             target(*args)
-        except BaseException as error:  # noqa: BLE001 - nothing may end this thread without being noticed
+        except BaseException as error:  # noqa: BLE001 - the end of this thread must not be unnoticed
             (failed or fatal)(name, error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
@@ -51,7 +51,7 @@ def start_thread(
 def fatal(name: str, error: BaseException) -> NoReturn:
     """Write the traceback of `error` to file descriptor 2 and end this process with `FATAL_STATUS`.
 
-    The owner of the process sees it end and accounts for everything that the process held.
+    The owner of the process notices its end and handles everything that was pending in it.
     """
     try:
         write_traceback(f"the thread {name!r} ended unexpectedly, so process {os.getpid()} ends", error)
@@ -60,12 +60,12 @@ def fatal(name: str, error: BaseException) -> NoReturn:
 
 
 def write_traceback(what: str, error: BaseException) -> None:
-    """Write a line and the traceback of `error` to file descriptor 2, whatever `sys.stderr` is; never raises."""
+    """Write a line and the traceback of `error` to file descriptor 2, even if `sys.stderr` was replaced; never raises."""
     try:
         import traceback
 
         text = "".join(traceback.format_exception(error))
-    except BaseException as second:  # noqa: BLE001 - an error whose own methods fail must not hide what happened
+    except BaseException as second:  # noqa: BLE001 - the methods of the error may fail, too
         text = f"{type(error).__name__} (its traceback cannot be shown: {type(second).__name__})\n"
     with contextlib.suppress(OSError):
         os.write(2, printable(f"paragent: {what}:\n{text}").encode(errors="backslashreplace"))
@@ -75,10 +75,10 @@ def run_loop(loop: asyncio.AbstractEventLoop, closing: Callable[[], bool] = lamb
     """Run an event loop in this thread until `closing()` is true and the loop is stopped.
 
     A task that raises `SystemExit` or `KeyboardInterrupt` ends `loop.run_forever`, and so does user code that calls
-    `loop.stop()`. Neither ends the loop here: the task keeps its exception for whoever awaits it, and the others go on.
+    `loop.stop()`. Neither ends the loop here: the task keeps its exception for the code that awaits it, and other tasks go on.
 
     Raises:
-        BaseException: the loop itself is broken, for example because its selector was closed.
+        BaseException: the loop itself failed, for example because its selector was closed.
     """
     while not closing():
         try:
@@ -88,18 +88,18 @@ def run_loop(loop: asyncio.AbstractEventLoop, closing: Callable[[], bool] = lamb
 
 
 def raise_in_thread(thread: int, error: type[BaseException]) -> None:
-    """Have Python code in another thread meet `error` at its next step; native code meets it when it returns."""
+    """Raise `error` in another thread, at its next bytecode; native code is interrupted when it returns."""
     import ctypes
 
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result, also when the caller's thread already runs an event loop (a notebook).
+    """Run a coroutine and return its result, also if the caller's thread already runs an event loop (a notebook).
 
     There is no time limit: the coroutine has its own.
     """
-    import asyncio  # not at the top: every worker loads this module, few need this
+    import asyncio  # imported here because every worker loads this module and few need asyncio
     from concurrent.futures import ThreadPoolExecutor
 
     try:

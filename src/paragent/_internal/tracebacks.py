@@ -1,4 +1,4 @@
-"""What an exception has to say to those who are far from where it was raised; whatever it is, it says something."""
+"""Text of exceptions: type, message, cause and traceback. It works for every exception, even if its methods raise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 -
 
 
 def type_name(error: BaseException) -> str:
-    """Return the name of its class, with the module where that is neither Python's nor `paragent.errors`."""
+    """Return the name of its class, with the module unless that is `builtins` or `paragent.errors`."""
     kind = type(error)
     known = kind.__module__ in ("builtins", "paragent.errors")
     return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
@@ -27,7 +27,7 @@ def message_of(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Return its class and message, and those of its root cause; errors of paragent have the cause in their message."""
+    """Return its class and message, and those of its root cause unless it is an error of paragent, whose message has it."""
     text, root = f"{type(error).__name__}: {message_of(error)}", root_cause(error)
     if root is error or type(error).__module__ == "paragent.errors":
         return text
@@ -35,10 +35,7 @@ def described(error: BaseException) -> str:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """Return the first error of the chain of causes, which says more than those that were raised from it.
-
-    Errors without a message are passed over, for they say nothing.
-    """
+    """Return the first error of the chain of causes that has a message."""
     root, seen = error, {id(error)}
     earlier = error.__cause__
     while earlier is not None and id(earlier) not in seen:
@@ -52,8 +49,8 @@ def traceback_of(error: BaseException, *, of_ours: bool) -> str:
     """Return its traceback, without the frames of paragent above the user's code.
 
     Args:
-        error: what was raised.
-        of_ours: whether there is one, its last frame, where no frame is the user's; else it is empty then.
+        error: the exception.
+        of_ours: return the last frame of paragent if no frame is the user's; otherwise the result is empty in that case.
     """
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE) and trace.tb_next:

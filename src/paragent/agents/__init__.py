@@ -1,4 +1,4 @@
-"""What runs: agents, and how one is asked for an answer."""
+"""Agents: the base class, parallel and chat agents, proxies of remote agents, and how an agent is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of agents."""
+"""`AgentBase`: the base class of agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["AgentBase"]
 
 
 class _AgentMeta(ABCMeta):
-    """Gives the constructor of every agent class the argument `to_dist` without the class knowing of it."""
+    """Adds the argument `to_dist` to the constructor of every agent class; the class itself never sees it."""
 
     def __call__(cls, *args: Any, to_dist: Any = None, **kwargs: Any) -> Any:
         if to_dist is None or to_dist is False:
@@ -27,11 +27,11 @@ class _AgentMeta(ABCMeta):
         return _constructor(to_dist is True)(cls, args, kwargs, to_dist)
 
     def construct_here(cls, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Return an agent of this process, whatever the arguments say: how a server makes an agent for a client."""
+        """Construct the agent in this process. Servers use it to construct agents for their clients."""
         return super().__call__(*args, **kwargs)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        """A proxy counts as an instance of the class of the agent that it stands for."""
+        """A proxy counts as an instance of the class of its remote agent."""
         if super().__instancecheck__(instance):
             return True
         agent_class = getattr(type(instance), "__paragent_agent__", None)
@@ -40,7 +40,7 @@ class _AgentMeta(ABCMeta):
 
 @functools.cache
 def _constructor(in_child: bool) -> Callable[..., RpcAgent]:
-    """Return `construct`, imported once and not once for each of a million agents."""
+    """Return `construct`; cached, because an import statement for each of a million agents takes seconds."""
     if in_child:
         _start_fork_server()
     from paragent.agents.proxy import construct
@@ -49,21 +49,21 @@ def _constructor(in_child: bool) -> Callable[..., RpcAgent]:
 
 
 def _start_fork_server() -> None:
-    """Start the process that forks child servers, so that it starts while everything else is loaded here."""
+    """Start the process that forks child servers, so that it starts while this process loads the other modules."""
     from paragent.remote.children.forkserver import fork_server
 
     fork_server()
 
 
 class AgentBase(metaclass=_AgentMeta):
-    """Something with a name that replies to messages.
+    """An agent: it has a name and replies to messages.
 
-    A subclass defines `reply`, as a plain or as an `async` method. It receives a `Msg` (or None) and returns a `Msg`, an
+    A subclass defines `reply`, as a sync or an `async` method. It receives a `Msg` (or None) and returns a `Msg`, an
     `ActionModel` or any other object.
 
-    `Cls(..., to_dist=True)` makes the agent in another process, where alone the constructor runs, and returns a proxy;
-    `to_dist` may also be a `DistConf` or a mapping of its settings. No constructor ever sees it; one that names it does so
-    for type checkers.
+    `Cls(..., to_dist=True)` constructs the agent in another process and returns a proxy; the constructor runs only there.
+    `to_dist` may also be a `DistConf` or a mapping of its settings. It is never passed to the constructor; a constructor may
+    declare it for type checkers.
     """
 
     name: str
@@ -77,7 +77,7 @@ class AgentBase(metaclass=_AgentMeta):
         self.name = name if name is not None else new_id(type(self).__name__)
 
     def reply(self, x: Any = None) -> Any:  # noqa: ARG002 - the name that subclasses and callers use
-        """Answer a message; every subclass says how."""
+        """Reply to a message. Subclasses override this method."""
         raise TypeError(
             f"{type(self).__name__} has no `reply` method: define `def reply(self, x)` or `async def reply(self, x)`"
         )
@@ -95,20 +95,20 @@ class AgentBase(metaclass=_AgentMeta):
         timeout: float | None = None,
         tls: TlsConf | None = None,
     ) -> RpcAgent:
-        """Copy this agent, as it is now, to another process, and return its proxy.
+        """Copy this agent, in its current state, to another process and return the proxy of the copy.
 
         Args:
-            host: with `port`, the server that it shall live on; without both, a child process of this program.
+            host: with `port`, the address of an agent server; without both, a child process of this program is used.
             port: see `host`.
-            own_process: a child process for this agent alone.
-            grace: with `own_process`, seconds in which a call that timed out or was cancelled must end, or the process is ended;
-                None lets it take any time.
-            timeout: seconds that each call may take.
+            own_process: use a child process for this agent alone.
+            grace: with `own_process`, the seconds in which a call that timed out or was cancelled must end; then the process is
+                killed. None: no limit.
+            timeout: the time limit of each call in seconds.
             tls: how to connect to a server that uses TLS.
 
         Raises:
             ConfigError: the settings contradict each other.
-            Unserialisable: some part of its state cannot travel; the error names the part.
+            Unserialisable: a part of the agent's state cannot be sent; the error names the part.
         """
         if host is None and port is None:
             _start_fork_server()

@@ -1,4 +1,4 @@
-"""Asking an agent: wrapping the input, telling sync from async, reading the answer out of the reply."""
+"""Calling an agent: wraps the input, distinguishes sync from async, and extracts the answer from the reply."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Reply", "answer_of", "ask", "name_of", "replies_async", "require_age
 
 _FUNCTIONS = (FunctionType, BuiltinFunctionType)
 _BUILTIN = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set})
-"""Replies that are answers as they are. A worker whose agents are functions need not load what messages are."""
+"""Types of replies that are answers themselves. A worker whose agents are functions then does not load messages."""
 
 
 def require_agent(agent: Any, where: str) -> None:
-    """Refuse what cannot reply.
+    """Check that an object can be called as an agent.
 
     Raises:
-        UsageError: `agent` is neither an agent nor a function.
+        UsageError: it is neither an agent nor a function.
     """
     from paragent.errors import UsageError
 
@@ -29,9 +29,9 @@ def require_agent(agent: Any, where: str) -> None:
 
 
 def replies_async(agent: Any) -> bool:
-    """Return whether the agent's reply can be awaited, so that many of them can share one thread.
+    """Return whether the agent's reply is awaitable, so that many calls can share one thread.
 
-    That is so for a coroutine, and for the lazy result of an agent that lives elsewhere.
+    It is if the agent returns a coroutine, or if it is remote and returns a lazy result.
     """
     if hasattr(type(agent), "__paragent_agent__"):
         return True
@@ -44,14 +44,14 @@ def replies_async(agent: Any) -> bool:
 
 
 def name_of(agent: Any) -> str:
-    """Return what to call an agent: its name, or the name of the function."""
+    """Return the name of an agent or function."""
     return str(getattr(agent, "name", None) or getattr(agent, "__name__", None) or type(agent).__name__)
 
 
 def ask(agent: Any, given: Any) -> Any:
-    """Hand `given` to the agent and return its reply, or an awaitable of it.
+    """Call the agent with `given` and return its reply, or an awaitable of it.
 
-    An `AgentBase` gets a `Msg`; a plain function gets what was given.
+    An `AgentBase` gets a `Msg`; a function gets `given` unchanged.
     """
     if isinstance(agent, _FUNCTIONS):
         return agent(given)
@@ -66,7 +66,7 @@ def ask(agent: Any, given: Any) -> Any:
 
 
 def answer_of(reply: Any) -> Any:
-    """Return what a reply says: the content of a `Msg`, the policy_info of an `ActionModel`, else the reply itself."""
+    """Return the answer in a reply: the content of a `Msg`, the `policy_info` of an `ActionModel`, else the reply itself."""
     if type(reply) in _BUILTIN:
         return reply
     from paragent.messages import ActionModel, Msg
@@ -79,7 +79,7 @@ def answer_of(reply: Any) -> Any:
 
 
 class Reply:
-    """The call that an attempt makes on the far side: `Reply(agent)(input)` is the answer, or an awaitable of it."""
+    """The target of a call in a worker: `Reply(agent)(input)` returns the answer, or an awaitable of it."""
 
     __slots__ = ("agent",)
 
@@ -88,7 +88,7 @@ class Reply:
 
     @property
     def is_stateless(self) -> bool:
-        """Whether it makes no difference if one of these makes many calls: a function is the same object every time."""
+        """Whether one object can make many calls: a function has no state that a call could change."""
         return isinstance(self.agent, _FUNCTIONS)
 
     def __call__(self, given: Any) -> Any:

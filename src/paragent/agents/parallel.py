@@ -1,4 +1,4 @@
-"""One agent made of many: its sub-agents reply at the same time."""
+"""`ParallelizableAgent`: an agent whose sub-agents reply at the same time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ __all__ = ["ParallelizableAgent"]
 
 
 class ParallelizableAgent(AgentBase):
-    """Asks all its sub-agents at the same time: async ones on the event loop, sync ones in threads of their own.
+    """Calls all its sub-agents at the same time: async ones on the event loop, sync ones in threads.
 
-    Without `aggregate_func` the answer is a dictionary of the sub-agents' answers by name. With it, the answer is what
-    `aggregate_func(agent, results)` returns (it may be async); in `results` the place of a sub-agent that failed is taken
-    by a `SubAgentError`.
+    Without `aggregate_func` the answer is a dictionary of the sub-agents' answers by name. With it, the answer is the result of
+    `aggregate_func(agent, results)`, which may be async; `results` has a `SubAgentError` for each sub-agent that failed.
 
     Raises:
-        ConfigError: two sub-agents have the same name, or there is none.
-        SubAgentsFailed: (by `reply`) some sub-agents failed and there is no `aggregate_func`.
+        ConfigError: two sub-agents have the same name, or there are no sub-agents.
+        SubAgentsFailed: (by `reply`) sub-agents failed and there is no `aggregate_func`.
     """
 
     def __init__(
@@ -49,8 +48,8 @@ class ParallelizableAgent(AgentBase):
         self.aggregate_func = aggregate_func
 
     async def reply(self, x: Any = None) -> Any:
-        """Ask every sub-agent and return the aggregate of their answers."""
-        import asyncio  # not at the top: every worker loads this module, few need this
+        """Call every sub-agent and return the aggregate of their answers."""
+        import asyncio  # imported here because every worker loads this module and few need asyncio
         from concurrent.futures import ThreadPoolExecutor
 
         blocking = [agent for agent in self.agents if not replies_async(agent)]
@@ -74,7 +73,7 @@ class ParallelizableAgent(AgentBase):
             else:
                 reply = await asyncio.get_running_loop().run_in_executor(threads, _in_context(ask), agent, x)
             return answer_of(await reply if inspect.isawaitable(reply) else reply)
-        except Exception as error:  # noqa: BLE001 - one sub-agent's failure is a result for the aggregate function
+        except Exception as error:  # noqa: BLE001 - the failure of a sub-agent is an input of the aggregate function
             return SubAgentError(name_of(agent), type(error).__name__, str(error), traceback.format_exc())
 
     async def _aggregate(self, results: dict[str, Any]) -> Any:
@@ -87,6 +86,6 @@ class ParallelizableAgent(AgentBase):
 
 
 def _in_context(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` bound to the caller's context variables, so that a thread's prints belong to its task."""
+    """Return `function` bound to the caller's context variables, so that prints in a thread are labelled with its task."""
     context = copy_context()
     return lambda *args: context.run(function, *args)
