@@ -196,7 +196,7 @@ def test_progress_is_told_to_a_function() -> None:
 def test_progress_without_a_terminal_is_lines(capsys: pytest.CaptureFixture[str]) -> None:
     Runners.sync_run_task([Task(1, fail), Task(1, echo)], ONE.with_settings(progress=True, job_name="lines"))
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("lines: 2 of 2 done, 0 under way, 1 without success")
+    assert last.startswith("lines: 2 of 2 done, 0 running, 1 without success")
 
 
 def test_a_stream_costs_no_memory() -> None:

@@ -1,4 +1,4 @@
-"""How far a run is, for people and for programs."""
+"""Progress of a run: counts of responses, a live display, and reports to a function of the user."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ _INTERVAL = 0.1
 
 @dataclass(slots=True)
 class Progress:
-    """A run at one moment."""
+    """The state of a run at one moment."""
 
     job_name: str
     total: int | None
-    """How many tasks there are; None while that is not known."""
+    """How many tasks there are; None if that is not known."""
     counts: dict[TaskStatus, int] = field(default_factory=lambda: dict.fromkeys(TaskStatus, 0))
     under_way: int = 0
     seconds: float = 0.0
 
     @property
     def done(self) -> int:
-        """How many tasks have their response."""
+        """How many tasks have a response."""
         return sum(self.counts.values())
 
 
 class Reporter:
-    """Counts responses and, a few times a second, tells somebody."""
+    """Counts responses and reports the progress a few times a second."""
 
-    def __init__(self, config: RunConfig, total: int | None, tell: Callable[[Progress], None]) -> None:
+    def __init__(self, config: RunConfig, total: int | None, report: Callable[[Progress], None]) -> None:
         self._progress = Progress(config.job_name, total)
-        self._tell = tell
+        self._report = report
         self._started = time.monotonic()
-        self._told = 0.0
+        self._last_report = 0.0
 
     def note(self, responses: Iterable[TaskResponse], under_way: int) -> None:
-        """Take in what has happened."""
+        """Count new responses, and report if the last report is old enough."""
         for response in responses:
             self._progress.counts[response.status] += 1
         self._progress.under_way = under_way
         now = time.monotonic()
         self._progress.seconds = now - self._started
-        if now - self._told >= _INTERVAL:
-            self._told = now
-            self._tell(self._progress)
+        if now - self._last_report >= _INTERVAL:
+            self._last_report = now
+            self._report(self._progress)
 
     def close(self) -> None:
-        """Tell the end."""
+        """Make the last report."""
         self._progress.seconds = time.monotonic() - self._started
-        self._tell(self._progress)
+        self._report(self._progress)
 
 
 class _Display(Reporter):
-    """A live bar on the terminal, or a line now and then where there is none."""
+    """A live progress bar on a terminal; otherwise a line every few seconds."""
 
     def __init__(self, config: RunConfig, total: int | None) -> None:
         super().__init__(config, total, self._show)
@@ -83,23 +83,23 @@ class _Display(Reporter):
             self._last_line = progress.seconds
             of = "" if progress.total is None else f" of {progress.total}"
             sys.stderr.write(
-                f"{progress.job_name}: {progress.done}{of} done, {progress.under_way} under way, {bad} without success, "
+                f"{progress.job_name}: {progress.done}{of} done, {progress.under_way} running, {bad} without success, "
                 f"{progress.seconds:.1f} s\n"
             )
 
     def close(self) -> None:
-        """Show the end and leave the terminal as it was."""
+        """Show the final state and restore the terminal."""
         super().close()
         if self._bar:
             self._bar.stop()
 
 
 _LINE_INTERVAL = 5.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines if there is no terminal."""
 
 
 def open_reporter(config: RunConfig, total: int | None) -> Reporter | None:
-    """Return who reports on a run, as `config.progress` asks; the caller closes it."""
+    """Return the reporter that `config.progress` asks for, or None. The caller closes it."""
     if config.progress is True:
         return _Display(config, total)
     return Reporter(config, total, config.progress) if callable(config.progress) else None
@@ -115,7 +115,7 @@ def _rich_bar(title: str, total: int | None) -> tuple[Any, Any]:
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("[cyan]{task.fields[under_way]} under way[/] [red]{task.fields[bad]} without success"),
+        TextColumn("[cyan]{task.fields[under_way]} running[/] [red]{task.fields[bad]} without success"),
         TimeRemainingColumn(elapsed_when_finished=True),
         console=safe_console(stderr=True),
     )

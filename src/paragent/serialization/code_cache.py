@@ -1,7 +1,7 @@
 """Code by digest: what arrived from other processes, and what was already sent to a peer.
 
-Code that arrived is loaded when it is first used and kept until its sender says otherwise. `SentCode` is the sender's record
-of what one peer has.
+Code that arrived is loaded when it is first used and kept until its sender drops it. `SentCode` is the sender's record of the
+code that one peer has.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 __all__ = ["MODULES", "SentCode", "add_code", "digest_of", "drop_code", "known_code", "register", "resolve"]
 
 MODULES = "modules-"
-"""How the digest of a piece of code begins that is not a class or a function but a set of modules."""
+"""The prefix of digests of sets of modules; all other digests are of classes and functions."""
 
 _blobs: dict[str, bytes] = {}
-"""What arrived and was not needed yet."""
+"""Code that arrived and was not used yet."""
 _loaded: dict[str, Any] = {}
-"""What arrived and was loaded."""
+"""Code that arrived and was loaded."""
 _own: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-"""What this process sent out, so that an answer that names it gets the original back."""
+"""Code that this process sent, so that an answer that refers to it gets the original object."""
 _digests: dict[int, str] = {}
 """The digest of every loaded object, by identity; `_loaded` keeps the objects alive."""
 _loading = threading.RLock()
-"""Makes loading happen once; reentrant because loading a piece of code may need another."""
+"""Makes sure that code is loaded once; reentrant, because loading code may need other code."""
 
 
 def add_code(code: Mapping[str, bytes]) -> None:
-    """Take in pieces of code for later use; those already here are skipped."""
+    """Store code for later use; code that is already here is skipped."""
     for digest, blob in code.items():
         if digest.startswith(MODULES):
             from paragent.serialization.project_modules import install
@@ -45,7 +45,7 @@ def add_code(code: Mapping[str, bytes]) -> None:
 
 
 def drop_code(digests: Iterable[str]) -> None:
-    """Give up code that nobody will name again before it is sent again."""
+    """Drop code that will not be used before it is sent again."""
     with _loading:
         for digest in digests:
             _blobs.pop(digest, None)
@@ -54,25 +54,25 @@ def drop_code(digests: Iterable[str]) -> None:
 
 
 def known_code() -> Collection[str]:
-    """Return the digests of all code that arrived here, which its sender therefore need not be sent back."""
+    """Return the digests of all code that arrived here; it need not be sent back to its sender."""
     return _blobs.keys() | _loaded.keys()
 
 
 def register(digest: str, original: Any) -> None:
-    """Remember an object that this process sends out under `digest`."""
+    """Store an object that this process sends under `digest`."""
     _own[digest] = original
 
 
 def digest_of(thing: Any) -> str | None:
-    """Return the digest under which `thing` arrived here, or None if it did not."""
+    """Return the digest under which an object arrived here, or None if it did not arrive."""
     return _digests.get(id(thing))
 
 
 def resolve(digest: str) -> Any:
-    """Return the class or function called `digest`; pickles call this.
+    """Return the class or function with this digest; pickles call this function.
 
     Raises:
-        LookupError: it never arrived, which is a fault of the transport.
+        LookupError: it never arrived, which is a bug of the transport.
     """
     own = _own.get(digest)
     if own is not None:

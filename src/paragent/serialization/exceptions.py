@@ -1,11 +1,11 @@
-"""Exceptions inside payloads: taken apart into class, arguments, attributes and cause, and rebuilt without their constructor.
+"""Pickling of exceptions: as class, arguments, attributes and cause, rebuilt without calling their constructor.
 
-`pickle` calls the constructor with `error.args`, which fails for every class whose constructor takes something else than it
-passes on. Here the instance is made by its builtin base class and gets its attributes back one by one, so that one which
-cannot travel (a stream, a lock) is left out and named in a note instead of costing the whole error.
+`pickle` calls the constructor with `error.args`, which fails for classes whose constructor takes other arguments. Here the
+builtin base class creates the instance, and its attributes are set one by one. An attribute that cannot be pickled (a stream, a
+lock) is left out and named in a note.
 
-An error may hold others in its arguments, its attributes and as its cause, often the same one several times. All of them are
-records in one list, and parts refer to them by their place in it.
+An exception may contain others in its arguments, its attributes and as its cause, often the same one several times. All of them
+are records in one list, and parts refer to them by their index.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 __all__ = ["ErrorWriter", "dump_data", "rebuild", "reduce_error", "refer"]
 
 _HEAP_TYPE = 1 << 9
-"""`Py_TPFLAGS_HEAPTYPE`: classes made by Python code have it, builtin ones do not."""
+"""`Py_TPFLAGS_HEAPTYPE`: set for classes that Python code defines, not for builtin ones."""
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 _NOT_SENT = frozenset({"__suppress_context__", "obj", "message", "exceptions"})
-"""Attributes of builtin exceptions that are not sent: `obj` of an `AttributeError` is the object that has no such attribute,
-and a group gets its message and its exceptions from its arguments."""
+"""Attributes of builtin exceptions that are not sent: `obj` of an `AttributeError` is the object without the attribute, and a
+group gets its message and its exceptions from its arguments."""
 _DEEPEST = 20
-"""Causes of causes, and errors within errors, that travel."""
+"""Levels of causes of causes, and of exceptions within exceptions, that are sent."""
 _MOST_BYTES = 8 << 20
-"""Bytes of one error, with the errors inside it; parts beyond that are left out."""
+"""Bytes of one exception, including those inside it; parts beyond that are left out."""
 
 Part = tuple[int, Any]
 """0 and a builtin value, or 1 and the pickle of another object."""
 Record = tuple[bytes, tuple[Part, ...], dict[str, Part], "Part | None", list[str]]
-"""One error taken apart: its pickled class, arguments, attributes, cause, and what was left out."""
+"""One exception: its pickled class, arguments, attributes, cause, and the names of parts that were left out."""
 
 
 class ErrorWriter:
-    """Takes one error apart, with the errors inside it: each is written once, and every other place refers to that.
+    """Writes one exception and the exceptions inside it: each is written once, and every other use refers to it.
 
     Args:
-        write: returns the pickle of one part. For an error that it meets it calls `refer`.
-        lenient: leave out parts that cannot be written or read; else raise what `write` raises.
+        write: returns the pickle of one part; for exceptions in it, it calls `refer`.
+        lenient: leave out parts that cannot be written or read; otherwise raise what `write` raises.
     """
 
     def __init__(self, write: Callable[[Any, ErrorWriter], bytes], *, lenient: bool) -> None:
@@ -53,30 +53,30 @@ class ErrorWriter:
         self._records: list[Record | None] = []
         self._copies = _Copies(self._records)
         self._places: dict[int, tuple[BaseException, int | None]] = {}
-        """The errors met so far and their places in `_records`, by identity; None for one that cannot be rebuilt."""
+        """The exceptions so far and their indexes in `_records`, by identity; None if one cannot be rebuilt."""
         self._open: list[int] = []
-        """The errors that are being taken apart: one that contains itself is met again."""
+        """The exceptions that are being written, to detect one that contains itself."""
         self._room = _MOST_BYTES
 
     def take_apart(self, error: BaseException) -> tuple[Any, ...]:
-        """Return how a pickler writes the outermost error: `rebuild` and its arguments. None of its methods is called."""
+        """Return how a pickler writes the outermost exception: `rebuild` and its arguments. It calls no method of it."""
         self._place_of(error)
         return rebuild, (self._records,)
 
     def refer(self, error: BaseException) -> tuple[Any, ...]:
-        """Return how a pickler writes an error inside the outermost one."""
+        """Return how a pickler writes an exception inside the outermost one."""
         return refer, (self._place_of(error),)
 
     def _place_of(self, error: BaseException) -> int:
         if id(error) in self._open or len(self._open) >= _DEEPEST:
             cls = self._write(type(error), self)
-            self._records.append((cls, (), {}, None, ["what it holds, which is nested too deeply"]))
+            self._records.append((cls, (), {}, None, ["its content, which is nested too deeply"]))
             return len(self._records) - 1
         if id(error) not in self._places:
             self._add(error)
         place = self._places[id(error)][1]
         if place is None:
-            raise TypeError(f"a {type(error).__qualname__} cannot be made without its constructor")
+            raise TypeError(f"a {type(error).__qualname__} cannot be created without its constructor")
         return place
 
     def _add(self, error: BaseException) -> None:
@@ -88,7 +88,7 @@ class ErrorWriter:
             self._records[place] = self._record(error)
         finally:
             self._open.pop()
-        self._copies[place]  # what cannot be rebuilt here cannot be rebuilt anywhere
+        self._copies[place]  # fails here if it cannot be rebuilt
         self._places[id(error)] = error, place
 
     def _record(self, error: BaseException) -> Record:
@@ -107,7 +107,7 @@ class ErrorWriter:
         return self._write(type(error), self), tuple(args), state, cause, left_out
 
     def _part(self, name: str, value: Any, left_out: list[str]) -> Part | None:
-        """Return one part in the form in which it travels; None, and its name in `left_out`, if it cannot."""
+        """Return one part as it is sent; None, and its name in `left_out`, if it cannot be sent."""
         try:
             part = (0, value) if type(value) in _PLAIN else (1, self._write(value, self))
             size = len(part[1]) if isinstance(part[1], str | bytes) else 0
@@ -124,7 +124,7 @@ class ErrorWriter:
 
 
 class _Copies(dict[int, BaseException]):
-    """Errors rebuilt from their records, each when it is first asked for."""
+    """Exceptions rebuilt from their records, each when it is first used."""
 
     def __init__(self, records: list[Record | None]) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class _Copies(dict[int, BaseException]):
     def __missing__(self, place: int) -> BaseException:
         record = self._records[place]
         if record is None:
-            raise TypeError("an error refers to one that could not be rebuilt")
+            raise TypeError("an exception refers to one that could not be rebuilt")
         self[place] = copy = _remade(self.load(record[0]), record, self.value)
         return copy
 
@@ -161,7 +161,7 @@ _loading = _Loading()
 
 
 def _attributes(error: BaseException) -> Iterator[tuple[str, Any]]:
-    """Yield what an exception holds besides its arguments and its cause, with its notes, without calling its code."""
+    """Yield the attributes of an exception without its arguments and cause, with its notes; calls none of its methods."""
     for cls in type(error).__mro__:
         if issubclass(cls, BaseException) and not cls.__flags__ & _HEAP_TYPE:
             for name, member in vars(cls).items():
@@ -180,31 +180,31 @@ def _attributes(error: BaseException) -> Iterator[tuple[str, Any]]:
 def reduce_error(
     error: BaseException, writer: ErrorWriter | None, write: Callable[[Any, ErrorWriter], bytes], *, lenient: bool
 ) -> tuple[Any, ...]:
-    """Return how a pickler writes an error; `writer` is None unless the pickler writes a part of another error."""
+    """Return how a pickler writes an exception; `writer` is None unless it is part of another exception."""
     return writer.refer(error) if writer else ErrorWriter(write, lenient=lenient).take_apart(error)
 
 
 def rebuild(records: list[Record | None]) -> BaseException:
-    """Return the error that was taken apart, which is the first of `records`; pickles call this.
+    """Return the outermost exception, the first of `records`; pickles call this function.
 
     Raises:
-        TypeError: a class is no exception class, or one that cannot be made without its constructor.
-        Exception: whatever loading a part raises.
+        TypeError: a class is not an exception class, or its instances cannot be created without their constructor.
+        Exception: loading a part failed.
     """
     return _Copies(records)[0]
 
 
 def refer(place: int) -> BaseException:
-    """Return the error at a place in the records that are being rebuilt; pickles of parts call this."""
+    """Return the exception at an index of the records that are being rebuilt; pickles of parts call this function."""
     if _loading.copies is None:
-        raise TypeError("a part of an error was loaded without the error")
+        raise TypeError("a part of an exception was loaded without the exception")
     return _loading.copies[place]
 
 
 def _remade(cls: type[BaseException], record: Record, value_of: Callable[[Part], Any]) -> BaseException:
     _, args, state, cause, left_out = record
     if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-        raise TypeError(f"{cls!r} is no exception class")
+        raise TypeError(f"{cls!r} is not an exception class")
     base: Any = cls
     while base.__flags__ & _HEAP_TYPE:
         base = base.__base__
@@ -212,7 +212,7 @@ def _remade(cls: type[BaseException], record: Record, value_of: Callable[[Part],
     error: BaseException = base.__new__(cls, *values)
     try:
         base.__init__(error, *values)
-    except TypeError:  # a subclass that stores other arguments than its builtin base class takes
+    except TypeError:  # a subclass whose `args` do not fit its builtin base class
         object.__setattr__(error, "args", values)
     for name, part in state.items():
         value = value_of(part)
@@ -225,18 +225,18 @@ def _remade(cls: type[BaseException], record: Record, value_of: Callable[[Part],
         object.__setattr__(error, "__cause__", value_of(cause))
     if left_out:
         notes = object.__getattribute__(error, "__dict__").setdefault("__notes__", [])
-        notes.append(f"left out on the way to this process: {', '.join(left_out)}")
+        notes.append(f"not sent to this process: {', '.join(left_out)}")
     return error
 
 
 def dump_data(error: BaseException) -> bytes:
-    """Return the pickle of an error with builtin values and containers alone: other objects in it are left out.
+    """Return the pickle of an exception with only builtin values and containers; other objects are left out.
 
-    This is for receivers who may know that an error happened, but not what else the process has: the request that an HTTP
-    library attaches to its errors contains the API key.
+    This is for receivers that are not trusted with objects of this process: for example, the request that an HTTP library
+    attaches to its errors contains the API key.
 
     Raises:
-        Exception: its class cannot be named, or cannot be made without its constructor.
+        Exception: its class cannot be pickled by name, or its instances cannot be created without their constructor.
     """
     return _write_data(error, None)
 
@@ -247,12 +247,12 @@ class _DataPickler(pickle.Pickler):
         self._writer = writer
 
     def reducer_override(self, thing: Any) -> Any:
-        """Take exceptions apart, name their classes, and refuse everything else that is no builtin value."""
+        """Write exceptions, and their classes by name; reject everything else that is not a builtin value."""
         if isinstance(thing, BaseException):
             return reduce_error(thing, self._writer, _write_data, lenient=True)
         if thing is rebuild or thing is refer or (isinstance(thing, type) and issubclass(thing, BaseException)):
             return NotImplemented
-        raise TypeError(f"a {type(thing).__name__} is no builtin value")
+        raise TypeError(f"a {type(thing).__name__} is not a builtin value")
 
 
 def _write_data(thing: Any, writer: ErrorWriter | None) -> bytes:

@@ -1,4 +1,4 @@
-"""A packed object, and the quick ways to pack and unpack one."""
+"""`Payload`, a packed object, and fast packing and unpacking."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ __all__ = ["Payload", "is_plain", "pack", "size_of", "unpack"]
 
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 _CLASSES_KEPT = 1024
-"""Classes whose way to be reduced is remembered."""
+"""Classes whose reducers are cached."""
 _reduce = methodcaller("__reduce_ex__", 5)
 
 
 def is_plain(thing: Any) -> bool:
-    """Return whether `thing` is an immutable builtin value, which needs no packing of its own."""
+    """Return whether `thing` is an immutable builtin value, which need not be packed."""
     return type(thing) in _PLAIN
 
 
 class Payload(NamedTuple):
-    """A packed object: its pickled state and the code that the state names."""
+    """A packed object: its pickled state, and the code that the state refers to."""
 
     body: bytes
     code: dict[str, bytes]
 
     def without(self, known: Container[str]) -> Payload:
-        """Return a payload that leaves out the code which the receiver has."""
+        """Return a payload without the code that the receiver has."""
         if not self.code:
             return self
         return Payload(self.body, {digest: blob for digest, blob in self.code.items() if digest not in known})
 
 
 def size_of(thing: Any) -> int:
-    """Return about how many bytes a packed or plain value takes on its way, where that is many."""
+    """Return the approximate size in bytes of a packed or plain value; 0 for small ones."""
     if type(thing) is Payload:
         return len(thing.body)
     return len(thing) if isinstance(thing, str | bytes) else 0
 
 
 def unpack(thing: Any) -> Any:
-    """Return a fresh copy of what was packed; a value that was never packed is returned as it is."""
+    """Return a new copy of a packed object; a plain value is returned unchanged."""
     if type(thing) is not Payload:
         return thing
     if thing.code:
@@ -58,10 +58,10 @@ def unpack(thing: Any) -> Any:
 
 
 def pack(thing: Any, what: str, root: str = "it") -> Payload:
-    """Return `thing` as a payload, on the side that received the code it uses: by name where that is possible.
+    """Return `thing` as a payload. For workers, which return objects of classes that they received or can import.
 
     Raises:
-        Unserialisable: some part of it cannot travel; the error names the part.
+        Unserialisable: a part of it cannot be pickled; the error names the part.
     """
     buffer = io.BytesIO()
     _Pickler.dispatch_table.tidy()
@@ -69,33 +69,35 @@ def pack(thing: Any, what: str, root: str = "it") -> Payload:
         try:
             _Pickler(buffer, 5).dump(thing)
             return Payload(buffer.getvalue(), {})
-        except _HoldsError:
+        except _ContainsError:
             return Payload(_write_with_errors(thing, None), {})
-    except Exception:  # noqa: BLE001 - not importable by name, or not serialisable: the careful way tells
-        from paragent.serialization.packing import Packer  # not at the top: workers rarely need it, and it takes 20 ms
+    except Exception:  # noqa: BLE001 - not importable by name, or not serialisable: the packer finds out
+        from paragent.serialization.packing import (
+            Packer,
+        )  # imported here because workers rarely need it and it takes 20 ms
 
         return Packer().pack(thing, what, root).without(code_cache.known_code())
 
 
-class _HoldsError(Exception):
-    """The object is or holds an exception."""
+class _ContainsError(Exception):
+    """The object is or contains an exception."""
 
 
-def _refuse(_: BaseException) -> Any:
-    raise _HoldsError
+def _reject(_: BaseException) -> Any:
+    raise _ContainsError
 
 
 class _Reducers(dict[type, Any]):
-    """How the instances of a class are reduced: as `pickle` does, but exceptions are refused.
+    """The reducer of each class: that of `pickle`, but exceptions are rejected.
 
-    A `reducer_override` would be called for every object, which costs a list of objects a quarter more time.
+    A `reducer_override` would be called for every object, which makes pickling a list of objects 25 % slower.
     """
 
     registered = 0
-    """How many classes had a reducer of their own, registered with `copyreg`, when these were remembered."""
+    """How many reducers were registered with `copyreg` when these were cached."""
 
     def tidy(self) -> None:
-        """Forget everything if more was registered, or if these are too many."""
+        """Empty the cache if reducers were registered since, or if it has too many entries."""
         if len(copyreg.dispatch_table) != self.registered or len(self) > _CLASSES_KEPT:
             self.clear()
             self.registered = len(copyreg.dispatch_table)
@@ -103,26 +105,26 @@ class _Reducers(dict[type, Any]):
     def __missing__(self, cls: type) -> Any:
         if issubclass(cls, type):
             raise KeyError(cls)  # classes are written by name
-        reducer = _refuse if issubclass(cls, BaseException) else copyreg.dispatch_table.get(cls, _reduce)
+        reducer = _reject if issubclass(cls, BaseException) else copyreg.dispatch_table.get(cls, _reduce)
         self[cls] = reducer
         return reducer
 
 
 class _Pickler(pickle.Pickler):
-    """Python's own, but it refuses exceptions."""
+    """Python's pickler, but it rejects exceptions."""
 
     dispatch_table = _Reducers()
 
 
 class _ErrorPickler(pickle.Pickler):
-    """Python's own, but exceptions are taken apart."""
+    """Python's pickler, but exceptions are written by `paragent.serialization.exceptions`."""
 
     def __init__(self, buffer: io.BytesIO, writer: ErrorWriter | None) -> None:
         super().__init__(buffer, protocol=5)
         self._writer = writer
 
     def reducer_override(self, thing: Any) -> Any:
-        """Called for everything that is no builtin value or container."""
+        """Called for all objects that are not builtin values or containers."""
         if not isinstance(thing, BaseException):
             return NotImplemented
         from paragent.serialization.exceptions import reduce_error

@@ -1,8 +1,8 @@
-"""The program's own modules, as source, for workers on machines that do not have them.
+"""The program's own modules, as source code, for workers on machines that do not have them.
 
-Own is what was imported from a source file that is neither Python's nor installed: modules beside the script, in the
-working directory, or in a project that is on the path. Of a package that was imported everything comes along, of the
-script's folder every module, for code may import the rest only when it runs.
+Own modules are those that were imported from a source file that belongs neither to Python nor to an installed package: modules
+next to the script, in the working directory, or in a project on the path. All modules of an imported package are sent, and all
+modules in the folder of the script, because code may import them later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Source(NamedTuple):
     """One module."""
 
     file: str
-    """Where it was on the machine it came from: what tracebacks show."""
+    """Its path on the sender's machine, for tracebacks."""
     text: bytes
     is_package: bool
 
@@ -43,7 +43,7 @@ _installed: set[str] = set()
 
 
 def install(digest: str, blob: bytes) -> None:
-    """Make the modules of a piece of code importable; none is imported by this. Later pieces win over earlier ones."""
+    """Make modules importable, without importing them. Later modules replace earlier ones of the same name."""
     if digest in _installed:
         return
     _installed.add(digest)
@@ -53,12 +53,12 @@ def install(digest: str, blob: bytes) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Knows the modules that were carried here, and no others."""
+    """Finds the modules that were sent to this process."""
 
     def find_spec(
         self,
         name: str,
-        path: Sequence[str] | None,  # noqa: ARG002 - the import system's own interface
+        path: Sequence[str] | None,  # noqa: ARG002 - the interface of the import system
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         source = _sources.get(name)
@@ -71,7 +71,7 @@ class _Loader(importlib.abc.ExecutionLoader):
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def is_package(self, fullname: str) -> bool:  # noqa: ARG002 - the import system's own interface
+    def is_package(self, fullname: str) -> bool:  # noqa: ARG002 - the interface of the import system
         return self._source.is_package
 
     def get_source(self, fullname: str) -> str:  # noqa: ARG002
@@ -83,11 +83,11 @@ class _Loader(importlib.abc.ExecutionLoader):
 
 _MOST_FILES = 2000
 _MOST_BYTES = 16 << 20
-"""Beyond these only what was imported comes along: a folder this large is not a program, it is a home directory."""
+"""Beyond these limits only imported modules are sent: such a folder is probably a home directory, not a program."""
 
 
 def collect() -> dict[str, bytes]:
-    """Return the own modules as one piece of code for a payload: its digest and its bytes; nothing if there are none."""
+    """Return the own modules as code of a payload: digest and bytes; empty if there are none."""
     imported = dict(_imported())
     files = {**imported, **_not_yet_imported(imported)}
     if len(files) > _MOST_FILES or sum(path.stat().st_size for path in files.values()) > _MOST_BYTES:
