@@ -164,7 +164,7 @@ def test_data_alone_holds_no_objects() -> None:
 
 def test_only_exceptions_are_rebuilt() -> None:
     for cls in (dict, threading.Thread, "ValueError"):
-        with pytest.raises(TypeError, match="no exception class"):
+        with pytest.raises(TypeError, match="not an exception class"):
             rebuild([(pickle.dumps(cls), (), {}, None, [])])
 
 
