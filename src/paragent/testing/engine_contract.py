@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import re
@@ -542,48 +543,46 @@ class IsolationContract(EngineContract):
 
     # --- 9. Ctrl-C and the death of the program -----------------------------------------------------------------------
 
-    def test_ctrl_c_cancels_unfinished_tasks_and_leaves_no_process(self, tmp_path: Path) -> None:
-        process, path = self._long_run("hang_in_python", tmp_path)
-        programs.press_ctrl_c(process)
-        out, err = process.communicate(timeout=programs.END_LIMIT)
-        assert process.returncode != 0
-        assert "{'quick': 'succeeded', 'slow0': 'cancelled', 'slow1': 'cancelled'}" in out, (out, err)
-        programs.wait_until(lambda: not any(map(programs.alive, programs.pids_in(path))))
-
-    def test_ctrl_c_lets_async_code_clean_up(self, tmp_path: Path) -> None:
-        process, path = self._long_run("clean_up_when_cancelled", tmp_path)
-        programs.press_ctrl_c(process)
-        process.communicate(timeout=programs.END_LIMIT)
-        assert process.returncode != 0
-        assert path.read_text().count("cleaned up") == 2
+    def test_ctrl_c_cancels_unfinished_tasks_lets_async_code_clean_up_and_leaves_no_process(
+        self, tmp_path: Path
+    ) -> None:
+        with self._long_run(tmp_path, "hang_in_python", "clean_up_when_cancelled") as (process, path):
+            programs.press_ctrl_c(process)
+            out, err = process.communicate(timeout=programs.END_LIMIT)
+            assert process.returncode != 0
+            assert "{'quick': 'succeeded', 'slow0': 'cancelled', 'slow1': 'cancelled'}" in out, (out, err)
+            assert path.read_text().count("cleaned up") == 1
+            programs.wait_until(lambda: not any(map(programs.alive, programs.pids_in(path))))
 
     def test_a_second_ctrl_c_ends_at_once(self, tmp_path: Path) -> None:
-        process, path = self._long_run("ignore_cancellation", tmp_path)
-        programs.press_ctrl_c(process)
-        time.sleep(0.2)  # so that the first Ctrl-C has been handled
-        programs.press_ctrl_c(process)
-        process.communicate(timeout=programs.END_LIMIT)
-        assert process.returncode != 0
-        programs.wait_until(lambda: not any(map(programs.alive, programs.pids_in(path))))
+        with self._long_run(tmp_path, "ignore_cancellation", "ignore_cancellation") as (process, path):
+            programs.press_ctrl_c(process)
+            time.sleep(0.2)  # so that the first Ctrl-C has been handled
+            programs.press_ctrl_c(process)
+            process.communicate(timeout=programs.END_LIMIT)
+            assert process.returncode != 0
+            programs.wait_until(lambda: not any(map(programs.alive, programs.pids_in(path))))
 
-    def _long_run(self, behaviour: str, folder: Path) -> tuple[subprocess.Popen[str], Path]:
-        """Start a program with two tasks that do not end; return it and the file with the workers' pids when both run."""
+    def test_workers_end_when_the_program_is_killed(self, tmp_path: Path) -> None:
+        with self._long_run(tmp_path, "hang_in_c", "clean_up_when_cancelled") as (process, path):
+            process.kill()
+            process.communicate(timeout=programs.END_LIMIT)
+            programs.wait_until(lambda: not any(map(programs.alive, programs.pids_in(path))))
+
+    @contextlib.contextmanager
+    def _long_run(self, folder: Path, *names: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+        """Start a program with a task for each agent, none of which ends; yield it and the file with the workers' pids.
+
+        One task runs at a time in each worker, so that every task has its own.
+        """
         path = folder / "pids"
-        process = programs.Program(folder, programs.LONG_RUN, self.config_settings()).start(behaviour, str(path))
-        programs.wait_until(lambda: len(programs.pids_in(path)) == 2, programs.START_LIMIT)
-        return process, path
-
-    def test_hung_workers_end_when_the_program_is_killed(self, tmp_path: Path) -> None:
-        self._check_killed_program("hang_in_c", tmp_path)
-
-    def test_async_workers_end_when_the_program_is_killed(self, tmp_path: Path) -> None:
-        self._check_killed_program("clean_up_when_cancelled", tmp_path)
-
-    def _check_killed_program(self, behaviour: str, folder: Path) -> None:
-        process, path = self._long_run(behaviour, folder)
-        process.kill()
-        process.communicate(timeout=programs.END_LIMIT)
-        programs.wait_until(lambda: not any(map(programs.alive, programs.pids_in(path))))
+        settings = {**self.config_settings(), "concurrency": 1}
+        process = programs.Program(folder, programs.LONG_RUN, settings).start(str(path), *names)
+        try:
+            programs.wait_until(lambda: len(programs.pids_in(path)) == len(names), programs.START_LIMIT)
+            yield process, path
+        finally:
+            process.kill()
 
 
 def comparable(response: TaskResponse) -> dict[str, Any]:

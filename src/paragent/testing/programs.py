@@ -104,9 +104,8 @@ LONG_RUN = """
 import sys
 from paragent import Interrupted, RunConfig, Runners, Task
 from paragent.testing import agents
-agent = getattr(agents, sys.argv[1])
 tasks = [Task("done", agents.echo, id="quick")]
-tasks += [Task(sys.argv[2], agent, id=f"slow{i}") for i in range(2)]
+tasks += [Task(sys.argv[1], getattr(agents, name), id=f"slow{i}") for i, name in enumerate(sys.argv[2:])]
 try:
     Runners.sync_run_task(tasks, RunConfig(**SETTINGS))
 except Interrupted as interrupted:
