@@ -93,6 +93,8 @@ class Reply:
 
     def __call__(self, given: Any) -> Any:
         reply = ask(self.agent, given)
+        if type(reply) in _BUILTIN:
+            return reply  # the most frequent case; testing for `Awaitable` is slow
         return _answer_later(reply) if isinstance(reply, Awaitable) else answer_of(reply)
 
 

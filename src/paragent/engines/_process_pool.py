@@ -63,7 +63,7 @@ class ProcessPoolRuntime(RuntimeEngine):
         self._failed_starts = 0
         self._kill_at: float | None = None
         """When the workers that still run something are killed, after `cancel`."""
-        self._submitted: deque[Call] = deque()
+        self._submitted: deque[Sequence[Call]] = deque()
         self._new_workers: deque[WorkerHandle] = deque()
         self._expected_calls = 0
         """Calls that were announced by `expect`, until workers were started for them."""
@@ -120,7 +120,7 @@ class ProcessPoolRuntime(RuntimeEngine):
                 self._start_thread()
             if self._failure:
                 raise self._failure
-        self._submitted.extend(calls)
+        self._submitted.append(calls)
         self._wake()
 
     def _start_thread(self) -> None:
@@ -205,11 +205,8 @@ class ProcessPoolRuntime(RuntimeEngine):
             self._handle(load, self._workers[load].poll())
 
     def _take_submitted(self) -> None:
-        submitted = []
         while self._submitted:
-            submitted.append(self._submitted.popleft())
-        if submitted:
-            self._scheduler.add(submitted)
+            self._scheduler.add(self._submitted.popleft())
         while self._new_workers:
             self._register(self._new_workers.popleft())
 

@@ -9,7 +9,7 @@ from paragent.serialization import size_of
 from paragent.tasks import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from paragent.engines.base import Call
     from paragent.tasks import Outcome
@@ -84,28 +84,35 @@ class WorkerLoad:
         self.used = False
         """The worker was given a call at some time."""
 
-    def add(self, calls: Iterable[Call]) -> None:
+    def add(self, calls: Sequence[Call]) -> None:
         """Record that the worker was given `calls`."""
         self.used = True
-        held, counts = self.calls, self.counts
-        for call in calls:
-            held[call.number] = call
-            counts[call.is_async] += 1
-            if call.max_group:
-                self.max_group = min(self.max_group or call.max_group, call.max_group)
+        self.calls.update([(call.number, call) for call in calls])
+        is_async = sum([call.is_async for call in calls])
+        self.counts[True] += is_async
+        self.counts[False] += len(calls) - is_async
+        if groups := [call.max_group for call in calls if call.max_group]:
+            self.max_group = min(*groups, self.max_group or groups[0])
 
     def remove(self, outcomes: Sequence[Outcome]) -> tuple[list[float], list[float]]:
         """Record that calls ended; return the working times of the sync and of the async calls that ran."""
-        seconds: tuple[list[float], list[float]] = ([], [])
-        calls, counts = self.calls, self.counts
-        for outcome in outcomes:
-            is_async = calls.pop(outcome.number).is_async
-            counts[is_async] -= 1
-            if outcome.ending is not Ending.DISPLACED:
-                seconds[is_async].append(outcome.seconds)
-        if not calls:
+        pop = self.calls.pop
+        kinds = [pop(outcome.number).is_async for outcome in outcomes]
+        is_async = sum(kinds)
+        self.counts[True] -= is_async
+        self.counts[False] -= len(kinds) - is_async
+        if not self.calls:
             self.max_group = 0
-        return seconds
+        displaced = Ending.DISPLACED
+        if not is_async:
+            return [outcome.seconds for outcome in outcomes if outcome.ending is not displaced], []
+        ran = [
+            (kind, outcome) for kind, outcome in zip(kinds, outcomes, strict=True) if outcome.ending is not displaced
+        ]
+        return (
+            [outcome.seconds for kind, outcome in ran if not kind],
+            [outcome.seconds for kind, outcome in ran if kind],
+        )
 
 
 class CallScheduler:
@@ -129,12 +136,10 @@ class CallScheduler:
 
     def add(self, calls: Sequence[Call]) -> None:
         """Queue calls."""
-        for call in calls:
-            if call.max_group:
-                self._grouped.append(call)
-            else:
-                self._queues[call.is_async].append(call)
-            self._async_seen = self._async_seen or call.is_async
+        self._grouped += [call for call in calls if call.max_group]
+        self._queues[False].extend([call for call in calls if not call.is_async and not call.max_group])
+        self._queues[True].extend([call for call in calls if call.is_async and not call.max_group])
+        self._async_seen = self._async_seen or any(call.is_async for call in calls)
 
     def clear(self) -> list[Call]:
         """Remove and return all queued calls."""

@@ -304,13 +304,18 @@ class ProcessHandle:
         """Send calls to the worker; at most as many as it has free slots."""
         if self._evicts_code:
             self._writer.evict(call for call in self._slots if call is not None)
-        slots = [self._free.pop() for _ in calls]
-        limits: list[float] = []
+        first = len(self._free) - len(calls)
+        slots = self._free[first:]
+        del self._free[first:]
         for slot, call in zip(slots, calls, strict=True):
             self._slots[slot] = call
-            if call.limit is not None:
-                self._limited[slot] = call.limit + (CANCEL_GRACE if call.is_async else 0.0)
-                limits.append(call.limit)
+        limits = [call.limit for call in calls if call.limit is not None]
+        if limits:
+            self._limited |= {
+                slot: call.limit + (CANCEL_GRACE if call.is_async else 0.0)
+                for slot, call in zip(slots, calls, strict=True)
+                if call.limit is not None
+            }
         self.in_flight += len(calls)
         self._connection.post(self._writer.batch(slots, calls))
         if limits:
@@ -411,8 +416,19 @@ class ProcessHandle:
     def _ended(self, batch: OutcomeBatch) -> list[Outcome]:
         """Free the slots of calls that ended; return their outcomes."""
         outcomes = batch.outcomes(self.location)
+        slots, starts = self._slots, self._starts
         for outcome in outcomes:
-            outcome.number = self._close_slot(outcome.number)
+            slot = outcome.number
+            call = slots[slot]
+            assert call is not None
+            outcome.number = call.number
+            slots[slot] = None
+            starts[slot] = 0.0
+        if self._limited:
+            for slot in batch.numbers:
+                self._limited.pop(slot, None)
+        self._free += batch.numbers
+        self.in_flight -= len(outcomes)
         return outcomes
 
     def _close_slot(self, slot: int) -> int:

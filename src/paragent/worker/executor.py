@@ -132,9 +132,9 @@ class CallExecutor:
         """Threads that run sync calls; the first is the one that calls `run_sync_calls`."""
         self._busy = 0
         self._thread_of: dict[int, int] = {}
-        """The thread of each running sync call."""
+        """The thread of each running sync call; the one that removes the entry, its thread or `abandon`, ends the call."""
         self._thread_lock = threading.Lock()
-        """Protects `_threads`, `_busy` and `_thread_of`."""
+        """Protects `_threads` and `_busy`."""
         self._stateless: dict[bytes, Any] = {}
         """Unpacked stateless targets by their packed form."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -299,27 +299,25 @@ class CallExecutor:
             except (RuntimeError, OSError) as problem:
                 ending, result = Ending.RAISED, problem
             else:
-                self._leave_thread(call)
+                if self._thread_of.pop(call.number, None) is None:
+                    raise Abandoned
+                with self._thread_lock:
+                    self._busy -= 1
                 loop.call_soon_threadsafe(self._start_awaiting, call, result, recording, started)
                 return None
         outcome = self._outcome(call, ending, result, recording, started)
-        self._leave_thread(call)
+        if self._thread_of.pop(call.number, None) is None:
+            raise Abandoned
         self._finished(call.label)
         self._emit(outcome)
         next_call = self._sync_admission.exchange()
-        if next_call is None:
-            return None
-        if next_call.is_async:
-            self._start([next_call])
-            return None
-        self._ensure_thread()
-        return next_call
-
-    def _leave_thread(self, call: Call) -> None:
+        if next_call is not None and not next_call.is_async:
+            return next_call  # this thread stays busy
         with self._thread_lock:
-            if self._thread_of.pop(call.number, None) is None:
-                raise Abandoned
             self._busy -= 1
+        if next_call is not None:
+            self._start([next_call])
+        return None
 
     # --- async calls --------------------------------------------------------------------------------------------------
 
