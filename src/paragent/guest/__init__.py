@@ -1,1 +1,1 @@
-"""What runs inside a machine. Nothing here imports the rest of paragent: it is copied into images as it is."""
+"""Programs that run inside a machine. They use the standard library only, because images contain copies of these files."""

@@ -1,30 +1,30 @@
-"""The guest agent: an HTTP server inside a machine that runs commands and moves files.
+"""The agent inside a machine: an HTTP server that runs commands and transfers files.
 
-It speaks the subset of OSWorld's guest protocol that a machine without a screen has, and three requests of its own under
-`/paragent`, by which the pool tells a machine who holds it. It is one file of the standard library alone, because it is
-copied into images as it is; `python3 agent.py --help` says how it is started. It opens files without pathlib, which takes
-long to import under emulation.
+It implements the part of OSWorld's guest protocol that needs no screen, and two requests of its own under `/paragent`, with
+which the pool verifies a machine and assigns it to a holder. It is a single file that uses the standard library only, because
+images contain a copy of it; `python3 agent.py --help` shows its options. It does not use pathlib, which takes long to import
+under emulation.
 
 ==============================  =============================================================================
 GET  /platform                  `Linux`
-GET  /terminal                  `{"output": null, "status": "success"}`; whether anybody is there
+GET  /terminal                  `{"output": null, "status": "success"}`; a liveness check
 POST /execute, /setup/execute   `{"command": list or text, "shell": false}` -> status, output, error, returncode
 POST /setup/launch              the same, without waiting for the end
 POST /file                      form field `file_path` -> the bytes
 POST /setup/upload              multipart `file_path`, `file_data` -> text
 POST /list_directory            `{"path"}` -> `{"directory_tree"}`
-GET  /paragent/state            `{"held": whether it has a holder, "marker": whether a holder's marker is on disk, "boot"}`
-POST /paragent/adopt            `{"token", "time", "entropy"}`: from now on only this token is served; sets the clock,
-                                stirs the random state, leaves a marker by which a reset is verified
+GET  /paragent/state            `{"held": whether it has a holder, "marker": whether the marker is on disk, "boot"}`
+POST /paragent/adopt            `{"token", "time", "entropy"}`: accept only this token from now on; sets the clock,
+                                reseeds random numbers, writes a marker that a reset must remove
 ==============================  =============================================================================
 
-Requests carry a token in the header `X-Paragent-Token`. The machine's secret, which the pool gave it when it was made, is
-for the pool: until the machine has a holder nothing else is served, and afterwards it still serves `/paragent/`. A holder's
-token is for everything else. A request without a token gets status 401, one with a wrong token 409: it may come from
-somebody who has lost the machine.
+Requests carry a token in the header `X-Paragent-Token`. The pool uses the machine's secret, which the machine got when it
+was created: before the machine has a holder, only the secret is accepted, and afterwards it is accepted for `/paragent/` only.
+The holder's token is accepted for everything else. A request without a token gets status 401, one with a wrong token 409,
+because it may come from an earlier holder.
 
-An agent that was started without a secret serves everybody until it is adopted, as OSWorld's own server does. It can be
-adopted once.
+An agent that was started without a secret serves every client until it gets a holder, as OSWorld's own server does. It can get
+a holder once.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMAND_SECONDS",
-    "Answer",
+    "BinaryAnswer",
     "Guest",
     "Handler",
-    "Refused",
+    "Rejected",
     "Server",
     "fields_of",
     "main",
@@ -63,13 +63,13 @@ __all__ = [
 ]
 
 COMMAND_SECONDS = 120.0
-"""What OSWorld's guest allows a command."""
+"""The time limit of a command in OSWorld's guest."""
 _RESEED = 0x5207
-"""RNDRESEEDCRNG in <linux/random.h>: use what was written to /dev/urandom from now on."""
+"""RNDRESEEDCRNG in <linux/random.h>: use what was written to /dev/urandom immediately."""
 _TOKEN_LENGTH = 16
-_PIECE = 64 << 10
+_CHUNK_BYTES = 64 << 10
 _BODY_LIMIT = 1 << 30
-"""Bytes of the largest upload; a machine has less memory than that."""
+"""Maximum number of bytes of an upload; a machine has less memory."""
 
 
 class Guest:
@@ -78,31 +78,31 @@ class Guest:
     def __init__(self, folder: str, owns_machine: bool, secret: Callable[[], str] = str) -> None:
         self.folder, self.owns_machine = folder, owns_machine
         self.secret = secret
-        """Returns the machine's secret, or nothing: it is another one after the machine was cloned."""
+        """Returns the machine's secret, or an empty string. A clone has another secret than its original."""
         self.holder: str | None = None
         self.boot = os.urandom(8).hex()
         self.lock = threading.Lock()  # protects holder and the marker
 
     @property
     def marker(self) -> str:
-        """The file that a reset has to take away."""
+        """The file that a reset must remove."""
         return os.path.join(self.folder, ".paragent-marker")
 
     def path(self, given: str) -> str:
-        """Relative paths and `~` are within the machine's folder."""
+        """Return an absolute path; relative paths and `~` are relative to the machine's folder."""
         return os.path.join(self.folder, given.removeprefix("~/"))
 
     def adopt(self, token: str, now: float | None, entropy: str) -> None:
-        """Belong to a new holder.
+        """Accept the token of a new holder.
 
         Raises:
-            Refused: the token is too short, or the machine has a holder and no secret that says who may change that.
+            Rejected: the token is too short, or the machine has a holder and no secret.
         """
         if len(token) < _TOKEN_LENGTH:
-            raise Refused(400, f"a token has at least {_TOKEN_LENGTH} characters")
+            raise Rejected(400, f"a token must have at least {_TOKEN_LENGTH} characters")
         with self.lock:
             if self.holder is not None and not self.secret():
-                raise Refused(403, "this machine has a holder, and no secret of a pool that could change that")
+                raise Rejected(403, "this machine has a holder, and no secret with which the pool could change it")
             with open(self.marker, "a") as file:
                 file.write("held\n")
             self.holder = token
@@ -110,15 +110,15 @@ class Guest:
             self.freshen(now, bytes.fromhex(entropy))
 
     def freshen(self, now: float | None, entropy: bytes) -> None:
-        """Set the clock and the random state, which are those of all other clones."""
+        """Set the clock and reseed random numbers, because all clones start with the same state."""
         set_clock(now, entropy)
         random.seed()
 
     def run(self, fields: dict[str, Any]) -> tuple[str, str, int]:
-        """Run a command to its end; return its output, its errors and how it ended.
+        """Run a command; return its standard output, its standard error and its exit status.
 
         Raises:
-            Refused: it cannot be started, or takes too long.
+            Rejected: it cannot be started, or takes too long.
         """
         seconds = float(str(fields.get("timeout") or COMMAND_SECONDS))
         process = self.start(fields, subprocess.PIPE)
@@ -128,7 +128,7 @@ class Guest:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            raise Refused(500, f"Command timed out after {seconds:g} seconds") from None
+            raise Rejected(500, f"Command timed out after {seconds:g} seconds") from None
         return output.decode(errors="replace"), errors.decode(errors="replace"), process.returncode
 
     def start(self, fields: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
@@ -141,7 +141,7 @@ class Guest:
         if isinstance(command, list):
             command = " ".join(map(str, command)) if shell else [str(word) for word in command]
         if not command:
-            raise Refused(400, "there is no command")
+            raise Rejected(400, "the command is missing")
         try:
             return subprocess.Popen(
                 command,
@@ -153,37 +153,37 @@ class Guest:
                 start_new_session=True,
             )
         except OSError as error:
-            raise Refused(500, f"{error.strerror}: {error.filename}") from None
+            raise Rejected(500, f"{error.strerror}: {error.filename}") from None
 
     def state(self) -> dict[str, Any]:
-        """Return what the pool asks for to verify a reset."""
+        """Return the state with which the pool verifies a reset."""
         return {"held": self.holder is not None, "marker": os.path.exists(self.marker), "boot": self.boot}
 
     def check(self, token: str | None, path: str) -> None:
-        """Check that whoever sent a token may ask for `path`.
+        """Check that a client with this token may request `path`.
 
         Raises:
-            Refused: they may not.
+            Rejected: it may not.
         """
-        own = path.startswith("/paragent/")
-        wanted = self.holder if self.holder is not None and not own else self.secret()
+        for_pool = path.startswith("/paragent/")
+        wanted = self.holder if self.holder is not None and not for_pool else self.secret()
         if not wanted and (self.holder is None or path == "/paragent/adopt"):
-            return  # no secret was given; `adopt` refuses a second holder by itself
+            return  # the agent has no secret; `adopt` rejects a second holder
         if token is None:
-            raise Refused(401, "this machine serves its holder only: send the token of the lease")
+            raise Rejected(401, "this machine serves only its holder: send the token of the lease")
         if not _same(token, wanted):
-            if own:
-                raise Refused(403, "only the pool, by the secret of this machine, may ask for that")
-            raise Refused(409, "this machine has another holder now")
+            if for_pool:
+                raise Rejected(403, "only the pool, with the secret of this machine, may request this")
+            raise Rejected(409, "this machine has another holder now")
 
 
 def _same(given: str, wanted: str) -> bool:
-    """Compare without telling by the time it takes how much was right; nothing is like an empty text."""
+    """Compare in constant time; an empty `wanted` equals nothing."""
     return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
 
 
 def secret_source(path: str | None, descriptor: int | None) -> Callable[[], str]:
-    """Return what reads the machine's secret: from a file at each use, or from a pipe once, so that nothing of it is left."""
+    """Return a function that returns the machine's secret: read from a file at each use, or from a pipe once."""
     if descriptor is not None:
         with os.fdopen(descriptor) as pipe:
             given = pipe.read().strip()
@@ -202,7 +202,7 @@ def secret_source(path: str | None, descriptor: int | None) -> Callable[[], str]
 
 
 def set_clock(now: float | None, entropy: bytes) -> None:
-    """Set the machine's clock and stir its random state; only root may."""
+    """Set the machine's clock and reseed its random numbers; it needs root."""
     import fcntl
 
     if now is not None:
@@ -210,19 +210,19 @@ def set_clock(now: float | None, entropy: bytes) -> None:
     with open("/dev/urandom", "wb") as device:
         device.write(entropy)
         device.flush()
-        with contextlib.suppress(OSError):  # a kernel that does not know the request reseeds by itself
+        with contextlib.suppress(OSError):  # a kernel without this request reseeds by itself
             fcntl.ioctl(device, _RESEED)
 
 
-class Answer(NamedTuple):
-    """Bytes of a kind that is not plain."""
+class BinaryAnswer(NamedTuple):
+    """An answer with its own content type."""
 
-    kind: str
+    content_type: str
     data: bytes
 
 
-class Refused(Exception):
-    """A request that gets an error as its answer: a message, and `more` fields if it has any."""
+class Rejected(Exception):
+    """A request is answered with an error: a status, a message and optional fields."""
 
     def __init__(self, status: int, message: str, **more: Any) -> None:
         super().__init__(message)
@@ -230,71 +230,71 @@ class Refused(Exception):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection; the guest is in `server.guest`."""
+    """Handles the requests of one connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: Server
-    readable: ClassVar[dict[str, Any]] = {}
-    """What GET knows: a path to a method that takes the body and returns the answer."""
-    writable: ClassVar[dict[str, Any]] = {}
-    """What POST knows."""
+    get_routes: ClassVar[dict[str, Any]] = {}
+    """Paths of GET requests, each with a method that takes the body and returns the answer."""
+    post_routes: ClassVar[dict[str, Any]] = {}
+    """Paths of POST requests."""
 
     def do_GET(self) -> None:
-        self._answer(self.readable)
+        self._answer(self.get_routes)
 
     def do_POST(self) -> None:
-        self._answer(self.writable)
+        self._answer(self.post_routes)
 
     def _answer(self, table: dict[str, Any]) -> None:
         try:
             body = self._body()
             route = table.get(self.path.partition("?")[0])
             if route is None:
-                raise Refused(404, f"there is no {self.command} {self.path}")
+                raise Rejected(404, f"unknown request {self.command} {self.path}")
             answer = route(self, body)
-        except Refused as refusal:
+        except Rejected as refusal:
             answer = {"status": "error", "message": str(refusal), **refusal.more}
             self._send(refusal.status, answer)
-        except Exception as error:  # noqa: BLE001 - whatever a request does, the machine goes on
+        except Exception as error:  # noqa: BLE001 - no request may end the agent
             self._send(500, {"status": "error", "message": f"{type(error).__name__}: {error}"})
         else:
             self._send(200, answer)
 
     def _body(self) -> bytes:
-        """Return the body of a request that may be served; that of another one is read and thrown away, piece by piece."""
+        """Return the body of an accepted request; the body of a rejected one is read in pieces and discarded."""
         given = self.headers.get("Content-Length") or "0"
         if not given.isdecimal() or int(given) > _BODY_LIMIT:
             self.close_connection = True
-            raise Refused(413, f"a body has at most {_BODY_LIMIT} bytes")
+            raise Rejected(413, f"a body may have at most {_BODY_LIMIT} bytes")
         left = int(given)
         try:
             self.server.guest.check(self.headers.get("X-Paragent-Token"), self.path.partition("?")[0])
-        except Refused:
-            while left and (piece := self.rfile.read(min(left, _PIECE))):
+        except Rejected:
+            while left and (piece := self.rfile.read(min(left, _CHUNK_BYTES))):
                 left -= len(piece)
             raise
         return self.rfile.read(left)
 
     def _send(self, status: int, answer: object) -> None:
-        if isinstance(answer, Answer):
-            kind, data = answer
+        if isinstance(answer, BinaryAnswer):
+            content_type, data = answer
         elif isinstance(answer, bytes):
-            kind, data = "application/octet-stream", answer
+            content_type, data = "application/octet-stream", answer
         elif isinstance(answer, str):
-            kind, data = "text/plain; charset=utf-8", answer.encode()
+            content_type, data = "text/plain; charset=utf-8", answer.encode()
         else:
-            kind, data = "application/json", json.dumps(answer).encode()
+            content_type, data = "application/json", json.dumps(answer).encode()
         self.send_response_only(status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Stay silent: the console of a machine is for the kernel."""
+        """Log nothing: the console of a machine is for the kernel."""
 
-    # --- what can be asked ------------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------
 
     def platform_name(self, _: bytes) -> str:
         return platform.system()
@@ -325,7 +325,7 @@ class Handler(BaseHTTPRequestHandler):
             with open(self.server.guest.path(given), "rb") as file:
                 return file.read()
         except OSError as error:
-            raise Refused(404, f"{given}: {error.strerror}") from None
+            raise Rejected(404, f"{given}: {error.strerror}") from None
 
     def upload(self, body: bytes) -> str:
         parts = parts_of(self.headers.get("Content-Type", ""), body)
@@ -340,15 +340,15 @@ class Handler(BaseHTTPRequestHandler):
         try:
             return {"directory_tree": _tree(self.server.guest.path(given))}
         except OSError as error:
-            raise Refused(404, f"{given}: {error.strerror}") from None
+            raise Rejected(404, f"{given}: {error.strerror}") from None
 
 
-Handler.readable = {
+Handler.get_routes = {
     "/platform": Handler.platform_name,
     "/terminal": Handler.terminal,
     "/paragent/state": Handler.state,
 }
-Handler.writable = {
+Handler.post_routes = {
     "/execute": Handler.execute,
     "/setup/execute": Handler.execute,
     "/setup/launch": Handler.launch,
@@ -360,13 +360,13 @@ Handler.writable = {
 
 
 def fields_of(body: bytes) -> dict[str, Any]:
-    """Return the fields of a JSON body; raises `Refused` if it has none."""
+    """Return the fields of a JSON body; raises `Rejected` if it is not a JSON object."""
     try:
         fields = json.loads(body or b"{}")
     except ValueError:
-        raise Refused(400, "the body is no JSON") from None
+        raise Rejected(400, "the body is not JSON") from None
     if not isinstance(fields, dict):
-        raise Refused(400, "the body is no JSON object")
+        raise Rejected(400, "the body is not a JSON object")
     return fields
 
 
@@ -379,7 +379,7 @@ def parts_of(content_type: str, body: bytes) -> dict[str, bytes]:
         _, _, name = head.partition(b'name="')
         parts[name.partition(b'"')[0].decode()] = data.removesuffix(b"\r\n")
     if not boundary or not {"file_path", "file_data"} <= set(parts):
-        raise Refused(400, "an upload needs the fields file_path and file_data")
+        raise Rejected(400, "an upload needs the fields file_path and file_data")
     return parts
 
 
@@ -395,7 +395,7 @@ def _tree(path: str) -> dict[str, Any]:
 
 
 class Server(ThreadingHTTPServer):
-    """One thread for each connection."""
+    """Serves each connection in its own thread."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -409,15 +409,17 @@ class Server(ThreadingHTTPServer):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve until the process is ended."""
-    parser = argparse.ArgumentParser(description="Run commands and move files for whoever holds this machine.")
-    parser.add_argument("--host", default="0.0.0.0")  # noqa: S104 - the machine's network is the pool's
+    """Serve until the process ends."""
+    parser = argparse.ArgumentParser(description="Run commands and transfer files for the holder of this machine.")
+    parser.add_argument("--host", default="0.0.0.0")  # noqa: S104 - the pool controls the network of the machine
     parser.add_argument("--port", type=int, default=5000)
-    parser.add_argument("--folder", default="/root", help="where commands start and relative paths are")
+    parser.add_argument("--folder", default="/root", help="working directory of commands and base of relative paths")
     parser.add_argument("--fd", type=int, help="serve this listening socket instead of opening a port")
-    parser.add_argument("--owns-machine", action="store_true", help="may set the clock and the random state")
-    parser.add_argument("--secret-file", help="has the secret by which the pool says who holds this machine")
-    parser.add_argument("--secret-fd", type=int, help="a pipe from which that secret is read instead")
+    parser.add_argument(
+        "--owns-machine", action="store_true", help="set the clock and reseed random numbers; needs root"
+    )
+    parser.add_argument("--secret-file", help="file with the secret of the pool")
+    parser.add_argument("--secret-fd", type=int, help="file descriptor of a pipe with the secret, instead of a file")
     options = parser.parse_args(arguments)
     inherited = options.fd is not None
     listener = socket.socket(fileno=options.fd) if inherited else socket.create_server((options.host, options.port))

@@ -1,7 +1,7 @@
-"""What applications tell about their windows, menus, buttons and texts, by AT-SPI.
+"""The accessibility tree: windows, menus, buttons and texts of applications, read through AT-SPI.
 
-Most of it comes in one answer of each application, its cache: names, roles, states, and who is inside whom. What the cache
-leaves out, as the cells of tables, and where things are, is asked for in bursts.
+Each application returns most of it in one answer, its cache: names, roles, states and parents. What the cache does not contain,
+such as the cells of tables and positions, is requested with pipelined calls.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paragent.guest.desktop.dbus import Bus, BusFailed, Call
+from paragent.guest.desktop.dbus import Bus, BusFailed, MethodCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["NoAccessibility", "Node", "Observer", "Watcher"]
+__all__ = ["AccessibilityClient", "AccessibilityTree", "NoAccessibility", "Node"]
 
 
 _ATSPI = "org.a11y.atspi."
 _PROPERTIES = "org.freedesktop.DBus.Properties"
 _REGISTRY = (f"{_ATSPI}Registry", "/org/a11y/atspi/accessible/root")
 _CACHE = "/org/a11y/atspi/cache"
-_NOBODY = "/org/a11y/atspi/null"
+_NULL_PATH = "/org/a11y/atspi/null"
 _BUS_SECONDS = 25.0
-"""For the bus and its registry to start when they are asked for the first time, under emulation."""
-_RARE = "window:shade"
-"""An event that hardly happens. Applications have caches only while somebody is registered for some event."""
-_FILLING = (0.0, 0.05, 0.2, 0.5)
-"""Seconds before each question to a cache that may be empty because its program has only just been asked to fill it."""
+"""For the bus and its registry to start at the first call, under emulation."""
+_RARE_EVENT = "window:shade"
+"""An event that hardly ever occurs. Applications keep caches only while a client is registered for some event."""
+_CACHE_PAUSES = (0.0, 0.05, 0.2, 0.5)
+"""Seconds before each attempt to read a cache, which is empty while a new application fills it."""
 _ON_SCREEN = 0
-_LASTING = {"actions", "attributes"}
+_CONSTANT = {"actions", "attributes"}
 _EXTENDED = "extended"
 STATES = [
     "invalid", "active", "armed", "busy", "checked", "collapsed", "defunct", "editable", "enabled", "expandable", "expanded",
@@ -69,14 +69,14 @@ class NoAccessibility(Exception):
 
 
 class Reference(NamedTuple):
-    """Where an object is: its program's name on the bus, and its path there."""
+    """The address of an object: the name of its program on the bus, and its path."""
 
     program: str
     path: str
 
 
 class Node:
-    """One thing on the screen, or one that could be there."""
+    """One element of the tree."""
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
@@ -84,10 +84,10 @@ class Node:
         self.states: list[str] = []
         self.interfaces: set[str] = set()
         self.count = 0
-        """How many are inside it, as far as it tells."""
+        """Number of children, as reported by the application."""
         self.children: list[Node] = []
         self.attributes: dict[str, str] = {}
-        self.place: tuple[int, int, int, int] | None = None
+        self.extents: tuple[int, int, int, int] | None = None
         self.text = ""
         self.values: dict[str, Any] = {}
         self.actions: list[tuple[str, str, str]] = []
@@ -98,19 +98,24 @@ class Node:
         return "showing" in self.states and "visible" in self.states
 
     def can(self, interface: str) -> bool:
-        """Return whether it has an interface, as `Text`."""
+        """Return whether it has an interface, such as `Text`."""
         return f"{_ATSPI}{interface}" in self.interfaces
 
-    def call(self, interface: str, member: str, signature: str = "", *arguments: Any) -> Call:
-        """Return a question to it."""
+    def call(self, interface: str, member: str, signature: str = "", *arguments: Any) -> MethodCall:
+        """Return a call of one of its methods."""
         name = interface if "." in interface else f"{_ATSPI}{interface}"
-        return Call(*self.reference, name, member, signature, arguments)
+        return MethodCall(*self.reference, name, member, signature, arguments)
 
 
-class Watcher:
-    """Asks applications, within limits for one look at all of them. One thread at a time may use it.
+class AccessibilityClient:
+    """Reads the trees of applications within limits. It may be used by one thread at a time.
 
-    It stays connected: an application fills its cache when somebody is there who may ask, and drops it when nobody is.
+    It stays connected, because applications drop their caches when no client is connected.
+
+    Args:
+        width: maximum number of children of a node.
+        depth: maximum depth of the tree.
+        nodes: maximum number of nodes that are requested beyond the caches.
     """
 
     def __init__(self, width: int, depth: int, nodes: int) -> None:
@@ -118,13 +123,13 @@ class Watcher:
         self._left, self._deadline = 0, 0.0
         self._bus: Bus | None = None
         self._known: set[str] = set()
-        self._lasting: dict[Reference, dict[str, Any]] = {}
-        """What objects told once and do not change: their attributes, and what can be done with them."""
+        self._constant: dict[Reference, dict[str, Any]] = {}
+        """Attributes and actions of objects, which do not change."""
 
     def desktop(self, seconds: float, among: str = "") -> Node:
-        """Return the root with all applications and what they have: names, roles, states.
+        """Return the root of the tree with all applications: names, roles and states.
 
-        With `among`, only applications whose names are part of that text, as the class of a window.
+        With `among`, only applications whose names are contained in that text, such as the class of a window.
 
         Raises:
             NoAccessibility: there is no accessibility bus.
@@ -132,69 +137,71 @@ class Watcher:
         self._deadline, self._left = time.monotonic() + seconds, self._nodes
         root = Node(Reference(*_REGISTRY))
         root.name, root.role = "main", "desktop frame"
-        (listed,) = self._ask([root.call("Accessible", "GetChildren")])
+        (listed,) = self._call([root.call("Accessible", "GetChildren")])
         programs = [Node(Reference(*each)) for each in (listed[0] if listed else ())]
         self._describe(programs)
         if among:
             programs = [node for node in programs if node.name and node.name.lower() in among.lower()]
         unordered: list[Node] = []
         for node, cache in zip(programs, self._caches(programs), strict=True):
-            unordered += _arrange(node, cache)
+            unordered += _build_tree(node, cache)
         self._order(unordered)
         root.children = programs
         self._complete(programs)
         return root
 
     def _connect(self) -> Bus:
-        where = Call("org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress")
-        listen = Call(_REGISTRY[0], "/org/a11y/atspi/registry", _REGISTRY[0], "RegisterEvent", "s", (_RARE,))
+        get_address = MethodCall("org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress")
+        register = MethodCall(
+            _REGISTRY[0], "/org/a11y/atspi/registry", _REGISTRY[0], "RegisterEvent", "s", (_RARE_EVENT,)
+        )
         try:
             session = Bus(os.environ.get("DBUS_SESSION_BUS_ADDRESS", ""), _BUS_SECONDS)
-            (found,) = session.ask([where], _BUS_SECONDS)
+            (found,) = session.call_all([get_address], _BUS_SECONDS)
             session.close()
             if found is None:
-                raise NoAccessibility("nobody offers an accessibility bus")
+                raise NoAccessibility("there is no accessibility bus")
             bus = Bus(found[0], _BUS_SECONDS)
-            bus.ask([listen], _BUS_SECONDS)
+            bus.call_all([register], _BUS_SECONDS)
         except BusFailed as error:
             raise NoAccessibility(str(error)) from None
         return bus
 
-    def _ask(self, calls: Sequence[Call]) -> list[tuple[Any, ...] | None]:
+    def _call(self, calls: Sequence[MethodCall]) -> list[tuple[Any, ...] | None]:
         if self._bus is None:
             self._bus, self._known = self._connect(), set()
         try:
-            return self._bus.ask(calls, max(self._deadline - time.monotonic(), 0.0))
+            return self._bus.call_all(calls, max(self._deadline - time.monotonic(), 0.0))
         except BusFailed as error:
             self._bus = None
             raise NoAccessibility(str(error)) from None
 
     def _caches(self, programs: Sequence[Node]) -> list[Sequence[Any]]:
-        """Return what each program's cache has. One that has just begun to fill it is asked again."""
+        """Return the contents of each program's cache; an empty cache of a new program is read again."""
         found: list[Sequence[Any]] = [()] * len(programs)
-        open_ones = list(range(len(programs)))
-        for pause in _FILLING:
+        empty = list(range(len(programs)))
+        for pause in _CACHE_PAUSES:
             time.sleep(pause)
-            calls = [Call(programs[i].reference.program, _CACHE, f"{_ATSPI}Cache", "GetItems") for i in open_ones]
-            for index, answer in zip(open_ones, self._ask(calls), strict=True):
+            calls = [MethodCall(programs[i].reference.program, _CACHE, f"{_ATSPI}Cache", "GetItems") for i in empty]
+            for index, answer in zip(empty, self._call(calls), strict=True):
                 found[index] = answer[0] if answer else ()
-            open_ones = [i for i in open_ones if not found[i] and programs[i].reference.program not in self._known]
-            if not open_ones:
+            empty = [i for i in empty if not found[i] and programs[i].reference.program not in self._known]
+            if not empty:
                 break
         self._known |= {program.reference.program for program in programs}
         return found
 
     def _describe(self, nodes: Sequence[Node]) -> None:
-        """Ask objects that no cache told of for what caches tell."""
-        questions = ("GetRole", "GetState", "GetInterfaces")
-        count = len(questions) + 2
+        """Request name, role, states and interfaces of objects that are not in a cache."""
+        methods = ("GetRole", "GetState", "GetInterfaces")
+        count = len(methods) + 2
         calls = []
         for node in nodes:
-            calls += [node.call("Accessible", question) for question in questions]
+            calls += [node.call("Accessible", method) for method in methods]
             calls += [
                 node.call(_PROPERTIES, "Get", "ss", f"{_ATSPI}Accessible", name) for name in ("Name", "ChildCount")
             ]
-        answers = self._ask(calls)
+        answers = self._call(calls)
         for index, node in enumerate(nodes):
             role, states, interfaces, name, children = answers[index * count : (index + 1) * count]
             node.role, node.states = _role(role[0] if role else 67), _states(states[0] if states else ())
@@ -202,22 +209,22 @@ class Watcher:
             node.name, node.count = str(name[0]) if name else "", int(children[0]) if children else 0
 
     def _order(self, nodes: Sequence[Node]) -> None:
-        """Put what is inside of nodes into the order that they tell; caches know it of few toolkits."""
+        """Sort the children of nodes in the order that the applications report; the caches of most toolkits do not have it."""
         for node, answer in zip(
-            nodes, self._ask([node.call("Accessible", "GetChildren") for node in nodes]), strict=True
+            nodes, self._call([node.call("Accessible", "GetChildren") for node in nodes]), strict=True
         ):
             places = {Reference(*each): place for place, each in enumerate(answer[0] if answer else ())}
             node.children.sort(key=lambda child: places.get(child.reference, len(places)))
 
     def _complete(self, level: Sequence[Node]) -> None:
-        """Go down the tree and ask for what the caches left out, a level at a time."""
+        """Request children that are not in the caches, level by level."""
         for _ in range(self._depth):
             unknown = [node for node in level if node.count and not node.children and self._left > 0]
-            answers = self._ask([node.call("Accessible", "GetChildren") for node in unknown])
+            answers = self._call([node.call("Accessible", "GetChildren") for node in unknown])
             fresh = []
             for node, answer in zip(unknown, answers, strict=True):
                 found = (answer[0] if answer else [])[: min(self._width, max(self._left, 0))]
-                node.children = [Node(Reference(*each)) for each in found if each[1] != _NOBODY]
+                node.children = [Node(Reference(*each)) for each in found if each[1] != _NULL_PATH]
                 self._left -= len(node.children)
                 fresh += node.children
             self._describe(fresh)
@@ -225,43 +232,43 @@ class Watcher:
             if not level or time.monotonic() > self._deadline:
                 return
 
-    def look(self, nodes: Iterable[Node]) -> None:
-        """Ask for what changes, as places, texts and numbers, and of objects that are new for what does not."""
+    def read_details(self, nodes: Iterable[Node]) -> None:
+        """Request extents, texts and values, and the constant properties of new objects."""
         seen = list(nodes)
-        self._lasting = {node.reference: self._lasting.get(node.reference, {}) for node in seen}
-        asked = [(node, what, call) for node in seen for what, call in self._questions(node)]
-        for (node, what, _), answer in zip(asked, self._ask([call for *_, call in asked]), strict=True):
+        self._constant = {node.reference: self._constant.get(node.reference, {}) for node in seen}
+        asked = [(node, what, call) for node in seen for what, call in self._detail_calls(node)]
+        for (node, what, _), answer in zip(asked, self._call([call for *_, call in asked]), strict=True):
             if answer is not None:
                 value = dict(answer[0]) if what in {"values", "attributes"} else answer[0]
-                if what in _LASTING:
-                    self._lasting[node.reference][what] = value
+                if what in _CONSTANT:
+                    self._constant[node.reference][what] = value
                 else:
                     setattr(node, what, value)
         self._name_actions([node for node, what, _ in asked if what == "actions"])
         for node in seen:
-            for what, value in self._lasting[node.reference].items():
+            for what, value in self._constant[node.reference].items():
                 setattr(node, what, value)
 
     def _name_actions(self, nodes: Sequence[Node]) -> None:
-        """Ask for the names of actions as programs spell them; with all else about them come translated ones."""
-        told = [(self._lasting[node.reference].get("actions", ()), node) for node in nodes]
+        """Request the original names of actions; the other properties of actions come with translated names."""
+        told = [(self._constant[node.reference].get("actions", ()), node) for node in nodes]
         calls = [node.call("Action", "GetName", "i", index) for actions, node in told for index in range(len(actions))]
-        names = iter(self._ask(calls))
+        names = iter(self._call(calls))
         for actions, node in told:
             named = [(str(name[0]) if (name := next(names)) else shown, *more) for shown, *more in actions]
-            self._lasting[node.reference]["actions"] = named
+            self._constant[node.reference]["actions"] = named
 
-    def _questions(self, node: Node) -> Iterable[tuple[str, Call]]:
-        lasting = self._lasting[node.reference]
+    def _detail_calls(self, node: Node) -> Iterable[tuple[str, MethodCall]]:
+        constant = self._constant[node.reference]
         if node.can("Text"):
             yield "text", node.call("Text", "GetText", "ii", 0, -1)
         if node.can("Component") and node.showing:
-            yield "place", node.call("Component", "GetExtents", "u", _ON_SCREEN)
+            yield "extents", node.call("Component", "GetExtents", "u", _ON_SCREEN)
         if node.can("Value"):
             yield "values", node.call(_PROPERTIES, "GetAll", "s", f"{_ATSPI}Value")
-        if node.can("Action") and "actions" not in lasting:
+        if node.can("Action") and "actions" not in constant:
             yield "actions", node.call("Action", "GetActions")
-        if "attributes" not in lasting:
+        if "attributes" not in constant:
             yield "attributes", node.call("Accessible", "GetAttributes")
 
 
@@ -274,8 +281,8 @@ def _states(words: Sequence[int]) -> list[str]:
     return [name for number, name in enumerate(STATES) if number and bits >> number & 1]
 
 
-def _arrange(program: Node, items: Sequence[Any]) -> list[Node]:
-    """Make a tree of what a program's cache has; return the nodes of which it does not tell how children are ordered."""
+def _build_tree(program: Node, items: Sequence[Any]) -> list[Node]:
+    """Build the tree of a program from its cache; return the nodes whose children have no order in the cache."""
     nodes = {program.reference: program}
     inside: dict[Reference, list[tuple[int, Node]]] = {}
     for position, item in enumerate(items):
@@ -300,13 +307,13 @@ def _arrange(program: Node, items: Sequence[Any]) -> list[Node]:
 
 
 _DEPTH, _WIDTH, _NODES = 50, 1024, 5000
-"""Limits of OSWorld's own guest."""
+"""The limits of OSWorld's own guest."""
 _TEXT = 100_000
-"""Characters of one text; a terminal's history may have millions."""
+"""Maximum number of characters of one text; the history of a terminal may have millions."""
 _SECONDS = 20.0
-"""After this the tree ends where it is: an application that hangs must not keep the others from being seen."""
-_SPACE = "https://accessibility.ubuntu.example.org/ns/"
-_SPACES = {
+"""Time limit of a tree. What was not read in time is missing, so that an application that hangs does not hide the others."""
+_NAMESPACE = "https://accessibility.ubuntu.example.org/ns/"
+_NAMESPACES = {
     "st": "state",
     "attr": "attributes",
     "cp": "component",
@@ -316,51 +323,51 @@ _SPACES = {
     "val": "value",
     "act": "action",
 }
-_DECLARED = "".join(f' xmlns:{prefix}="{_SPACE}{name}"' for prefix, name in _SPACES.items())
+_NAMESPACE_DECLARATIONS = "".join(f' xmlns:{prefix}="{_NAMESPACE}{name}"' for prefix, name in _NAMESPACES.items())
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\ufffc\ufffd]")
-"""What XML cannot carry, and the stand-ins for objects inside texts."""
-_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
-_IN_TEXT = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+"""Characters that XML does not allow, and placeholders of objects inside texts."""
+_INVALID_IN_NAMES = re.compile(r"[^\w.-]+")
+_TEXT_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\n": "&#10;", "\t": "&#9;"})
 
 
 _VALUES = {"CurrentValue": "value", "MinimumValue": "min", "MaximumValue": "max", "MinimumIncrement": "step"}
 
 
-class Observer:
-    """Looks at the desktop for whoever asks; one look at a time.
+class AccessibilityTree:
+    """The accessibility tree of the desktop; it is read by one thread at a time.
 
     Raises:
         NoAccessibility: (both methods) there is no accessibility bus.
     """
 
     def __init__(self) -> None:
-        self._watcher = Watcher(_WIDTH, _DEPTH, _NODES)
-        self._lock = threading.Lock()  # protects the watcher
+        self._client = AccessibilityClient(_WIDTH, _DEPTH, _NODES)
+        self._lock = threading.Lock()  # protects the client
 
-    def tree(self, seconds: float = _SECONDS) -> str:
-        """Return what is on the screen and what could be, as XML."""
+    def xml(self, seconds: float = _SECONDS) -> str:
+        """Return the tree as XML."""
         with self._lock:
-            root = self._watcher.desktop(seconds)
-            self._watcher.look(_walk(root, 0, [_NODES]))
+            root = self._client.desktop(seconds)
+            self._client.read_details(_walk(root, 0, [_NODES]))
         return "".join(_element(root, 0, [_NODES]))
 
-    def terminal(self, kind: str, seconds: float = _SECONDS) -> str | None:
-        """Return what the terminal shows that has the keyboard, in a window of that class; None if none has it."""
+    def terminal(self, window_class: str, seconds: float = _SECONDS) -> str | None:
+        """Return the text of the focused terminal in a window of this class; None if there is none."""
         with self._lock:
-            for application in self._watcher.desktop(seconds, kind).children:
+            for application in self._client.desktop(seconds, window_class).children:
                 for window in application.children:
                     if "active" not in window.states:
                         continue
                     for node in _walk(window, 2, [_NODES]):
                         if node.role == "terminal" and "focused" in node.states:
-                            self._watcher.look([node])
+                            self._client.read_details([node])
                             return node.text[-_TEXT:].rstrip()
         return None
 
 
 def _walk(node: Node, depth: int, left: list[int]) -> Iterator[Node]:
-    """Give a node and those below it, within the limits; `left` counts down."""
+    """Yield a node and its descendants within the limits; `left` counts down."""
     left[0] -= 1
     yield node
     for child in node.children[:_WIDTH] if depth < _DEPTH else ():
@@ -374,9 +381,9 @@ def _element(node: Node, depth: int, left: list[int]) -> Iterator[str]:
     tag = _name(node.role) or "unknown"
     attributes = "".join(f' {name}="{_clean(value)}"' for name, value in _attributes(node).items())
     states = "".join(f' st:{state}="true"' for state in node.states)
-    yield f"<{tag}{_DECLARED if depth == 0 else ''}{states}{attributes}>"
+    yield f"<{tag}{_NAMESPACE_DECLARATIONS if depth == 0 else ''}{states}{attributes}>"
     if node.text:
-        yield _FORBIDDEN.sub("", node.text[:_TEXT]).translate(_IN_TEXT)
+        yield _FORBIDDEN.sub("", node.text[:_TEXT]).translate(_TEXT_ESCAPES)
     for child in node.children[:_WIDTH] if depth < _DEPTH else ():
         if left[0] <= 0:
             break
@@ -387,8 +394,8 @@ def _element(node: Node, depth: int, left: list[int]) -> Iterator[str]:
 def _attributes(node: Node) -> dict[str, str]:
     found = {"name": node.name}
     found |= {f"attr:{key}": value for name, value in node.attributes.items() if (key := _name(name))}
-    if node.place is not None:
-        x, y, width, height = node.place
+    if node.extents is not None:
+        x, y, width, height = node.extents
         found["cp:screencoord"], found["cp:size"] = f"({x}, {y})", f"({width}, {height})"
     for interface in ("Image", "Selection"):
         if node.can(interface):
@@ -402,8 +409,8 @@ def _attributes(node: Node) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1024)
 def _name(text: str) -> str:
-    """Return a text as a name that XML allows."""
-    name = _NOT_IN_NAMES.sub("-", text.strip())
+    """Return a text as a valid XML name."""
+    name = _INVALID_IN_NAMES.sub("-", text.strip())
     return f"_{name}" if name and not (name[0].isalpha() or name[0] == "_") else name
 
 

@@ -1,7 +1,7 @@
-"""A client of D-Bus that sends many calls before it waits for the first answer.
+"""A D-Bus client that pipelines calls: it sends many calls before it waits for the first answer.
 
-A round trip takes 0.2 ms, and 5 ms under emulation; an accessibility tree needs hundreds of answers. Only what that takes is
-here: method calls with plain arguments, and answers of any type.
+A round trip takes 0.2 ms, and 5 ms under emulation; an accessibility tree needs thousands of calls. The client supports method
+calls with simple arguments and answers of any type. docs/design/dependencies.md compares it with jeepney.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Bus", "BusFailed", "Call"]
+__all__ = ["Bus", "BusFailed", "MethodCall"]
 
 _CALL, _ANSWER, _ERROR = 1, 2, 3
 _PATH, _INTERFACE, _MEMBER, _REPLY_TO, _DESTINATION, _SIGNATURE = 1, 2, 3, 5, 6, 8
-_UNDER_WAY = 64
-"""Calls that wait for an answer at a time: a bus ends connections that have too many."""
+_MAX_PENDING = 64
+"""Maximum number of calls without an answer: a bus closes connections that have too many."""
 _SIZES = {"y": 1, "b": 4, "n": 2, "q": 2, "i": 4, "u": 4, "x": 8, "t": 8, "d": 8, "h": 4}
-_FORMS = {"y": "B", "b": "I", "n": "h", "q": "H", "i": "i", "u": "I", "x": "q", "t": "Q", "d": "d", "h": "I"}
-_ALIGNED = {**_SIZES, "s": 4, "o": 4, "g": 1, "v": 1, "a": 4, "(": 8, "{": 8}
+_FORMATS = {"y": "B", "b": "I", "n": "h", "q": "H", "i": "i", "u": "I", "x": "q", "t": "Q", "d": "d", "h": "I"}
+_ALIGNMENTS = {**_SIZES, "s": 4, "o": 4, "g": 1, "v": 1, "a": 4, "(": 8, "{": 8}
 _DBUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 
 
 class BusFailed(Exception):
-    """There is no bus, or it hung up."""
+    """There is no bus, or it closed the connection."""
 
 
-class Call(NamedTuple):
-    """A method of an object of a program; arguments are texts, numbers (`i`, or `u` by signature) and nothing else."""
+class MethodCall(NamedTuple):
+    """A call of a method; the arguments are strings (`s`) and 32-bit integers (`i`, `u`)."""
 
     destination: str
     path: str
@@ -44,37 +44,37 @@ class Call(NamedTuple):
 
 
 class Bus:
-    """One connection.
+    """A connection to a message bus.
 
     Raises:
-        BusFailed: (constructor) nobody listens at `address`.
+        BusFailed: (constructor) there is no bus at `address`.
     """
 
     def __init__(self, address: str, seconds: float) -> None:
-        self._line = socket.socket(socket.AF_UNIX)
-        self._line.settimeout(seconds)
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(seconds)
         self._serial = 0
         self._buffer = bytearray()
         try:
-            self._line.connect(_socket_name(address))
-            self._line.sendall(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\n")
-            greeting = self._line.recv(1024)
+            self._socket.connect(_socket_name(address))
+            self._socket.sendall(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\n")
+            greeting = self._socket.recv(1024)
             if not greeting.startswith(b"OK"):
-                raise BusFailed(f"the bus refuses: {greeting!r}")
-            self._line.sendall(b"BEGIN\r\n")
+                raise BusFailed(f"the bus rejected the connection: {greeting!r}")
+            self._socket.sendall(b"BEGIN\r\n")
         except OSError as error:
             raise BusFailed(f"{address}: {error}") from None
-        self.ask([Call(*_DBUS, "Hello")], seconds)
+        self.call_all([MethodCall(*_DBUS, "Hello")], seconds)
 
     def close(self) -> None:
-        """Hang up."""
-        self._line.close()
+        """Close the connection."""
+        self._socket.close()
 
-    def ask(self, calls: Sequence[Call], seconds: float) -> list[tuple[Any, ...] | None]:
-        """Return the answers in the order of the calls; None for errors and for what was not answered in time.
+    def call_all(self, calls: Sequence[MethodCall], seconds: float) -> list[tuple[Any, ...] | None]:
+        """Send calls and return their answers in the same order; None for errors and for calls without an answer in time.
 
         Raises:
-            BusFailed: the bus hung up.
+            BusFailed: the bus closed the connection.
         """
         deadline = time.monotonic() + seconds
         answers: list[tuple[Any, ...] | None] = [None] * len(calls)
@@ -82,25 +82,25 @@ class Bus:
         sent = 0
         while sent < len(calls) or waiting:
             burst = bytearray()
-            while sent < len(calls) and len(waiting) < _UNDER_WAY:
+            while sent < len(calls) and len(waiting) < _MAX_PENDING:
                 self._serial += 1
                 waiting[self._serial] = sent
                 burst += _message(self._serial, calls[sent])
                 sent += 1
             try:
-                self._line.settimeout(max(deadline - time.monotonic(), 0.001))
-                self._line.sendall(burst)
+                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+                self._socket.sendall(burst)
                 serial, answer = self._receive()
             except TimeoutError:
                 break
             except OSError as error:
-                raise BusFailed(f"the bus hung up: {error}") from None
+                raise BusFailed(f"the bus closed the connection: {error}") from None
             if serial in waiting:
                 answers[waiting.pop(serial)] = answer
         return answers
 
     def _receive(self) -> tuple[int, tuple[Any, ...] | None]:
-        """Return whose answer came next; signals and calls are nobody's."""
+        """Return the serial number and the values of the next answer; -1 for signals and calls."""
         head = self._bytes(16)
         length, _, fields = struct.unpack("<III", head[4:16])
         padded = fields + -fields % 8
@@ -118,7 +118,7 @@ class Bus:
 
     def _bytes(self, count: int) -> bytes:
         while len(self._buffer) < count:
-            data = self._line.recv(1 << 18)
+            data = self._socket.recv(1 << 18)
             if not data:
                 raise ConnectionError("the bus closed the connection")
             self._buffer += data
@@ -126,7 +126,7 @@ class Bus:
 
 
 def _socket_name(address: str) -> str:
-    """Return the name of the socket in an address such as `unix:path=/run/bus,guid=...`."""
+    """Return the socket's path in an address such as `unix:path=/run/bus,guid=...`."""
     for choice in address.split(";"):
         kind, _, parts = choice.partition(":")
         fields = dict(part.partition("=")[::2] for part in parts.split(","))
@@ -134,10 +134,10 @@ def _socket_name(address: str) -> str:
             return fields["path"]
         if kind == "unix" and "abstract" in fields:
             return f"\0{fields['abstract']}"
-    raise BusFailed(f"there is no socket in the address {address!r}")
+    raise BusFailed(f"the address {address!r} has no socket")
 
 
-def _message(serial: int, call: Call) -> bytes:
+def _message(serial: int, call: MethodCall) -> bytes:
     body = bytearray()
     for kind, value in zip(call.signature, call.arguments, strict=True):
         body += b"\0" * (-len(body) % 4)
@@ -164,27 +164,27 @@ def _text(value: str) -> bytes:
 
 
 class _Reader:
-    """Values one after the other, from little-endian bytes."""
+    """Reads values from little-endian bytes."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at, self.base = data, at, 0
 
     def value(self, signature: str) -> list[Any]:
         """Return the values of a signature."""
-        return [self._one(kind) for kind in _kinds(signature)]
+        return [self._one(kind) for kind in _types(signature)]
 
     def _align(self, size: int) -> None:
         self.at += -(self.at - self.base) % size
 
     def _one(self, kind: str) -> Any:
         first = kind[0]
-        self._align(_ALIGNED[first])
+        self._align(_ALIGNMENTS[first])
         if first in "so":
             (length,) = struct.unpack_from("<I", self.data, self.at)
             begin, self.at = self.at + 4, self.at + 5 + length
             return self.data[begin : begin + length].decode(errors="replace")
-        if first in _FORMS:
-            (value,) = struct.unpack_from(f"<{_FORMS[first]}", self.data, self.at)
+        if first in _FORMATS:
+            (value,) = struct.unpack_from(f"<{_FORMATS[first]}", self.data, self.at)
             self.at += _SIZES[first]
             return value
         if first == "a":
@@ -199,7 +199,7 @@ class _Reader:
     def _array(self, kind: str) -> list[Any]:
         (length,) = struct.unpack_from("<I", self.data, self.at)
         self.at += 4
-        self._align(_ALIGNED[kind[0]])
+        self._align(_ALIGNMENTS[kind[0]])
         end, found = self.at + length, []
         while self.at < end:
             found.append(self._one(kind))
@@ -207,8 +207,8 @@ class _Reader:
 
 
 @functools.cache
-def _kinds(signature: str) -> tuple[str, ...]:
-    """Return the types of a signature; the same few signatures come thousands of times."""
+def _types(signature: str) -> tuple[str, ...]:
+    """Return the types of a signature; cached, because the same few signatures occur thousands of times."""
     found, place = [], 0
     while place < len(signature):
         end = _end(signature, place)
@@ -218,7 +218,7 @@ def _kinds(signature: str) -> tuple[str, ...]:
 
 
 def _end(signature: str, begin: int) -> int:
-    """Return where the type that begins here ends."""
+    """Return the end of the type that begins at `begin`."""
     first = signature[begin]
     if first == "a":
         return _end(signature, begin + 1)

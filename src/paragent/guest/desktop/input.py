@@ -1,4 +1,4 @@
-"""Keys: their names as pyautogui spells them, and how they are pressed by XTEST."""
+"""Keyboard and mouse input through XTEST, with the key names of pyautogui."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["BUTTONS", "KEYBOARD_KEYS", "Keyboard", "Mouse", "UnknownKey"]
 
 
 _FIRST, _LAST = 8, 255
-"""Codes that X knows. Those that no key has become the characters that the layout does not have."""
-_TO_KNOW = 0.1
-"""Seconds for programs to read a changed layout; they look characters up only when a key arrives."""
+"""The range of key codes in X. Unused ones are assigned to characters that the layout does not have."""
+_LAYOUT_SECONDS = 0.1
+"""For programs to read a changed layout; they look characters up when a key arrives."""
 _UNICODE = 0x01000000
 """Added to a character's number beyond Latin-1 to get its keysym."""
 _SYMBOLS = {
@@ -43,18 +43,18 @@ _SYMBOLS = {
     **{f"f{number}": f"F{number}" for number in range(1, 25)},
     **{f"num{number}": f"KP_{number}" for number in range(10)},
 }  # fmt: skip
-"""Names of keys to the names of their X keysyms."""
+"""Names of keys and the names of their X keysyms."""
 
 KEYBOARD_KEYS = [*(chr(code) for code in range(32, 127) if not chr(code).isupper()), *_SYMBOLS]
-"""Every name of a key; any other single character can be typed as well."""
+"""All names of keys; any other single character can be typed, too."""
 
 
 class UnknownKey(ValueError):
-    """No key has this name."""
+    """There is no key with this name."""
 
 
 class Keyboard:
-    """The keys of a display. The layout is read once, when the first key is pressed."""
+    """The keyboard of a display. The layout is read once, when the object is created."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -62,10 +62,10 @@ class Keyboard:
         self._unused = [code for code in range(_FIRST, _LAST + 1) if not any(self._symbols(code))]
 
     def down(self, key: str) -> None:
-        """Press a key and keep it down; an upper-case letter is Shift and the letter.
+        """Press a key without releasing it; an upper-case letter presses Shift, too.
 
         Raises:
-            UnknownKey: there is none of that name.
+            UnknownKey: there is no key with this name.
         """
         code, shifted = self._find(key)
         if shifted:
@@ -76,12 +76,12 @@ class Keyboard:
         self._display.flush()
 
     def up(self, key: str) -> None:
-        """Let a key go; raises as `down`."""
+        """Release a key; raises as `down`."""
         self._fake(self._find(key)[0], pressed=False)
         self._display.flush()
 
     def press(self, key: str) -> None:
-        """Press a key and let it go; raises as `down`."""
+        """Press and release a key; raises as `down`."""
         code, shifted = self._find(key)
         if shifted:
             self._fake(self._shift, pressed=True)
@@ -95,12 +95,12 @@ class Keyboard:
         self._display.call("XTestFakeKeyEvent", c_uint(code), int(pressed), c_ulong(0))
 
     def _find(self, key: str) -> tuple[int, bool]:
-        """Return a key's code, and whether it needs Shift."""
+        """Return the code of a key and whether it needs Shift."""
         number = self._keysym(key)
         code = self._code(number)
         if code and number in (symbols := self._symbols(code)):
             return code, symbols[0] != number
-        return self._borrow(number), False
+        return self._assign_unused_code(number), False
 
     def _keysym(self, key: str) -> int:
         name = _SYMBOLS.get(key if len(key) == 1 else key.lower())
@@ -114,29 +114,29 @@ class Keyboard:
         return self._display.keysym(name)
 
     def _symbols(self, code: int) -> tuple[int, int]:
-        """Return what a key gives without and with Shift."""
+        """Return the keysyms of a key without and with Shift."""
         plain, shifted = (int(self._display.call("XkbKeycodeToKeysym", c_ubyte(code), 0, level)) for level in (0, 1))
         return plain, shifted
 
     def _code(self, keysym: int) -> int:
         return int(self._display.call("XKeysymToKeycode", c_ulong(keysym))) & 0xFF
 
-    def _borrow(self, keysym: int) -> int:
-        """Give a character that the layout does not have to a code that no key has, and wait until programs know."""
+    def _assign_unused_code(self, keysym: int) -> int:
+        """Assign a character that the layout does not have to an unused key code, and wait until programs have read it."""
         if not self._unused:
-            raise UnknownKey(f"there is no key for {chr(keysym & 0xFFFFFF)!r}, and no code is left for one")
+            raise UnknownKey(f"there is no key for {chr(keysym & 0xFFFFFF)!r}, and no key code is unused")
         code = self._unused.pop()
         self._display.call("XChangeKeyboardMapping", code, 2, (c_ulong * 2)(keysym, keysym), c_int(1))
         self._display.flush()
-        time.sleep(_TO_KNOW)
+        time.sleep(_LAYOUT_SECONDS)
         return code
 
 
 BUTTONS = {"left": 1, "primary": 1, "middle": 2, "right": 3, "secondary": 3, 1: 1, 2: 2, 3: 3}
 _STEP_SECONDS = 0.02
-"""Between two points of a slow movement: 50 a second, as many as a person sees."""
-_SHORTEST = 0.1
-"""Movements that shall take less than this happen at once, as pyautogui does it."""
+"""Between two points of a slow movement: 50 per second."""
+_MINIMUM_SECONDS = 0.1
+"""Shorter movements happen at once, as in pyautogui."""
 
 
 class Mouse:
@@ -146,29 +146,29 @@ class Mouse:
         self._display = display
 
     def move(self, x: float, y: float, seconds: float = 0.0, tween: Callable[[float], float] | None = None) -> None:
-        """Go to a point, at once or within some time; `tween` turns the part of the time into the part of the way."""
-        if seconds > _SHORTEST:
+        """Move to a point, at once or within `seconds`; `tween` maps the fraction of time to the fraction of the way."""
+        if seconds > _MINIMUM_SECONDS:
             from_x, from_y = self._display.pointer()
             began = time.monotonic()
             while (part := (time.monotonic() - began) / seconds) < 1:
                 way = tween(part) if tween else part
-                self._go(from_x + (x - from_x) * way, from_y + (y - from_y) * way)
+                self._move_at_once(from_x + (x - from_x) * way, from_y + (y - from_y) * way)
                 time.sleep(_STEP_SECONDS)
-        self._go(x, y)
+        self._move_at_once(x, y)
 
-    def _go(self, x: float, y: float) -> None:
+    def _move_at_once(self, x: float, y: float) -> None:
         width, height = self._display.size
         place = (min(max(int(x), 0), width - 1), min(max(int(y), 0), height - 1))
         self._display.call("XTestFakeMotionEvent", -1, *place, c_ulong(0))
         self._display.flush()
 
     def button(self, number: int, *, pressed: bool) -> None:
-        """Press a button or let it go."""
+        """Press or release a button."""
         self._display.call("XTestFakeButtonEvent", c_uint(number), int(pressed), c_ulong(0))
         self._display.flush()
 
     def scroll(self, clicks: int, *, horizontal: bool = False) -> None:
-        """Turn the wheel: up and right are positive."""
+        """Scroll; up and right are positive."""
         towards, back = (7, 6) if horizontal else (4, 5)
         for _ in range(abs(clicks)):
             for pressed in (True, False):

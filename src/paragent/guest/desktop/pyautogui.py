@@ -1,8 +1,8 @@
-"""What programs get that `import pyautogui` inside a machine: its functions for mouse, keyboard and screen, by XTEST.
+"""The module `pyautogui` inside a machine: functions for mouse, keyboard and screen, through XTEST.
 
-The package of that name needs Tk, Pillow, Xlib and five more packages and takes seconds to import under emulation. This one
-has the same names, arguments and pauses for all that OSWorld's agents send; what looks for pictures on the screen or shows
-dialogues is not there. Nothing connects to the display before it is used, so a process that has it imported may fork.
+The package of that name needs Tk, Pillow, Xlib and five more packages and takes seconds to import under emulation. This module
+has the same names, arguments and pauses for everything that OSWorld's agents use. Functions that search images on the screen or
+show dialogs are missing. It connects to the display at the first use, so that a process that has imported it may fork.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 __version__ = "0.9.54"
-"""Of the package whose functions these are."""
+"""The version of the package that this module replaces."""
 
 PAUSE = 0.1
 """Seconds after every call, as in the package."""
 FAILSAFE = True
-"""Whether a pointer in a corner stops the program."""
+"""Whether moving the pointer into a corner stops the program."""
 MINIMUM_DURATION = 0.1
 LEFT, MIDDLE, RIGHT, PRIMARY, SECONDARY = "left", "middle", "right", "primary", "secondary"
 KEY_NAMES = KEYBOARD_KEYS
-_SECONDS_OF_A_DRAG = 0.0
+_DRAG_SECONDS = 0.0
 
 
 class PyAutoGUIException(Exception):
-    """What this module raises."""
+    """Base class of the errors of this module."""
 
 
 class FailSafeException(PyAutoGUIException):
-    """The pointer is in a corner of the screen, which means that a person wants to stop the program."""
+    """The pointer is in a corner of the screen, which stops the program."""
 
 
 class Point(NamedTuple):
-    """A place on the screen."""
+    """A point on the screen."""
 
     x: int
     y: int
@@ -69,7 +69,7 @@ def _mouse() -> Mouse:
 
 
 def failSafeCheck() -> None:
-    """Raise FailSafeException if the pointer is in a corner and nobody switched that off."""
+    """Raise FailSafeException if the pointer is in a corner and FAILSAFE is true."""
     if not FAILSAFE:
         return
     width, height = size()
@@ -96,7 +96,7 @@ def resolution() -> Size:
 
 
 def position(x: int | None = None, y: int | None = None) -> Point:
-    """Return where the pointer is, with what is given instead."""
+    """Return the position of the pointer; given coordinates replace its own."""
     here = x11.connect().pointer()
     return Point(here[0] if x is None else int(x), here[1] if y is None else int(y))
 
@@ -133,12 +133,12 @@ def moveRel(xOffset: Any = None, yOffset: Any = None, duration: float = 0.0, twe
 
 
 def mouseDown(x: Any = None, y: Any = None, button: Any = PRIMARY, duration: float = 0.0, **_: Any) -> None:
-    """Press a button and keep it down."""
+    """Press a button without releasing it."""
     _press(x, y, button, duration, (True,))
 
 
 def mouseUp(x: Any = None, y: Any = None, button: Any = PRIMARY, duration: float = 0.0, **_: Any) -> None:
-    """Let a button go."""
+    """Release a button."""
     _press(x, y, button, duration, (False,))
 
 
@@ -155,7 +155,7 @@ def _press(x: Any, y: Any, button: Any, duration: float, presses: Sequence[bool]
 def _button(button: Any) -> int:
     number = BUTTONS.get(button.lower() if isinstance(button, str) else button)
     if number is None:
-        raise PyAutoGUIException(f"there is no button {button!r}; there are left, middle, right, 1, 2 and 3")
+        raise PyAutoGUIException(f"there is no button {button!r}; buttons: left, middle, right, 1, 2, 3")
     return number
 
 
@@ -169,7 +169,7 @@ def click(
     tween: Any = None,
     **_: Any,
 ) -> None:
-    """Click at a point, or where the pointer is."""
+    """Click at a point, or at the position of the pointer."""
     number = _button(button)
     with _one_call():
         mouse = _mouse()
@@ -213,19 +213,19 @@ def tripleClick(
 def dragTo(
     x: Any = None,
     y: Any = None,
-    duration: float = _SECONDS_OF_A_DRAG,
+    duration: float = _DRAG_SECONDS,
     tween: Any = None,
     button: Any = PRIMARY,
     mouseDownUp: bool = True,
     **_: Any,
 ) -> None:
-    """Move to a point with a button down."""
+    """Move to a point with a pressed button."""
     number, target = _button(button), _point(x, y)
     with _one_call():
         mouse = _mouse()
         if mouseDownUp:
             mouse.button(number, pressed=True)
-        # Programs take it for a drag only if they see the pointer on its way.
+        # Programs recognize a drag only if they see the pointer move.
         mouse.move(*target, max(duration, 2 * MINIMUM_DURATION), tween)
         if mouseDownUp:
             mouse.button(number, pressed=False)
@@ -234,13 +234,13 @@ def dragTo(
 def dragRel(
     xOffset: Any = 0,
     yOffset: Any = 0,
-    duration: float = _SECONDS_OF_A_DRAG,
+    duration: float = _DRAG_SECONDS,
     tween: Any = None,
     button: Any = PRIMARY,
     mouseDownUp: bool = True,
     **_: Any,
 ) -> None:
-    """Move by some pixels with a button down."""
+    """Move by some pixels with a pressed button."""
     if isinstance(xOffset, list | tuple):
         xOffset, yOffset = xOffset[0], xOffset[1]
     here = position()
@@ -248,12 +248,12 @@ def dragRel(
 
 
 def scroll(clicks: float, x: Any = None, y: Any = None, **_: Any) -> None:
-    """Turn the wheel: up is positive."""
+    """Scroll vertically; up is positive."""
     _turn(clicks, x, y, horizontal=False)
 
 
 def hscroll(clicks: float, x: Any = None, y: Any = None, **_: Any) -> None:
-    """Scroll sideways: to the right is positive."""
+    """Scroll horizontally; right is positive."""
     _turn(clicks, x, y, horizontal=True)
 
 
@@ -269,24 +269,24 @@ def _turn(clicks: float, x: Any, y: Any, *, horizontal: bool) -> None:
 
 
 def isValidKey(key: str) -> bool:
-    """Return whether a key of that name can be pressed."""
+    """Return whether there is a key with this name."""
     return len(key) == 1 or key.lower() in KEYBOARD_KEYS
 
 
 def keyDown(key: str, **_: Any) -> None:
-    """Press a key and keep it down."""
+    """Press a key without releasing it."""
     with _one_call():
         _ignore_unknown(_keyboard().down, key)
 
 
 def keyUp(key: str, **_: Any) -> None:
-    """Let a key go."""
+    """Release a key."""
     with _one_call():
         _ignore_unknown(_keyboard().up, key)
 
 
 def press(keys: str | Iterable[str], presses: int = 1, interval: float = 0.0, **_: Any) -> None:
-    """Press a key, or several one after the other, and let them go."""
+    """Press and release a key, or several keys one after the other."""
     chosen = [keys] if isinstance(keys, str) else list(keys)
     with _one_call():
         for _unused in range(presses):
@@ -304,7 +304,7 @@ def typewrite(message: str | Iterable[str], interval: float = 0.0, **_: Any) -> 
 
 
 def hotkey(*args: Any, interval: float = 0.0, **_: Any) -> None:
-    """Press keys one after the other, then let them go from the last to the first."""
+    """Press keys one after the other, then release them in reverse order."""
     keys = list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else list(args)
     with _one_call():
         for key in keys:
@@ -317,7 +317,7 @@ def hotkey(*args: Any, interval: float = 0.0, **_: Any) -> None:
 
 @contextlib.contextmanager
 def hold(keys: str | Iterable[str], **_: Any) -> Iterator[None]:
-    """Keep keys down for the length of a `with`."""
+    """Keep keys pressed during a `with` block."""
     chosen = [keys] if isinstance(keys, str) else list(keys)
     for key in chosen:
         keyDown(key)
@@ -329,7 +329,7 @@ def hold(keys: str | Iterable[str], **_: Any) -> Iterator[None]:
 
 
 def _ignore_unknown(act: Callable[[str], None], key: str) -> None:
-    """The package does nothing for a key that it does not know."""
+    """Do nothing for an unknown key, as the package does."""
     with contextlib.suppress(UnknownKey):
         act(key)
 
@@ -338,9 +338,9 @@ def _ignore_unknown(act: Callable[[str], None], key: str) -> None:
 
 
 def screenshot(imageFilename: str | None = None, region: Sequence[int] | None = None, **_: Any) -> Any:
-    """Return the screen, or a region of it (left, top, width, height), as a picture of Pillow; write it to a file if asked to.
+    """Return the screen or a region of it (left, top, width, height) as an image of Pillow; write it to a file if one is given.
 
-    Without Pillow it is the whole screen as the bytes of a PNG file.
+    Without Pillow, return the bytes of a PNG file of the whole screen.
     """
     data = _take(x11.connect())
     try:
@@ -352,26 +352,26 @@ def screenshot(imageFilename: str | None = None, region: Sequence[int] | None = 
             with open(imageFilename, "wb") as file:
                 file.write(data)
         return data
-    picture: Any = Image.open(io.BytesIO(data))
-    picture.load()
+    image: Any = Image.open(io.BytesIO(data))
+    image.load()
     if region is not None:
         left, top, width, height = region
-        picture = picture.crop((left, top, left + width, top + height))
+        image = image.crop((left, top, left + width, top + height))
     if imageFilename:
-        picture.save(imageFilename)
-    return picture
+        image.save(imageFilename)
+    return image
 
 
 def pixel(x: int, y: int) -> tuple[int, int, int]:
-    """Return the colour of a point."""
-    picture = x11.connect().picture()
-    at = (int(y) * picture.width + int(x)) * 4
-    blue, green, red = picture.pixels[at : at + 3]
+    """Return the colour of a pixel."""
+    image = x11.connect().image()
+    at = (int(y) * image.width + int(x)) * 4
+    blue, green, red = image.pixels[at : at + 3]
     return red, green, blue
 
 
 def pixelMatchesColor(x: int, y: int, expected: Sequence[int], tolerance: int = 0) -> bool:
-    """Return whether a point has a colour, more or less."""
+    """Return whether a pixel has a colour within a tolerance."""
     return all(abs(seen - wanted) <= tolerance for seen, wanted in zip(pixel(x, y), expected, strict=False))
 
 
@@ -386,12 +386,12 @@ def countdown(seconds: int) -> None:
 
 
 def linear(n: float) -> float:
-    """Move at the same speed all the way."""
+    """Constant speed."""
     return n
 
 
 def easeInQuad(n: float) -> float:
-    """Begin slowly."""
+    """Start slowly."""
     return n * n
 
 
@@ -401,17 +401,17 @@ def easeOutQuad(n: float) -> float:
 
 
 def easeInOutQuad(n: float) -> float:
-    """Begin and end slowly."""
+    """Start and end slowly."""
     return 2 * n * n if n < 0.5 else 1 - 2 * (1 - n) ** 2
 
 
 def easeInBounce(n: float) -> float:
-    """Bounce at the beginning."""
+    """Bounce at the start."""
     return 1 - easeOutBounce(1 - n)
 
 
 def easeInElastic(n: float) -> float:
-    """Swing at the beginning."""
+    """Oscillate at the start."""
     return 1 - easeOutElastic(1 - n)
 
 
@@ -426,7 +426,7 @@ def easeOutBounce(n: float) -> float:
 
 
 def easeOutElastic(n: float) -> float:
-    """Swing at the end."""
+    """Oscillate at the end."""
     period = 0.3
     return 2 ** (-10 * n) * math.sin((n - period / 4) * 2 * math.pi / period) + 1
 

@@ -1,4 +1,4 @@
-"""The desktop itself: an X server, a message bus, a window manager, a panel, and the applications that are open at first."""
+"""The desktop session: user, X server, message bus, window manager, panel, wallpaper and the applications at the start."""
 
 from __future__ import annotations
 
@@ -8,41 +8,43 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from ctypes import c_ulong
 from typing import TYPE_CHECKING, NamedTuple
 
+from paragent.guest.agent import set_clock
 from paragent.guest.desktop import x11
-from paragent.guest.desktop.accessibility import NoAccessibility, Observer
+from paragent.guest.desktop.accessibility import AccessibilityTree, NoAccessibility
 from paragent.guest.desktop.screen import as_png
-from paragent.guest.desktop.windows import windows
-from paragent.guest.desktop.x11 import Picture
+from paragent.guest.desktop.x11 import ScreenImage, windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paragent.guest.desktop.windows import Window
-    from paragent.guest.desktop.x11 import Display
+    from paragent.guest.desktop.x11 import Display, Window
 
 __all__ = [
     "APPLICATIONS",
     "Application",
     "SessionFailed",
     "Wallpaper",
-    "become",
+    "become_user",
+    "clock_request",
     "environment",
-    "open_all",
+    "open_applications",
+    "start_clock_process",
     "start_display",
     "start_session",
 ]
 
 
-_POLL, _SLOWER, _SLOWEST = 0.05, 1.2, 1.0
-"""Seconds between looks at the windows, and how they grow: looking takes the emulated processor from those who start."""
-_ASKED = 8
-"""How often a window is asked to go to its place. Some take it for that of their frame, and never get there."""
+_POLL, _POLL_GROWTH, _POLL_MAXIMUM = 0.05, 1.2, 1.0
+"""Seconds between checks of the windows, and how they grow: each check takes CPU time from the starting applications."""
+_MOVE_ATTEMPTS = 8
+"""How often a window is moved. Some apply the position to their frame and never reach it."""
 _MOVE_AND_RESIZE = 0x1F0A
-"""For _NET_MOVERESIZE_WINDOW: x, y, width and height are given, by an application, and the left upper corner stays."""
+"""Flags of _NET_MOVERESIZE_WINDOW: x, y, width and height are set by an application, relative to the upper left corner."""
 
 
 class Application(NamedTuple):
@@ -50,9 +52,9 @@ class Application(NamedTuple):
 
     name: str
     programs: tuple[str, ...]
-    """Command lines; the first one that is installed is taken."""
+    """Names of programs; the first installed one is used."""
     place: tuple[float, float, float, float]
-    """Left, top, width and height of its window, as parts of the screen."""
+    """Left, top, width and height of its window, as fractions of the screen."""
 
 
 APPLICATIONS = (
@@ -61,21 +63,21 @@ APPLICATIONS = (
     Application("terminal", ("lxterminal", "xterm"), (0.03, 0.51, 0.44, 0.40)),
     Application("calculator", ("galculator",), (0.62, 0.57, 0.24, 0.34)),
 )
-"""One of each kind, so that every one is warm: under emulation a program's first window takes up to 15 seconds."""
+"""One of each kind, so that later starts are fast: under emulation the first window of a program takes up to 15 seconds."""
 
 
-def open_all(display: Display, names: Sequence[str], home: str, seconds: float, one_by_one: bool) -> None:
-    """Start applications, wait for their windows and put them where they belong.
+def open_applications(display: Display, names: Sequence[str], home: str, seconds: float, one_by_one: bool) -> None:
+    """Start applications, wait for their windows and move them to their places.
 
-    One that is not installed, or shows no window within `seconds`, is left out: a desktop without it is still of use.
+    An application that is not installed, or that shows no window within `seconds`, is left out.
 
     Args:
-        display: Where.
-        names: Which of APPLICATIONS.
-        home: The folder that they start in.
-        seconds: For all of them together, or for each if they start one by one.
-        one_by_one: For a slow machine: programs that start at the same time there keep each other waiting for longer than
-            they wait for the message bus.
+        display: the display.
+        names: names of APPLICATIONS.
+        home: the folder in which they start.
+        seconds: time limit for all of them together, or for each if they start one by one.
+        one_by_one: whether each starts after the window of the previous one appeared. On a slow machine, programs that start
+            at the same time exceed their time limit for the message bus.
     """
     missing: dict[str, Application] = {}
     for application in APPLICATIONS:
@@ -94,35 +96,35 @@ def _place_all(display: Display, missing: dict[str, Application], seconds: float
     asked: dict[int, int] = {}
     while missing and time.monotonic() < deadline:
         for window in windows(display):
-            program = next((name for name in missing if name in window.kind.lower()), None)
+            program = next((name for name in missing if name in window.window_class.lower()), None)
             if program is None:
                 continue
             asked[window.id] = asked.get(window.id, 0) + 1
-            if _settle(display, window, missing[program].place) or asked[window.id] > _ASKED:
+            if _move(display, window, missing[program].place) or asked[window.id] > _MOVE_ATTEMPTS:
                 del missing[program]
         time.sleep(pause)
-        pause = min(pause * _SLOWER, _SLOWEST)
+        pause = min(pause * _POLL_GROWTH, _POLL_MAXIMUM)
 
 
-def _settle(display: Display, window: Window, place: tuple[float, float, float, float]) -> bool:
-    """Put a window where it belongs; return whether it is there. It may have been too new, so it is asked again."""
+def _move(display: Display, window: Window, place: tuple[float, float, float, float]) -> bool:
+    """Move a window to its place; return whether it is there. A new window may ignore the first requests."""
     width, height = display.size
     left, top, wide, high = place
     wanted = (int(left * width), int(top * height), int(wide * width), int(high * height))
-    if display.place(window.id)[:2] == wanted[:2]:
+    if display.geometry(window.id)[:2] == wanted[:2]:
         return True
-    display.tell_manager(window.id, "_NET_MOVERESIZE_WINDOW", _MOVE_AND_RESIZE, *wanted)
+    display.send_to_manager(window.id, "_NET_MOVERESIZE_WINDOW", _MOVE_AND_RESIZE, *wanted)
     return False
 
 
 _TOP, _BOTTOM = (0x3B, 0x6E, 0x8F), (0x16, 0x2B, 0x3E)
-"""Red, green and blue of the picture that a new desktop has."""
+"""Colours (red, green, blue) of the default wallpaper."""
 _SECONDS = 60.0
-"""For a picture to be scaled and shown, under emulation."""
+"""For showing an image, under emulation."""
 
 
 class Wallpaper:
-    """The wallpaper of a display; its file is remembered in the user's folder."""
+    """The wallpaper of a display; the path of its file is stored in the user's folder."""
 
     def __init__(self, display: Display, home: str) -> None:
         self._display = display
@@ -131,7 +133,7 @@ class Wallpaper:
 
     @property
     def path(self) -> str:
-        """Which file is shown."""
+        """The path of the current image."""
         try:
             with open(self._chosen) as file:
                 return file.read().strip()
@@ -139,7 +141,7 @@ class Wallpaper:
             return self._default
 
     def show_default(self) -> None:
-        """Show what a new desktop has; a plain colour where there is no program that shows pictures."""
+        """Show the default wallpaper; a plain colour if there is no program that shows images."""
         os.makedirs(os.path.dirname(self._default), exist_ok=True)
         with open(self._default, "wb") as file:
             file.write(as_png(_gradient(*self._display.size)))
@@ -150,7 +152,7 @@ class Wallpaper:
             self._display.flush()
 
     def change(self, path: str) -> bool:
-        """Show a picture from now on; return whether it could be shown."""
+        """Show an image from now on; return whether it could be shown."""
         if not self._show(path):
             return False
         os.makedirs(os.path.dirname(self._chosen), exist_ok=True)
@@ -166,12 +168,12 @@ class Wallpaper:
         return done.returncode == 0 and b"Bad image" not in done.stdout + done.stderr
 
 
-def _gradient(width: int, height: int) -> Picture:
+def _gradient(width: int, height: int) -> ScreenImage:
     pixels = bytearray()
     for row in range(height):
         red, green, blue = (top + (low - top) * row // height for top, low in zip(_TOP, _BOTTOM, strict=True))
         pixels += bytes((blue, green, red, 0)) * width
-    return Picture(width, height, pixels)
+    return ScreenImage(width, height, pixels)
 
 
 _DISPLAY_SECONDS = 60.0
@@ -186,7 +188,7 @@ gtk-theme-name=Adwaita
 gtk-icon-theme-name=Adwaita
 gtk-font-name=DejaVu Sans 10
 """
-"""Nothing moves by itself: two desktops that are in the same state show the same pixels."""
+"""No blinking and no animations, so that two desktops in the same state show the same pixels."""
 _PANEL = """rounded = 0
 border_width = 0
 background_color = #14222c 100
@@ -211,23 +213,23 @@ launcher_icon_theme = Adwaita
 launcher_tooltip = 0
 {launchers}
 """
-"""Its colours cover the wallpaper: how a panel that can be seen through looks depends on what it found when it started."""
-_KEPT = ("PATH", "PYTHONPATH", "PARAGENT_RUN")
-"""What a machine's programs have from those that started the machine: the last one is the mark of its owner."""
+"""Opaque colours: the look of a transparent panel depends on what was on the screen when it started."""
+_KEPT = ("PATH", "PYTHONPATH", "PARAGENT_OWNER")
+"""Variables that the desktop's programs inherit; the last one identifies the owner of the machine's processes."""
 _LAUNCHERS = ("thunar", "org.xfce.mousepad", "lxterminal", "galculator", "netsurf-gtk")
 
 
 class SessionFailed(Exception):
-    """The desktop did not come up."""
+    """The desktop could not be started."""
 
 
-def _bound() -> None:
-    """Let the kernel end this process with its parent, even if that is killed."""
+def _end_with_parent() -> None:
+    """Let the kernel end this process when its parent ends, even if the parent is killed."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def environment(home: str) -> dict[str, str]:
-    """Return what programs of the desktop find in their environment, beside the display and the bus."""
+    """Return the environment of the desktop's programs, without the display and the bus."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return kept | {
         "HOME": home,
@@ -242,8 +244,34 @@ def environment(home: str) -> dict[str, str]:
     }
 
 
-def become(user: str) -> None:
-    """Give up root's rights for those of a user."""
+def start_clock_process(user: str) -> int:
+    """Fork: return as `user`, with a file descriptor for `clock_request`s; the parent stays root and never returns.
+
+    Setting the clock and reseeding random numbers needs root, and the server does not run as root. The parent reads requests
+    from a pipe and ends when the server has ended.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        become_user(user)
+        return writing
+    os.close(writing)
+    with os.fdopen(reading) as requests:
+        for line in requests:
+            now, _, entropy = line.strip("\n").partition(" ")
+            set_clock(float(now) if now else None, bytes.fromhex(entropy))
+    _, status = os.waitpid(child, 0)
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+def clock_request(now: float | None, entropy: bytes) -> bytes:
+    """Return a request for the process that sets the clock."""
+    return f"{'' if now is None else now} {entropy.hex()}\n".encode()
+
+
+def become_user(user: str) -> None:
+    """Change from root to a user."""
     import pwd
 
     entry = pwd.getpwnam(user)
@@ -254,10 +282,10 @@ def become(user: str) -> None:
 
 
 def start_display(command: Sequence[str]) -> str:
-    """Start an X server that chooses its own number and return its name, as `:7`.
+    """Start an X server with a free display number and return the display's name, such as `:7`.
 
     Raises:
-        SessionFailed: it is not installed or does not start.
+        SessionFailed: the X server is not installed or does not start.
     """
     if shutil.which(command[0]) is None:
         raise SessionFailed(f"{command[0]} is not installed")
@@ -266,7 +294,7 @@ def start_display(command: Sequence[str]) -> str:
         [*command, "-displayfd", str(writing)],
         stdin=subprocess.DEVNULL,
         pass_fds=(writing,),
-        preexec_fn=_bound,
+        preexec_fn=_end_with_parent,
     )
     os.close(writing)
     with os.fdopen(reading) as answer:
@@ -277,10 +305,10 @@ def start_display(command: Sequence[str]) -> str:
 
 
 def start_session(home: str, applications: Sequence[str], application_seconds: float, one_by_one: bool) -> None:
-    """Bring up the desktop on the display in DISPLAY; afterwards `os.environ` is that of its programs.
+    """Start the desktop on the display in DISPLAY and add the bus to `os.environ`.
 
     Raises:
-        SessionFailed: there is no bus or no window manager.
+        SessionFailed: the message bus or the window manager does not start.
         NoDisplay: the X server cannot be reached.
     """
     for folder in _FOLDERS:
@@ -294,19 +322,19 @@ def start_session(home: str, applications: Sequence[str], application_seconds: f
     Wallpaper(display, home).show_default()
     _start_panel(home)
     with contextlib.suppress(NoAccessibility):
-        Observer().tree()  # who is asked first starts the registry: that shall not be an application, which gives up early
-    open_all(display, applications, home, application_seconds, one_by_one)
+        AccessibilityTree().xml()  # starts the registry, for which an application would not wait long enough
+    open_applications(display, applications, home, application_seconds, one_by_one)
 
 
 def _start(program: str, home: str, *arguments: str) -> None:
     if shutil.which(program) is None:
         raise SessionFailed(f"{program} is not installed")
-    subprocess.Popen([program, *arguments], cwd=home, stdin=subprocess.DEVNULL, preexec_fn=_bound)
+    subprocess.Popen([program, *arguments], cwd=home, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
 
 
 def _start_bus() -> str:
     reading, writing = os.pipe()
-    address = f"unix:abstract=paragent-{os.urandom(8).hex()}"  # a file would outlive a bus that is killed
+    address = f"unix:abstract=paragent-{os.urandom(8).hex()}"  # a file would stay if the bus is killed
     program = shutil.which("dbus-daemon")
     if program is None:
         raise SessionFailed("dbus-daemon is not installed")
@@ -314,7 +342,7 @@ def _start_bus() -> str:
         [program, "--session", "--nofork", "--nosyslog", f"--print-address={writing}", f"--address={address}"],
         stdin=subprocess.DEVNULL,
         pass_fds=(writing,),
-        preexec_fn=_bound,
+        preexec_fn=_end_with_parent,
     )
     os.close(writing)
     with os.fdopen(reading) as answer:

@@ -1,4 +1,4 @@
-"""X11 by ctypes: one connection to the display, and what is asked of it."""
+"""X11 with ctypes: a connection to the display, and the windows of applications, found, activated and closed like `wmctrl`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ import ctypes
 import os
 import threading
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_long, c_short, c_uint, c_ulong, c_ushort, c_void_p
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Cursor", "Display", "NoDisplay", "Picture", "connect"]
+__all__ = [
+    "Cursor",
+    "Display",
+    "NoDisplay",
+    "ScreenImage",
+    "Window",
+    "activate_window",
+    "active_window",
+    "close_window",
+    "connect",
+    "find_window",
+    "windows",
+]
 
 _ALL_PLANES = 0xFFFFFFFF
 _Z_PIXMAP = 2
 _ANY_PROPERTY = 0
 _PROPERTY_LIMIT = 1 << 16
-"""Words of the longest property that is read; lists of windows have some dozen."""
+"""Maximum number of words that are read of a property; a list of windows has some dozen."""
 
 
 class NoDisplay(Exception):
-    """There is no X server at the address in DISPLAY, or one of its libraries is missing."""
+    """There is no X server at the address in DISPLAY, or a library of X is missing."""
 
 
 class _Image(Structure):
@@ -52,7 +64,7 @@ class _CursorImage(Structure):
 
 
 class _Attributes(Structure):
-    """The beginning of XWindowAttributes, and room for the rest of it."""
+    """The first fields of XWindowAttributes, and space for the others."""
 
     _fields_ = (("x", c_int), ("y", c_int), ("width", c_int), ("height", c_int), ("rest", ctypes.c_char * 256))
 
@@ -73,22 +85,22 @@ class _ClientMessage(Structure):
     )
 
 
-class Picture:
-    """What is on the screen: rows of pixels of four bytes, blue, green, red and one that means nothing."""
+class ScreenImage:
+    """The contents of the screen: rows of pixels of four bytes: blue, green, red and an unused one."""
 
     def __init__(self, width: int, height: int, pixels: bytearray) -> None:
         self.width, self.height, self.pixels = width, height, pixels
 
 
 class Cursor:
-    """The picture of the pointer, with its left upper corner on the screen; pixels are 0xAARRGGBB, premultiplied."""
+    """The image of the pointer and the position of its upper left corner; pixels are 0xAARRGGBB, premultiplied."""
 
     def __init__(self, x: int, y: int, width: int, height: int, pixels: list[int]) -> None:
         self.x, self.y, self.width, self.height, self.pixels = x, y, width, height, pixels
 
 
 def _ignore(_display: int, _event: int) -> int:
-    """A window that was asked for may be gone; without a handler, Xlib would end the process."""
+    """Ignore an error, such as a window that has been closed; without a handler, Xlib ends the process."""
     return 0
 
 
@@ -107,10 +119,10 @@ _LONG_RESULTS = {"XDefaultRootWindow", "XInternAtom", "XStringToKeysym", "XkbKey
 
 
 class Display:
-    """One connection. Methods may be called from any thread.
+    """A connection to an X server. Methods may be called from any thread.
 
     Raises:
-        NoDisplay: (constructor) nobody answers at `name`.
+        NoDisplay: (constructor) there is no X server at `name`.
     """
 
     def __init__(self, name: str) -> None:
@@ -123,7 +135,7 @@ class Display:
             getattr(self._x, function).restype = c_ulong
         self._x.XSetErrorHandler(_ON_ERROR)
         self.name = name
-        self.lock = threading.RLock()  # Xlib's connection serves one thread at a time
+        self.lock = threading.RLock()  # a connection of Xlib serves one thread at a time
         handle = self._x.XOpenDisplay(c_char_p(name.encode()))
         if not handle:
             raise NoDisplay(f"there is no display at {name!r}")
@@ -131,7 +143,7 @@ class Display:
         self.root = int(self._x.XDefaultRootWindow(self._display))
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Call a function of Xlib or of its extensions with this connection as the first argument."""
+        """Call a function of Xlib or of an extension with this connection as its first argument."""
         libraries = {"XT": self._test, "XF": self._fixes}
         library = libraries.get(function[:2], self._x)
         if function.startswith(("XFree", "XFlush", "XFetch")):
@@ -140,11 +152,11 @@ class Display:
             return getattr(library, function)(self._display, *arguments)
 
     def flush(self) -> None:
-        """Return when the server has done all that was asked of it."""
+        """Return when the server has processed all requests."""
         self.call("XSync", 0)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.call("XCloseDisplay")
 
     # --- the screen -------------------------------------------------------------------------------------------------
@@ -152,21 +164,21 @@ class Display:
     @property
     def size(self) -> tuple[int, int]:
         """Width and height of the screen."""
-        _, _, width, height = self.place(self.root)
+        _, _, width, height = self.geometry(self.root)
         return width, height
 
-    def picture(self) -> Picture:
-        """Return what is on the screen, without the pointer.
+    def image(self) -> ScreenImage:
+        """Return the contents of the screen, without the pointer.
 
         Raises:
-            NoDisplay: the server gives no picture.
+            NoDisplay: the server returns no image.
         """
         with self.lock:
             width, height = self.size
             area = (0, 0, c_uint(width), c_uint(height), c_ulong(_ALL_PLANES), _Z_PIXMAP)
             address = self.call("XGetImage", c_ulong(self.root), *area)
             if not address:
-                raise NoDisplay("the X server gives no picture of the screen")
+                raise NoDisplay("the X server returns no image of the screen")
             image = ctypes.cast(c_void_p(address), POINTER(_Image)).contents
             size, line = image.bytes_per_line * image.height, image.width * 4
             pixels = bytearray((ctypes.c_char * size).from_address(image.data))
@@ -175,10 +187,10 @@ class Display:
         if size != line * height:
             stride = size // height
             pixels = bytearray(b"".join(pixels[row * stride : row * stride + line] for row in range(height)))
-        return Picture(width, height, pixels)
+        return ScreenImage(width, height, pixels)
 
     def cursor(self) -> Cursor | None:
-        """Return the pointer's picture, or None if it has none."""
+        """Return the image of the pointer, or None if it has none."""
         with self.lock:
             address = self.call("XFixesGetCursorImage")
             if not address:
@@ -190,7 +202,7 @@ class Display:
             return found
 
     def pointer(self) -> tuple[int, int]:
-        """Return where the pointer is."""
+        """Return the position of the pointer."""
         root, child, mask = c_ulong(), c_ulong(), c_uint()
         x, y, unused_x, unused_y = c_int(), c_int(), c_int(), c_int()
         places = (byref(x), byref(y), byref(unused_x), byref(unused_y))
@@ -198,17 +210,17 @@ class Display:
         return x.value, y.value
 
     def keysym(self, name: str) -> int:
-        """Return the number of what a key gives, by its name in X."""
+        """Return the keysym with this name."""
         return int(self._x.XStringToKeysym(c_char_p(name.encode())))
 
     # --- windows ----------------------------------------------------------------------------------------------------
 
     def atom(self, name: str) -> int:
-        """Return the number of a name."""
+        """Return the atom with this name."""
         return int(self.call("XInternAtom", c_char_p(name.encode()), 0))
 
     def property(self, window: int, name: str) -> tuple[int, bytes]:
-        """Return the format (8, 16 or 32; 0: there is none) and the bytes of a window's property; words take 8 bytes."""
+        """Return the format (8, 16 or 32; 0: no such property) and the bytes of a property of a window; words take 8 bytes."""
         kind, form, count, left = c_ulong(), c_int(), c_ulong(), c_ulong()
         data = c_void_p()
         results = (byref(kind), byref(form), byref(count), byref(left), byref(data))
@@ -223,12 +235,12 @@ class Display:
             return form.value, found
 
     def words(self, window: int, name: str) -> list[int]:
-        """Return a property that is a list of numbers."""
+        """Return a property that is a list of integers."""
         form, data = self.property(window, name)
         return list(memoryview(data).cast("L")) if form == 32 else []
 
-    def place(self, window: int) -> tuple[int, int, int, int]:
-        """Return x, y, width and height of a window, on the screen; zeros if it is gone."""
+    def geometry(self, window: int) -> tuple[int, int, int, int]:
+        """Return x, y, width and height of a window on the screen; zeros if it does not exist."""
         attributes, child = _Attributes(), c_ulong()
         x, y = c_int(), c_int()
         with self.lock:
@@ -238,8 +250,8 @@ class Display:
             self.call("XTranslateCoordinates", *target)
         return x.value, y.value, attributes.width, attributes.height
 
-    def tell_manager(self, window: int, message: str, *data: int) -> None:
-        """Send a message about a window to the window manager."""
+    def send_to_manager(self, window: int, message: str, *data: int) -> None:
+        """Send a client message about a window to the window manager."""
         event = _ClientMessage(type=33, send_event=1, window=window, message_type=self.atom(message), format=32)
         for index, value in enumerate(data):
             event.data[index] = value
@@ -253,13 +265,67 @@ _sharing = threading.Lock()  # protects _shared
 
 
 def connect() -> Display:
-    """Return this process's connection to the display that DISPLAY names.
+    """Return this process's connection to the display in DISPLAY.
 
     Raises:
-        NoDisplay: there is none.
+        NoDisplay: there is no such display.
     """
     name = os.environ.get("DISPLAY", "")
     with _sharing:
         if name not in _shared:
             _shared[name] = Display(name)
         return _shared[name]
+
+
+_PAGER = 2
+"""The source of a request: window managers obey pagers."""
+
+
+class Window(NamedTuple):
+    """A window of an application."""
+
+    id: int
+    title: str
+    window_class: str
+    """`instance.Class`, as wmctrl shows it."""
+    pid: int
+
+
+def windows(display: Display) -> list[Window]:
+    """Return the windows of applications, oldest first."""
+    return [_describe(display, number) for number in display.words(display.root, "_NET_CLIENT_LIST")]
+
+
+def _describe(display: Display, number: int) -> Window:
+    _, title = display.property(number, "_NET_WM_NAME")
+    if not title:
+        _, title = display.property(number, "WM_NAME")
+    _, class_parts = display.property(number, "WM_CLASS")
+    pid = display.words(number, "_NET_WM_PID")
+    window_class = ".".join(part.decode(errors="replace") for part in class_parts.split(b"\0") if part)
+    return Window(number, title.decode(errors="replace"), window_class, pid[0] if pid else 0)
+
+
+def find_window(display: Display, name: str, *, strict: bool, by_class: bool) -> Window | None:
+    """Return the first window with this title or class: equal if `strict`, else containing it, ignoring case."""
+    for window in windows(display):
+        text = window.window_class if by_class else window.title
+        if text == name if strict else name.lower() in text.lower():
+            return window
+    return None
+
+
+def active_window(display: Display) -> Window | None:
+    """Return the window with the keyboard focus."""
+    numbers = display.words(display.root, "_NET_ACTIVE_WINDOW")
+    return _describe(display, numbers[0]) if numbers and numbers[0] else None
+
+
+def activate_window(display: Display, window: Window) -> None:
+    """Raise a window and give it the keyboard focus."""
+    display.send_to_manager(window.id, "_NET_ACTIVE_WINDOW", _PAGER, 0, 0)
+
+
+def close_window(display: Display, window: Window) -> None:
+    """Ask a window to close, like a click on its close button."""
+    display.send_to_manager(window.id, "_NET_CLOSE_WINDOW", 0, _PAGER)

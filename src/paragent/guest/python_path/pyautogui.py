@@ -1,4 +1,4 @@
-"""Makes `import pyautogui` inside a machine give ours: the module itself, so that settings such as PAUSE are its own."""
+"""Lets `import pyautogui` inside a machine return our module itself, so that settings such as PAUSE apply to it."""
 
 import sys
 

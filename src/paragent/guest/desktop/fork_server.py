@@ -1,12 +1,12 @@
-"""Python that is warm: programs given as `python -c ...` run in a forked child of a process that has imported already.
+"""Fork server for Python programs: `python -c ...` runs in a forked child of a process that has already imported modules.
 
-Starting an interpreter and importing pyautogui takes 60 ms, and a second under emulation, for a click of a millisecond. The
-child differs from a new interpreter in nothing that a program of a few lines sees: its own session, its own `__main__`,
-standard output and error as pipes.
+Starting an interpreter and importing pyautogui takes 60 ms, and a second under emulation, for a click of a millisecond. For a
+short program the child is like a new interpreter: it has its own session, its own `__main__`, and pipes as standard output and
+standard error.
 
-Between the server and the warm process is a socket. For each program the server sends three descriptors over it: standard
-output, standard error, and one end of another socket, on which go the program (its length, then its bytes), back its
-process id, and at the end its exit status.
+The agent and the fork server share a socket. For each program the agent sends three file descriptors over it: standard output,
+standard error, and one end of another socket. On that socket the agent sends the program (its length, then its bytes), and gets
+the process id and, at the end, the exit status.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["WarmPython", "main"]
+__all__ = ["PythonForkServer", "main"]
 
 _NUMBER = struct.Struct("!q")
 _DESCRIPTORS = 3
 _PROGRAM = "<string>"
-"""What Python calls the file of a program that has none."""
+"""The file name that Python uses for a program without a file."""
 
 
-class WarmPython:
-    """The server's side."""
+class PythonForkServer:
+    """The agent's side: starts the fork server and runs programs in it."""
 
     def __init__(self, folder: str) -> None:
         self._lock = threading.Lock()  # protects the sending of descriptors
@@ -52,15 +52,15 @@ class WarmPython:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there."""
+        """Whether the fork server is running."""
         return self._process.poll() is None
 
     def run(self, code: str, seconds: float) -> tuple[bytes, bytes, int]:
-        """Run a program to its end; return its output, its errors and how it ended.
+        """Run a program; return its standard output, its standard error and its exit status.
 
         Raises:
-            TimeoutError: it took longer and was killed.
-            OSError: the warm process is gone.
+            TimeoutError: it took longer than `seconds` and was killed.
+            OSError: the fork server has ended.
         """
         ours, theirs = socket.socketpair()
         pipes = [os.pipe(), os.pipe()]
@@ -79,10 +79,10 @@ class WarmPython:
                     os.close(end)
 
 
-def _collect(line: socket.socket, output: int, errors: int, seconds: float) -> tuple[bytes, bytes, int]:
+def _collect(connection: socket.socket, output: int, errors: int, seconds: float) -> tuple[bytes, bytes, int]:
     deadline = time.monotonic() + seconds
-    said: dict[int, bytearray] = {output: bytearray(), errors: bytearray()}
-    pid = _receive_number(line)
+    collected: dict[int, bytearray] = {output: bytearray(), errors: bytearray()}
+    pid = _receive_number(connection)
     with selectors.DefaultSelector() as selector:
         for end in (output, errors):
             selector.register(end, selectors.EVENT_READ)
@@ -94,34 +94,34 @@ def _collect(line: socket.socket, output: int, errors: int, seconds: float) -> t
                 raise TimeoutError
             for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
-                said[key.fd] += data
+                collected[key.fd] += data
                 if not data:
                     selector.unregister(key.fd)
-    line.settimeout(max(deadline - time.monotonic(), 0.1))
+    connection.settimeout(max(deadline - time.monotonic(), 0.1))
     try:
-        status = _receive_number(line)
+        status = _receive_number(connection)
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         raise
-    return bytes(said[output]), bytes(said[errors]), status
+    return bytes(collected[output]), bytes(collected[errors]), status
 
 
-def _receive_number(line: socket.socket) -> int:
+def _receive_number(connection: socket.socket) -> int:
     data = b""
     while len(data) < _NUMBER.size:
-        more = line.recv(_NUMBER.size - len(data))
+        more = connection.recv(_NUMBER.size - len(data))
         if not more:
-            raise ConnectionError("the warm Python is gone")
+            raise ConnectionError("the fork server has ended")
         data += more
     return int(_NUMBER.unpack(data)[0])
 
 
-# --- the warm process -----------------------------------------------------------------------------------------------------
+# --- the fork server -----------------------------------------------------------------------------------------------------
 
 
 def _next_program(control: socket.socket) -> str:
-    """Fork a child for every request; return, in the child alone, the program that it is to run."""
+    """Fork a child for every request; return only in the child, with the program that it has to run."""
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ)
     while True:
@@ -131,13 +131,13 @@ def _next_program(control: socket.socket) -> str:
                 continue
             message, ancillary, _, _ = control.recvmsg(1, socket.CMSG_SPACE(_DESCRIPTORS * 4))
             if not message:
-                os._exit(0)  # the server has ended
+                os._exit(0)  # the agent has ended
             descriptors = array.array("i", ancillary[0][2])
             pid = os.fork()
             if not pid:
                 selector.close()
                 control.close()
-                return _become(*descriptors)
+                return _set_up_child(*descriptors)
             _watch(selector, pid, *descriptors)
 
 
@@ -154,11 +154,11 @@ def _report(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> Non
     selector.unregister(key.fd)
     os.close(key.fd)
     _, status = os.waitpid(pid, 0)
-    with connection, contextlib.suppress(OSError):  # the server may have given up on it
+    with connection, contextlib.suppress(OSError):  # the agent may have stopped waiting
         connection.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
-def _become(output: int, errors: int, line: int) -> str:
+def _set_up_child(output: int, errors: int, line: int) -> str:
     os.setsid()
     os.dup2(output, 1)
     os.dup2(errors, 2)
@@ -175,16 +175,16 @@ def _run(code: str) -> None:
     import types
 
     random.seed()
-    sys.excepthook = _tell
+    sys.excepthook = _print_exception
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"], sys.argv = module, ["-c"]
     sys.path.insert(0, "")
-    exec(compile(code, _PROGRAM, "exec"), module.__dict__)  # noqa: S102 - running programs is what it is for
+    exec(compile(code, _PROGRAM, "exec"), module.__dict__)  # noqa: S102 - its purpose is to run programs
 
 
-def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an error as a new interpreter would: from the program on."""
+def _print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an exception like a new interpreter: without the frames of the fork server."""
     import traceback
 
     own = trace
@@ -194,16 +194,16 @@ def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 
 def main() -> None:
-    """Wait for programs until the server ends."""
+    """Run programs until the agent ends."""
     import json
     import math
     import re
 
-    warmed: Any = [json, math, re]
+    imported: Any = [json, math, re]
     with contextlib.suppress(ImportError):
-        warmed.append(importlib.import_module("pyautogui"))
+        imported.append(importlib.import_module("pyautogui"))
     program = _next_program(socket.socket(fileno=int(sys.argv[1])))
-    del warmed
+    del imported
     _run(program)
 
 
