@@ -14,7 +14,7 @@ from paragent.machines.cleanup import cache_folder, find_program
 from paragent.machines.images import Image, image_folder, images, remove_image
 from paragent.machines.images.desktop import guest_digest, write_guest_files
 from paragent.machines.images.packages import add_to_disk, candidates, make_disk, sources, versions
-from paragent.machines.images.store import only_builder, scratch_folder
+from paragent.machines.images.store import build_lock, scratch_folder
 
 
 def debugfs(disk: Path, order: str) -> str:
@@ -74,7 +74,7 @@ def test_this_hosts_own_sources_are_used() -> None:
 def test_what_a_killed_builder_left_is_removed() -> None:
     left = cache_folder("images") / ".building-some-name-old"
     left.mkdir(exist_ok=True)
-    with only_builder("some-name"), scratch_folder("some-name") as scratch:
+    with build_lock("some-name"), scratch_folder("some-name") as scratch:
         assert not left.exists()
         assert scratch.is_dir()
     assert not scratch.exists()

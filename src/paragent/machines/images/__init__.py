@@ -1,4 +1,4 @@
-"""Images that machines start from: built from the packages of this machine's own Debian, kept in the user's cache."""
+"""Images of machines: built from packages of this host's Debian or Ubuntu, stored in the user's cache folder."""
 
 from paragent.machines.images.store import FrozenState, Image, frozen_states, image_folder, images, remove_image
 

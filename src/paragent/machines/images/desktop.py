@@ -1,9 +1,8 @@
-"""The desktop: a machine with a screen and applications, from Debian packages, in a minute or two.
+"""The image `desktop`: a screen with applications, built from Debian packages in a minute or two.
 
-mmdebstrap installs the packages from this machine's own sources into a folder, a shell script that runs at its end makes the
-folder a file system image, all as root or in a namespace where that needs no rights. Our code is written into a copy of that
-image. There is no systemd: a short script
-mounts what is needed and starts our server, which brings up the desktop.
+mmdebstrap installs the packages from this host's own sources into a folder, and a shell script at its end creates a file system
+image of the folder; both run as root or in a user namespace. Our code is written into a copy of that image. There is no systemd:
+a short script mounts file systems and starts our agent, which starts the desktop.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from paragent.machines.images.packages import (
     add_modules,
     add_to_disk,
     candidates,
+    first_match,
     make_disk,
-    newest,
-    only,
+    matching_dependency,
     sources,
     unpack,
     versions,
     write_archive,
 )
-from paragent.machines.images.store import Image, image_folder, one_build, only_builder, scratch_folder
+from paragent.machines.images.store import Image, build_key, build_lock, image_folder, scratch_folder
 
 __all__ = ["build_desktop", "desktop_image", "guest_digest", "write_guest_files"]
 
@@ -41,8 +40,8 @@ _PACKAGE = Path("paragent/guest")
 _PYTHON_PATH = "python_path"
 
 
-def _sources() -> dict[Path, Path]:
-    """Return where each file goes, and where it is."""
+def _guest_files() -> dict[Path, Path]:
+    """Return the files of the package `guest`: the path inside the machine and the path on this host."""
     found = {}
     for path in sorted(_HOME.rglob("*.py")):
         inner = path.relative_to(_HOME)
@@ -51,14 +50,14 @@ def _sources() -> dict[Path, Path]:
 
 
 def guest_digest() -> str:
-    """Return a text that changes when a file changes."""
-    parts = (f"{target} {source.read_text()}" for target, source in _sources().items())
+    """Return a digest of the files of the package `guest`."""
+    parts = (f"{target} {source.read_text()}" for target, source in _guest_files().items())
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def write_guest_files(folder: Path) -> None:
-    """Write the files to a folder that the machine's Python has in its path."""
-    for target, source in _sources().items():
+    """Write the files of the package `guest` to a folder that is in the path of the machine's Python."""
+    for target, source in _guest_files().items():
         place = folder / target
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(source.read_bytes())
@@ -89,9 +88,9 @@ _PACKAGES = (
     "xdotool",
     "xserver-xorg-core",
 )
-_WISHED = ("netsurf-gtk",)
-"""What not every release has: a small browser."""
-_LEFT_OUT = (
+_OPTIONAL_PACKAGES = ("netsurf-gtk",)
+"""A small browser, which some releases do not have."""
+_EXCLUDED_FILES = (
     "/usr/share/doc/*",
     "/usr/share/man/*",
     "/usr/share/info/*",
@@ -107,20 +106,20 @@ _LEFT_OUT = (
     "/usr/lib/x86_64-linux-gnu/libgs.so*",
     "/usr/lib/x86_64-linux-gnu/dri/*",
 )
-"""Files of packages that no application here opens: 3D drivers, printing, documentation; half of all bytes."""
+"""Files that no application of the image needs: 3D drivers, printing, documentation; half of the size."""
 _MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio-rng", "qemu_fw_cfg", "ext4", "crc32c_generic", "bochs")
 _ARGUMENTS = (
     "quiet panic=-1 console=ttyS0 mitigations=off nokaslr tsc=nowatchdog no_timer_check vt.global_cursor_default=0"
 )
 _BASE = "desktop-base"
-"""The packages without what is ours, kept so that a change of our code is built in seconds."""
+"""The intermediate image with the packages and without our code; with it, a change of our code is built in seconds."""
 _DISK = "3G"
-"""Room for what tasks write; empty blocks take no space."""
+"""Size of the disk; empty blocks take no space."""
 _MEMORY_MIB = 1024
-"""The desktop with its four applications uses 350; the rest is for what tasks open, and as cache of the disk."""
+"""The desktop with its four applications uses 350; the rest is for programs that tasks open, and for the disk cache."""
 _BUILD_SECONDS = 900.0
-"""For mmdebstrap; it takes one minute with a near mirror."""
-_FIRST_INIT = """#!/bin/busybox sh
+"""For mmdebstrap; it takes one minute with a fast mirror."""
+_INITRD_SCRIPT = """#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev /disk
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
@@ -185,33 +184,40 @@ rm -rf "$root"/var/cache/apt "$root"/var/cache/debconf "$root"/var/lib/apt/lists
 unshare --mount sh -c 'for mounted in proc sys dev run; do umount -R -l "$1/$mounted" 2> /dev/null || true; done
 exec mke2fs -q -t ext4 -O ^has_journal -E lazy_itable_init=1 -d "$1" "$RAW" "$SIZE"' sh "$root"
 """
-"""Becomes the last step of mmdebstrap, which runs it where the new system's files belong to root."""
+"""The last step of mmdebstrap, which runs it as the root of the new system."""
 
 
 def desktop_image() -> Image:
-    """Return the desktop image of this host, built if need be; raises as `build_desktop`."""
+    """Return the image, built if it is missing or outdated; raises as `build_desktop`."""
     if (image := Image.read(image_folder("desktop"))) and image.key.startswith(_recipe()):
         return image
     return build_desktop()
 
 
 def build_desktop(*, fresh: bool = False) -> Image:
-    """Build the desktop image, unless there is one of the same packages, the same recipe and the same guest code.
+    """Build the image, unless there is one of the same packages, the same recipe and the same code.
+
+    Args:
+        fresh: build it in any case.
 
     Raises:
-        UsageError: this machine is no x86-64 Linux with apt and mmdebstrap, or apt does not know the packages.
+        UsageError: this host is not an x86-64 Linux with apt and mmdebstrap, or apt does not know the packages.
         MachineFailed: a package cannot be installed.
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64":
-        raise UsageError(f"the desktop is for x86-64 Linux hosts, not {platform.system()} on {platform.machine()}")
+        raise UsageError(
+            f"the image desktop can be built on x86-64 Linux hosts, not on {platform.system()} on {platform.machine()}"
+        )
     for program in ("mmdebstrap", "mke2fs", "debugfs", "qemu-img"):
         find_program(program)
-    kernel = newest("linux-image-amd64", r"linux-image-\d.*-amd64")
-    packages = (*_PACKAGES, *candidates(_WISHED))
+    kernel = matching_dependency("linux-image-amd64", r"linux-image-\d.*-amd64")
+    packages = (*_PACKAGES, *candidates(_OPTIONAL_PACKAGES))
     known = versions((kernel, "busybox-static", *packages))
-    base_key = hashlib.sha256(f"{known} {_LEFT_OUT} {_MODULES} {_FIRST_INIT} {_FINISH}".encode()).hexdigest()[:16]
+    base_key = hashlib.sha256(f"{known} {_EXCLUDED_FILES} {_MODULES} {_INITRD_SCRIPT} {_FINISH}".encode()).hexdigest()[
+        :16
+    ]
     key = f"{_recipe()}-{base_key}"
-    with only_builder("desktop"):
+    with build_lock("desktop"):
         present = Image.read(image_folder("desktop"))
         if present is not None and present.key.startswith(key) and not fresh:
             return present
@@ -223,26 +229,26 @@ def build_desktop(*, fresh: bool = False) -> Image:
 
 
 def _recipe() -> str:
-    """Return a digest of what this file and the guest's code say, so that an image of an older recipe is built again."""
+    """Return a digest of this file and of the package `guest`: if it changes, the image is outdated."""
     return hashlib.sha256(Path(__file__).read_bytes() + guest_digest().encode()).hexdigest()[:16]
 
 
 def _build_base(scratch: Path, kernel: str, packages: tuple[str, ...], key: str) -> Image:
-    """Install the packages: all that takes long, and that does not change with our code."""
+    """Install the packages, which takes long and does not depend on our code."""
     packed, first, result = (scratch / name for name in ("packed", "first", "base"))
     for folder in (packed, first, result):
         folder.mkdir(mode=0o755)
     _install(packages, scratch, result / "raw")
     unpack((kernel, "busybox-static"), packed, scratch / "downloads")
-    _make_first(packed, first)
+    _fill_initrd(packed, first)
     with (result / "initrd").open("wb") as archive:
         write_archive(first, archive)
-    shutil.copy(only(packed / "boot", "vmlinuz-*"), result / "kernel")
+    shutil.copy(first_match(packed / "boot", "vmlinuz-*"), result / "kernel")
     return Image(_BASE, result, key, result / "kernel", result / "initrd", result / "raw").publish(scratch)
 
 
 def _build(scratch: Path, base: Image, key: str) -> Image:
-    """Add what is ours."""
+    """Add our code."""
     own, result = scratch / "own", scratch / "image"
     for folder in (own, result):
         folder.mkdir(mode=0o755)
@@ -260,7 +266,7 @@ def _build(scratch: Path, base: Image, key: str) -> Image:
         shutil.copy(path, result / path.name)
     files = (result / "kernel", result / "initrd", result / "disk.qcow2")
     image = Image(
-        "desktop", result, one_build(key), *files, arguments=_ARGUMENTS, memory_mib=_MEMORY_MIB, graphics=True
+        "desktop", result, build_key(key), *files, arguments=_ARGUMENTS, memory_mib=_MEMORY_MIB, graphics=True
     )
     return image.publish(scratch)
 
@@ -270,12 +276,12 @@ def _install(packages: tuple[str, ...], scratch: Path, raw: Path) -> None:
     finish.write_text(_FINISH)
     command = [find_program("mmdebstrap"), "--variant=essential", "--format=null"]
     command += ['--aptopt=APT::Install-Recommends "0"', '--aptopt=Acquire::Languages "none"']
-    # The folder is this user's alone: apt's own user could not enter it.
+    # Only this user can enter the folder, not the user of apt.
     command += ['--aptopt=APT::Sandbox::User "root"']
-    command += ["--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT)]
+    command += ["--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED_FILES)]
     command += [f"--include={','.join(packages)}", f'--customize-hook=sh {finish} "$1"', "", "/dev/null", "-"]
     if os.geteuid() == 0:
-        # What it mounts and starts must end with it, even if it is killed.
+        # Its mounts and processes must end with it, even if it is killed.
         alone = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         command = [find_program("unshare"), *alone, "--", *command]
     own_path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
@@ -292,10 +298,10 @@ def _install(packages: tuple[str, ...], scratch: Path, raw: Path) -> None:
         raise MachineFailed(f"mmdebstrap failed: {done.stderr.strip()[-1000:]}")
 
 
-def _make_first(packed: Path, first: Path) -> None:
-    """Fill the file system that the kernel starts with: it loads the modules and goes on from the disk."""
+def _fill_initrd(packed: Path, first: Path) -> None:
+    """Fill the initial file system, which loads the kernel modules and continues from the disk."""
     (first / "bin").mkdir()
-    shutil.copy(only(packed, "bin/busybox"), first / "bin/busybox")
+    shutil.copy(first_match(packed, "bin/busybox"), first / "bin/busybox")
     add_modules(packed, first, _MODULES)
-    (first / "init").write_text(_FIRST_INIT)
+    (first / "init").write_text(_INITRD_SCRIPT)
     (first / "init").chmod(0o755)

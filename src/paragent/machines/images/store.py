@@ -1,4 +1,4 @@
-"""The images that were built on this host."""
+"""The images of this host: stored, listed and removed."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ if TYPE_CHECKING:
 __all__ = [
     "FrozenState",
     "Image",
+    "build_key",
+    "build_lock",
     "frozen_states",
     "image_folder",
     "images",
-    "only_builder",
     "remove_image",
     "scratch_folder",
 ]
 
-_PART = "-base"
-"""How the name of an image ends that another is built from: it is kept so that this goes quickly, and cannot be booted."""
+_BASE_SUFFIX = "-base"
+"""Suffix of the name of an intermediate image: it is kept to make later builds fast, and cannot be booted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A folder with a kernel and an initial file system, a disk, or both; `about.json` is written last."""
+    """A folder with a kernel and an initial file system, with a disk, or with both; `about.json` is written last."""
 
     name: str
     folder: Path
     key: str
-    """What it was built from, as digests, and which build it is: two images with the same key are the same."""
+    """Digests of what it was built from, and the id of the build. Images with the same key are identical."""
     kernel: Path | None = None
     initrd: Path | None = None
     disk: Path | None = None
     arguments: str = ""
-    """For the kernel."""
+    """The command line of the kernel."""
     memory_mib: int = 128
-    """What a machine needs if nobody says how much it shall have."""
+    """Default memory of a machine."""
     graphics: bool = False
-    """Whether it uses the emulated display."""
+    """Whether machines have an emulated display."""
 
     @property
     def part_of(self) -> str | None:
-        """The image that this one is only a step to; None if machines can be made from it."""
-        return self.name.removesuffix(_PART) if self.name.endswith(_PART) else None
+        """The name of the image for which this is an intermediate image; None if machines can be created from it."""
+        return self.name.removesuffix(_BASE_SUFFIX) if self.name.endswith(_BASE_SUFFIX) else None
 
     @property
     def size(self) -> int:
@@ -73,7 +74,7 @@ class Image:
         return cls(about["name"], folder, about["key"], **files, **more)
 
     def write(self) -> None:
-        """Make the folder an image."""
+        """Write `about.json`, which makes the folder an image."""
         about: dict[str, object] = {"name": self.name, "key": self.key, "arguments": self.arguments}
         about |= {"memory_mib": self.memory_mib, "graphics": self.graphics}
         for part in ("kernel", "initrd", "disk"):
@@ -83,7 +84,7 @@ class Image:
         (self.folder / "about.json").write_text(json.dumps(about))
 
     def publish(self, scratch: Path) -> Image:
-        """Put a folder that was filled inside `scratch` where images are, in the place of an older one; return it."""
+        """Move this image from `scratch` to the folder of images, replacing an older one, and return it."""
         self.write()
         final = image_folder(self.name)
         if final.exists():
@@ -94,14 +95,14 @@ class Image:
         return built
 
 
-def one_build(key: str) -> str:
-    """Return the key of one build: two of the same recipe have other blocks, and what was frozen fits only one of them."""
+def build_key(key: str) -> str:
+    """Return the key of one build: builds of the same recipe have different blocks, and a golden state fits only one."""
     return f"{key}-{os.urandom(4).hex()}"
 
 
 @contextmanager
-def only_builder(name: str) -> Iterator[None]:
-    """Wait until nobody else of this user builds the image `name`, and keep others waiting meanwhile."""
+def build_lock(name: str) -> Iterator[None]:
+    """Hold the lock for building the image `name`; other processes of this user wait."""
     with (cache_folder("images") / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -109,9 +110,9 @@ def only_builder(name: str) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(name: str) -> Iterator[Path]:
-    """Give a folder to build the image `name` in, which is removed; as is one that a killed builder left.
+    """Yield a temporary folder for building the image `name`, and remove those of processes that were killed.
 
-    Only who has `only_builder` may ask for it.
+    The caller must hold `build_lock`.
     """
     home, prefix = cache_folder("images"), f".building-{name}-"
     mounts = Path("/proc/self/mountinfo").read_text() if Path("/proc/self/mountinfo").exists() else ""
@@ -123,34 +124,34 @@ def scratch_folder(name: str) -> Iterator[Path]:
 
 
 def image_folder(name: str) -> Path:
-    """Return where the image called `name` is or would be."""
+    """Return the folder of the image `name`, whether it exists or not."""
     return cache_folder("images") / name
 
 
 def images() -> list[Image]:
-    """Return every complete image of this host, by name."""
+    """Return all complete images of this host, sorted by name."""
     found = (Image.read(folder) for folder in sorted(cache_folder("images").iterdir()))
     return [image for image in found if image is not None]
 
 
 def remove_image(name: str) -> None:
-    """Remove an image and what was frozen from it; of a disk of the user's, only what was frozen.
+    """Remove an image and its golden states. For a disk of the user, remove only the golden states.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no image with this name.
     """
     known = {image.name: image.folder for image in images()}
     frozen = [state.folder for state in frozen_states() if state.image == name]
     if name not in known and not frozen:
-        raise UsageError(f"there is no image {name!r}; there are: {', '.join(known) or 'none'}")
-    parts = [known[part] for part in (name, name + _PART) if part in known]
+        raise UsageError(f"there is no image {name!r}; images: {', '.join(known) or 'none'}")
+    parts = [known[part] for part in (name, name + _BASE_SUFFIX) if part in known]
     for folder in (*frozen, *parts):
         shutil.rmtree(folder)
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenState:
-    """A machine that was booted from an image and frozen."""
+    """A golden state: a machine that was booted from an image and frozen."""
 
     image: str
     folder: Path
@@ -162,7 +163,7 @@ class FrozenState:
 
 
 def frozen_states() -> list[FrozenState]:
-    """Return the frozen machines of this host."""
+    """Return the golden states of this host."""
     found = []
     for about in sorted(cache_folder("golden").glob("[!.]*/about.json")):
         found.append(FrozenState(json.loads(about.read_text())["image"], about.parent))

@@ -1,6 +1,6 @@
-"""The tiny guest: a Linux kernel, busybox, Python and the guest agent, from Debian packages, in seconds.
+"""The image `tiny`: a Linux kernel, busybox, Python and our agent, built from Debian packages in seconds.
 
-Its system is in its first file system, in memory. A disk with an empty file system is mounted on `/data`.
+The system is in the initial file system, in memory. A disk with an empty file system is mounted at `/data`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ from pathlib import Path
 
 from paragent.errors import MachineFailed, UsageError
 from paragent.guest import agent
-from paragent.machines.images.packages import add_modules, make_disk, newest, only, unpack, versions, write_archive
-from paragent.machines.images.store import Image, image_folder, one_build, only_builder, scratch_folder
+from paragent.machines.images.packages import (
+    add_modules,
+    first_match,
+    make_disk,
+    matching_dependency,
+    unpack,
+    versions,
+    write_archive,
+)
+from paragent.machines.images.store import Image, build_key, build_lock, image_folder, scratch_folder
 
 __all__ = ["build_tiny", "tiny_image"]
 
@@ -22,9 +30,9 @@ _MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio-rng", "qemu_fw_cfg
 _LIBRARIES = ("libc6", "libexpat1", "zlib1g")
 _ARGUMENTS = "quiet panic=-1 console=ttyS0 mitigations=off nokaslr tsc=nowatchdog no_timer_check"
 _DISK = "512M"
-"""As large as a guest of 128 MiB may want to write; empty blocks take no space."""
+"""Size of the disk; empty blocks take no space."""
 _LEFT_OUT = ("test", "idlelib", "tkinter", "lib2to3", "ensurepip", "distutils", "pydoc_data", "unittest", "turtledemo")
-"""Folders of Python's library that a guest without a person has no use for."""
+"""Folders of Python's library that a machine without a user does not need."""
 _INIT = """#!/bin/busybox sh
 /bin/busybox mkdir -p /bin /sbin /usr/bin /usr/sbin /proc /sys /dev /tmp /run /root /data /etc
 /bin/busybox --install -s
@@ -55,23 +63,28 @@ _FILES = {
 
 
 def tiny_image() -> Image:
-    """Return the tiny image of this host, built if need be; raises as `build_tiny`."""
+    """Return the image, built if it is missing or outdated; raises as `build_tiny`."""
     if (image := Image.read(image_folder("tiny"))) and image.key.startswith(_recipe()):
         return image
     return build_tiny()
 
 
 def build_tiny(*, fresh: bool = False) -> Image:
-    """Build the tiny image, unless there is one of the same packages and the same recipe.
+    """Build the image, unless there is one of the same packages and the same recipe.
+
+    Args:
+        fresh: build it in any case.
 
     Raises:
-        UsageError: this machine is no x86-64 Linux with apt, or apt does not know the packages.
+        UsageError: this host is not an x86-64 Linux with apt, or apt does not know the packages.
         MachineFailed: a package cannot be downloaded or unpacked.
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64":
-        raise UsageError(f"the tiny image is for x86-64 Linux hosts, not {platform.system()} on {platform.machine()}")
-    kernel = newest("linux-image-cloud-amd64", r"linux-image-\d.*-cloud-amd64")
-    python = newest("python3-minimal", r"python3\.\d+-minimal").removesuffix("-minimal")
+        raise UsageError(
+            f"the image tiny can be built on x86-64 Linux hosts, not on {platform.system()} on {platform.machine()}"
+        )
+    kernel = matching_dependency("linux-image-cloud-amd64", r"linux-image-\d.*-cloud-amd64")
+    python = matching_dependency("python3-minimal", r"python3\.\d+-minimal").removesuffix("-minimal")
     packages = (
         kernel,
         "busybox-static",
@@ -81,7 +94,7 @@ def build_tiny(*, fresh: bool = False) -> Image:
         *_LIBRARIES,
     )
     key = f"{_recipe()}-{hashlib.sha256(versions(packages).encode()).hexdigest()[:16]}"
-    with only_builder("tiny"):
+    with build_lock("tiny"):
         present = Image.read(image_folder("tiny"))
         if present is not None and present.key.startswith(key) and not fresh:
             return present
@@ -90,7 +103,7 @@ def build_tiny(*, fresh: bool = False) -> Image:
 
 
 def _recipe() -> str:
-    """Return a digest of what this file and the agent say, so that an image of an older recipe is built again."""
+    """Return a digest of this file and of the agent: if it changes, the image is outdated."""
     own, guest = Path(__file__).read_bytes(), Path(agent.__file__).read_bytes()
     return hashlib.sha256(own + guest).hexdigest()[:16]
 
@@ -102,22 +115,22 @@ def _build(scratch: Path, packages: tuple[str, ...], python: str, key: str) -> I
     unpack(packages, packed, scratch / "downloads")
     _add_python(packed, root, python)
     add_modules(packed, root, _MODULES)
-    _add_own(packed, root)
+    _add_own_files(packed, root)
     with (result / "initrd").open("wb") as archive:
         write_archive(root, archive)
-    shutil.copy(only(packed / "boot", "vmlinuz-*"), result / "kernel")
+    shutil.copy(first_match(packed / "boot", "vmlinuz-*"), result / "kernel")
     make_disk(scratch / "raw", result / "disk", _DISK)
     files = (result / "kernel", result / "initrd", result / "disk")
-    image = Image("tiny", result, one_build(key), *files, arguments=_ARGUMENTS)
+    image = Image("tiny", result, build_key(key), *files, arguments=_ARGUMENTS)
     return image.publish(scratch)
 
 
 def _add_python(packed: Path, root: Path, python: str) -> None:
-    """Copy the interpreter, its libraries and compiled modules; compiling in the guest would take many times as long."""
+    """Copy the interpreter, its libraries and compiled modules; compiling them in the machine takes many times as long."""
     library = packed / "usr/lib" / python
     for name in _LEFT_OUT:
         shutil.rmtree(library / name, ignore_errors=True)
-    loader, libraries = only(packed, "lib*/ld-linux-x86-64.so.2"), only(packed, "lib/*-linux-gnu")
+    loader, libraries = first_match(packed, "lib*/ld-linux-x86-64.so.2"), first_match(packed, "lib/*-linux-gnu")
     interpreter = [str(loader), "--library-path", str(libraries), str(packed / "usr/bin" / python)]
     done = subprocess.run(
         [*interpreter, "-I", "-S", "-m", "compileall", "-q", "-b", "-s", str(packed), str(library)],
@@ -128,7 +141,7 @@ def _add_python(packed: Path, root: Path, python: str) -> None:
         check=False,
     )
     if done.returncode:
-        raise MachineFailed(f"the guest's Python cannot compile its library: {(done.stdout + done.stderr)[-500:]}")
+        raise MachineFailed(f"the machine's Python cannot compile its library: {(done.stdout + done.stderr)[-500:]}")
     for source in library.rglob("*.py"):
         if source.with_suffix(".pyc").exists():
             source.unlink()
@@ -157,9 +170,9 @@ def _add_libraries(packed: Path, root: Path, loader: Path) -> None:
             shutil.copy(found, home / pattern, follow_symlinks=True)
 
 
-def _add_own(packed: Path, root: Path) -> None:
+def _add_own_files(packed: Path, root: Path) -> None:
     (root / "bin").mkdir()
-    shutil.copy(only(packed, "bin/busybox"), root / "bin/busybox")
+    shutil.copy(first_match(packed, "bin/busybox"), root / "bin/busybox")
     for name, text in _FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
