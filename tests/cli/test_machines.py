@@ -58,7 +58,7 @@ def test_ctrl_c_ends_machines(served: tuple[subprocess.Popen[str], str]) -> None
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=90)
     assert process.returncode == 0
-    assert "all machines are ended" in out
+    assert "all machines have ended" in out
 
 
 def test_a_pool_must_be_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_a_step_to_an_image_is_shown_as_such_and_not_offered_to_boot(
     assert main(["vm", "list"]) == 0
     assert "part of screen" in capsys.readouterr().out
     assert main(["vm", "shell", "--path-to-vm", "screen-base"]) == 2
-    assert "is no file and no built image; there are: desktop, screen, tiny" in capsys.readouterr().err
+    assert "is neither a file nor a built image; images: desktop, screen, tiny" in capsys.readouterr().err
     assert main(["vm", "rm", "screen"]) == 0
     assert not list(tmp_path.glob("images/screen*"))
 

@@ -1,4 +1,4 @@
-"""`paragent pool`: serve a pool of machines, look at it, end it."""
+"""`paragent pool`: serve a pool of machines, show it, drain it, replace a machine."""
 
 from __future__ import annotations
 
@@ -28,31 +28,39 @@ _COLOURS = {
     "stopped": "dim",
 }
 _TICK = 0.2
-"""Seconds between looks at whether a client has asked to drain."""
+"""Seconds between checks whether a client has requested a drain."""
 
 
 def add(subparsers: Subparsers) -> None:
-    """Add the commands."""
-    parser = subparsers.add_parser("pool", help="serve a pool of machines to workers, look at it, end it")
+    """Add the subcommands."""
+    parser = subparsers.add_parser("pool", help="serve a pool of machines to workers, show or drain it")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     serve = commands.add_parser("serve", help="start machines and serve them until Ctrl-C or `pool drain`")
     serve.add_argument("--num-vms", type=int, default=3, help="machines that can be leased at a time (default: 3)")
-    serve.add_argument("--num-spares", type=int, help="machines kept ready beyond that, to hide resets")
-    serve.add_argument("--name", default="default", help="pools of one name clear up after each other")
-    serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
-    serve.add_argument("--port", type=int, default=0, help="where to listen (default: any free port)")
+    serve.add_argument(
+        "--num-spares",
+        type=int,
+        help="additional machines that are kept ready, so that requests do not wait for resets",
+    )
+    serve.add_argument(
+        "--name",
+        default="default",
+        help="a pool removes what killed pools of the same name left behind (default: default)",
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    serve.add_argument("--port", type=int, default=0, help="port to listen at (default: any free port)")
     add_machine_options(serve)
     add_tls_options(serve)
     serve.set_defaults(run=_serve)
     for name, run, help_text in (
         ("status", _status, "show the table of machines"),
-        ("drain", _drain, "grant nothing more; the pool ends when all machines came back"),
-        ("retire", _retire, "replace a machine by a fresh one"),
+        ("drain", _drain, "grant no more leases; the pool stops when all leases have ended"),
+        ("retire", _retire, "replace a machine by a new one"),
     ):
         command = commands.add_parser(name, help=help_text)
-        command.add_argument("--pool", metavar="HOST:PORT", help="where it is served (default: PARAGENT_POOL)")
+        command.add_argument("--pool", metavar="HOST:PORT", help="address of the pool (default: PARAGENT_POOL)")
         if name == "retire":
-            command.add_argument("machine", help="its id in the table")
+            command.add_argument("machine", help="id of the machine in the table")
         add_tls_options(command)
         command.set_defaults(run=run)
 
@@ -63,7 +71,7 @@ def _serve(options: argparse.Namespace) -> int:
     from paragent.machines import VMPoolManager
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends what is being started
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: it interrupts the start
     ended = threading.Event()
     pool = VMPoolManager(
         options.provider_name,
@@ -78,17 +86,17 @@ def _serve(options: argparse.Namespace) -> int:
             signal.signal(number, lambda *_: ended.set())
         server = pool.serve(options.host, options.port, tls=tls_conf(options))
         print(f"pool {options.name} is served at {server.address}", flush=True)
-        print(f"look at it: paragent pool status --pool {server.address}", flush=True)
+        print(f"show its machines with: paragent pool status --pool {server.address}", flush=True)
         while not ended.wait(_TICK) and not pool.failure:
             if server.drain_requested and pool.drain(timeout=0):
-                print("drained: all machines came back", flush=True)
+                print("drained: all leases have ended", flush=True)
                 return 0
         if pool.failure:
-            print(f"the pool gave up: {pool.failure}", flush=True)
+            print(f"the pool failed: {pool.failure}", flush=True)
             return 1
     finally:
         pool.stop()
-    print("stopped: all machines are ended", flush=True)
+    print("stopped: all machines have ended", flush=True)
     return 0
 
 
@@ -97,7 +105,9 @@ def _client(options: argparse.Namespace) -> PoolClient:
 
     address = options.pool or os.environ.get("PARAGENT_POOL")
     if not address:
-        raise ConfigError("say where the pool is: --pool HOST:PORT, as `paragent pool serve` printed it")
+        raise ConfigError(
+            "the address of the pool is missing: pass --pool HOST:PORT, as `paragent pool serve` printed it"
+        )
     return PoolClient(address, tls=tls_conf(options))
 
 
@@ -112,14 +122,14 @@ def _status(options: argparse.Namespace) -> int:
 def _drain(options: argparse.Namespace) -> int:
     with _client(options) as client:
         client.drain()
-    print("the pool grants nothing more and ends when all machines came back")
+    print("the pool grants no more leases and stops when all leases have ended")
     return 0
 
 
 def _retire(options: argparse.Namespace) -> int:
     with _client(options) as client:
         client.retire(options.machine)
-    print(f"{options.machine} is replaced, or will be when its holder is done")
+    print(f"{options.machine} is replaced now or when its lease ends")
     return 0
 
 
@@ -127,11 +137,11 @@ def _table(status: PoolStatus) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    trouble = f", gave up: {status.failure}" if status.failure else ", draining" if status.draining else ""
+    note = f", failed: {status.failure}" if status.failure else ", draining" if status.draining else ""
     machines, spares = counted(status.size, "machine"), counted(status.spares, "spare")
     title = f"{status.pool}: {status.provider}, {machines} and {spares}, {status.waiting} waiting"
-    table = Table(title=escape(title + trouble), title_justify="left")
-    for heading in ("machine", "state", "for", "holder", "uses", "address", "why"):
+    table = Table(title=escape(title + note), title_justify="left")
+    for heading in ("machine", "state", "for", "holder", "uses", "address", "reason"):
         table.add_column(heading, justify="right" if heading in {"for", "uses"} else "left")
     for row in status.machines:
         colour = _COLOURS[row.state]

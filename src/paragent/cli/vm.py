@@ -1,4 +1,4 @@
-"""`paragent vm`: images and single machines."""
+"""`paragent vm`: build, list and remove images; run a single machine."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 _BOOT_SECONDS = 900.0
-"""For an image to boot once, on a host that is busy with other things as well; alone it takes a minute."""
+"""For an image to boot once on a busy host; on an idle one it takes a minute."""
 
 
 def add(subparsers: Subparsers) -> None:
-    """Add the commands."""
-    parser = subparsers.add_parser("vm", help="build images of machines, list and remove them, try one")
+    """Add the subcommands."""
+    parser = subparsers.add_parser("vm", help="build, list and remove images of machines, run a machine")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     build = commands.add_parser("build", help="build an image from Debian packages")
-    described = "tiny: a small Linux guest, for tests and sandboxes; desktop: a screen with applications, for OSWorld"
+    described = "tiny: a small Linux, for tests and sandboxes; desktop: a screen with applications, for OSWorld"
     build.add_argument("image", choices=["tiny", "desktop"], help=described)
-    build.add_argument("--fresh", action="store_true", help="build it even if there is one of the same packages")
+    build.add_argument("--fresh", action="store_true", help="build it even if the present one is up to date")
     build.add_argument(
-        "--freeze", action="store_true", help="also boot it once and keep its state, as the first pool would"
+        "--freeze", action="store_true", help="also boot it once and keep the golden state, as the first pool would do"
     )
     build.set_defaults(run=_build)
-    commands.add_parser("list", help="list images and frozen machines").set_defaults(run=_list)
-    remove = commands.add_parser("rm", help="remove an image and what was frozen from it")
+    commands.add_parser("list", help="list images and golden states").set_defaults(run=_list)
+    remove = commands.add_parser("rm", help="remove an image and its golden states")
     remove.add_argument("image")
     remove.set_defaults(run=_remove)
-    shell = commands.add_parser("shell", help="start a machine, run lines of input in it, throw it away")
+    shell = commands.add_parser("shell", help="start a machine, run lines of input in it, discard it")
     add_machine_options(shell)
     shell.set_defaults(run=_shell)
 
@@ -57,7 +57,7 @@ def _freeze(image: str) -> None:
 
     began = time.monotonic()
     with VMPoolManager("qemu", 1, spares=0, name="freeze", path_to_vm=image, boot_seconds=_BOOT_SECONDS):
-        print(f"{image}: frozen and ready to be cloned ({time.monotonic() - began:.1f} s)")
+        print(f"{image}: golden state is ready ({time.monotonic() - began:.1f} s)")
 
 
 def _list(_: argparse.Namespace) -> int:
@@ -67,14 +67,14 @@ def _list(_: argparse.Namespace) -> int:
     from paragent.cli.tables import console
     from paragent.machines.images import frozen_states, images
 
-    table = Table(title="images and what is frozen from them", title_justify="left")
-    for heading in ("image", "kind", "size", "where"):
+    table = Table(title="images and golden states", title_justify="left")
+    for heading in ("image", "kind", "size", "folder"):
         table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
     for image in images():
         kind = "image" if image.part_of is None else f"part of {image.part_of}"
         table.add_row(image.name, kind, f"{image.size / 1e6:.0f} MB", escape(str(image.folder)))
     for state in frozen_states():
-        table.add_row(escape(state.image), "frozen machine", f"{state.size / 1e6:.0f} MB", escape(str(state.folder)))
+        table.add_row(escape(state.image), "golden state", f"{state.size / 1e6:.0f} MB", escape(str(state.folder)))
     console().print(table)
     return 0
 
@@ -94,7 +94,7 @@ def _shell(options: argparse.Namespace) -> int:
     with VMPoolManager(provider, 1, spares=0, name="shell", settings=settings) as pool, pool.lease() as machine:
         interactive = sys.stdin.isatty()
         if interactive:
-            print(f"machine at {machine.address}; each line is a command, Ctrl-D ends it and throws it away")
+            print(f"machine at {machine.address}; each line is a command, Ctrl-D discards the machine")
         status = 0
         while True:
             if interactive:

@@ -1,4 +1,4 @@
-"""Virtual machines: few, clean, leased to many."""
+"""Machines: pools of virtual machines that many workers share through leases."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ __getattr__ = names_from(
         "providers": ("MachineSettings", "Provider"),
     },
 )
-"""Loads what is used: a worker that only talks to a machine needs neither gRPC nor providers."""
+"""Imports names at their first use: a worker that only uses a machine needs neither gRPC nor providers."""

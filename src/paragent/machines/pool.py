@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent._internal.threads import run_loop, start_thread, write_traceback
-from paragent._internal.validation import integer, seconds
+from paragent._internal.validation import integer, reject_unknown, seconds
 from paragent.errors import ConfigError, PoolStopped, UsageError
 from paragent.machines.cleanup import Owner, kill_owned
 from paragent.machines.controller import PoolController
@@ -279,8 +279,7 @@ def _settings(given: MachineSettings | None, named: dict[str, Any]) -> MachineSe
         ConfigError: a keyword is not a field of `MachineSettings`, or both are given.
     """
     known = [field.name for field in fields(MachineSettings)]
-    if unknown := [name for name in named if name not in known]:
-        raise ConfigError(f"machines have no setting {unknown[0]!r}; settings: {', '.join(known)}")
+    reject_unknown("MachineSettings", "field", named, known)
     if given is not None and named:
         raise ConfigError(f"pass {', '.join(named)} as fields of `settings`, or leave `settings` out")
     return given or MachineSettings(**named)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paragent._internal.clock import monotonic
 from paragent._internal.processes import bound_to_parent, describe_exit, plain_environment
-from paragent._internal.validation import integer, seconds
+from paragent._internal.validation import at_least, check_fields, optional, reject_unknown, seconds
 from paragent.errors import ConfigError, MachineFailed
 from paragent.machines.cleanup import find_program, kill_owned, owned_processes
 from paragent.machines.guest_client import GuestRequest
@@ -69,10 +69,9 @@ class MachineSettings:
     """Options of single providers; docs/machines.md lists them."""
 
     def __post_init__(self) -> None:
-        for name in ("memory_mib", "cores"):
-            if (value := getattr(self, name)) is not None:
-                integer(value, name, least=1, none=True)
-        seconds(self.boot_seconds, "boot_seconds")
+        check_fields(
+            self, {"memory_mib": optional(at_least(1)), "cores": optional(at_least(1)), "boot_seconds": seconds}
+        )
         if any(not 0 < port < 65536 for port in self.forwards):
             raise ConfigError(f"forwards must be ports, not {self.forwards!r}")
 
@@ -82,8 +81,7 @@ class MachineSettings:
         Raises:
             ConfigError: an option is unknown.
         """
-        if unknown := sorted(set(self.options) - set(known)):
-            raise ConfigError(f"{provider} has no option {unknown[0]!r}; options: {', '.join(known) or 'none'}")
+        reject_unknown(provider, "option", self.options, known)
 
 
 class Provider(ABC):
