@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def certify(folder: Path, address: str) -> TlsConf:
-    """Return a certificate of its own authority for a host that is known by its address."""
+    """Create a self-signed certificate for an IP address and return its settings."""
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),

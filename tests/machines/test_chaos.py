@@ -1,7 +1,7 @@
-"""Many workers, few real machines, and somebody who kills workers, machines and the pool service at random.
+"""Many workers and few QEMU machines, while workers, machines and the pool service are killed at random.
 
-Each holder looks for traces of others, leaves its own, and looks again before it gives the machine back. The full size, 400
-leases, takes minutes where machines are emulated: PARAGENT_CHAOS_LEASES=400 asks for it.
+Each holder looks for files of others, leaves its own, and looks again before it releases the machine. The full size, 400
+leases, takes minutes with emulated machines; set PARAGENT_CHAOS_LEASES=400 to run it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from paragent.machines.cleanup import cache_folder, owned_processes
 LEASES = int(os.environ.get("PARAGENT_CHAOS_LEASES", "60"))
 WORKERS, MACHINES = 20, 4
 SECONDS = 5.0 * LEASES
-"""A quiet machine of two cores needs 0.4 for each."""
+"""An idle host with two cores needs 0.4 s for each lease."""
 POOL = "chaos"
 RUN_SECONDS = SECONDS + 60
 
 PLAN = dict.fromkeys((3, 9, 13, 19, 26, 30, 36), "worker") | dict.fromkeys((6, 16, 23, 33), "machine") | {28: "service"}
-"""What is killed after which of every 40 leases."""
+"""What is killed, by the number of the lease modulo 40."""
 
 WORKER = """
 import json, os, sys, time
@@ -60,7 +60,7 @@ while open(journal).read().count('"done"') < target:
 
 
 class Chaos:
-    """Starts everything, kills at random, starts again what must go on."""
+    """Starts the service and the workers, kills at random, and restarts what was killed."""
 
     def __init__(self, folder: Path) -> None:
         self.journal = folder / "journal"
@@ -87,7 +87,7 @@ class Chaos:
         return [note for note in notes if note["what"] == what]
 
     def run(self) -> None:
-        """Kill in step with what gets done, so that a slow host gets there, too."""
+        """Kill in step with finished leases, so that the test also ends on a slow host."""
         deadline, before = time.monotonic() + SECONDS, 0
         while (done := len(self.notes("done"))) < LEASES and time.monotonic() < deadline:
             for number in range(before, done):
@@ -102,7 +102,7 @@ class Chaos:
                     self.workers[number] = self.start_worker()
 
     def holders(self) -> list[subprocess.Popen[bytes]]:
-        """Return the workers that hold a machine just now."""
+        """Return the workers that hold a machine now."""
         ended = {note["token"] for note in self.notes("done")}
         holding = {note["pid"] for note in self.notes("begin") if note["token"] not in ended}
         return [worker for worker in self.workers if worker.pid in holding and worker.poll() is None]
@@ -134,7 +134,7 @@ def owners() -> list[Path]:
 @pytest.mark.qemu
 @pytest.mark.slow
 @pytest.mark.timeout(RUN_SECONDS)
-def test_no_overlap_no_dirty_machine_no_leak(tmp_path: Path) -> None:
+def test_no_overlapping_leases_no_dirty_machine_no_leak(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path)
     try:
         chaos.run()
@@ -143,8 +143,8 @@ def test_no_overlap_no_dirty_machine_no_leak(tmp_path: Path) -> None:
     said = (tmp_path / "service.log").read_text()[-3000:]
     begun, done = chaos.notes("begin"), chaos.notes("done")
     assert len(done) >= LEASES, (len(done), chaos.killed, said)
-    assert [note for note in begun if note["foreign"]] == [], "a dirty machine was handed out"
-    assert [note for note in done if note["foreign"] or note["kept"] != 2] == [], "two held one machine"
+    assert [note for note in begun if note["foreign"]] == [], "a dirty machine was leased"
+    assert [note for note in done if note["foreign"] or note["kept"] != 2] == [], "two holders had one machine"
     tokens = [note["token"] for note in begun]
     assert len(tokens) == len(set(tokens)), "two holders had the same token"
     assert set(chaos.killed) == {"worker", "machine", "service"}, chaos.killed
@@ -154,7 +154,7 @@ def test_no_overlap_no_dirty_machine_no_leak(tmp_path: Path) -> None:
 
 
 def leaked() -> list[str]:
-    """Return the command lines of machines of this pool that are still there, whoever marked them."""
+    """Return the command lines of processes of this pool that are still running."""
     found = []
     for folder in Path("/proc").iterdir():
         try:

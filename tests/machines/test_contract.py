@@ -1,4 +1,4 @@
-"""The provider contract on the providers that really run here."""
+"""The provider contract with the providers that run on this host."""
 
 from __future__ import annotations
 

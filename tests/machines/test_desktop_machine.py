@@ -1,6 +1,6 @@
-"""The desktop image on real machines: pictures by the emulated display, input, accessibility, resets, pauses.
+"""The image `desktop` in QEMU: screenshots of the emulated display, input, accessibility, resets, pauses.
 
-`make test` builds the image and freezes a machine before; without that the first test does it, which takes minutes.
+`make test` builds the image and its golden state before; otherwise the first test does it, which takes minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paragent.testing.provider_contract import ProviderContract
 
 pytestmark = [pytest.mark.qemu, pytest.mark.slow, pytest.mark.timeout(1200)]
 SECONDS = 250.0
-"""For one thing to happen: an emulated machine on a host that is busy takes its time."""
+"""Time limit of one step: an emulated machine on a busy host is slow."""
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +54,16 @@ def tree(machine: Machine) -> ET.Element:
     return ET.fromstring(machine.request("GET", "/accessibility", timeout=SECONDS).json()["AT"])
 
 
-def test_pictures_of_the_display_and_of_the_guest_are_of_the_same_screen(machine: Machine) -> None:
-    by_display, by_guest = machine.screenshot(), machine.request("GET", "/screenshot", timeout=SECONDS).body
-    for picture in (by_display, by_guest):
-        assert picture.startswith(b"\x89PNG")
-        assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == (1920, 1080)
+def test_screenshots_of_the_display_and_of_the_agent_have_the_same_size(machine: Machine) -> None:
+    by_display, by_agent = machine.screenshot(), machine.request("GET", "/screenshot", timeout=SECONDS).body
+    for image in (by_display, by_agent):
+        assert image.startswith(b"\x89PNG")
+        assert (int.from_bytes(image[16:20]), int.from_bytes(image[20:24])) == (1920, 1080)
     assert machine.details["screen"] != machine.address
     assert 9222 in machine.ports
 
 
-def test_what_is_typed_changes_the_screen_and_the_tree(machine: Machine) -> None:
+def test_typed_text_appears_on_the_screen_and_in_the_tree(machine: Machine) -> None:
     before = machine.screenshot()
     root = tree(machine)
     assert {program.attrib["name"] for program in root} >= {"mousepad", "galculator", "thunar", "lxterminal"}
@@ -74,7 +74,7 @@ def test_what_is_typed_changes_the_screen_and_the_tree(machine: Machine) -> None
     assert menus >= {"File", "Edit", "View", "Help"}
 
 
-def test_a_program_of_the_user_in_the_terminal(machine: Machine) -> None:
+def test_the_terminal_runs_commands_as_user_and_root(machine: Machine) -> None:
     fields = {"window_name": "lxterminal", "by_class": True}
     assert machine.request("POST", "/setup/activate_window", json_body(fields), timeout=SECONDS).status == 200
     act(machine, "pyautogui.click(400, 800); pyautogui.typewrite('id -un; echo password | sudo -S id -un\\n')")
@@ -89,7 +89,7 @@ def _terminal(machine: Machine, text: str) -> str | None:
     return seen if text in seen else None
 
 
-def test_a_reset_brings_back_the_identical_desktop(pool: VMPoolManager) -> None:
+def test_a_reset_restores_the_identical_desktop(pool: VMPoolManager) -> None:
     lease = pool.allocate(timeout=SECONDS)
     former = lease.machine
     first = former.screenshot()
@@ -107,7 +107,7 @@ def test_a_reset_brings_back_the_identical_desktop(pool: VMPoolManager) -> None:
     lease.release()
 
 
-def test_a_paused_machine_stands_still_but_can_be_seen(pool: VMPoolManager) -> None:
+def test_a_paused_machine_does_not_answer_but_has_screenshots(pool: VMPoolManager) -> None:
     lease = pool.allocate(timeout=SECONDS)
     before = lease.machine.screenshot()
     lease.pause()

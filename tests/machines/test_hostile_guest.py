@@ -1,4 +1,4 @@
-"""What a hostile guest sends costs the pool and its holder bounded time and memory, and ends in `MachineFailed`."""
+"""Replies of a hostile machine take bounded time and memory and raise `MachineFailed`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT = 1 << 20
 
 @contextmanager
 def guest(answer: Answer) -> Iterator[int]:
-    """Serve every connection by `answer`, after the head of its request has come."""
+    """Call `answer` for every connection after its request arrived."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -54,7 +54,7 @@ def says(data: bytes) -> Answer:
 
 
 def repeats(head: bytes, piece: bytes, pause: float = 0.0) -> Answer:
-    """Send `piece` for ever, or until nobody reads it any more."""
+    """Send `piece` until the client closes the connection."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(head)
@@ -65,8 +65,8 @@ def repeats(head: bytes, piece: bytes, pause: float = 0.0) -> Answer:
     return answer
 
 
-def ask_both(port: int, timeout: float = 20.0, limit: int = LIMIT) -> list[GuestReply | MachineFailed]:
-    """Ask once in each way."""
+def send_both(port: int, timeout: float = 20.0, limit: int = LIMIT) -> list[GuestReply | MachineFailed]:
+    """Send a request with the sync and with the async client."""
     request = GuestRequest("127.0.0.1", port, "GET", "/", timeout=timeout, limit=limit)
     given: list[GuestReply | MachineFailed] = []
     try:
@@ -114,11 +114,11 @@ WELL_FORMED = {
 
 
 @pytest.mark.parametrize("answer", ENDLESS.values(), ids=ENDLESS)
-def test_an_endless_answer_is_refused_within_the_limit(answer: Answer) -> None:
+def test_an_endless_reply_is_rejected_within_the_limit(answer: Answer) -> None:
     with guest(answer) as port:
         tracemalloc.start()
         try:
-            given = ask_both(port)
+            given = send_both(port)
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -127,15 +127,15 @@ def test_an_endless_answer_is_refused_within_the_limit(answer: Answer) -> None:
 
 
 @pytest.mark.parametrize("answer", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_answer_is_a_failure_of_the_machine(answer: bytes) -> None:
+def test_a_malformed_reply_is_a_failure_of_the_machine(answer: bytes) -> None:
     with guest(says(answer)) as port:
-        assert [type(each) for each in ask_both(port)] == [MachineFailed, MachineFailed]
+        assert [type(each) for each in send_both(port)] == [MachineFailed, MachineFailed]
 
 
 @pytest.mark.parametrize("answer", WELL_FORMED.values(), ids=WELL_FORMED)
-def test_every_way_to_end_an_answer_is_understood(answer: bytes) -> None:
+def test_replies_with_a_length_chunked_and_until_the_end_are_understood(answer: bytes) -> None:
     with guest(says(answer)) as port:
-        assert ask_both(port) == [GuestReply(200, b"hello"), GuestReply(200, b"hello")]
+        assert send_both(port) == [GuestReply(200, b"hello"), GuestReply(200, b"hello")]
 
 
 @pytest.mark.parametrize(
@@ -147,16 +147,16 @@ def test_every_way_to_end_an_answer_is_understood(answer: bytes) -> None:
     ],
     ids=["a body", "headers", "chunks"],
 )
-def test_the_time_limit_covers_the_whole_answer(answer: Answer) -> None:
-    """Each byte comes long before a limit of one receive would pass."""
+def test_the_time_limit_covers_the_whole_reply(answer: Answer) -> None:
+    """Each byte arrives long before the time limit of one receive."""
     with guest(answer) as port:
         began = time.monotonic()
-        given = ask_both(port, timeout=0.5)
-        assert time.monotonic() - began < 20  # without a limit of the whole it would take hours
+        given = send_both(port, timeout=0.5)
+        assert time.monotonic() - began < 20  # without a limit of the whole reply it would take hours
     assert [type(each) for each in given] == [MachineFailed, MachineFailed]
 
 
-def test_a_holder_sets_the_size_of_a_file() -> None:
+def test_the_limit_of_a_file_can_be_set() -> None:
     with guest(says(OK + b"Content-Length: 5\r\n\r\nhello")) as port:
         machine = Machine("m0", "127.0.0.1", port)
         assert machine.get_file("x", limit=5) == b"hello"
@@ -164,7 +164,7 @@ def test_a_holder_sets_the_size_of_a_file() -> None:
             machine.get_file("x", limit=4)
 
 
-def test_a_request_cannot_carry_a_second_one() -> None:
+def test_a_request_cannot_contain_a_second_one() -> None:
     with (
         guest(says(OK + b"Content-Length: 0\r\n\r\n")) as port,
         pytest.raises(MachineFailed, match="control characters"),
@@ -185,7 +185,7 @@ BODIES: tuple[object, ...] = (
 
 
 @pytest.mark.parametrize("body", [*map(json.dumps, BODIES), "[" * 100_000, "\udcff"], ids=repr)
-def test_answers_of_a_wrong_shape_are_failures_of_the_machine(body: str) -> None:
+def test_replies_with_wrong_types_are_failures_of_the_machine(body: str) -> None:
     data = body.encode(errors="surrogateescape")
     with guest(says(OK + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)) as port:
         machine = Machine("m0", "127.0.0.1", port)
@@ -203,8 +203,8 @@ def test_answers_of_a_wrong_shape_are_failures_of_the_machine(body: str) -> None
                 asyncio.run(question())
 
 
-def test_a_guest_does_not_choose_where_its_browser_is() -> None:
-    """What a guest says of its DevTools could be the address of a service of this host."""
+def test_a_machine_cannot_set_the_address_of_its_browser() -> None:
+    """The address that a machine reports for its DevTools could be a service of this host."""
     came = threading.Event()
 
     def note(connection: socket.socket) -> None:
@@ -225,7 +225,7 @@ def test_a_guest_does_not_choose_where_its_browser_is() -> None:
 
 
 @pytest.mark.parametrize("piece", [b"[],", b"{},", b"0,"])
-def test_json_that_takes_many_times_its_size_is_not_read(piece: bytes) -> None:
+def test_large_json_is_not_parsed(piece: bytes) -> None:
     many = b"[" + piece * (JSON_BYTES // len(piece)) + b"0]"
     tracemalloc.start()
     try:
@@ -236,6 +236,6 @@ def test_json_that_takes_many_times_its_size_is_not_read(piece: bytes) -> None:
         tracemalloc.stop()
 
 
-def test_a_large_accessibility_tree_is_read() -> None:
+def test_a_large_accessibility_tree_is_parsed() -> None:
     tree = "<node>" * 500_000
     assert GuestReply(200, json.dumps({"AT": tree}).encode()).fields() == {"AT": tree}

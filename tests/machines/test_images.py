@@ -1,4 +1,4 @@
-"""The parts of images, without building a whole one."""
+"""Building blocks of images, without building a whole image."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_files_are_added_to_a_copy_of_a_file_system(tmp_path: Path) -> None:
     assert (tmp_path / "disk.qcow2").read_bytes()[:4] == b"QFI\xfb"
 
 
-def test_what_is_no_file_system_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_file_system_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "base").write_bytes(b"nothing" * 1000)
     (tmp_path / "own").mkdir()
     (tmp_path / "own/file").write_text("x")
@@ -49,7 +49,7 @@ def test_what_is_no_file_system_is_refused(tmp_path: Path) -> None:
         add_to_disk(tmp_path / "base", tmp_path / "raw", tmp_path / "own")
 
 
-def test_the_guests_code_stands_alone(tmp_path: Path) -> None:
+def test_the_guest_package_runs_alone(tmp_path: Path) -> None:
     write_guest_files(tmp_path)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pyautogui, paragent.guest.desktop.server as s;"
@@ -62,7 +62,7 @@ def test_the_guests_code_stands_alone(tmp_path: Path) -> None:
     assert guest_digest() == guest_digest()
 
 
-def test_this_hosts_own_sources_are_used() -> None:
+def test_package_sources_of_this_host_are_used() -> None:
     lines = sources().splitlines()
     assert lines
     assert all(line.startswith("deb http") and len(line.split()) == 4 for line in lines)
@@ -71,7 +71,7 @@ def test_this_hosts_own_sources_are_used() -> None:
         versions(("python3", "no-such-package"))
 
 
-def test_what_a_killed_builder_left_is_removed() -> None:
+def test_folders_of_killed_builds_are_removed() -> None:
     left = cache_folder("images") / ".building-some-name-old"
     left.mkdir(exist_ok=True)
     with build_lock("some-name"), scratch_folder("some-name") as scratch:
@@ -82,7 +82,7 @@ def test_what_a_killed_builder_left_is_removed() -> None:
 
 
 def test_an_image_is_published_listed_and_removed() -> None:
-    for _ in range(2):  # the second time in the place of the first
+    for _ in range(2):  # the second image replaces the first
         with scratch_folder("some-image") as scratch:
             for name in ("some-image", "some-image-base"):
                 folder = scratch / name
@@ -98,7 +98,7 @@ def test_an_image_is_published_listed_and_removed() -> None:
     assert Image.read(image_folder("some-image-base")) is None
 
 
-def test_a_pixmap_becomes_a_picture() -> None:
+def test_a_pixmap_is_converted_to_png() -> None:
     assert pixmap_as_png(b"P6\n2 1\n255\n" + bytes(6)).startswith(b"\x89PNG")
     for wrong in (b"", b"P5\n2 1\n255\n" + bytes(6), b"P6\n2 1\n65535\n" + bytes(12)):
         with pytest.raises(ValueError, match="pixmap"):

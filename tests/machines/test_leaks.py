@@ -1,4 +1,4 @@
-"""Nothing is left: machines that break all at once, and pools that stop while machines are being made."""
+"""No machine is left behind: machines that fail at once, and pools that stop while machines are being created."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.waiting import wait_until
 
 
 class Cloud(Provider):
-    """Machines that exist only as names; tests say what happens to them."""
+    """Machines that exist only as names; tests control their state."""
 
     health_check_seconds: ClassVar[float] = 0.02
     existing: ClassVar[dict[str, str]] = {}
-    """The machines that there are, and the run of each."""
+    """Existing machines and their owners."""
     dead: ClassVar[bool] = False
     refusals: ClassVar[int] = 0
-    """How many more requests to end a machine fail."""
+    """Number of further stop requests that fail."""
 
     async def create(self, machine_id: str) -> Machine:
         self.existing[f"{self.owner.id}-{machine_id}"] = self.owner.id
@@ -58,7 +58,7 @@ class Cloud(Provider):
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> type[Cloud]:
     async def clean(*_: Any) -> None:
-        """There is no guest to ask."""
+        """There is no agent to ask."""
 
     monkeypatch.setattr(controller, "verify_clean", clean)
     monkeypatch.setattr(controller, "LIST_PAUSE_SECONDS", 0.01)
@@ -68,7 +68,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> type[Cloud]:
     return Cloud
 
 
-def test_eighty_machines_that_break_at_once_are_all_ended(cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eighty_machines_that_fail_at_once_are_all_stopped(cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
     with VMPoolManager(cloud, 80, name="leaks", max_failures=1000) as pool:
         pool.wait_until_free(80, 30)
         first = set(cloud.existing)
@@ -79,7 +79,7 @@ def test_eighty_machines_that_break_at_once_are_all_ended(cloud: type[Cloud], mo
     assert dead_owners("leaks") == []
 
 
-def test_a_machine_that_cannot_be_ended_at_first_is_ended_when_the_pool_stops(cloud: type[Cloud]) -> None:
+def test_stopping_a_machine_is_retried_when_the_pool_stops(cloud: type[Cloud]) -> None:
     with VMPoolManager(cloud, 3, name="leaks") as pool:
         pool.wait_until_free(3, 30)
         cloud.refusals = 4
@@ -87,7 +87,7 @@ def test_a_machine_that_cannot_be_ended_at_first_is_ended_when_the_pool_stops(cl
     assert dead_owners("leaks") == []
 
 
-def test_the_folder_of_a_run_stays_until_nothing_is_left_of_it(cloud: type[Cloud]) -> None:
+def test_the_folder_of_an_owner_stays_until_its_machines_are_gone(cloud: type[Cloud]) -> None:
     pool = VMPoolManager(cloud, 2, name="leaks").start(wait_for=2)
     cloud.refusals = 1000
     pool.stop()
@@ -100,7 +100,7 @@ def test_the_folder_of_a_run_stays_until_nothing_is_left_of_it(cloud: type[Cloud
     assert dead_owners("leaks") == []
 
 
-def test_work_that_cannot_be_interrupted_is_waited_for_and_undone() -> None:
+def test_cancelled_work_is_completed_and_undone() -> None:
     done: list[str] = []
 
     async def play() -> None:
@@ -115,7 +115,7 @@ def test_work_that_cannot_be_interrupted_is_waited_for_and_undone() -> None:
             done.append(f"undone {what}")
 
         task = asyncio.create_task(complete_or_undo(work(), undo))
-        for _ in range(3):  # whoever cancels again changes nothing
+        for _ in range(3):  # repeated cancellation changes nothing
             await asyncio.sleep(0)
             task.cancel()
         await asyncio.sleep(0)
@@ -133,7 +133,7 @@ def test_work_that_cannot_be_interrupted_is_waited_for_and_undone() -> None:
 
 
 def instances(settings: MachineSettings) -> list[dict[str, Any]]:
-    """Return the instances of all pools, as the cloud itself knows them."""
+    """Return the instances of all pools from the fake EC2."""
     client = boto3.client("ec2", region_name="us-east-1", endpoint_url=settings.options["endpoint"])
     answer = client.describe_instances(Filters=[{"Name": "tag-key", "Values": [TAG]}])
     client.close()
@@ -146,7 +146,7 @@ def running(settings: MachineSettings) -> list[str]:
 
 
 class SlowAws(AwsProvider):
-    """EC2 on a bad day: requests to make instances take long, and what was just made is not known for a while."""
+    """A slow EC2: creating instances takes long, and new instances are unknown for a while."""
 
     asked: ClassVar[threading.Event]
     answer: ClassVar[threading.Event]
@@ -172,7 +172,7 @@ class SlowAws(AwsProvider):
                 return self._nothing(operation)
         found = await super().request(operation, **arguments)
         if self.unknown_for and operation == "describe_instances" and not names:
-            return {"Reservations": []}  # by tag, new ones are not found for the longest time
+            return {"Reservations": []}  # a search by tag finds new instances last
         return found
 
     def _hold(self, **_: Any) -> None:
@@ -196,7 +196,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> type[SlowAws]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unknown_for", [0, 5])
-def test_a_pool_that_stops_while_instances_are_being_made_ends_them(
+def test_a_pool_that_stops_while_instances_are_created_terminates_them(
     slow: type[SlowAws], ec2: MachineSettings, unknown_for: int
 ) -> None:
     slow.unknown_for = unknown_for
@@ -228,13 +228,13 @@ def drive(provider: type[Provider], settings: MachineSettings, story: Any) -> No
 
 
 @pytest.mark.slow
-def test_an_instance_that_ec2_does_not_know_yet_is_ended(slow: type[SlowAws], ec2: MachineSettings) -> None:
+def test_an_instance_that_ec2_does_not_know_yet_is_terminated(slow: type[SlowAws], ec2: MachineSettings) -> None:
     slow.answer.set()
     slow.unknown_for = 4
 
     async def story(provider: SlowAws) -> None:
         name = await provider.launch("m0")
-        assert await provider.list_owned([provider.owner.id]) == [name], "it is known to whoever made it"
+        assert await provider.list_owned([provider.owner.id]) == [name], "its provider knows it"
         await provider.stop(name)
         assert await provider.list_owned([provider.owner.id]) == []
         await provider.stop(name)
@@ -245,7 +245,7 @@ def test_an_instance_that_ec2_does_not_know_yet_is_ended(slow: type[SlowAws], ec
 
 
 @pytest.mark.slow
-def test_an_instance_that_does_not_get_ready_is_ended(
+def test_an_instance_that_does_not_become_ready_is_terminated(
     slow: type[SlowAws], ec2: MachineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow.answer.set()
@@ -286,10 +286,10 @@ def test_a_pool_that_stops_while_containers_are_created_removes_them(docker_engi
     assert dead_owners("leaks") == []
 
 
-def test_a_machine_that_is_listed_late_is_ended_by_the_next_pool(
+def test_a_machine_that_is_listed_late_is_stopped_by_the_next_pool(
     cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request was under way when its pool was killed: its machine appears after the next pool has looked."""
+    """A request was in progress when its pool was killed: its machine appears after the first listing of the next pool."""
     monkeypatch.setattr(Cloud, "listing_delay_seconds", 0.3)
     killed = Owner("leaks")
     killed.close(keep=True)
@@ -300,7 +300,7 @@ def test_a_machine_that_is_listed_late_is_ended_by_the_next_pool(
     assert cloud.existing == {}
 
 
-def test_a_pool_that_stops_before_its_second_look_leaves_it_to_the_next(
+def test_a_pool_that_stops_before_its_second_listing_leaves_it_to_the_next(
     cloud: type[Cloud], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cloud, "listing_delay_seconds", 300.0)

@@ -1,4 +1,4 @@
-"""Leasing from another host: a pool behind TLS, a client in a network namespace."""
+"""Leasing from another host: a pool with TLS, a client in a network namespace."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def calls(folder: Path, tool: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_the_exact_commands_of_vmware(fake_tools: Path) -> None:
+def test_commands_of_vmware(fake_tools: Path) -> None:
     async def story(provider: Provider) -> None:
         machine = await provider.create("m0")
         await provider.reset(machine)
@@ -94,7 +94,7 @@ def test_the_exact_commands_of_vmware(fake_tools: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_exact_commands_of_virtualbox(fake_tools: Path) -> None:
+def test_commands_of_virtualbox(fake_tools: Path) -> None:
     async def story(provider: Provider) -> None:
         machine = await provider.create("m0")
         await provider.reset(machine)
@@ -115,7 +115,7 @@ def test_the_exact_commands_of_virtualbox(fake_tools: Path) -> None:
     ]
 
 
-def test_what_a_container_is_given(docker_engine: DockerEngine, fake_tools: Path) -> None:
+def test_settings_of_a_container(docker_engine: DockerEngine, fake_tools: Path) -> None:
     (fake_tools / "disk.qcow2").touch()
 
     async def story(provider: Provider) -> None:
@@ -133,21 +133,21 @@ def test_what_a_container_is_given(docker_engine: DockerEngine, fake_tools: Path
 
 
 @pytest.mark.slow
-def test_a_tool_that_fails_is_named(fake_tools: Path) -> None:
+def test_a_missing_snapshot_is_reported(fake_tools: Path) -> None:
     with pytest.raises(UsageError, match="has no snapshot 'other'; snapshots: init_state"):
         VMPoolManager("vmware", 1, path_to_vm="base.vmx", snapshot_name="other", name="others").start()
     with pytest.raises(UsageError, match="snapshot_name"):
         VMPoolManager("virtualbox", 1, path_to_vm="base", name="others").start()
 
 
-def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_program_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "base.vmx").touch()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="vmrun is not installed"):
         VMPoolManager("vmware", 1, path_to_vm=str(tmp_path / "base.vmx"), name="others").start()
 
 
-def test_a_docker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_docker_engine_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
     with pytest.raises(UsageError, match="docker does not answer"):
         VMPoolManager("docker", 1, name="others").start()
@@ -157,13 +157,13 @@ def test_a_docker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_instances_are_made_marked_replaced_and_ended(ec2: MachineSettings) -> None:
+def test_instances_are_created_tagged_replaced_and_terminated(ec2: MachineSettings) -> None:
     async def story(provider: Provider) -> None:
         first, second = await asyncio.gather(provider.create("m0"), provider.create("m1"))
         assert first.host != second.host
         assert await provider.alive(first)
         assert await provider.list_owned([provider.owner.id]) == sorted([first.id, second.id])
-        assert await provider.list_owned(["somebody-else"]) == []
+        assert await provider.list_owned(["another-owner"]) == []
         fresh = await provider.reset(first)
         assert fresh.id != first.id
         assert not await provider.alive(first)
@@ -177,8 +177,8 @@ def test_instances_are_made_marked_replaced_and_ended(ec2: MachineSettings) -> N
 
 
 @pytest.mark.slow
-def test_a_root_volume_is_replaced_by_these_requests(ec2: MachineSettings) -> None:
-    """The cloud's stand-in does not know this request, so its answers are recorded ones."""
+def test_requests_that_replace_a_root_volume(ec2: MachineSettings) -> None:
+    """The fake EC2 does not support this request, so the answers are recorded ones."""
     import boto3
     from botocore.stub import Stubber
 
@@ -213,14 +213,14 @@ def test_a_root_volume_is_replaced_by_these_requests(ec2: MachineSettings) -> No
     drive(RecordedAws, MachineSettings(path_to_vm="ami-1", region="us-east-1", options=options), story)
 
 
-def test_settings_are_checked() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigError, match="AMI"):
         VMPoolManager("aws", 1, name="others").start()
     with pytest.raises(ConfigError, match="root-volume"):
         VMPoolManager("aws", 1, path_to_vm="ami-1", options={"reset": "x"}, name="others").start()
 
 
-def test_the_table_of_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_and_missing_providers_are_different_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PROVIDERS.names() == ["aws", "docker", "process", "qemu", "virtualbox", "vmware"]
     with pytest.raises(UnknownName, match="there is no provider called 'xen'"):
         VMPoolManager("xen")

@@ -1,4 +1,4 @@
-"""The pool with machines that are processes: everything but the emulator is real."""
+"""The pool with `process` machines."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class SlowReset(ProcessProvider):
 
 
 class ForgetfulReset(ProcessProvider):
-    """Says that it has reset and did nothing."""
+    """Does not reset machines."""
 
     async def reset(self, machine: Machine) -> Machine:
         return machine
 
 
 class DiskOnly(ProcessProvider):
-    """Resets the disk and leaves the memory as it was."""
+    """Resets the disk but not the memory."""
 
     async def reset(self, machine: Machine) -> Machine:
         for path in (self._local.folder(machine.id) / "home").iterdir():
@@ -64,7 +64,7 @@ class NeverBoots(ProcessProvider):
 
 
 class DirtyImage(ProcessProvider):
-    """Has the marker of a holder in its image."""
+    """The image contains the marker of a holder."""
 
     async def create(self, machine_id: str) -> Machine:
         machine = await super().create(machine_id)
@@ -73,7 +73,7 @@ class DirtyImage(ProcessProvider):
 
 
 class NeverReady(ProcessProvider):
-    """Has started a machine and takes for ever to say so."""
+    """Starts a machine and never returns it."""
 
     made: ClassVar[list[str]] = []
     stopped: ClassVar[list[str]] = []
@@ -95,7 +95,7 @@ def pool_of(size: int, provider: Any = "process", **more: Any) -> VMPoolManager:
     return VMPoolManager(provider, size, **more)
 
 
-def test_a_machine_runs_commands_and_moves_files() -> None:
+def test_a_machine_runs_commands_and_transfers_files() -> None:
     with pool_of(1) as pool, pool.lease(timeout=20) as machine:
         assert machine.platform() == "Linux"
         assert machine.execute(["echo", "a b"]).output == "a b\n"
@@ -113,7 +113,7 @@ def test_a_machine_runs_commands_and_moves_files() -> None:
         assert pickle.loads(pickle.dumps(machine)) == machine
 
 
-def test_the_next_holder_finds_nothing_of_the_one_before() -> None:
+def test_a_holder_finds_nothing_of_an_earlier_holder() -> None:
     with pool_of(1) as pool:
         for number in range(3):
             with pool.lease(timeout=20) as machine:
@@ -133,7 +133,7 @@ def test_async_and_sync_leases_share_a_pool() -> None:
         assert asyncio.run(together(pool)) == [str(number) for number in range(6)]
 
 
-def test_nobody_waits_longer_than_asked_and_the_queue_forgets() -> None:
+def test_a_request_that_timed_out_leaves_the_queue() -> None:
     with pool_of(1) as pool:
         held = pool.allocate(timeout=20)
         with pytest.raises(LeaseTimeout, match=r"0\.1 s"), pool.lease(timeout=0.1):
@@ -144,7 +144,7 @@ def test_nobody_waits_longer_than_asked_and_the_queue_forgets() -> None:
             pass
 
 
-def test_a_cancelled_wait_leaves_the_queue_and_a_late_grant_comes_back() -> None:
+def test_a_cancelled_wait_leaves_the_queue() -> None:
     async def cancelled(pool: VMPoolManager) -> None:
         waiting = asyncio.create_task(pool.lease().__aenter__())
         await asyncio.to_thread(wait_until, lambda: pool.status().waiting == 1)
@@ -161,7 +161,7 @@ def test_a_cancelled_wait_leaves_the_queue_and_a_late_grant_comes_back() -> None
             pass
 
 
-def test_release_is_idempotent_and_a_lost_lease_says_so() -> None:
+def test_release_is_idempotent_and_renewing_an_ended_lease_fails() -> None:
     with pool_of(1) as pool:
         lease = pool.allocate(timeout=20)
         pool.release(lease)
@@ -170,7 +170,7 @@ def test_release_is_idempotent_and_a_lost_lease_says_so() -> None:
             lease.renew()
 
 
-def test_a_silent_holder_loses_the_machine_and_is_refused() -> None:
+def test_a_holder_without_heartbeats_loses_the_machine_and_is_rejected() -> None:
     with pool_of(1) as pool:
         lost = pool.allocate(timeout=20, duration=0.3, heartbeat=False)
         with pool.lease(timeout=20) as machine:
@@ -190,7 +190,7 @@ def test_heartbeats_keep_a_lease_until_its_limit() -> None:
         assert 1.0 < time.monotonic() - began < 8
 
 
-def test_a_holder_can_have_its_machine_reset() -> None:
+def test_a_holder_can_reset_its_machine() -> None:
     with pool_of(1) as pool:
         lease = pool.allocate(timeout=20)
         lease.machine.put_file("x", b"x")
@@ -199,7 +199,7 @@ def test_a_holder_can_have_its_machine_reset() -> None:
         lease.release()
 
 
-def test_a_killed_machine_is_replaced_and_its_holder_told() -> None:
+def test_a_killed_machine_is_replaced_and_its_lease_is_lost() -> None:
     with pool_of(2) as pool:
         pool.wait_until_free(2, 20)
         lease = pool.allocate(timeout=20, duration=1.0)
@@ -216,7 +216,7 @@ def test_a_killed_machine_is_replaced_and_its_holder_told() -> None:
         )
 
 
-def test_a_dead_free_machine_costs_the_next_holder_nothing() -> None:
+def test_a_dead_free_machine_is_not_leased() -> None:
     with pool_of(1, spares=1) as pool:
         pool.wait_until_free(2, 20)
         for process in owned_processes([run.name for run in runs_of("test")]):
@@ -225,7 +225,7 @@ def test_a_dead_free_machine_costs_the_next_holder_nothing() -> None:
             assert machine.execute("true").ok
 
 
-def test_a_reset_that_leaves_the_marker_quarantines() -> None:
+def test_a_machine_with_a_marker_after_its_reset_is_quarantined() -> None:
     with pool_of(1, ForgetfulReset) as pool:
         for _ in range(2):
             with pool.lease(timeout=20) as machine:
@@ -235,14 +235,14 @@ def test_a_reset_that_leaves_the_marker_quarantines() -> None:
         assert "marker" in pool.status().machines[0].reason
 
 
-def test_a_reset_that_leaves_the_memory_quarantines() -> None:
+def test_a_machine_with_its_memory_after_its_reset_is_quarantined() -> None:
     with pool_of(1, DiskOnly) as pool:
         with pool.lease(timeout=20) as machine:
             machine.put_file("dirty", b"")
         wait_until(lambda: pool.status().count(MachineState.QUARANTINED) == 1)
 
 
-def test_each_use_of_a_leasing_is_a_lease_of_its_own() -> None:
+def test_each_use_of_a_lease_context_is_a_new_lease() -> None:
     async def use(leasing: LeaseContext) -> None:
         for _ in range(2):
             async with leasing as machine:
@@ -256,13 +256,13 @@ def test_each_use_of_a_leasing_is_a_lease_of_its_own() -> None:
         asyncio.run(use(leasing))
 
 
-def test_a_run_that_is_being_made_is_not_a_dead_one() -> None:
+def test_an_owner_folder_that_is_being_created_is_not_dead() -> None:
     (cache_folder("owners", "young") / ".young-1").mkdir()
     (cache_folder("owners", "young") / "young-2").mkdir()
     assert [run.name for run in dead_owners("young")] == ["young-2"]
 
 
-def test_machines_that_never_reset_end_the_pool() -> None:
+def test_a_pool_fails_after_consecutive_failed_resets() -> None:
     with pool_of(1, ForgetfulReset, max_failures=3) as pool:
 
         def use_up() -> None:
@@ -275,18 +275,18 @@ def test_machines_that_never_reset_end_the_pool() -> None:
         assert pool.status().failure
 
 
-def test_a_bad_image_stops_the_pool_with_its_reason() -> None:
+def test_a_pool_fails_with_the_reason_if_machines_do_not_boot() -> None:
     with pytest.raises(PoolFailed, match=r"in a row did not boot.*no kernel"):
         pool_of(2, NeverBoots).start()
     assert runs_of("test") == []
 
 
-def test_an_image_that_is_not_clean_is_handed_to_nobody() -> None:
+def test_an_image_with_a_marker_is_not_leased() -> None:
     with pytest.raises(PoolFailed, match=r"in a row did not boot.*the marker of an earlier holder"):
         pool_of(1, DirtyImage, max_failures=2).start()
 
 
-def test_a_machine_that_was_being_made_when_the_pool_ended_is_ended_too() -> None:
+def test_a_machine_that_is_being_created_is_stopped_with_the_pool() -> None:
     pool = pool_of(1, NeverReady).start(wait_for=0)
     wait_until(lambda: NeverReady.made)
     pool.stop()
@@ -294,8 +294,7 @@ def test_a_machine_that_was_being_made_when_the_pool_ended_is_ended_too() -> Non
     assert runs_of("test") == []
 
 
-def test_a_holder_of_an_earlier_pool_has_a_smaller_token() -> None:
-    """A guest that outlives its pool, as one of a cloud does, refuses the holders of before."""
+def test_tokens_of_a_later_pool_are_larger() -> None:
     tokens = []
     for _ in range(2):
         with pool_of(1) as pool:
@@ -305,8 +304,8 @@ def test_a_holder_of_an_earlier_pool_has_a_smaller_token() -> None:
     assert tokens[0] < tokens[1]
 
 
-def test_a_request_that_is_sent_again_gets_the_same_machine() -> None:
-    """While it waits and when it was served: a client whose connection broke does not know which."""
+def test_a_repeated_request_gets_the_same_machine() -> None:
+    """While it waits and after it was granted: a client whose connection broke does not know which."""
     with pool_of(2) as pool:
         pool.wait_until_free(2, 20)
         held = [pool.allocate(timeout=20) for _ in range(2)]
@@ -324,7 +323,7 @@ def test_a_request_that_is_sent_again_gets_the_same_machine() -> None:
         assert pool.bridge.wait(pool.async_pool.release(token), 20)
 
 
-def test_logs_of_machines_that_broke_are_kept_and_do_not_pile_up() -> None:
+def test_logs_of_failed_machines_are_kept_up_to_a_limit() -> None:
     home = cache_folder("logs", "logged")
     for number in range(60):
         (home / f"old-{number}").touch()
@@ -338,7 +337,7 @@ def test_logs_of_machines_that_broke_are_kept_and_do_not_pile_up() -> None:
     assert len([name for name in kept if not name.startswith("old-")]) == 1
 
 
-def test_no_more_machines_are_reset_at_a_time_than_asked_for() -> None:
+def test_max_resets_limits_concurrent_resets() -> None:
     class Counted(ProcessProvider):
         under_way: ClassVar[list[int]] = []
         most: ClassVar[int] = 0
@@ -359,8 +358,8 @@ def test_no_more_machines_are_reset_at_a_time_than_asked_for() -> None:
     assert Counted.most == 1
 
 
-def test_resets_are_off_the_critical_path() -> None:
-    """12 tasks of 0.2 s on 4 machines with 0.5 s resets: 0.6 s of work; one reset after the other would take 6 s."""
+def test_requests_do_not_wait_for_resets() -> None:
+    """12 tasks of 0.2 s on 4 machines with resets of 0.5 s need 0.6 s; sequential resets would need 6 s."""
     with pool_of(4, SlowReset, spares=4, max_resets=8) as pool:
         pool.wait_until_free(8, 30)
         began = time.monotonic()
@@ -377,7 +376,7 @@ def test_resets_are_off_the_critical_path() -> None:
         assert time.monotonic() - began < 4
 
 
-def test_draining_waits_for_holders() -> None:
+def test_drain_waits_for_leases() -> None:
     with pool_of(1) as pool:
         lease = pool.allocate(timeout=20)
         assert pool.drain(timeout=0.1) is False
@@ -396,7 +395,7 @@ def test_a_retired_machine_is_replaced() -> None:
             pool.retire("m0")
 
 
-def test_stopping_ends_machines_in_use() -> None:
+def test_stop_ends_leased_machines() -> None:
     pool = pool_of(1).start()
     lease = pool.allocate(timeout=20)
     child = lease.machine.execute("setsid sleep 300 > /dev/null 2>&1 & echo $!").output
@@ -420,12 +419,12 @@ time.sleep(300)
 """
 
 
-def test_a_killed_pool_takes_its_machines_along_and_the_next_one_clears_up() -> None:
+def test_machines_of_a_killed_pool_end_and_the_next_pool_cleans_up() -> None:
     check_killed_pool("process")
 
 
 @pytest.mark.qemu
-def test_a_killed_qemu_pool_takes_its_machines_along_and_the_next_one_clears_up() -> None:
+def test_machines_of_a_killed_qemu_pool_end_and_the_next_pool_cleans_up() -> None:
     check_killed_pool("qemu")
 
 
@@ -437,11 +436,11 @@ def check_killed_pool(provider: str) -> None:
     machines = {pid for pid, owner in owned_processes([run.name]).items() if owner}
     assert len(machines) >= 2
     with pool_of(1, name="killed"):
-        assert machines <= set(owned_processes([run.name])), "a living pool's machines are not touched"
+        assert machines <= set(owned_processes([run.name])), "machines of a running pool are not touched"
     process.kill()
     process.communicate(timeout=20)
     assert dead_owners("killed") == [run]
-    wait_until(lambda: len(owned_processes([run.name])) <= 1)  # what a guest process started itself has no parent left
+    wait_until(lambda: len(owned_processes([run.name])) <= 1)  # a process that a machine started has no parent any more
     with pool_of(1, name="killed"):
         assert owned_processes([run.name]) == {}
         assert not run.exists()
@@ -452,7 +451,7 @@ def runs_of(pool: str) -> list[Path]:
     return sorted(cache_folder("owners", pool).iterdir())
 
 
-def test_unknown_options_are_refused() -> None:
+def test_unknown_options_are_rejected() -> None:
     with pytest.raises(UsageError, match="no option 'colour'"):
         pool_of(1, settings=MachineSettings(options={"colour": "red"})).start()
 
@@ -496,7 +495,7 @@ with VMPoolManager("process", 1, spares=0, name="broken"):
 """
 
 
-def test_when_the_loop_breaks_everything_that_waits_fails() -> None:
+def test_everything_that_waits_fails_if_the_event_loop_ends() -> None:
     done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the pool's event loop ended unexpectedly (OSError: no more file descriptors)") == 5

@@ -1,4 +1,4 @@
-"""What is special about real machines: clones, clocks, random numbers, displays, ports, snapshots, KVM that does not work."""
+"""QEMU machines: clones, clocks, random numbers, displays, ports, snapshots, KVM that does not work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paragent.machines.providers.qemu.process import Monitor
 
 
 @pytest.mark.qemu
-def test_clones_have_the_time_and_random_numbers_of_their_own() -> None:
+def test_clones_have_the_current_time_and_their_own_random_numbers() -> None:
     seen = []
     with VMPoolManager("qemu", 2, spares=1, name="clones") as pool:
         for _ in range(2):
@@ -40,13 +40,13 @@ def test_clones_have_the_time_and_random_numbers_of_their_own() -> None:
     assert "tiny" in {state.image for state in frozen_states()}
 
 
-def test_a_monitor_that_is_given_up_says_nothing_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_abandoned_monitor_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def give_up() -> None:
         stopped, lost = Monitor("stopped"), Monitor("lost")
-        other_end = os.dup(stopped.descriptor)  # somebody who never says anything
+        other_end = os.dup(stopped.descriptor)  # a peer that never answers
         connecting = asyncio.create_task(stopped.connect())
         try:
-            for _ in range(10):  # turns of the loop, so that it waits for the greeting
+            for _ in range(10):  # iterations of the loop, so that it waits for the greeting
                 await asyncio.sleep(0)
             connecting.cancel()
             await asyncio.wait([connecting])
@@ -64,7 +64,7 @@ def test_a_monitor_that_is_given_up_says_nothing_of_its_own(caplog: pytest.LogCa
 
 
 @pytest.mark.qemu
-def test_a_display_and_more_ports() -> None:
+def test_the_display_and_forwarded_ports_are_reachable() -> None:
     with (
         VMPoolManager("qemu", 1, spares=0, name="display", headless=False, forwards=(9222,)) as pool,
         pool.lease(timeout=60) as machine,
@@ -77,7 +77,7 @@ def test_a_display_and_more_ports() -> None:
 
 
 def read_all(host: str, port: int) -> bytes:
-    """Read what a guest says; its port is open on the host before the guest listens."""
+    """Read from a port of a machine, which is open on the host before the machine listens."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         with socket.create_connection((host, port), 5) as connection:
@@ -88,10 +88,10 @@ def read_all(host: str, port: int) -> bytes:
             except OSError:
                 pass
         time.sleep(0.1)
-    raise TimeoutError(f"nobody spoke at {port}")
+    raise TimeoutError(f"no data at port {port}")
 
 
-def test_kvm_is_used_only_where_the_processor_has_it(tmp_path: Path) -> None:
+def test_kvm_is_used_only_if_the_processor_supports_it(tmp_path: Path) -> None:
     device, plain, capable = tmp_path / "kvm", tmp_path / "plain", tmp_path / "capable"
     device.touch()
     plain.write_text("processor : 0\nflags : fpu sse2 vmxish\n")
@@ -103,8 +103,10 @@ def test_kvm_is_used_only_where_the_processor_has_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.qemu
-def test_kvm_that_does_not_work_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Either the device is not there, or no guest answers with it; both ways machines are emulated in the end."""
+def test_emulation_is_used_if_kvm_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The device is missing, or no machine boots with it; in both cases machines are emulated."""
     if kvm_works():
         monkeypatch.setattr(qemu, "qemu_program", broken_program)
     monkeypatch.setattr(qemu, "kvm_works", lambda: True)
@@ -123,7 +125,7 @@ def broken_program() -> object:
 
 
 @pytest.mark.qemu
-def test_an_internal_snapshot_is_what_the_disk_had_then(tmp_path: Path) -> None:
+def test_an_internal_snapshot_is_extracted(tmp_path: Path) -> None:
     disk = tmp_path / "disk.qcow2"
     for command in (
         ["qemu-img", "create", "-q", "-f", "qcow2", str(disk), "1M"],
@@ -140,8 +142,8 @@ def test_an_internal_snapshot_is_what_the_disk_had_then(tmp_path: Path) -> None:
     extracted.unlink()
 
 
-def test_a_desktop_that_nobody_named_is_not_frozen_as_another_image() -> None:
-    """It would take the place of the golden state of the other image, which then boots again each time."""
+def test_the_image_name_depends_on_the_settings() -> None:
+    """A wrong name would replace the golden state of another image, which would boot again each time."""
     run = Owner("named")
     try:
         for settings, name in (
@@ -155,14 +157,14 @@ def test_a_desktop_that_nobody_named_is_not_frozen_as_another_image() -> None:
 
 
 @pytest.mark.qemu
-def test_a_disk_that_is_not_there_and_a_wrong_accelerator() -> None:
+def test_a_missing_disk_and_an_unknown_accelerator_are_rejected() -> None:
     with pytest.raises(UsageError, match=r"neither a file nor a built image; images: .*tiny"):
         VMPoolManager("qemu", 1, path_to_vm="/no/such.qcow2", name="wrong").start()
     with pytest.raises(ConfigError, match="'kvm' or 'tcg'"):
         VMPoolManager("qemu", 1, options={"accelerator": "xen"}, name="wrong").start()
 
 
-def test_half_made_states_are_removed_unless_somebody_makes_them(tmp_path: Path) -> None:
+def test_incomplete_golden_states_are_removed_unless_locked(tmp_path: Path) -> None:
     for name in (".left", ".being-made", "whole"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "ram").touch()

@@ -50,13 +50,13 @@ def client(pool: VMPoolManager) -> object:
         yield client
 
 
-def test_a_pool_travels_as_a_client(client: PoolClient) -> None:
+def test_a_pickled_pool_is_a_client(client: PoolClient) -> None:
     with client.lease(timeout=20) as machine:
         assert machine.execute(["echo", "far"]).output == "far\n"
     assert client.status().size == 2
 
 
-def test_a_machine_is_paused_from_afar(client: PoolClient) -> None:
+def test_a_client_pauses_and_resumes_a_machine(client: PoolClient) -> None:
     lease = client.allocate(timeout=20)
     lease.pause()
     lease.resume()
@@ -66,7 +66,7 @@ def test_a_machine_is_paused_from_afar(client: PoolClient) -> None:
         lease.pause()
 
 
-def test_a_holder_is_shown_by_the_name_of_its_program(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_holder_has_the_name_of_its_program(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARAGENT_NAME", "monday")
     with client.lease(timeout=20) as machine:
         holders = {row.id: row.holder for row in client.status().machines}
@@ -80,12 +80,12 @@ def test_settings_of_machines_are_checked() -> None:
         VMPoolManager("process", 1, settings=MachineSettings(), cores=2)
 
 
-def test_a_pool_that_is_not_served_does_not_travel() -> None:
+def test_a_pool_that_is_not_served_cannot_be_pickled() -> None:
     with pytest.raises(UsageError, match="serve"):
         pickle.dumps(VMPoolManager("process", 1))
 
 
-def test_many_workers_share_few_machines(client: PoolClient) -> None:
+def test_twelve_threads_share_two_machines(client: PoolClient) -> None:
     def work(number: int) -> str:
         with client.lease(timeout=60) as machine:
             return machine.execute(["echo", str(number)]).output.strip()
@@ -109,20 +109,20 @@ def test_errors_keep_their_type(client: PoolClient) -> None:
         client.allocate(duration=-1)
 
 
-def test_a_reset_reaches_the_holder(client: PoolClient) -> None:
+def test_a_client_resets_its_machine(client: PoolClient) -> None:
     lease = client.allocate(timeout=20)
     lease.machine.put_file("x", b"")
     assert "x" not in lease.reset().execute("ls").output
     lease.release()
 
 
-def test_a_stranger_is_refused(pool: VMPoolManager) -> None:
+def test_a_client_with_a_wrong_token_is_rejected(pool: VMPoolManager) -> None:
     address = pool.address
     with PoolClient(address, token=Token("not the user's token")) as stranger, pytest.raises(AccessDenied):
         stranger.status()
 
 
-def test_nobody_there() -> None:
+def test_a_pool_that_cannot_be_reached_is_an_error() -> None:
     with PoolClient("127.0.0.1:1", reconnect=0.5) as client, pytest.raises(ServerLost):
         client.allocate(timeout=20)
 
@@ -184,14 +184,14 @@ def _shut_down(end: socket.socket) -> None:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """What the service wants to do when a client stayed away for too long; it is done when the test says so."""
+    """Callbacks that the service has scheduled for clients that do not reconnect; the test calls them."""
     kept: list[Callable[[], None]] = []
     clock = SimpleNamespace(call_later=lambda _, call, *given: kept.append(lambda: call(*given)))
     monkeypatch.setattr(service, "io_loop", lambda: clock)
     return kept
 
 
-def test_a_client_that_comes_back_keeps_its_place_and_then_its_machine(
+def test_a_client_that_reconnects_keeps_its_place_and_then_its_machine(
     pool: VMPoolManager, later: list[Callable[[], None]]
 ) -> None:
     held = [pool.allocate(timeout=20) for _ in range(2)]
@@ -211,7 +211,7 @@ def test_a_client_that_comes_back_keeps_its_place_and_then_its_machine(
             one.release()
 
 
-def test_a_client_that_stays_away_loses_its_place(pool: VMPoolManager, later: list[Callable[[], None]]) -> None:
+def test_a_client_that_does_not_reconnect_loses_its_place(pool: VMPoolManager, later: list[Callable[[], None]]) -> None:
     held = [pool.allocate(timeout=20) for _ in range(2)]
     client = PoolClient(pool.address, reconnect=0.0)
     with ThreadPoolExecutor(1) as threads:
@@ -237,7 +237,7 @@ def test_a_client_that_stays_away_loses_its_place(pool: VMPoolManager, later: li
         (("fly",), MachineFailed),
     ],
 )
-def test_a_call_that_makes_no_sense_is_answered(
+def test_an_invalid_call_is_answered_with_an_error(
     client: PoolClient, call: tuple[str, ...], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -245,12 +245,12 @@ def test_a_call_that_makes_no_sense_is_answered(
     assert client.status().size == 2
 
 
-def test_a_token_of_ones_own_does_not_travel() -> None:
+def test_a_client_with_its_own_token_cannot_be_pickled() -> None:
     with pytest.raises(ConfigError, match="PARAGENT_TOKEN"):
-        pickle.dumps(PoolClient("127.0.0.1:1", token=Token("a token of one's own")))
+        pickle.dumps(PoolClient("127.0.0.1:1", token=Token("its own token")))
 
 
-def test_a_pool_that_is_drained_says_so_to_its_clients() -> None:
+def test_clients_of_a_drained_pool_get_an_error() -> None:
     with VMPoolManager("process", 1, name="drained", spares=0) as pool, PoolClient(str(pool.serve().address)) as client:
         held = client.allocate(timeout=20)
         with ThreadPoolExecutor(1) as threads:
@@ -265,7 +265,7 @@ def test_a_pool_that_is_drained_says_so_to_its_clients() -> None:
         assert pool.drain(timeout=20)
 
 
-def test_a_holder_who_cannot_reach_the_pool_knows_that_its_lease_has_ended() -> None:
+def test_a_lease_is_lost_if_no_heartbeat_reaches_the_pool() -> None:
     with VMPoolManager("process", 1, name="unreachable", spares=0) as pool:
         server = pool.serve()
         with PoolClient(str(server.address)) as client:
@@ -285,7 +285,7 @@ time.sleep(300)
 """
 
 
-def test_a_killed_worker_loses_its_machine_and_a_waiting_one_its_place(pool: VMPoolManager) -> None:
+def test_a_killed_holder_loses_its_machine_and_a_killed_waiter_its_place(pool: VMPoolManager) -> None:
     address = pool.address
     command = [sys.executable, "-c", HOLDER, address]
     holders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
