@@ -107,8 +107,8 @@ def attack(machine: Machine, targets: list[tuple[str, int]], way: str) -> set[tu
     return {(host, port) for host, port in json.loads(done.output)}
 
 
-@pytest.mark.parametrize("network", ["none", "internet"])
 @pytest.mark.qemu
+@pytest.mark.parametrize("network", ["none", "internet"])
 def test_a_guest_reaches_neither_this_host_nor_another_guest(network: str) -> None:
     guests_view = ("10.0.2.2", "10.0.2.3", "10.0.2.4", "10.0.3.2", "10.0.3.100", "127.0.0.1")
     hosts = [*dict.fromkeys([*guests_view, *addresses_of_this_host()])]

@@ -1,4 +1,4 @@
-"""LeaseContext from a pool in another process."""
+"""`PoolClient` and the pool service."""
 
 from __future__ import annotations
 
