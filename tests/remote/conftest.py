@@ -25,7 +25,7 @@ def _own_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RpcAgentServerLauncher]:
-    """An independent server in a process of its own that accepts code."""
+    """A server in its own process that accepts code."""
     launcher = RpcAgentServerLauncher(lease=1.0)
     launcher.launch(in_subprocess=True)
     yield launcher
@@ -34,7 +34,7 @@ def server() -> Iterator[RpcAgentServerLauncher]:
 
 @pytest.fixture
 def own_server() -> Iterator[RpcAgentServerLauncher]:
-    """As `server`, for one test alone: nobody else's agents are on it."""
+    """As `server`, but for one test: it has no other agents."""
     launcher = RpcAgentServerLauncher(lease=1.0)
     launcher.launch(in_subprocess=True)
     yield launcher
@@ -43,13 +43,13 @@ def own_server() -> Iterator[RpcAgentServerLauncher]:
 
 @pytest.fixture
 def worker() -> Worker:
-    """An agent in a child process, typed as what it stands for."""
+    """An agent in a child process."""
     return Worker("worker", to_dist=True)
 
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Wait until something is so, for ten seconds at most."""
+    """Wait until a condition is true, for at most ten seconds."""
 
     def wait(condition: Callable[[], bool], seconds: float = 10.0) -> None:
         wait_until(condition, seconds)
@@ -59,9 +59,9 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture
 def soon() -> Iterator[Callable[[float], bool]]:
-    """Whether a loss that took so many seconds was known in time: 2 s, and what the machine stood still meanwhile.
+    """Return whether a loss was noticed in time: within 2 s plus the time for which the machine stalled.
 
-    Three threads of gRPC and the loop take turns in noticing a loss, and each of them may have been kept waiting.
+    Three threads of gRPC and the I/O loop are involved in noticing a loss, and each of them may have been delayed.
     """
     with StallTimer() as stalls:
         yield lambda seconds: seconds < 2.0 + 3 * stalls.seconds
@@ -69,5 +69,5 @@ def soon() -> Iterator[Callable[[float], bool]]:
 
 @pytest.fixture
 def mark(tmp_path: Path) -> Path:
-    """The path of a file that remote code leaves as a sign."""
+    """Path of a file that remote code creates as a signal."""
     return tmp_path / "mark"

@@ -1,4 +1,4 @@
-"""A client that says what it is told to, whatever that is."""
+"""A client that sends any given message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Bomb:
-    """Creates a file where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -30,7 +30,7 @@ class Bomb:
 
 
 class RawClient:
-    """A client with an agent (number 1) that knows no window and reads when it is told to."""
+    """A client with an agent (number 1). It ignores the window, and reads only when told to."""
 
     def __init__(
         self, address: Address, *, writes_data: bool = False, data_only: bool = False, agent: type = Worker
@@ -58,7 +58,7 @@ class RawClient:
         run(write(), 20.0)
 
     def read(self, count: int) -> list[Any]:
-        """Return so many answers, acknowledging as a client does."""
+        """Return `count` answers, and acknowledge them as a client does."""
         answers: list[Any] = []
 
         async def hear() -> None:

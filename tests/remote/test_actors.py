@@ -1,4 +1,4 @@
-"""One call at a time, in order; overlap where it is wanted; nobody blocks anybody else."""
+"""Execution order of calls, concurrent methods, cancellation and deadlines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_of_many_callers_keeps_its_order(worker: Any) -> None:
         assert [n for who, n in notes if who == caller] == list(range(300))
 
 
-def test_an_agent_does_one_thing_at_a_time(worker: Any) -> None:
+def test_an_agent_executes_one_call_at_a_time(worker: Any) -> None:
     started = time.perf_counter()
     results = [worker.nap(0.1) for _ in range(3)]
     for result in results:
@@ -58,7 +58,7 @@ def test_concurrent_calls_overlap(worker: Any) -> None:
 
 
 def test_blocking_agents_do_not_block_others(mark: Path) -> None:
-    """Many more agents block than there are processes, and still everybody else goes on."""
+    """Many more agents block than there are processes, and other agents still answer."""
     blocked = [remote() for _ in range(60)]
     results = [agent.block_until(str(mark)) for agent in blocked]
     others = [remote() for _ in range(10)]
@@ -71,10 +71,10 @@ def test_blocking_agents_do_not_block_others(mark: Path) -> None:
     assert [result.result(10) for result in results] == [str(mark)] * 60
 
 
-def test_cancelling_reaches_async_code(worker: Any, mark: Path, eventually: Any) -> None:
+def test_cancelling_a_call_cancels_async_code(worker: Any, mark: Path, eventually: Any) -> None:
     result = worker.nap(60, str(mark))
     waiting = worker.note("never")
-    assert worker.together(0.0).result(10) == 1, "both are on their way"
+    assert worker.together(0.0).result(10) == 1, "both calls have reached the server"
     assert waiting.cancel()
     assert result.cancel()
     assert not result.cancel()
@@ -84,15 +84,15 @@ def test_cancelling_reaches_async_code(worker: Any, mark: Path, eventually: Any)
     assert worker.notes() == []
 
 
-def test_cancelling_reaches_sync_code(worker: Any, mark: Path, eventually: Any) -> None:
+def test_cancelling_a_call_interrupts_sync_code(worker: Any, mark: Path, eventually: Any) -> None:
     result = worker.spin(str(mark))
     eventually(Path(f"{mark}.started").exists)
     assert result.cancel()
     eventually(mark.exists)
-    assert worker.add(1).result(5) == 2, "the agent goes on"
+    assert worker.add(1).result(5) == 2, "the agent still works"
 
 
-def test_cancelling_the_task_that_waits_cancels_the_call(worker: Any, mark: Path, eventually: Any) -> None:
+def test_cancelling_the_waiting_task_cancels_the_call(worker: Any, mark: Path, eventually: Any) -> None:
     async def program() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(worker.nap(60, str(mark)), 0.2)
@@ -123,7 +123,7 @@ def test_async_methods_run_in_real_tasks(worker: Any) -> None:
     assert worker.current_task_is_real() == True  # noqa: E712 - a lazy result, not a bool
 
 
-def test_timers_of_the_server_keep_time(worker: Any) -> None:
+def test_sleeps_on_the_server_take_the_right_time(worker: Any) -> None:
     started = time.perf_counter()
     results = [worker.together(0.05 * n) for n in range(5)]
     for n, result in enumerate(results):
@@ -131,17 +131,17 @@ def test_timers_of_the_server_keep_time(worker: Any) -> None:
         assert time.perf_counter() - started >= 0.05 * n
 
 
-def test_what_is_under_way_goes_on_while_a_crowd_begins(worker: Any) -> None:
-    assert worker.add(1) == 2, "the agent is made, so the calls begin in the order in which they are sent"
+def test_running_calls_continue_while_many_calls_start(worker: Any) -> None:
+    assert worker.add(1) == 2, "the agent exists, so calls start in the order in which they are sent"
     results = [worker.together(0) for _ in range(8_000)]
     begun_meanwhile = [result.result(60) - begun for begun, result in enumerate(results, start=1)]
-    assert max(begun_meanwhile) <= 1_024, "a call of one turn sees no more than what begins in a few turns"
+    assert max(begun_meanwhile) <= 1_024, "few calls start during one turn of the loop"
 
 
 def test_a_call_that_is_cancelled_before_its_first_step_is_answered(
     server: RpcAgentServerLauncher, mark: Path, eventually: Any
 ) -> None:
-    """While something blocks the event loop of the server, a call comes and its agent is stopped: one turn for both."""
+    """While the event loop of the server is blocked, a call arrives and its agent is stopped: both are handled in one turn."""
     where = {"host": server.host, "port": server.port}
     agent, other = remote(**where), remote(**where)
     assert agent.add(1) == other.add(1) == 2

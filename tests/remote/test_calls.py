@@ -1,4 +1,4 @@
-"""Calling agents that live elsewhere: proxies, lazy results, errors."""
+"""Calls of remote agents: proxies, lazy results, errors."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def remote(cls: Any, *args: Any, **settings: Any) -> Any:
 def test_the_constructor_runs_only_on_the_server() -> None:
     started = time.perf_counter()
     agents = [remote(Slow, 0.3) for _ in range(6)]
-    assert time.perf_counter() - started < 0.25 + 1.0, "making a proxy waits for nothing but the first process"
+    assert time.perf_counter() - started < 0.25 + 1.0, "creating a proxy waits only for the first process"
     assert os.getpid() not in {agent.where().result(10) for agent in agents}
-    assert time.perf_counter() - started < 1.75, "constructors run side by side"
+    assert time.perf_counter() - started < 1.75, "constructors run concurrently"
 
 
-def test_to_dist_moves_the_state_not_the_arguments() -> None:
+def test_to_dist_copies_the_state_without_running_the_constructor() -> None:
     agent = Worker("mover", start=5)
     agent.note("before")
     agent.extra = {"set": "later"}  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ def test_to_dist_moves_the_state_not_the_arguments() -> None:
     assert agent.log == ["before"]
 
 
-def test_a_class_of_a_function_travels_by_value() -> None:
+def test_a_class_defined_in_a_function_is_sent_by_value() -> None:
     class Local(AgentBase):
         factor = 3
 
@@ -66,7 +66,7 @@ def test_a_class_of_a_function_travels_by_value() -> None:
     assert Local("moved").to_dist().times(5) == 15
 
 
-def test_what_cannot_travel_is_named() -> None:
+def test_the_error_names_the_part_that_cannot_be_pickled() -> None:
     with pytest.raises(Unserialisable, match=r"parts.*lock"):
         Holder().to_dist()
     with pytest.raises(Unserialisable, match="echo"):
@@ -94,27 +94,27 @@ def test_a_lazy_result_stands_for_its_value(worker: Any) -> None:
     assert pickle.loads(pickle.dumps(worker.echo([4]))) == [4]
 
 
-def test_falsy_results_are_results(worker: Any) -> None:
+def test_falsy_results_are_returned(worker: Any) -> None:
     values: list[Any] = [None, 0, "", False, [], {}, 0.0]
     for value in values:
         assert worker.echo(value).result(10) == value
 
 
-def test_objects_of_many_kinds_travel(worker: Any) -> None:
+def test_objects_of_many_types_can_be_sent(worker: Any) -> None:
     for value in ({"a": [1, (2, 3)]}, Msg("a", {"b": 1}, metadata={"c": 2}), {1, 2}, b"bytes", "x" * 300_000, ("m", 1)):
         assert worker.echo(value).result(10) == value
     array = np.arange(50_000.0)
     assert np.array_equal(worker.echo(array).result(10), array)
 
 
-def test_arguments_are_what_they_were_at_the_call(worker: Any) -> None:
+def test_arguments_are_copied_at_the_call(worker: Any) -> None:
     given = [1]
     result = worker.echo(given)
     given.append(2)
     assert result == [1]
 
 
-def test_waiting_for_many(worker: Any) -> None:
+def test_wait_returns_done_and_pending_results(worker: Any) -> None:
     quick, slow = worker.echo(1), remote(Worker).sleep(5)
     assert paragent.wait([quick, slow], timeout=1.0) == ([quick], [slow])
     assert paragent.wait([quick]) == ([quick], [])
@@ -137,7 +137,7 @@ def test_results_can_be_awaited_and_gathered(worker: Any) -> None:
     asyncio.run(program())
 
 
-def test_errors_are_the_original_ones(worker: Any) -> None:
+def test_errors_keep_their_type_and_attributes(worker: Any) -> None:
     with pytest.raises(ValueError, match="a value error") as caught:
         worker.fail("value").result(10)
     assert "in fail" in str(caught.value.__cause__)
@@ -156,7 +156,7 @@ def test_errors_are_the_original_ones(worker: Any) -> None:
 
 
 def check_errors(worker: Any) -> BaseException:
-    """Every error of a library arrives as what it was; return one of them."""
+    """Check that every library error keeps its type and attributes; return one of them."""
     with pytest.raises(httpx.HTTPStatusError, match="429"):
         worker.refuse("httpx").result(10)
     with pytest.raises(urllib.error.HTTPError) as not_found:
@@ -171,11 +171,11 @@ def check_errors(worker: Any) -> BaseException:
     traceback = limited.value.__cause__
     assert "in refuse" in str(traceback)
     assert traceback is not None
-    assert repr(traceback.__cause__) == "LookupError('root')", "what it was raised from"
+    assert repr(traceback.__cause__) == "LookupError('root')", "the error from which it was raised"
     return limited.value
 
 
-def test_errors_of_libraries_are_the_original_ones(worker: Any) -> None:
+def test_errors_of_libraries_keep_their_type_and_attributes(worker: Any) -> None:
     error: Any = check_errors(worker)
     assert error.response.json() == {"error": "slow"}
 
@@ -184,11 +184,11 @@ def test_a_server_that_accepts_no_code_sends_no_objects_with_its_errors() -> Non
     with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
         agent = Worker("a", to_dist={"host": launcher.host, "port": launcher.port})
         error = check_errors(agent)
-    assert not hasattr(error, "request"), "its headers hold the server's API key"
+    assert not hasattr(error, "request"), "its headers contain the server's API key"
     assert "request (httpx.Request)" in error.__notes__[0]
 
 
-def test_an_error_whose_class_cannot_be_imported_here_is_described() -> None:
+def test_an_error_whose_class_cannot_be_imported_becomes_a_remote_error() -> None:
     value = encode_error(OwnError(7, why="because"))
     kind, message, text, body, code = pickle.loads(value[1])
     body = body.replace(b"tests.remote.agents", b"tests.remote.none")
@@ -199,14 +199,14 @@ def test_an_error_whose_class_cannot_be_imported_here_is_described() -> None:
         assert isinstance(decode_error(("p", broken)), RemoteError)
 
 
-def test_the_error_of_a_constructor_surfaces_on_first_use() -> None:
+def test_the_error_of_a_constructor_is_raised_on_first_use() -> None:
     agent = remote(Failing)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no such model"):
             agent.reply(1).result(10)
 
 
-def test_a_misspelt_name_fails_here(worker: Any) -> None:
+def test_an_unknown_name_raises_attribute_error_at_once(worker: Any) -> None:
     for name in ("repyl", "coutn", "_log", "__len__"):
         with pytest.raises(AttributeError, match=name):
             getattr(worker, name)
@@ -214,14 +214,14 @@ def test_a_misspelt_name_fails_here(worker: Any) -> None:
         worker.add(1, c=2).result(10)
 
 
-def test_attributes_are_read_there(worker: Any) -> None:
+def test_attributes_are_read_from_the_server(worker: Any) -> None:
     worker.note("x")
     assert (worker.name, worker.count, worker.double) == ("worker", 1, 2)
     with pytest.raises(AttributeError, match="cannot be set"):
         worker.count = 3
 
 
-def test_the_proxy_looks_like_the_agent(worker: Any) -> None:
+def test_the_proxy_has_the_interface_of_the_agent(worker: Any) -> None:
     assert isinstance(worker, RpcAgent)
     assert isinstance(worker, Worker)
     assert not isinstance(worker, Slow)
@@ -231,7 +231,7 @@ def test_the_proxy_looks_like_the_agent(worker: Any) -> None:
     assert isinstance(worker.add(1), Result)
 
 
-def test_proxies_travel(worker: Any) -> None:
+def test_proxies_can_be_passed_and_pickled(worker: Any) -> None:
     other = remote(Worker, "other")
     assert other.ask(worker, "through") == "through"
     assert other.ask_sync(worker, "through") == "through"
@@ -240,7 +240,7 @@ def test_proxies_travel(worker: Any) -> None:
     assert worker.notes() == ["by the copy"]
 
 
-def test_a_dropped_proxy_frees_its_agent_after_its_work(mark: Any, eventually: Any) -> None:
+def test_dropping_a_proxy_frees_its_agent_after_its_pending_calls(mark: Any, eventually: Any) -> None:
     keeper = remote(Worker, own_process=True)
     agent = remote(Worker, own_process=False)
     result = agent.note(1)
@@ -259,7 +259,7 @@ def test_a_dropped_proxy_frees_its_agent_after_its_work(mark: Any, eventually: A
     del keeper
 
 
-def test_stop_frees_at_once() -> None:
+def test_stop_frees_the_agent_at_once() -> None:
     agent, other = remote(Worker), remote(Worker)
     running, waiting = agent.nap(30), agent.note(1)
     started = time.perf_counter()
@@ -271,13 +271,13 @@ def test_stop_frees_at_once() -> None:
     assert other.note(1) == 1
 
 
-def test_an_agent_can_have_a_process_of_its_own(eventually: Any) -> None:
+def test_own_process_runs_an_agent_in_its_own_process(eventually: Any) -> None:
     alone = remote(Worker, own_process=True)
     pid = alone.pid().result(10)
     assert pid not in {remote(Worker).pid().result(10) for _ in range(4)}
     last = alone.make(2 << 20)
     del alone
-    assert len(last.result(10)) == 2 << 20, "what was asked is done first, and kept while somebody holds it"
+    assert len(last.result(10)) == 2 << 20, "pending calls end first, and a result is kept while its `Result` lives"
     del last
     eventually(lambda: not Path(f"/proc/{pid}").exists())
 
@@ -287,7 +287,7 @@ def test_many_agents_share_a_few_processes() -> None:
     assert len({agent.pid().result(10) for agent in agents}) == len(os.sched_getaffinity(0))
 
 
-def test_settings_are_checked() -> None:
+def test_invalid_to_dist_settings_are_rejected() -> None:
     for wrong in ({"host": "localhost"}, {"port": 1}, {"hots": "x"}, {"host": "h", "port": "x"}, 3, {"timeout": 0}):
         with pytest.raises(ConfigError):
             Worker(to_dist=wrong)
@@ -298,7 +298,7 @@ def test_settings_are_checked() -> None:
     assert type(Worker(to_dist=False)) is Worker
 
 
-def test_where_an_agent_lives_is_said_to_classes_without_a_constructor_too() -> None:
+def test_classes_without_a_constructor_accept_to_dist() -> None:
     class Plain(AgentBase):
         def reply(self, x: Any = None) -> str:
             return f"{self.name} {x}"

@@ -1,4 +1,4 @@
-"""Agents with a process of their own: a cancelled call that does not end costs the process, and nobody waits for ever."""
+"""Hard stop: the own process of an agent is killed if a cancelled call does not end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def own(**settings: Any) -> Any:
 
 
 def watched(agent: Any) -> bool:
-    """Return whether cancelled calls of the agent may still cost its process."""
+    """Return whether the agent's process may still be killed because of cancelled calls."""
     hard_stop = link_of(agent).hard_stop
     return hard_stop is not None and hard_stop.active
 
@@ -35,7 +35,7 @@ def ended(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("method", ["sleep", "hog"])
-def test_a_call_that_timed_out_and_does_not_end_costs_the_process(method: str, eventually: Any) -> None:
+def test_a_timed_out_call_that_does_not_end_kills_the_process(method: str, eventually: Any) -> None:
     agent = own()
     pid, helper = agent.pid().result(20), agent.start_process().result(20)
     late = getattr(agent.options(timeout=1.0), method)(60)
@@ -50,7 +50,7 @@ def test_a_call_that_timed_out_and_does_not_end_costs_the_process(method: str, e
     assert own().add(1).result(20) == 2, "a new agent has a new process"
 
 
-def test_a_call_that_was_cancelled_and_holds_the_interpreter(
+def test_a_cancelled_call_that_holds_the_interpreter_kills_the_process(
     eventually: Any, mark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "_ANSWER", 1.0)
@@ -64,7 +64,7 @@ def test_a_call_that_was_cancelled_and_holds_the_interpreter(
     eventually(lambda: ended(pid))
 
 
-def test_a_stream_that_was_closed_and_does_not_end(eventually: Any, mark: Path) -> None:
+def test_a_closed_stream_that_does_not_end_kills_the_process(eventually: Any, mark: Path) -> None:
     agent = own()
     pid = agent.pid().result(20)
     stream = agent.late(60, str(mark))
@@ -76,7 +76,7 @@ def test_a_stream_that_was_closed_and_does_not_end(eventually: Any, mark: Path) 
     eventually(lambda: ended(pid))
 
 
-def test_an_agent_that_is_stopped_while_native_code_runs(eventually: Any) -> None:
+def test_stopping_an_agent_in_native_code_kills_the_process(eventually: Any) -> None:
     agent = own()
     pid = agent.pid().result(20)
     running = agent.sleep(60)
@@ -87,7 +87,7 @@ def test_an_agent_that_is_stopped_while_native_code_runs(eventually: Any) -> Non
     eventually(lambda: ended(pid))
 
 
-def test_code_that_can_be_interrupted_keeps_its_process(eventually: Any) -> None:
+def test_code_that_can_be_interrupted_does_not_kill_the_process(eventually: Any) -> None:
     agent = own(grace=1.0)
     pid = agent.pid().result(20)
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_code_that_can_be_interrupted_keeps_its_process(eventually: Any) -> None
     assert agent.pid().result(20) == pid
 
 
-def test_a_call_that_times_out_in_the_queue_costs_nothing(eventually: Any) -> None:
+def test_a_call_that_times_out_in_the_queue_does_not_kill_the_process(eventually: Any) -> None:
     agent = own(grace=0.1)
     pid = agent.pid().result(20)
     running = agent.sleep(2.0)
@@ -120,7 +120,7 @@ def test_agents_that_share_a_process_have_no_hard_stop(eventually: Any) -> None:
     assert pid != os.getpid()
 
 
-def test_the_grace_is_checked() -> None:
+def test_invalid_grace_is_rejected() -> None:
     for grace in (0, -1, float("nan"), float("inf"), "1"):
         with pytest.raises(ConfigError, match="grace"):
             own(grace=grace)

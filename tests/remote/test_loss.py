@@ -1,4 +1,4 @@
-"""Servers that die, are stopped or cannot be reached; clients that die; connections that break."""
+"""Lost servers, lost clients and broken connections."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SOON = 2.0
-"""Seconds within which a loss is known, as promised; where it is noticed at once, there is nothing to add for a busy
-machine."""
+"""Documented limit for noticing a loss, in seconds."""
 
 
 def remote(name: str = "agent", **settings: Any) -> Any:
@@ -56,14 +55,14 @@ def own_server() -> Any:
     launcher.shutdown()
 
 
-def test_a_child_that_dies_is_noticed_by_everyone() -> None:
+def test_all_callers_notice_that_a_child_died() -> None:
     agent = remote(own_process=True)
     waiting = [agent.nap(60), *[agent.echo(1) for _ in range(50)]]
     os.kill(agent.seen_pid().result(10), signal.SIGKILL)
     for result in waiting:
         assert lose(result) < SOON
     assert lose(agent.echo(1)) < 0.1
-    assert remote().add(1) == 2, "others go on"
+    assert remote().add(1) == 2, "other agents still work"
 
 
 def test_an_agent_that_kills_its_shared_server_gets_a_new_one() -> None:
@@ -73,7 +72,7 @@ def test_an_agent_that_kills_its_shared_server_gets_a_new_one() -> None:
     assert [remote().add(1).result(10) for _ in range(4)] == [2] * 4
 
 
-def test_a_server_that_is_killed_stopped_or_frozen(own_server: RpcAgentServerLauncher, soon: Any) -> None:
+def test_callers_of_a_frozen_or_stopped_server_get_server_lost(own_server: RpcAgentServerLauncher, soon: Any) -> None:
     agent = remote(host=own_server.host, port=own_server.port)
     pid = agent.pid().result(10)
 
@@ -97,7 +96,7 @@ def test_a_server_that_is_killed_stopped_or_frozen(own_server: RpcAgentServerLau
     assert lose(waiting) < SOON
 
 
-def test_a_server_that_is_killed(own_server: RpcAgentServerLauncher) -> None:
+def test_callers_of_a_killed_server_get_server_lost(own_server: RpcAgentServerLauncher) -> None:
     agent = remote(host=own_server.host, port=own_server.port)
     pid = agent.pid().result(10)
     waiting = [agent.nap(60) for _ in range(10)]
@@ -109,16 +108,16 @@ def test_a_server_that_is_killed(own_server: RpcAgentServerLauncher) -> None:
     assert time.monotonic() - started < SOON
 
 
-def test_nobody_listens(soon: Any) -> None:
+def test_connecting_to_a_closed_port_fails_with_advice(soon: Any) -> None:
     started = time.monotonic()
     agent = remote(host="localhost", port=1)
     with pytest.raises(ServerLost, match="paragent agent-server --host localhost --port 1"):
         agent.echo(1).result(10)
-    assert soon(time.monotonic() - started - 0.5), "the 2 s in which a server that is starting may be found, and a try"
+    assert soon(time.monotonic() - started - 0.5), "2 s for a server that is starting, and one attempt"
 
 
-def test_a_broken_connection_is_mended_and_nothing_happens_twice(server: RpcAgentServerLauncher) -> None:
-    """Every few milliseconds the stream is cut; all calls are carried out once, in order."""
+def test_no_call_is_lost_or_executed_twice_when_connections_break(server: RpcAgentServerLauncher) -> None:
+    """The connection is closed every few milliseconds; all calls are executed once, in order."""
     agent = remote(host=server.host, port=server.port)
     link = link_of(agent)
     agent.echo(0).result(10)
@@ -132,7 +131,7 @@ def test_a_broken_connection_is_mended_and_nothing_happens_twice(server: RpcAgen
     assert agent.notes() == list(range(400))
 
 
-def test_the_end_of_a_client_frees_its_agents_after_the_lease(
+def test_agents_of_a_client_that_ended_are_freed_after_the_lease(
     own_server: RpcAgentServerLauncher, eventually: Any, tmp_path: Path
 ) -> None:
     mine = remote(host=own_server.host, port=own_server.port)
@@ -170,7 +169,7 @@ def test_the_end_of_a_client_frees_its_agents_after_the_lease(
 
 
 @pytest.mark.parametrize("how", ["normal", "killed", "raise", "interrupt", "thread"])
-def test_nothing_is_left_behind_by_a_program(how: str, eventually: Any) -> None:
+def test_no_process_outlives_its_program(how: str, eventually: Any) -> None:
     program = """
         import os, sys, threading, time
         from tests.remote.agents import Worker
@@ -215,14 +214,14 @@ def test_nothing_is_left_behind_by_a_program(how: str, eventually: Any) -> None:
         assert child.stderr.read() == ""
     assert status == {"normal": 0, "thread": 0, "raise": 3, "interrupt": 4, "killed": -9}[how]
     if how in ("normal", "interrupt"):
-        assert ended - float(said) < 3.0, "no hang at the end"
+        assert ended - float(said) < 3.0, "the program must not hang at its end"
     eventually(lambda: all(gone(pid) for pid in pids))
 
 
 def test_a_program_ends_within_three_tenths_of_a_second() -> None:
-    """From its last line to its end, with agents in three processes, calls under way and a kept result.
+    """Measure from its last line to its end, with agents in three processes, pending calls and a kept result.
 
-    The best of five, less what the machine stood still.
+    The best of five counts, without the time for which the machine stalled.
     """
     program = """
         import time
@@ -245,7 +244,7 @@ def test_a_program_ends_within_three_tenths_of_a_second() -> None:
     assert min(beyond) < 0, beyond
 
 
-def test_an_idle_link_costs_nothing_and_a_lost_one_is_replaced(own_server: RpcAgentServerLauncher) -> None:
+def test_a_lost_link_is_replaced(own_server: RpcAgentServerLauncher) -> None:
     address = Address.of(own_server.host, own_server.port)
     link = link_to(address, None)
     assert link_to(address, None) is link
@@ -257,10 +256,10 @@ def test_an_idle_link_costs_nothing_and_a_lost_one_is_replaced(own_server: RpcAg
 
 
 @pytest.mark.parametrize("seconds", [2.5, 5.5])
-def test_a_client_that_stood_still_does_not_blame_the_server(
+def test_a_client_that_stalled_does_not_lose_its_server(
     own_server: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """Some libraries hold the interpreter for seconds, here in the middle of a handshake; 5 s is all the server waits."""
+    """Some libraries hold the interpreter lock for seconds, here during the handshake; the server waits at most 5 s."""
     original = ClientSide.answer
     stalled: list[bool] = []
 
@@ -275,7 +274,7 @@ def test_a_client_that_stood_still_does_not_blame_the_server(
     assert stalled
 
 
-def test_patience_is_spent_by_waiting_alone() -> None:
+def test_a_time_budget_counts_only_time_spent_waiting() -> None:
     async def program() -> None:
         async def answer() -> int:
             await asyncio.sleep(0.1)
@@ -298,7 +297,7 @@ def test_patience_is_spent_by_waiting_alone() -> None:
     asyncio.run(program())
 
 
-def test_a_deadline_holds_although_the_caller_is_gone(eventually: Any, tmp_path: Path) -> None:
+def test_the_server_enforces_deadlines_of_callers_that_are_gone(eventually: Any, tmp_path: Path) -> None:
     launcher = RpcAgentServerLauncher(lease=3600.0)
     launcher.launch()
     program = f"""

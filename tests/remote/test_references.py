@@ -42,7 +42,7 @@ def test_a_pending_result_is_passed_on_between_processes() -> None:
     assert total.result(10) == 11
 
 
-def test_a_result_of_the_same_server_and_a_finished_one(worker: Any) -> None:
+def test_results_of_the_same_server_and_finished_results_as_arguments(worker: Any) -> None:
     done = worker.add(1)
     done.result(10)
     assert worker.add(done) == 3
@@ -51,7 +51,7 @@ def test_a_result_of_the_same_server_and_a_finished_one(worker: Any) -> None:
     assert Worker("x", start=worker.add(9), to_dist=True).note(1) == 11
 
 
-def test_the_error_of_the_first_call_is_that_of_the_second() -> None:
+def test_a_failed_argument_fails_the_call_with_the_same_error() -> None:
     first, second = remote(own_process=True), remote(own_process=True)
     with pytest.raises(ValueError, match="a value error"):
         second.echo(first.fail("value")).result(10)
@@ -61,7 +61,7 @@ def test_the_error_of_the_first_call_is_that_of_the_second() -> None:
         second.echo(failed).result(10)
 
 
-def test_a_call_that_waits_for_its_argument_keeps_its_place(worker: Any) -> None:
+def test_a_call_that_waits_for_its_argument_keeps_its_position(worker: Any) -> None:
     slow = remote()
     waiting = worker.note(slow.nap(0.3))
     worker.note("second")
@@ -87,7 +87,7 @@ def test_large_results_do_not_pass_through_the_caller(eventually: Any) -> None:
     eventually(lambda: kept(first) == 0)
 
 
-def test_results_nobody_holds_are_freed(eventually: Any) -> None:
+def test_dropped_results_are_freed(eventually: Any) -> None:
     agent = remote(own_process=True)
     results = [agent.make(2 << 20) for _ in range(5)]
     for result in results:
@@ -101,13 +101,13 @@ def test_results_nobody_holds_are_freed(eventually: Any) -> None:
     eventually(lambda: kept(agent) == 0)
 
 
-def test_between_a_child_and_an_independent_server(server: RpcAgentServerLauncher) -> None:
+def test_results_pass_between_a_child_and_an_external_server(server: RpcAgentServerLauncher) -> None:
     child, other = remote(), at(server)
     assert other.echo(child.nap(0.1)) == "agent"
     assert child.add(other.add(1)) == 3
 
 
-def test_through_the_caller_where_servers_cannot_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_go_through_the_caller_if_servers_cannot_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = remote(own_process=True), remote(own_process=True)
     second.echo(1).result(10)
     local = property(lambda address: address != link_of(second).address)
@@ -118,7 +118,7 @@ def test_through_the_caller_where_servers_cannot_reach_each_other(monkeypatch: p
         second.echo(first.fail("value")).result(10)
 
 
-def test_a_hundred_megabytes_pass(worker: Any) -> None:
+def test_a_hundred_megabytes_can_be_sent(worker: Any) -> None:
     array = np.arange(100 << 17, dtype="f8")
     assert worker.size(array).result(60) == len(array)
     assert np.array_equal(worker.echo(array).result(60), array)

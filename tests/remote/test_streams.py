@@ -1,4 +1,4 @@
-"""Generators, iterated remotely."""
+"""Streams of remote generators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_generators_are_iterated_both_ways(worker: Any) -> None:
+def test_generators_can_be_iterated_sync_and_async(worker: Any) -> None:
     assert type(worker.numbers(3)) is RemoteStream
     assert list(worker.numbers(100)) == list(range(100))
     assert list(worker.async_numbers(100)) == list(range(100))
@@ -26,7 +26,7 @@ def test_generators_are_iterated_both_ways(worker: Any) -> None:
     assert asyncio.run(program()) == [*range(50), *range(50)]
 
 
-def test_a_generator_does_not_run_far_ahead(worker: Any) -> None:
+def test_a_generator_runs_at_most_its_credit_ahead(worker: Any) -> None:
     stream = worker.numbers(10_000)
     assert next(stream) == 0
     time.sleep(0.2)
@@ -44,7 +44,7 @@ def test_leaving_early_ends_the_generator(worker: Any, mark: Path, eventually: A
     assert worker.add(1).result(5) == 2
 
 
-def test_an_error_in_the_middle_comes_after_what_was_yielded(worker: Any) -> None:
+def test_an_error_is_raised_after_the_items_before_it(worker: Any) -> None:
     stream = worker.broken_numbers()
     assert next(stream) == 1
     with pytest.raises(ValueError, match="no second"):
@@ -52,9 +52,7 @@ def test_an_error_in_the_middle_comes_after_what_was_yielded(worker: Any) -> Non
 
 
 @pytest.mark.parametrize("method", ["late_numbers", "async_late_numbers"])
-def test_a_late_item_ends_the_stream_even_if_nobody_reads_it(
-    method: str, worker: Any, mark: Path, eventually: Any
-) -> None:
+def test_the_server_ends_a_stream_whose_item_is_late(method: str, worker: Any, mark: Path, eventually: Any) -> None:
     assert worker.add(1).result(30) == 2
     stream = getattr(worker.options(timeout=1.0), method)(str(mark))
     eventually(mark.exists)
@@ -64,7 +62,7 @@ def test_a_late_item_ends_the_stream_even_if_nobody_reads_it(
     assert worker.add(1).result(30) == 2
 
 
-def test_the_time_of_a_stream_is_that_of_its_items(worker: Any) -> None:
+def test_the_timeout_of_a_stream_applies_to_each_item(worker: Any) -> None:
     stream = worker.options(timeout=1.0).numbers(3 * RemoteStream.CREDIT)
     ahead = [next(stream)]
     time.sleep(1.3)  # the generator waits for its reader longer than it may take for an item

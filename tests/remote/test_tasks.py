@@ -1,4 +1,4 @@
-"""Remote agents as the agents of tasks, and as sub-agents."""
+"""Remote agents in tasks and in parallel agents."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def remote(name: str) -> Any:
 
 @pytest.mark.timeout(300)  # a cluster's processes start slowly where much else runs
 @pytest.mark.parametrize("engine", ["inline", "local", "ray", "spark"])
-def test_remote_agents_are_agents_of_tasks(engine: str, server: RpcAgentServerLauncher) -> None:
-    """Alone, on a child and on an independent server, and as the sub-agents of another; one of them fails."""
+def test_tasks_can_use_remote_agents(engine: str, server: RpcAgentServerLauncher) -> None:
+    """Agents in a child process and on an external server, alone and in a parallel agent; one of them fails."""
     child = remote("child")
     independent: Any = Worker("independent", to_dist={"host": server.host, "port": server.port})
     stopped = remote("stopped")
@@ -37,25 +37,25 @@ def test_remote_agents_are_agents_of_tasks(engine: str, server: RpcAgentServerLa
         assert responses[f"panel {n}"].unwrap() == {"child": n, "independent": n}
     assert not responses["stopped"].success
     assert "AgentStopped" in responses["stopped"].msg
-    assert child.add(1) == 2, "a task that used an agent does not end it"
+    assert child.add(1) == 2, "the agent still works after the task"
     assert independent.add(1) == 2
 
 
-def test_the_error_of_a_remote_agent_is_the_tasks() -> None:
+def test_the_error_of_a_remote_agent_is_the_error_of_the_task() -> None:
     agent = remote("far")
     agent.stop().result(10)
     responses = Runners.sync_run_task([Task(input=1, agent=agent, id="a")], RunConfig(engine_name="inline"))
     assert "AgentStopped" in responses["a"].msg
 
 
-def test_a_parallel_agent_of_remote_ones() -> None:
+def test_a_parallel_agent_can_use_remote_agents() -> None:
     panel = ParallelizableAgent(name="panel", agents=[remote(name) for name in ("ada", "blaise")])
     assert asyncio.run(panel.reply("x")) == {"ada": "x", "blaise": "x"}
     response = Runners.sync_run(input="x", agent=panel, run_conf=RunConfig(worker_num=1))
     assert response.answer == {"ada": "x", "blaise": "x"}
 
 
-def test_remote_agents_of_a_parallel_agent_work_at_the_same_time() -> None:
+def test_remote_agents_of_a_parallel_agent_run_concurrently() -> None:
     class Sleeper(Worker):
         def reply(self, x: Any = None) -> str:
             time.sleep(0.4)
