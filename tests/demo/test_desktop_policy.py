@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 
-from paragent.demo.vision import focused_field, largest_patch
+from paragent.demo.image_search import focused_field, largest_area
 from paragent.models import ModelSettings, open_model
 from tests.demo.desktop_tasks import desktop_tasks
 
@@ -116,8 +116,8 @@ def test_it_finds_the_terminal_in_a_picture_and_writes_python() -> None:
 
 
 def test_patches_of_no_picture_and_of_no_such_colour() -> None:
-    assert largest_patch("", lambda *_: True) is None
-    assert largest_patch(drawn(), lambda red, green, blue: red > 250) is None
+    assert largest_area("", lambda *_: True) is None
+    assert largest_area(drawn(), lambda red, green, blue: red > 250) is None
 
 
 def test_the_field_that_has_the_keyboard_is_framed() -> None:

@@ -164,7 +164,7 @@ def test_names_that_are_wrong_or_not_installed_are_two_mistakes(monkeypatch: pyt
     assert set(ENVIRONMENTS.names()) >= {"math", "py", "rag", "web"}
     with pytest.raises(UnknownName, match="math, osworld, py"):
         environment_class("maths")
-    with pytest.raises(ConfigError, match="no environment"):
+    with pytest.raises(ConfigError, match="not an environment"):
         environment_class("paragent.tasks:BenchmarkTask")
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     monkeypatch.delitem(__import__("sys").modules, "paragent.envs.web.environment", raising=False)

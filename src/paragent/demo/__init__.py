@@ -1,1 +1,1 @@
-"""The demo: a scripted policy in the place of a model, and sample tasks that it can solve."""
+"""The demo: a scripted policy that replaces a model, and sample tasks that it can solve."""

@@ -1,7 +1,7 @@
-"""The hand-written policy at a desktop: it knows the kinds of the sample tasks, finds what to click, and types.
+"""The scripted policy for desktops: has a plan of clicks and key presses for each kind of sample task.
 
-It finds things in the table of the accessibility tree or, where it is only shown screenshots, by how they look. What it cannot
-make out there, such as words, it reaches by the keyboard; then it goes on when it sees that something has happened.
+It finds elements in the table of the accessibility tree or, with screenshots only, by their colours. With screenshots it cannot
+read text, so it uses the keyboard for menus and buttons, and continues when the screen has changed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paragent.demo.vision import focused_field, largest_patch
+from paragent.demo.image_search import focused_field, largest_area
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["act_at_desktop"]
+__all__ = ["act_on_desktop"]
 
-_UNKNOWN = "I am a hand-written policy and do not know this kind of task."
-_PATIENCE = 8
-"""How often it waits for something that is not on the screen before it gives up."""
+_UNKNOWN = "I am a scripted policy and do not know this kind of task."
+_MAX_WAITS = 8
+"""How often it waits for an element before it gives up."""
 _DIALOGS = {"dialog", "file-chooser", "alert"}
 _WINDOWS = {"frame", *_DIALOGS}
 Action = dict[str, Any]
@@ -30,7 +30,7 @@ _FAIL: Action = {"action_type": "FAIL"}
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of the table."""
+    """A row of the accessibility table."""
 
     role: str
     name: str
@@ -40,25 +40,25 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What it sees now."""
+    """The current observation."""
 
     rows: list[_Row]
-    """Of the accessibility tree; empty if it is not shown it."""
-    pictures: list[str]
-    """The last screenshots as data URLs, oldest first; empty if it is shown none."""
+    """The accessibility tree; empty if it is not part of the observation."""
+    screenshots: list[str]
+    """The last screenshots as data URLs, oldest first; empty if they are not part of the observation."""
 
     @property
-    def picture(self) -> str:
-        """The screenshot of now."""
-        return self.pictures[-1] if self.pictures else ""
+    def screenshot(self) -> str:
+        """The latest screenshot."""
+        return self.screenshots[-1] if self.screenshots else ""
 
     @property
     def changed(self) -> bool:
-        """Whether the screen looks different from before; nothing on it moves by itself."""
-        return self.pictures[-1:] != self.pictures[-2:-1]
+        """Whether the screen has changed since the last screenshot; nothing on it moves by itself."""
+        return self.screenshots[-1:] != self.screenshots[-2:-1]
 
     def inside(self, title: str) -> list[_Row]:
-        """Return what is in the window with this in its title."""
+        """Return the rows of the window whose title contains `title`."""
         inside: list[_Row] = []
         within = False
         for row in self.rows:
@@ -69,7 +69,7 @@ class _View:
         return inside
 
     def find(self, role: str, name: str = "", window: str = "", *, exact: bool = False) -> Action | None:
-        """Return a click on the first such thing; None if it is not on the screen."""
+        """Return a click on the first matching element; None if there is none."""
         for row in self.inside(window) if window else self.rows:
             if row.role == role and (row.name == name if exact else name in row.name):
                 return _click(row.x, row.y)
@@ -77,12 +77,12 @@ class _View:
 
 
 Step = Action | Callable[[_View], Action | None]
-"""An action, or how it follows from what can be seen; None as long as that is not there."""
+"""An action, or a function that returns the action for an observation; None means wait."""
 
 
-def act_at_desktop(question: str, messages: Sequence[dict[str, Any]], tools: set[str]) -> str | dict[str, Any]:
-    """Return the next tool call, or what it has to say if it does not know what to do."""
-    view = _View(_table(messages), _pictures(messages))
+def act_on_desktop(question: str, messages: Sequence[dict[str, Any]], tools: set[str]) -> str | dict[str, Any]:
+    """Return the next tool call, or a final message if the task is unknown."""
+    view = _View(_table(messages), _screenshots(messages))
     done = [call for call in _calls(messages) if not _is_wait(call)]
     waits = len(_calls(messages)) - len(done)
     for pattern, plan in _PLANS:
@@ -91,14 +91,14 @@ def act_at_desktop(question: str, messages: Sequence[dict[str, Any]], tools: set
             step = steps[min(len(done), len(steps) - 1)]
             action = step(view) if callable(step) else step
             if action is None:
-                action = _WAIT if waits < _PATIENCE else _FAIL
+                action = _WAIT if waits < _MAX_WAITS else _FAIL
             return _as_call(action, tools)
-    if any(word in question for word in _NOT_HERE):
+    if any(word in question for word in _NOT_INSTALLED):
         return _as_call(_FAIL, tools)
     return _UNKNOWN
 
 
-# --- what it does ---------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------------------------------
 
 
 def _click(x: int, y: int) -> Action:
@@ -116,24 +116,24 @@ def _press(*keys: str) -> Action:
 
 
 def _without_dialog(action: Action) -> Step:
-    """Do it when no dialog is there any more: in a picture, no text field has the keyboard."""
+    """Perform the action once no dialog is open; with screenshots, once no text field is focused."""
 
     def step(view: _View) -> Action | None:
         if view.rows:
             return None if any(row.role in _DIALOGS for row in view.rows) else action
-        return action if focused_field(view.picture) is None else None
+        return action if focused_field(view.screenshot) is None else None
 
     return step
 
 
 def _at(role: str, window: str, colour: Callable[[int, int, int], bool]) -> Step:
-    """Click on the first thing of that role in a window: in a picture, on the largest patch of its colour."""
+    """Click on the first element of that role in a window; with screenshots, on the largest area of its colour."""
 
     def step(view: _View) -> Action | None:
         if view.rows:
             return view.find(role, window=window)
-        patch = largest_patch(view.picture, colour)
-        return None if patch is None else _click(*patch)
+        area = largest_area(view.screenshot, colour)
+        return None if area is None else _click(*area)
 
     return step
 
@@ -147,36 +147,36 @@ def _editor(title: str = "Mousepad") -> Step:
 
 
 def _calculator() -> Step:
-    """Its display or, in a picture, the middle of the largest window that is grey all over: that may be a key."""
+    """Click on the calculator's display; with screenshots, on the centre of the largest grey area, which may be a key."""
     return _at(
         "text", "galculator", lambda red, green, blue: min(red, green, blue) > 190 and max(red, green, blue) < 250
     )
 
 
 def _files() -> Step:
-    """The files or, in a picture, the place beside them that is chosen."""
+    """Click on the file pane; with screenshots, on the selected entry of the side bar."""
     return _at("directory-pane", "Thunar", lambda red, green, blue: red < 80 and 110 < green < 160 and blue > 200)
 
 
 def _field(window: str) -> Step:
-    """Click into the text field of a dialog; in a picture, it is the one that has the keyboard."""
+    """Click into the text field of a dialog; with screenshots, into the focused one."""
 
     def step(view: _View) -> Action | None:
         if view.rows:
             return view.find("text", window=window)
-        field = focused_field(view.picture)
+        field = focused_field(view.screenshot)
         return None if field is None else _click(*field)
 
     return step
 
 
 def _or_key(find: Callable[[_View], Action | None], key: str) -> Step:
-    """Click on what is found in the tree; with a picture alone, press its key as soon as the action before it shows."""
+    """Click on the element found in the tree; with screenshots, press its key once the previous action has taken effect."""
     return lambda view: find(view) if view.rows else _press(key) if view.changed else None
 
 
 def _key(sign: str) -> Step:
-    """Click on a key of the calculator; with a picture alone, press it on the keyboard."""
+    """Click on a key of the calculator; with screenshots, press it on the keyboard."""
 
     def step(view: _View) -> Action | None:
         return view.find("toggle-button", sign, window="galculator", exact=True) if view.rows else _press(sign)
@@ -197,7 +197,7 @@ def _note(text: str, name: str) -> list[Step]:
 
 
 def _saved(name: str) -> list[Step]:
-    """Save what the editor has just got; its title begins with a star then. What is pasted needs its time."""
+    """Save the document once its title begins with a star, which marks unsaved changes; pasting takes a moment."""
 
     def save(view: _View) -> Action | None:
         return _press("ctrl", "s") if (view.find("frame", "*") if view.rows else view.changed) else None
@@ -210,7 +210,7 @@ def _append(name: str, line: str) -> list[Step]:
 
 
 def _menu(menu: str, entry: str, letter: str) -> list[Step]:
-    """Choose from a menu of the editor, which is in front; by the keyboard, menus have their first letters."""
+    """Choose an entry of a menu of the focused editor; on the keyboard, a menu has its first letter."""
 
     def opened(view: _View) -> Action | None:
         return view.find("menu", menu, window="Mousepad") if view.rows else _press("alt", menu[0].lower())
@@ -233,17 +233,17 @@ def _replace(name: str, old: str, new: str) -> list[Step]:
 
 
 def _in_folder(folder: str, then: Action) -> list[Step]:
-    """Have the file manager show a folder, and go on when it does: in a picture, the address then has the keyboard no more."""
+    """Open a folder in the file manager, then act; with screenshots, once the address field is not focused any more."""
 
     def there(view: _View) -> Action | None:
-        shown = view.find("frame", f"{folder} - Thunar") if view.rows else focused_field(view.picture) is None
+        shown = view.find("frame", f"{folder} - Thunar") if view.rows else focused_field(view.screenshot) is None
         return then if shown else None
 
     return [_press("ctrl", "l"), _type(f"~/{folder}"), _press("enter"), there]
 
 
 def _chosen(name: str) -> list[Step]:
-    """Choose a file by its name. Its last letter becomes a wildcard: without one, names that only contain it are chosen, too."""
+    """Select a file by name. Its last letter becomes a wildcard: without one, files that contain the name match, too."""
     ask = _in_folder("Documents", _press("ctrl", "s"))
     return [_files(), *ask, _field("Select by Pattern"), _type(f"{name[:-1]}?"), _press("enter")]
 
@@ -278,7 +278,7 @@ _SETTINGS = {
     "show its toolbar": ("View", "Toolbar", "t"),
     "show its status bar": ("View", "Statusbar", "a"),
 }
-"""The menu, its entry, and the letter that is underlined in it."""
+"""The menu, its entry, and the underlined letter of the entry."""
 
 
 def _setting(what: str) -> list[Step]:
@@ -314,16 +314,16 @@ _PLANS: tuple[tuple[str, Callable[..., list[Step]]], ...] = (
         lambda folder, target: _command(f"tar czf ~/Documents/{target} -C ~/Documents {folder}"),
     ),
 )
-"""How tasks read, and the steps that do them."""
-_NOT_HERE = ("Spotify", "Bluetooth", "GIMP", "webcam")
-"""What its desktop does not have."""
+"""Patterns of instructions, and the plan for each."""
+_NOT_INSTALLED = ("Spotify", "Bluetooth", "GIMP", "webcam")
+"""What the desktop does not have; such tasks are infeasible."""
 
 
-# --- what it is shown -------------------------------------------------------------------------------------------------------
+# --- observations -----------------------------------------------------------------------------------------------------------
 
 
 def _table(messages: Sequence[dict[str, Any]]) -> list[_Row]:
-    """Read the last table of the conversation."""
+    """Return the last accessibility table of the conversation."""
     for message in reversed(messages):
         lines = _text(message).split("\n")
         head = next((number for number, line in enumerate(lines) if "role\tname\ttext\tmiddle" in line), None)
@@ -334,11 +334,11 @@ def _table(messages: Sequence[dict[str, Any]]) -> list[_Row]:
 
 
 def _row(cells: list[str]) -> _Row | None:
-    place = re.fullmatch(r"(\d+), (\d+)", cells[3]) if len(cells) == 5 else None
-    return None if place is None else _Row(cells[0], cells[1], int(place[1]), int(place[2]))
+    centre = re.fullmatch(r"(\d+), (\d+)", cells[3]) if len(cells) == 5 else None
+    return None if centre is None else _Row(cells[0], cells[1], int(centre[1]), int(centre[2]))
 
 
-def _pictures(messages: Sequence[dict[str, Any]]) -> list[str]:
+def _screenshots(messages: Sequence[dict[str, Any]]) -> list[str]:
     return [
         str(part["image_url"]["url"])
         for message in messages
@@ -368,7 +368,7 @@ def _is_wait(arguments: str) -> bool:
     return '"WAIT"' in arguments
 
 
-# --- how it says it -----------------------------------------------------------------------------------------------------------
+# --- tool calls ---------------------------------------------------------------------------------------------------------------
 
 
 def _as_call(action: Action, tools: set[str]) -> dict[str, Any]:

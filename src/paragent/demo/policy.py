@@ -1,7 +1,7 @@
-"""A hand-written policy that speaks the tool-call protocol: no LLM, only enough wit for the sample tasks.
+"""The model `demo`: a scripted policy that answers the sample tasks with tool calls. It is not an LLM.
 
-It is there so that everything around a model can be tried without a key. It knows some forms of questions and what to do
-about each; to any other question it says that it does not know.
+It makes it possible to try everything around a model without an API key. It knows some forms of questions; to any other
+question it answers that it does not know.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from paragent.demo.desktop_policy import act_at_desktop
+from paragent.demo.desktop_policy import act_on_desktop
 from paragent.models.base import Completion, Model
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ PROGRAMS = {
     return steps
 """,
 }
-"""The rest of a function, by its name."""
+"""Function bodies, by the name of the function."""
 RESULTS = {
     "prime numbers are there below 1000": "print(sum(all(n % d for d in range(2, n)) for n in range(2, 1000)))",
     "digits of 2 to the power of 1000": "print(sum(map(int, str(2**1000))))",
     "most often in the word 'Mississippi'": "word = 'mississippi'\nprint(max(word, key=word.count))",
 }
-"""A program that prints the answer, by words of the question."""
+"""Programs that print the answer, by a phrase of the question."""
 
-_UNKNOWN = "I am a hand-written policy and do not know this kind of question."
+_UNKNOWN = "I am a scripted policy and do not know this kind of question."
 _EXPRESSIONS = (
     (r"sum of the whole numbers from (\d+) to (\d+)", r"summation(k, (k, \1, \2))"),
     (r"greatest common divisor of (\d+) and (\d+)", r"gcd(\1, \2)"),
@@ -48,7 +48,7 @@ _EXPRESSIONS = (
     (r"limit of (.+?) as x goes to (\w+)", r"limit(\1, x, \2)"),
     (r"(?:[Cc]ompute|[Ss]implify|[Ww]hat is):? (.+?)[.?]?\s*$", r"\1"),
 )
-"""Questions with one calculation, and the calculation."""
+"""Patterns of questions that take one calculation, and the expression to calculate."""
 _FACTS = (
     (r"which island", r"island of (\w+)"),
     (r"which year", r"in (\d{4})\b"),
@@ -62,92 +62,92 @@ _FACTS = (
     (r"ticket .*cost", r"ticket costs (\d+ \w+)"),
     (r"address is the chandler", r"chandler is at (.+?)\."),
 )
-"""Questions, and how the text that answers them reads."""
-_WAYS = (
+"""Patterns of questions, and of the text with the answer."""
+_LINKS = (
     (r"ferry", ("Ferry timetable",)),
     (r"harbour wall", ("History",)),
     (r"ticket", ("Museum", "Show prices")),
     (r"chandler", ("Find a shop",)),
 )
-"""Questions, and the links that lead to the answer."""
+"""Patterns of questions, and the links that lead to the answer."""
 
 
 class DemoModel(Model):
-    """Decides each turn from the question, the tools there are, and what they have said so far."""
+    """Decides each turn from the question, the available tools and their results so far."""
 
     async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
-        """Answer by rules; no tokens are used, and none are counted."""
+        """Answer by rules. The token counts are 0."""
         question = next((message["content"] for message in messages if message.get("role") == "user"), "")
-        said = [str(message["content"]) for message in messages if message.get("role") == "tool"]
+        results = [str(message["content"]) for message in messages if message.get("role") == "tool"]
         names = {tool["function"]["name"] for tool in tools}
         if names & {"computer", "pyautogui"}:
-            move = act_at_desktop(_first_text(question), messages, names)
+            action = act_on_desktop(_first_text(question), messages, names)
         else:
-            move = _UNKNOWN if not question else _decide(str(question), said, names)
-        return Completion(_message(move, len(said)), {"prompt_tokens": 0, "completion_tokens": 0})
+            action = _UNKNOWN if not question else _decide(str(question), results, names)
+        return Completion(_message(action, len(results)), {"prompt_tokens": 0, "completion_tokens": 0})
 
 
 def _first_text(content: Any) -> str:
-    """Return what a message says beside its pictures."""
+    """Return the text of a message that may have images."""
     return str(content[0]["text"]) if isinstance(content, list) else str(content)
 
 
-Move = str | dict[str, Any]
+Action = str | dict[str, Any]
 """A final answer, or a tool and its arguments."""
 
 
-def _decide(question: str, said: list[str], tools: set[str]) -> Move:
+def _decide(question: str, results: list[str], tools: set[str]) -> Action:
     if "calculator" in tools:
-        return _calculate(question, said)
+        return _calculate(question, results)
     if "python" in tools:
-        return _program(question, said)
+        return _program(question, results)
     if "click" in tools:
-        return _browse(question, said)
+        return _browse(question, results)
     if {"search", "read"} <= tools:
-        return _look_up(question, said)
+        return _look_up(question, results)
     return _UNKNOWN
 
 
-def _calculate(question: str, said: list[str]) -> Move:
-    if said:
-        return f"The calculator says \\boxed{{{said[-1]}}}."
+def _calculate(question: str, results: list[str]) -> Action:
+    if results:
+        return f"The calculator says \\boxed{{{results[-1]}}}."
     for pattern, expression in _EXPRESSIONS:
         if found := re.search(pattern, question):
             return {"tool": "calculator", "expression": found.expand(expression).replace("^", "**")}
     return _UNKNOWN
 
 
-def _program(question: str, said: list[str]) -> Move:
+def _program(question: str, results: list[str]) -> Action:
     for name, program in PROGRAMS.items():
         if f"def {name}(" in question:
             code = question + program
-            return f"```python\n{code}```" if said else {"tool": "python", "code": code}
+            return f"```python\n{code}```" if results else {"tool": "python", "code": code}
     for words, code in RESULTS.items():
         if words in question:
-            return f"Answer: {said[-1].strip()}" if said else {"tool": "python", "code": code}
+            return f"Answer: {results[-1].strip()}" if results else {"tool": "python", "code": code}
     return _UNKNOWN
 
 
-def _look_up(question: str, said: list[str]) -> Move:
-    if not said:
+def _look_up(question: str, results: list[str]) -> Action:
+    if not results:
         return {"tool": "search", "query": question}
-    ids = re.findall(r"^\[(.+?)\]", said[0], re.MULTILINE)
-    for document, text in zip(ids, said[1:], strict=False):
+    ids = re.findall(r"^\[(.+?)\]", results[0], re.MULTILINE)
+    for document, text in zip(ids, results[1:], strict=False):
         if answer := _fact(question, text):
             return f"It says so in [{document}].\nAnswer: {answer}"
-    return {"tool": "read", "document": ids[len(said) - 1]} if len(said) <= len(ids) else _UNKNOWN
+    return {"tool": "read", "document": ids[len(results) - 1]} if len(results) <= len(ids) else _UNKNOWN
 
 
-def _browse(question: str, said: list[str]) -> Move:
-    if not said:
+def _browse(question: str, results: list[str]) -> Action:
+    if not results:
         start = re.search(r"Begin at (\S+)", question)
         return {"tool": "open", "url": start[1]} if start else _UNKNOWN
-    page = said[-1]
+    page = results[-1]
     if answer := _fact(question, page):
         return f"Answer: {answer}"
     if "chandler" in question and (field := re.search(r"\[(\d+) [^\]]*Kind of shop", page)):
         return {"tool": "type", "element": int(field[1]), "text": "chandler", "submit": True}
-    links = next((links for words, links in _WAYS if words in question), ())
+    links = next((links for words, links in _LINKS if words in question), ())
     for link in reversed(links):
         if found := re.search(rf"\[(\d+) \w+: {re.escape(link)}", page):
             return {"tool": "click", "element": int(found[1])}
@@ -155,16 +155,16 @@ def _browse(question: str, said: list[str]) -> Move:
 
 
 def _fact(question: str, text: str) -> str | None:
-    for asked, told in _FACTS:
-        if re.search(asked, question) and (found := re.search(told, text)):
+    for pattern, fact in _FACTS:
+        if re.search(pattern, question) and (found := re.search(fact, text)):
             return found[1]
     return None
 
 
-def _message(move: Move, turn: int) -> dict[str, Any]:
-    if isinstance(move, str):
-        return {"role": "assistant", "content": move}
-    name = move.pop("tool")
-    function = {"name": name, "arguments": json.dumps(move)}
+def _message(action: Action, turn: int) -> dict[str, Any]:
+    if isinstance(action, str):
+        return {"role": "assistant", "content": action}
+    name = action.pop("tool")
+    function = {"name": name, "arguments": json.dumps(action)}
     call = {"id": f"demo_{turn}", "type": "function", "function": function}
     return {"role": "assistant", "content": None, "tool_calls": [call]}

@@ -1,4 +1,4 @@
-"""What agents act in: one contract, one file or folder per environment."""
+"""Environments: one base class, one module or package per environment."""
 
 from __future__ import annotations
 
@@ -39,18 +39,21 @@ ENVIRONMENTS = Registry(
 
 
 def environment_class(name: str | type[Environment]) -> type[Environment]:
-    """Return the environment of this name, of this `module:Class`, or this one.
+    """Return the class of an environment.
+
+    Args:
+        name: a registered name, `module:Class`, or the class itself.
 
     Raises:
-        UnknownName: there is none of this name.
+        UnknownName: no environment has this name.
         MissingExtra: its optional packages are not installed.
-        ConfigError: what was named is no environment.
+        ConfigError: it is not a subclass of `Environment`.
     """
     found: Any = name
     if isinstance(name, str):
         found = import_object(name) if ":" in name else ENVIRONMENTS.load(name)
     if not (isinstance(found, type) and issubclass(found, Environment)):
-        raise ConfigError(f"{name!r} is no environment: it must be a subclass of paragent.Environment")
+        raise ConfigError(f"{name!r} is not an environment: it must be a subclass of paragent.Environment")
     return found
 
 
@@ -59,11 +62,14 @@ def open_environment(
 ) -> Environment:
     """Return a new environment for one attempt; the caller owns it and closes it.
 
-    Without `shared` it has resources of its own, which it closes with itself.
+    Args:
+        name: as for `environment_class`.
+        options: its options.
+        shared: the resources of the worker; None: the environment has its own and closes them with itself.
 
     Raises:
-        UnknownName: there is none of this name.
+        UnknownName: no environment has this name.
         MissingExtra: its optional packages are not installed.
-        ConfigError: what was named is no environment, or an option is unknown or has the wrong type.
+        ConfigError: it is not a subclass of `Environment`, or an option is unknown or has the wrong type.
     """
     return environment_class(name)(options, shared=shared)

@@ -1,7 +1,7 @@
-"""The calculator's far side: an expression in, its exact value out. Runs in a helper process, which bounds it.
+"""The calculator of the environment `math`: evaluates an expression exactly. Runs in a child process with limits.
 
-The text is parsed by Python and every node is looked up in tables of what mathematics needs, so that it can name nothing
-else. How long a computation takes cannot be told from its text; that is what the helper's limits are for.
+The expression is parsed by Python, and every node must be in the tables below, so that it cannot reach anything else. The time
+of a computation cannot be predicted from its text, so the child process has limits.
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ _FUNCTIONS |= {
 
 
 def compute(expression: str) -> str:
-    """Return the exact value of an expression, and a decimal one where that says more.
+    """Return the exact value of an expression, followed by a decimal approximation where it helps.
 
     Raises:
-        ValueError: the text is no expression of what is understood here.
-        ArithmeticError: it has no value.
+        ValueError: the text is not a supported expression.
+        ArithmeticError: the value is undefined.
     """
     try:
         tree = ast.parse(expression.strip().replace("^", "**"), mode="eval")
     except SyntaxError as error:
-        raise ValueError(f"this is no expression: {error.msg}") from None
+        raise ValueError(f"this is not an expression: {error.msg}") from None
     value = _value(tree.body)
     if isinstance(value, sympy.Basic) and value.has(sympy.zoo, sympy.nan):
         raise ArithmeticError("the value is not defined (a division by zero?)")
@@ -117,7 +117,7 @@ def compute(expression: str) -> str:
 def _value(node: ast.AST) -> Any:
     match node:
         case ast.Constant(value=bool()):
-            raise ValueError("True and False are no numbers")
+            raise ValueError("True and False are not numbers")
         case ast.Constant(value=int() as whole):
             return sympy.Integer(whole)
         case ast.Constant(value=float() as number):
@@ -136,12 +136,12 @@ def _value(node: ast.AST) -> Any:
             return [_value(part) for part in parts]
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             return _call(name, [_value(argument) for argument in arguments])
-    raise ValueError(f"{type(node).__name__} is not understood here; use numbers, + - * / ** %, and functions")
+    raise ValueError(f"{type(node).__name__} is not supported; use numbers, + - * / ** %, and functions")
 
 
 def _symbol(name: str) -> Any:
     if len(name) > 1 and not name[1:].isdigit():
-        raise ValueError(f"{name!r} is no known constant; unknowns have one letter, such as x or x1")
+        raise ValueError(f"{name!r} is not a known constant; variables have one letter, such as x or x1")
     return sympy.Symbol(name)
 
 
@@ -155,4 +155,4 @@ def _call(name: str, arguments: list[Any]) -> Any:
 
 
 _WITH_RANGES = {"integrate", "summation", "product", "limit", "diff"}
-"""Functions that take a range as a tuple, (k, 1, 10)."""
+"""Functions that take a range as a tuple: (k, 1, 10)."""

@@ -1,4 +1,4 @@
-"""Mathematics: an exact calculator, scored by mathematical equality."""
+"""The environment `math`: an exact calculator; answers are scored by mathematical equality."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ require("sympy")
 __all__ = ["MathEnvironment", "MathOptions"]
 
 _LIMIT = 10.0
-"""Seconds for one computation; what takes longer grows without bound more often than it ends."""
+"""Seconds for one computation; most longer computations never end."""
 _LONGEST = 10_000
-"""Characters of an expression or of a result that an agent may need to see."""
+"""Characters of an expression, and of a result that is shown."""
 _CALCULATOR = "paragent.envs.calculator"
 
 
@@ -33,14 +33,14 @@ _CALCULATOR = "paragent.envs.calculator"
 class MathOptions:
     """The options of the environment `math`."""
 
-    python: Annotated[bool, "whether to offer a Python interpreter too"] = False
-    sandbox: Annotated[Literal["bubblewrap", "vm", "none"], "where its programs run"] = "bubblewrap"
+    python: Annotated[bool, "also offer a Python interpreter"] = False
+    sandbox: Annotated[Literal["bubblewrap", "vm", "none"], "where Python code runs"] = "bubblewrap"
 
 
 class MathEnvironment(Environment):
-    """Questions with a mathematical answer; an exact calculator helps, and an interpreter if asked for.
+    """Questions with a mathematical answer. Tools: an exact calculator and, with the option `python`, an interpreter.
 
-    Own score: `math`, whether the final answer equals a reference as mathematics.
+    Own score: `math`, whether the final answer is mathematically equal to a reference.
     """
 
     name = "math"
@@ -57,7 +57,7 @@ class MathEnvironment(Environment):
         super().__init__(options, **more)
         self._programs = PyEnvironment({"sandbox": self.options.sandbox}, shared=self.shared)
         self._cell = asyncio.Lock()
-        """Protects the interpreter, which runs one cell at a time."""
+        """Serialises calls of the interpreter, which runs one cell at a time."""
         if not self.options.python:
             del self._tools["python"]
 
@@ -69,9 +69,9 @@ class MathEnvironment(Environment):
         if self.options.python:
             await self._programs.check()
 
-    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
-        await self._programs.open(item, machine)
-        return await super().open(item, machine)
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
+        await self._programs.open(task, machine)
+        return await super().open(task, machine)
 
     @tool
     async def python(
@@ -91,19 +91,20 @@ class MathEnvironment(Environment):
         """Compute an expression exactly: arithmetic, functions, equations, calculus, number theory."""
         if len(expression) > _LONGEST:
             raise ToolFailed(f"the expression is longer than {_LONGEST} characters")
-        helpers = await self.shared.get(_CALCULATOR, lambda: SubprocessPool.running(_CALCULATOR))
+        children = await self.shared.get(_CALCULATOR, lambda: SubprocessPool.running(_CALCULATOR))
         try:
-            value = str(await helpers.call("compute", expression, limit=_LIMIT))
+            value = str(await children.call("compute", expression, limit=_LIMIT))
         except CallFailed as error:
             what = "the computation" if error.kind == "limit" else "this cannot be computed:"
             raise ToolFailed(f"{what} {error}") from None
         return value if len(value) <= _LONGEST else f"{value[:_LONGEST]} ... ({len(value)} characters in all)"
 
     async def score(
-        self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+        self, task: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
-        metric = await self.shared.get(Mathematics.name, Mathematics.running)
-        value = (await metric.score(item, answer)).value
+        scorer = await self.shared.get(Mathematics.name, Mathematics.running)
+        value = (await scorer.score(task, answer)).value
+
         return None if value is None else {"math": value}
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A few tasks for each environment, which `--model demo` can solve, with what they need."""
+"""Sample tasks for each environment, which `--model demo` can solve, and the options that they need."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def sample_path(environment: str) -> Path:
-    """Return the benchmark file with sample tasks of an environment.
+    """Return the path of the sample tasks of an environment.
 
     Raises:
-        UnknownName: it has none.
+        UnknownName: there are none for this environment.
     """
     if environment not in _OPTIONS:
         raise UnknownName("sample", environment, _OPTIONS)
@@ -31,10 +31,10 @@ def sample_path(environment: str) -> Path:
 
 
 def sample_options(environment: str) -> dict[str, Any]:
-    """Return the options with which an environment can play its sample tasks.
+    """Return the options of an environment for its sample tasks.
 
     Raises:
-        UnknownName: it has none.
+        UnknownName: there are none for this environment.
     """
     sample_path(environment)
     return dict(_OPTIONS[environment])

@@ -1,1 +1,1 @@
-"""Programs: an interpreter in a sandbox, answers scored by tests or by output."""
+"""The environment `py`: programming tasks with a sandboxed interpreter, scored by tests or by output."""

@@ -1,4 +1,4 @@
-"""Programming: an interpreter in a sandbox, answers scored by hidden tests or by expected output."""
+"""The environment `py`: a sandboxed Python interpreter; answers are scored by hidden tests or by expected output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PYTHON = {"", "python", "py", "python3"}
 
 
 def program_in(answer: str, entry_point: str = "") -> str | None:
-    """Return the program in a message's fences: the last one that defines `entry_point`, else the last; None without any."""
+    """Return the last code block that defines `entry_point`, otherwise the last code block; None if there is none."""
     blocks = [match[2] for match in _FENCED.finditer(answer) if match[1].lower() in _PYTHON]
     defining = [block for block in blocks if _defines(block, entry_point)]
     return (defining or blocks or [None])[-1]
@@ -43,39 +43,39 @@ def _defines(code: str, name: str) -> bool:
     )
 
 
-def readings(item: BenchmarkTask, answer: str) -> list[str]:
-    """Return the programs that an answer may mean, the likeliest first; the first that is valid Python is meant.
+def readings(task: BenchmarkTask, answer: str) -> list[str]:
+    """Return the possible programs of an answer, most likely first. The first that is valid Python is used.
 
-    HumanEval's questions end within a function. An answer may be the whole function or its body, and a body may have lost
-    its indentation on the way.
+    Questions of HumanEval end within a function. An answer may be the whole function or only its body, possibly without
+    the indentation.
     """
-    entry_point = str(item.metadata.get("entry_point") or "")
+    entry_point = str(task.metadata.get("entry_point") or "")
     code = program_in(answer, entry_point)
     code = answer if code is None else code
-    if not _defines(item.question, entry_point):
+    if not _defines(task.question, entry_point):
         return [code]
     if _defines(code, entry_point):
-        return [f"{item.question}\n{code}", code]
+        return [f"{task.question}\n{code}", code]
     body = textwrap.indent(textwrap.dedent(code), "    ")
-    return [item.question + code, f"{item.question}\n{body}", f"{item.question}\n    {code.lstrip()}"]
+    return [task.question + code, f"{task.question}\n{body}", f"{task.question}\n    {code.lstrip()}"]
 
 
-def hidden_tests(item: BenchmarkTask) -> str | None:
-    """Return the code that fails if an answer is wrong; None if the item has none.
+def hidden_tests(task: BenchmarkTask) -> str | None:
+    """Return the code that raises if an answer is wrong; None if the task has no tests.
 
-    Read are HumanEval's `test` (with `entry_point`) and MBPP's `test_list` (with `test_setup_code`).
+    Supports HumanEval's `test` (with `entry_point`) and MBPP's `test_list` (with `test_setup_code`).
     """
-    test, listed = item.metadata.get("test"), item.metadata.get("test_list")
+    test, listed = task.metadata.get("test"), task.metadata.get("test_list")
     if isinstance(test, str) and test.strip():
-        entry_point = item.metadata.get("entry_point")
+        entry_point = task.metadata.get("entry_point")
         return f"{test}\n\ncheck({entry_point})\n" if entry_point and _defines(test, "check") else test
     if isinstance(listed, list) and listed:
-        return "\n".join([str(item.metadata.get("test_setup_code") or ""), *map(str, listed)])
+        return "\n".join([str(task.metadata.get("test_setup_code") or ""), *map(str, listed)])
     return None
 
 
 _SHOWN = 10_000
-"""Characters of output that an agent is shown: some 3,000 tokens."""
+"""Characters of output that an agent is shown: about 3,000 tokens."""
 _INVALID = re.compile(r"(?:^|\n)(?:SyntaxError|IndentationError|TabError)\b[^\n]*$")
 
 
@@ -85,7 +85,7 @@ class PyOptions:
 
     sandbox: Annotated[Literal["bubblewrap", "vm", "none"], "where programs run"] = "bubblewrap"
     cell_limit: Annotated[float, "seconds for one cell, or for a program with its tests"] = 30.0
-    memory: Annotated[int, "MiB for a program and all that it starts"] = 1024
+    memory: Annotated[int, "MiB for a program and its child processes"] = 1024
     processes: Annotated[int, "processes and threads of a program"] = 64
 
     def __post_init__(self) -> None:
@@ -95,9 +95,9 @@ class PyOptions:
 
 
 class PyEnvironment(Environment):
-    """Programming tasks with a Python interpreter that keeps its state over the task.
+    """Programming tasks with a Python interpreter that keeps its state during the attempt.
 
-    Metadata read: `test` and `entry_point` (HumanEval), `test_list` and `test_setup_code` (MBPP). Without tests the item's
+    Task metadata: `test` and `entry_point` (HumanEval), `test_list` and `test_setup_code` (MBPP). Without tests, the task's
     answer is the expected output. Own score: `passed`.
     """
 
@@ -136,29 +136,29 @@ class PyEnvironment(Environment):
         if self._interpreter is None:
             self._interpreter = self._new_interpreter()
         ended = await self._interpreter.run(code, self.options.cell_limit)
-        told = [_shortened(ended.output.rstrip())] if ended.output.strip() else []
+        parts = [_shortened(ended.output.rstrip())] if ended.output.strip() else []
         if ended.error:
-            told.append(_shortened(ended.error))
+            parts.append(_shortened(ended.error))
         if ended.lost:
-            told.append("A new interpreter takes over; the variables are gone.")
-        return ToolResult("\n".join(told) or "(no output)", error=bool(ended.error), extras={"lost": ended.lost})
+            parts.append("The interpreter was restarted; its variables are lost.")
+        return ToolResult("\n".join(parts) or "(no output)", error=bool(ended.error), extras={"lost": ended.lost})
 
     async def score(
-        self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+        self, task: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
-        tests = hidden_tests(item)
+        tests = hidden_tests(task)
         if tests is not None:
-            return {"passed": float(await self._passes(item, answer, tests))}
-        if not item.references:
+            return {"passed": float(await self._passes(task, answer, tests))}
+        if not task.references:
             return None
         given = await self._given_output(answer)
-        return {"passed": float(any(_same_output(given, reference) for reference in item.references))}
+        return {"passed": float(any(_same_output(given, reference) for reference in task.references))}
 
-    async def _passes(self, item: BenchmarkTask, answer: str, tests: str) -> bool:
-        """Run the program, then the tests, which it has not seen until then, in an interpreter of their own."""
+    async def _passes(self, task: BenchmarkTask, answer: str, tests: str) -> bool:
+        """Run the program in a new interpreter, then the tests, which the program cannot see before."""
         interpreter = self._new_interpreter()
         try:
-            for program in readings(item, answer):
+            for program in readings(task, answer):
                 defined = await interpreter.run(program, self.options.cell_limit)
                 if not _INVALID.search(defined.error):
                     break
@@ -169,7 +169,7 @@ class PyEnvironment(Environment):
             await interpreter.close()
 
     async def _given_output(self, answer: str) -> str:
-        """Return the output that an answer claims or, if it ends in a program, has."""
+        """Return the output that an answer states or, if it ends in a program, that the program prints."""
         program = program_in(answer)
         if program is None or final_answer(answer) != answer.strip():
             return final_answer(answer)
@@ -185,7 +185,7 @@ class PyEnvironment(Environment):
         if not self.needs_machine:
             return LocalInterpreter(SANDBOXES[options.sandbox], limits)
         if self.machine is None:
-            raise EnvironmentFailed("the sandbox 'vm' was handed no machine")
+            raise EnvironmentFailed("the sandbox 'vm' needs a machine, but none was leased")
         return MachineInterpreter(self.machine, limits)
 
     async def close(self) -> None:
@@ -198,7 +198,7 @@ def _shortened(text: str) -> str:
     if len(text) <= _SHOWN:
         return text
     head, tail = _SHOWN * 3 // 4, _SHOWN // 4
-    return f"{text[:head]}\n... {len(text) - head - tail} characters left out ...\n{text[-tail:]}"
+    return f"{text[:head]}\n... {len(text) - head - tail} characters omitted ...\n{text[-tail:]}"
 
 
 def _same_output(given: str, reference: str) -> bool:

@@ -1,4 +1,4 @@
-"""A Python interpreter that keeps its variables from cell to cell, until it dies; then a new one takes over."""
+"""Python interpreters that keep variables between cells. An interpreter that is lost is replaced at the next cell."""
 
 from __future__ import annotations
 
@@ -21,85 +21,85 @@ __all__ = ["GRACE", "Execution", "Interpreter", "LocalInterpreter", "MachineInte
 
 
 GRACE = 2.0
-"""Seconds between the soft limit, which keeps the variables, and the hard one, which does not."""
+"""Seconds between the soft time limit, which keeps the variables, and the hard limit, which kills the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How a cell ended."""
+    """The result of a cell."""
 
     output: str
     error: str = ""
-    """Empty if it ended well; else a traceback, or why the interpreter is gone."""
+    """Empty if the cell succeeded; otherwise a traceback, or why the interpreter was lost."""
     lost: bool = False
-    """Whether the interpreter is gone, and all variables with it."""
+    """Whether the interpreter and its variables were lost."""
 
 
 class Interpreter(Protocol):
-    """What the environment needs of an interpreter, wherever it runs."""
+    """An interpreter as the environment uses it."""
 
     async def run(self, code: str, limit: float) -> Execution:
         """Run a cell for at most `limit` seconds.
 
         Raises:
-            InfrastructureError: no interpreter can be had.
+            InfrastructureError: no interpreter could be started.
         """
 
     async def close(self) -> None:
-        """End it; more calls do nothing."""
+        """End it. Idempotent."""
 
 
 class LocalInterpreter:
-    """An interpreter on this computer, in a process of its own that starts with the first cell."""
+    """An interpreter in a child process on this computer, started with the first cell."""
 
     def __init__(self, start: Callable[[ProcessLimits], Awaitable[Child]], limits: ProcessLimits) -> None:
         self._start, self._limits = start, limits
-        self._partner: Child | None = None
+        self._child: Child | None = None
 
     async def run(self, code: str, limit: float) -> Execution:
-        partner, self._partner = self._partner, None
-        if partner is None or not partner.alive:
-            partner = await self._start(self._limits)
+        child, self._child = self._child, None
+        if child is None or not child.alive:
+            child = await self._start(self._limits)
         try:
-            reply = await partner.request({"code": code, "limit": limit}, limit + GRACE)
+            reply = await child.request({"code": code, "limit": limit}, limit + GRACE)
             ended = Execution(reply.output, "" if reply.value["ok"] else str(reply.value["error"]))
         except ChildLost as lost:
             return Execution(lost.output, f"the interpreter {lost.reason}", lost=True)
         except (KeyError, TypeError):
-            await partner.close()
-            return Execution("", "the interpreter broke its own protocol and was stopped", lost=True)
-        self._partner = partner
+            await child.close()
+            return Execution("", "the interpreter sent a malformed reply and was stopped", lost=True)
+        self._child = child
         return ended
 
     async def close(self) -> None:
         """End the process."""
-        partner, self._partner = self._partner, None
-        if partner is not None:
-            await partner.close()
+        child, self._child = self._child, None
+        if child is not None:
+            await child.close()
 
 
-_TRAVEL = 20.0
-"""Seconds for a command to reach a machine that is slow to answer, beyond the time that the cell may take."""
-_STEP = 0.1
-"""Seconds between two looks for the reply."""
+_OVERHEAD = 20.0
+"""Seconds that a command may take in addition to the cell, for slow machines."""
+_POLL_INTERVAL = 0.1
+"""Seconds between two checks for the reply."""
 
 
 class MachineShell(Protocol):
-    """What is asked of a machine; `paragent.machines.Machine` has it."""
+    """The methods of `paragent.Machine` that are used here."""
 
     async def aput_file(self, path: str, data: bytes) -> None:
-        """Write a file in the guest."""
+        """Write a file on the machine."""
 
     async def aexecute(self, command: str, *, timeout: float) -> Any:
         """Run a shell command; the result has `output`, `error` and `returncode`."""
 
 
 class MachineInterpreter:
-    """Keeps one interpreter on a machine, which is borrowed."""
+    """An interpreter on a leased machine. The machine is borrowed."""
 
     def __init__(self, machine: MachineShell, limits: ProcessLimits) -> None:
         self._machine, self._limits = machine, limits
-        self._folder = f"/tmp/paragent-{secrets.token_hex(8)}"  # noqa: S108 - the machine's own, with a name nobody guesses
+        self._folder = f"/tmp/paragent-{secrets.token_hex(8)}"  # noqa: S108 - on the machine, with a random name
         self._running = False
 
     async def run(self, code: str, limit: float) -> Execution:
@@ -108,11 +108,11 @@ class MachineInterpreter:
         mark = secrets.token_hex(16)
         request = json.dumps({"code": code, "limit": limit, "mark": mark})
         await self._machine.aput_file(f"{self._folder}/request", f"{request}\n".encode())
-        turns = int((limit + GRACE) / _STEP)
+        turns = int((limit + GRACE) / _POLL_INTERVAL)
         waited = await self._shell(
             f": > out; cat request > in; i=0; "
             f"while [ $i -lt {turns} ] && ! grep -q {mark} out && kill -0 $(cat pid) 2>/dev/null; "
-            f"do sleep {_STEP}; i=$((i+1)); done; head -c {self._limits.output} out",
+            f"do sleep {_POLL_INTERVAL}; i=$((i+1)); done; head -c {self._limits.output} out",
             limit + GRACE,
         )
         output, found, reply = waited.output.partition(mark)
@@ -121,7 +121,7 @@ class MachineInterpreter:
             return Execution(output, "" if value["ok"] else str(value["error"]))
         except (ValueError, KeyError, TypeError):
             await self.close()
-            reason = "broke its own protocol" if found else "ended, or was stopped by a limit"
+            reason = "sent a malformed reply" if found else "ended or was stopped by a limit"
             return Execution(output, f"the interpreter {reason}", lost=True)
 
     async def _start(self) -> None:
@@ -133,12 +133,13 @@ class MachineInterpreter:
             10.0,
         )
         if started.returncode != 0:
-            problem = started.error or started.output or "it has no python3; the image `tiny` has"
+            problem = started.error or started.output or "python3 is not installed (the image `tiny` has it)"
+
             raise EnvironmentFailed(f"the machine cannot run Python: {problem}")
         self._running = True
 
     async def _shell(self, command: str, limit: float) -> Any:
-        return await self._machine.aexecute(f"cd {self._folder} && {command}", timeout=limit + _TRAVEL)
+        return await self._machine.aexecute(f"cd {self._folder} && {command}", timeout=limit + _OVERHEAD)
 
     async def close(self) -> None:
         """End the interpreter and all in its process group, and remove its files."""

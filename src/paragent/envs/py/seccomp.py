@@ -1,8 +1,8 @@
 """Seccomp filter of the sandbox: the system calls that programs may not make, compiled to BPF.
 
-The filter is the second line of defence. The namespaces already take away files, network and processes; the filter takes away
-parts of the kernel that programs do not need and that attacks on it use: keys, tracing, namespaces, mounts, io_uring, BPF.
-Denied calls fail with an error, they do not kill, so that libraries that probe for a feature go on without it.
+The filter is a second layer of defence. Namespaces already isolate files, network and processes. The filter denies parts of the
+kernel that programs do not need and that attacks use: keys, tracing, namespaces, mounts, io_uring, BPF. Denied calls return an
+error instead of killing the process, so that libraries that probe for a feature continue without it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import struct
 __all__ = ["JOIN_SESSION_KEYRING", "UnsupportedMachine", "filter_file", "filter_program", "keyctl_number"]
 
 JOIN_SESSION_KEYRING = 1
-"""The only operation of keyctl that is allowed, without a name: it replaces the session keyring by a new, empty one."""
+"""The only allowed operation of keyctl. Called without a name, it replaces the session keyring by a new, empty one."""
 
 # Offsets in `struct seccomp_data`: the number of the call, the architecture, six arguments of 64 bits in little endian.
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
@@ -27,16 +27,16 @@ _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 """SECCOMP_RET_ALLOW, SECCOMP_RET_KILL_PROCESS and SECCOMP_RET_ERRNO of <linux/seccomp.h>."""
 
 _FIRST_UNKNOWN = 457
-"""Calls that are newer than Linux 6.7 were not reviewed; they do not exist in the sandbox. Numbers of the x32 interface are
-larger still (bit 30)."""
+"""System calls newer than Linux 6.7 were not reviewed; in the sandbox they do not exist. Numbers of the x32 ABI are larger
+(bit 30)."""
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 _TERMINAL_INPUT = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX put characters into the input of a terminal."""
+"""TIOCSTI and TIOCLINUX insert characters into the input of a terminal."""
 _FAMILIES = (1, 2, 10, 16)
-"""Sockets: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others, AF_VSOCK among them, are not all bound to a network namespace."""
+"""Sockets: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Some others, such as AF_VSOCK, are not bound to a network namespace."""
 _PERSONALITIES = (0, 0xFFFFFFFF)
-"""The usual one, and the question which one it is; others switch off randomised addresses or the zero page's protection."""
+"""The default, and the query of the current one. Others disable address randomisation or the protection of the zero page."""
 
 # Name: number on x86_64, number on aarch64 (None: does not exist there).
 _DENIED: dict[str, tuple[int, int | None]] = {
@@ -114,35 +114,33 @@ _CHECKED: dict[str, tuple[int, int]] = {
     "ioctl": (16, 29),
     "socket": (41, 198),
 }
-"""Calls whose arguments decide."""
+"""System calls that are allowed depending on their arguments."""
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Name of the machine: its column above, and its AUDIT_ARCH number of <linux/audit.h>."""
+"""Machine name: its column in the tables above, and its AUDIT_ARCH number from <linux/audit.h>."""
 
 
 class UnsupportedMachine(Exception):
-    """There is no filter for this kind of processor."""
+    """There is no filter for this CPU architecture."""
 
 
 def filter_program(machine: str | None = None) -> bytes:
-    """Return the compiled filter for a kind of processor, this computer's by default.
+    """Return the compiled filter for a CPU architecture; default: that of this computer.
 
     Raises:
-        UnsupportedMachine: there is none.
+        UnsupportedMachine: there is no filter for it.
     """
     column, architecture = _machine(machine)
     calls = {name: numbers[column] for name, numbers in _CHECKED.items()}
     code = [
         _load(_ARCHITECTURE),
-        *_unless(
-            _EQUAL, architecture, [_return(_KILL)]
-        ),  # the other interfaces of the processor number calls differently
+        *_unless(_EQUAL, architecture, [_return(_KILL)]),  # other ABIs of the CPU number the calls differently
         _load(_NUMBER),
         *_where(_AT_LEAST, _FIRST_UNKNOWN, [_fail(errno.ENOSYS)]),
     ]
     for numbers in _DENIED.values():
         if (number := numbers[column]) is not None:
             code += _where(_EQUAL, number, [_fail(errno.EPERM)])
-    # The C library falls back to clone, whose flags are not behind a pointer and can be checked.
+    # The C library falls back to clone, whose flags are in a register and can be checked.
     code += _where(_EQUAL, calls["clone3"], [_fail(errno.ENOSYS)])
     code += _where(
         _EQUAL,
@@ -160,13 +158,13 @@ def keyctl_number(machine: str | None = None) -> int:
     """Return the number of the system call keyctl.
 
     Raises:
-        UnsupportedMachine: it is not known for this kind of processor.
+        UnsupportedMachine: it is not known for this architecture.
     """
     return _CHECKED["keyctl"][_machine(machine)[0]]
 
 
 def filter_file() -> int:
-    """Return a new file descriptor from which the filter can be read once; the caller closes it. Raises as `filter_program`."""
+    """Return a new file descriptor from which the filter can be read; the caller closes it. Raises like `filter_program`."""
     program = filter_program()
     descriptor = os.memfd_create("seccomp filter")
     os.write(descriptor, program)
@@ -210,7 +208,7 @@ def _fail(code: int) -> bytes:
 
 
 def _where(test: int, value: int, then: list[bytes]) -> list[bytes]:
-    """Do `then` if what was loaded passes the test, else skip it."""
+    """Run `then` if the loaded value passes the test; otherwise skip it."""
     return [_instruction(test, value, 0, len(then)), *then]
 
 
@@ -219,14 +217,15 @@ def _unless(test: int, value: int, then: list[bytes]) -> list[bytes]:
 
 
 def _only(argument: int, values: tuple[int, ...], *, listed: bool) -> list[bytes]:
-    """Allow a call with `listed` values of an argument of 32 bits only, or with all others only."""
+    """Allow a call only if a 32-bit argument is one of `values`, or with `listed=False` only if it is not."""
     found, other = (_allow(), _fail(errno.EPERM)) if listed else (_fail(errno.EPERM), _allow())
     tests = [instruction for value in values for instruction in _where(_EQUAL, value, [found])]
     return [_load(_argument(argument)), *tests, other]
 
 
 def _new_session_keyring() -> list[bytes]:
-    """Allow keyctl(JOIN_SESSION_KEYRING, NULL) only: a name would join a keyring that exists."""
+    """Allow only keyctl(JOIN_SESSION_KEYRING, NULL): with a name, it would join an existing keyring."""
+
     code = [_load(_argument(0)), *_unless(_EQUAL, JOIN_SESSION_KEYRING, [_fail(errno.EPERM)])]
     for high in (False, True):
         code += [_load(_argument(1, high=high)), *_unless(_EQUAL, 0, [_fail(errno.EPERM)])]

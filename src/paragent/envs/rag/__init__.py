@@ -1,1 +1,1 @@
-"""Questions about a knowledge base: reading it, its index, and the environment."""
+"""The environment `rag`: questions about a knowledge base, searched with BM25 and optionally embeddings."""

@@ -1,4 +1,4 @@
-"""Passages as vectors, by a model of the endpoint: computed once for a knowledge base and a model, mapped by every process."""
+"""Embeddings of passages: computed once per knowledge base and model, stored in a file that all processes map."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 __all__ = ["Embedder", "Vectors", "open_vectors"]
 
 _BATCH = 128
-"""Texts in one request; OpenAI takes 2,048, small servers a few hundred."""
+"""Texts in one request; OpenAI allows 2,048, small servers a few hundred."""
 _LIMIT = 60.0
 """Seconds for one request."""
 _TRIES = 5
-"""Further requests after errors, with the client's own growing pauses, which honour `Retry-After`."""
+"""Retries by the `openai` client, which backs off and honours `Retry-After`."""
 _REFUSALS = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError)
 
 
 class Embedder:
-    """Turns texts into vectors of length 1. Blocks; may be used from several threads.
+    """Computes embeddings of length 1. Blocking and thread-safe.
 
     Raises:
-        ConfigError: there is no key for the endpoint.
+        ConfigError: there is no API key for the endpoint.
     """
 
     def __init__(self, model: str) -> None:
         url, key = endpoint_from_environment(Path.cwd())
         if not key:
-            raise ConfigError("the option `embeddings` asks the model's endpoint: set OPENAI_API_KEY")
+            raise ConfigError("the option `embeddings` uses the model's endpoint: set OPENAI_API_KEY")
         self.model = model
         self._client = openai.OpenAI(api_key=key, base_url=url, timeout=_LIMIT, max_retries=_TRIES)
 
@@ -49,20 +49,20 @@ class Embedder:
         """Return one row for each text.
 
         Raises:
-            EndpointRefused: the endpoint does not know the key or the model.
-            EnvironmentFailed: it does not answer, or not with vectors.
+            EndpointRefused: the endpoint does not accept the key or the model.
+            EnvironmentFailed: the endpoint does not answer, or not with embeddings.
         """
         try:
             reply = self._client.embeddings.create(model=self.model, input=list(texts), encoding_format="float")
             rows = np.array([one.embedding for one in reply.data], dtype=np.float32)
         except _REFUSALS as error:
-            raise EndpointRefused(f"the endpoint refuses the embeddings of {self.model!r}: {error}") from error
+            raise EndpointRefused(f"the endpoint refuses embeddings with the model {self.model!r}: {error}") from error
         except (openai.OpenAIError, ValueError, TypeError, AttributeError) as error:
             raise EnvironmentFailed(
-                f"{self._client.base_url} gives no embeddings of {self.model!r}: {described(error)}"
+                f"{self._client.base_url} returned no embeddings of the model {self.model!r}: {described(error)}"
             ) from error
         if rows.ndim != 2 or len(rows) != len(texts):
-            raise EnvironmentFailed(f"the endpoint gave {len(rows)} embeddings for {len(texts)} texts")
+            raise EnvironmentFailed(f"the endpoint returned {len(rows)} embeddings for {len(texts)} texts")
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         return rows / np.where(lengths == 0, 1, lengths)
 
@@ -72,14 +72,14 @@ class Embedder:
 
 
 class Vectors:
-    """The vectors of all passages of an index."""
+    """The embeddings of all passages of an index."""
 
     def __init__(self, path: Path, embedder: Embedder) -> None:
         self._rows = np.load(path, mmap_mode="r")
         self._embedder = embedder
 
     def nearest(self, query: str, most: int) -> list[int]:
-        """Return the numbers of the passages that are nearest in meaning, the nearest first; raises as `Embedder.embed`."""
+        """Return the numbers of the passages nearest to the query, nearest first. Raises like `Embedder.embed`."""
         if not len(self._rows):
             return []
         scores = self._rows @ self._embedder.embed([query])[0]
@@ -92,10 +92,10 @@ class Vectors:
 
 
 def open_vectors(index: Index, model: str) -> Vectors:
-    """Return the vectors of an index, computed now unless they were before. Blocks.
+    """Return the embeddings of an index, computed now unless they are cached. Blocking.
 
     Raises:
-        ConfigError, EndpointRefused, EnvironmentFailed: as `Embedder`.
+        ConfigError, EndpointRefused, EnvironmentFailed: see `Embedder`.
     """
     embedder = Embedder(model)
     name = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in model)
@@ -109,7 +109,7 @@ def open_vectors(index: Index, model: str) -> Vectors:
 
 
 def _build(index: Index, embedder: Embedder, path: Path) -> None:
-    """Write the file beside its place and move it there whole."""
+    """Write a temporary file and rename it, so that no process sees an incomplete file."""
     texts = list(index.texts())
     parts = [embedder.embed(texts[start : start + _BATCH]) for start in range(0, len(texts), _BATCH)]
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as draft:

@@ -1,4 +1,4 @@
-"""Questions about a knowledge base: search, read, answer, cite."""
+"""The environment `rag`: tools to search and read a knowledge base; scores of answers and citations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003 - options are read from annotations at run time
+from pathlib import Path  # noqa: TC003 - pydantic reads the annotations of the options
 from typing import TYPE_CHECKING, Annotated, Any
 
 from paragent._internal.registry import require
@@ -31,13 +31,13 @@ _BRACKETS = re.compile(r"\[([^\[\]\n]{1,300})\]")
 _KEYS = ("documents", "document", "evidence", "supporting_facts", "source", "sources")
 
 
-def expected_documents(item: BenchmarkTask) -> set[str]:
-    """Return the documents that support the answer, as ids or titles; empty if the benchmark does not say.
+def expected_documents(task: BenchmarkTask) -> set[str]:
+    """Return the documents that support the answer, as ids or titles; empty if the task names none.
 
-    Read is the first of `documents`, `document`, `evidence`, `supporting_facts`, `source` and `sources`; as a text, a list of
+    Uses the first of `documents`, `document`, `evidence`, `supporting_facts`, `source` and `sources`: a text, a list of
     texts, HotpotQA's list of `[title, sentence]` or its `{"title": [...]}`.
     """
-    given: Any = next((item.metadata[key] for key in _KEYS if item.metadata.get(key)), ())
+    given: Any = next((task.metadata[key] for key in _KEYS if task.metadata.get(key)), ())
     if isinstance(given, dict):
         given = given.get("title", ())
     if isinstance(given, str):
@@ -47,16 +47,16 @@ def expected_documents(item: BenchmarkTask) -> set[str]:
 
 
 def cited(answer: str) -> set[str]:
-    """Return what an answer cites: whatever stands in square brackets, several parted by `;` or `,`."""
+    """Return the citations of an answer: the texts in square brackets, separated by `;` or `,`."""
     return {_plain(part) for found in _BRACKETS.findall(answer) for part in re.split(r"[;,]", found) if part.strip()}
 
 
-def citation(item: BenchmarkTask, answer: str) -> float | None:
-    """Return the F1 of the documents cited against those expected, so that citing all of them does not help.
+def citation(task: BenchmarkTask, answer: str) -> float | None:
+    """Return the F1 score of the cited documents against the expected ones; None if the task names none.
 
-    None if the benchmark does not say which are expected.
+    F1 counts precision too, so citing every document does not help.
     """
-    expected = expected_documents(item)
+    expected = expected_documents(task)
     if not expected:
         return None
     given = cited(answer)
@@ -75,7 +75,7 @@ def _plain(name: str) -> str:
 require("bm25s")
 
 _PAGE = 8_000
-"""Characters of a document that are shown at a time: some 2,000 tokens."""
+"""Characters of a document that are shown at a time: about 2,000 tokens."""
 _OPTION_BRACKETS = re.compile(r"\s*\[[^\[\]\n]*\]")
 
 
@@ -85,7 +85,7 @@ class RagOptions:
 
     kb: Annotated[Path | None, "the knowledge base: a .json or .jsonl file, or a folder of text and Markdown"] = None
     top_k: Annotated[int, "how many documents a search shows"] = 5
-    embeddings: Annotated[str | None, "a model of the endpoint that finds passages by meaning, besides words"] = None
+    embeddings: Annotated[str | None, "an embedding model of the endpoint, to find passages also by meaning"] = None
 
     def __post_init__(self) -> None:
         integer(self.top_k, "top_k", least=1)
@@ -93,12 +93,12 @@ class RagOptions:
 
 @asynccontextmanager
 async def shared_index(kb: Path) -> AsyncIterator[Index]:
-    """Open the index of a knowledge base for the length of a `with`, without blocking the event loop.
+    """Open the index of a knowledge base as a context manager, without blocking the event loop.
 
     Raises:
-        ConfigError: there is no such knowledge base, or an entry of it is none.
+        ConfigError: the knowledge base does not exist or has an invalid document.
     """
-    from paragent.envs.rag.index import open_index  # not at the top: numpy is slow to import
+    from paragent.envs.rag.index import open_index  # numpy is slow to import
 
     index = await asyncio.to_thread(open_index, kb)
     try:
@@ -109,7 +109,7 @@ async def shared_index(kb: Path) -> AsyncIterator[Index]:
 
 @asynccontextmanager
 async def shared_vectors(index: Index, model: str) -> AsyncIterator[Vectors]:
-    """Open the vectors of an index, computed if need be, without blocking the event loop; raises as `open_vectors`."""
+    """Open the embeddings of an index as a context manager, without blocking the event loop. Raises like `open_vectors`."""
     if importlib.util.find_spec("openai") is None:
         raise MissingExtra("the option `embeddings`", "rollout", "openai")
     from paragent.envs.rag.embedding import open_vectors
@@ -122,10 +122,10 @@ async def shared_vectors(index: Index, model: str) -> AsyncIterator[Vectors]:
 
 
 class RagEnvironment(Environment):
-    """Questions to be answered from documents, which are found with BM25 and, if asked for, by embeddings.
+    """Questions to answer from documents, found with BM25 and optionally embeddings.
 
-    Metadata read: the documents that support the answer (see `expected_documents`). Own scores: `exact_match` and `f1` with
-    SQuAD's normalisation, and `citation` where the benchmark names documents.
+    Task metadata: the documents that support the answer (see `expected_documents`). Own scores: `exact_match` and `f1` with
+    SQuAD's normalisation, and `citation` if the task names documents.
     """
 
     name = "rag"
@@ -142,13 +142,13 @@ class RagEnvironment(Environment):
     async def check(self) -> None:
         if self.options.kb is None:
             raise ConfigError(
-                "the environment 'rag' needs a knowledge base: --kb with a .json or .jsonl file or a folder"
+                "the environment 'rag' needs a knowledge base: set --kb to a .json or .jsonl file or a folder"
             )
         await self._vectors(await self._index())
 
-    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
         await self.check()
-        return await super().open(item, machine)
+        return await super().open(task, machine)
 
     async def _index(self) -> Index:
         kb = self.options.kb
@@ -169,8 +169,8 @@ class RagEnvironment(Environment):
         found = await asyncio.to_thread(index.search, query, self.options.top_k, vectors)
         if not found:
             return ToolResult("No document has any of these words; try others.", extras={"ids": []})
-        told = [f"[{one.document.id}] {one.document.title}\n{one.passage}" for one in found]
-        return ToolResult("\n\n".join(told), extras={"ids": [one.document.id for one in found]})
+        passages = [f"[{one.document.id}] {one.document.title}\n{one.passage}" for one in found]
+        return ToolResult("\n\n".join(passages), extras={"ids": [one.document.id for one in found]})
 
     @tool
     async def read(
@@ -186,13 +186,13 @@ class RagEnvironment(Environment):
         return f"[{found.id}] {found.title} (page {page} of {pages})\n{found.text[(page - 1) * _PAGE : page * _PAGE]}"
 
     async def score(
-        self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+        self, task: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
         scores = {}
-        if item.references:
+        if task.references:
             final = _OPTION_BRACKETS.sub("", final_answer(answer))
-            scores["exact_match"] = max(exact_match(final, one) for one in item.references)
-            scores["f1"] = max(f1(final, one) for one in item.references)
-        if (cited := citation(item, answer)) is not None:
+            scores["exact_match"] = max(exact_match(final, one) for one in task.references)
+            scores["f1"] = max(f1(final, one) for one in task.references)
+        if (cited := citation(task, answer)) is not None:
             scores["citation"] = cited
         return scores or None

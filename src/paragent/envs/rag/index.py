@@ -1,4 +1,4 @@
-"""A BM25 index on disk: built once for the contents of a knowledge base, mapped by every process that searches it."""
+"""A BM25 index on disk: built once per content of a knowledge base, memory-mapped by all processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TEXTS = {".md", ".markdown", ".rst", ".txt"}
 _ID_KEYS = ("id", "doc_id", "_id", "docid", "url")
 _TEXT_KEYS = ("text", "content", "contents", "body", "passage")
 _PASSAGE = 1_000
-"""Characters of a passage: about 200 words, which is what BM25 was tuned on."""
+"""Characters of a passage: about 200 words, for which BM25 was tuned."""
 
 
 class Document(NamedTuple):
@@ -44,10 +44,10 @@ class Document(NamedTuple):
 
 
 def digest(kb: Path) -> str:
-    """Return a name for the contents of a knowledge base: the same contents, the same name.
+    """Return a hash of the contents of a knowledge base.
 
     Raises:
-        ConfigError: there is no such file or folder, or nothing in it.
+        ConfigError: the file or folder does not exist or is empty.
     """
     hashed = hashlib.sha256()
     for path in _files(kb):
@@ -59,22 +59,22 @@ def digest(kb: Path) -> str:
 
 
 def read_documents(kb: Path) -> Iterator[Document]:
-    """Yield the documents of a knowledge base; ids that stand twice get a number.
+    """Yield the documents of a knowledge base; a number is added to duplicate ids.
 
     Raises:
-        ConfigError: there is no such file or folder, or an entry is none; the message says where.
+        ConfigError: the file or folder does not exist, or has an invalid document; the message says where.
     """
     seen: dict[str, int] = {}
     try:
         for document in _documents(kb):
             times = seen[document.id] = seen.get(document.id, 0) + 1
-            yield document if times == 1 else document._replace(id=f"{document.id}~{times}")
+            yield document if times == 1 else Document(f"{document.id}~{times}", document.title, document.text)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the knowledge base {str(kb)!r} is no text in UTF-8: {error}") from error
+        raise ConfigError(f"the knowledge base {str(kb)!r} is not UTF-8 text: {error}") from error
 
 
 def passages(document: Document) -> Iterator[str]:
-    """Yield a document in pieces of about 1,000 characters, cut between paragraphs, else between words."""
+    """Yield the passages of a document: about 1,000 characters each, split between paragraphs, otherwise between words."""
     piece = ""
     for paragraph in document.text.split("\n\n"):
         for block in _blocks(paragraph):
@@ -131,14 +131,14 @@ def _documents(kb: Path) -> Iterator[Document]:
             yield Document(name, _heading(text) or path.stem, text)
 
 
-def _parse(text: str, place: str) -> Any:
+def _parse(text: str, where: str) -> Any:
     try:
         return read_json(text)
     except ValueError as error:
-        raise ConfigError(f"{place} is no valid JSON: {error}") from None
+        raise ConfigError(f"{where} is not valid JSON: {error}") from None
 
 
-def _entry(entry: Any, place: str, number: int) -> Document:
+def _entry(entry: Any, where: str, number: int) -> Document:
     if isinstance(entry, str):
         return Document(str(number), "", entry)
     text = (
@@ -147,7 +147,7 @@ def _entry(entry: Any, place: str, number: int) -> Document:
         else None
     )
     if text is None:
-        raise ConfigError(f"{place} has no text; a document is {{'id': ..., 'title': ..., 'text': ...}}")
+        raise ConfigError(f"{where} has no text; a document is {{'id': ..., 'title': ..., 'text': ...}}")
     title = str(entry.get("title") or "")
     given = next((str(entry[key]) for key in _ID_KEYS if entry.get(key) not in (None, "")), None)
     sentence = entry.get("sentence_id")
@@ -160,12 +160,12 @@ def _heading(text: str) -> str:
     return first.lstrip("# ").strip() if first.startswith("#") else ""
 
 
-_FORMAT = f"1-bm25s-{bm25s.__version__}"
-"""Part of the name of an index: what another version wrote is built again."""
+_FORMAT = f"2-bm25s-{bm25s.__version__}"
+"""Part of the name of an index, so that indexes of another version are built again."""
 _FUSION = 60
-"""How much less the first place of a list counts than being in both: the constant that is usual for this fusion."""
+"""The usual constant of reciprocal rank fusion: it damps the weight of the first ranks."""
 _BUILD_LIMIT = 3600.0
-"""Seconds to wait for another process that builds the same index; some 20 million passages."""
+"""Seconds to wait for another process that builds the same index; enough for about 20 million passages."""
 
 
 class Found(NamedTuple):
@@ -177,24 +177,24 @@ class Found(NamedTuple):
 
 
 class Index:
-    """Searches one knowledge base; safe to use from several threads."""
+    """The index of one knowledge base. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
-        """Says what is in it: a digest of the documents, and the format."""
+        """A hash of the documents, and the format."""
         self._ranks = bm25s.BM25.load(folder / "bm25", mmap=True)
-        self._places = np.load(folder / "places.npy", mmap_mode="r")
-        """For each passage: where its document begins, and which passage of it this is."""
+        self._passages = np.load(folder / "passages.npy", mmap_mode="r")
+        """For each passage: the offset of its document, and its number within the document."""
         self._file = (folder / "documents.bin").open("rb")
         self._by_id: dict[str, int] = json.loads((folder / "ids.json").read_text(encoding="utf-8"))
 
     def search(self, query: str, most: int, vectors: Vectors | None = None) -> list[Found]:
-        """Return the best passage of each of the best documents, the best first.
+        """Return the best passage of each of the best documents, best first.
 
-        Without `vectors` only documents that have a word of the query are found; with them also those that are near in
-        meaning, and what is high in both lists is the best. Raises as `Vectors.nearest`.
+        Without `vectors`, only documents that contain a word of the query are found. With them, documents of similar
+        meaning are found too, and both rankings are merged. Raises like `Vectors.nearest`.
         """
-        wanted = min(len(self._places), most * 5)  # several passages of one document may be among the best
+        wanted = min(len(self._passages), most * 5)  # several passages of one document may be among the best
         if not wanted:
             return []
         scored = self._by_words(query, wanted)
@@ -202,7 +202,7 @@ class Index:
             scored = _fused([row for row, _ in scored], vectors.nearest(query, wanted))
         found: dict[int, Found] = {}
         for row, score in scored:
-            offset, number = (int(value) for value in self._places[row])
+            offset, number = (int(value) for value in self._passages[row])
             if offset not in found and len(found) < most:
                 document = self._at(offset)
                 found[offset] = Found(document, list(passages(document))[number], score)
@@ -216,16 +216,16 @@ class Index:
         return [(int(row), float(score)) for row, score in zip(rows[0], scores[0], strict=True) if score > 0]
 
     def texts(self) -> Iterator[str]:
-        """Yield every passage with its document's title, in the order of their numbers."""
+        """Yield every passage with the title of its document, in the order of the passages."""
         before, parts = -1, []
-        for offset, number in self._places:
+        for offset, number in self._passages:
             if offset != before:
                 before, document = int(offset), self._at(int(offset))
                 parts = [f"{document.title}\n{passage}" for passage in passages(document)]
             yield parts[int(number)]
 
     def read(self, document_id: str) -> Document | None:
-        """Return the document of this id; None if there is none."""
+        """Return the document with this id; None if there is none."""
         offset = self._by_id.get(document_id)
         return None if offset is None else self._at(offset)
 
@@ -242,10 +242,10 @@ class Index:
 
 
 def open_index(kb: Path) -> Index:
-    """Return the index of a knowledge base, built now unless its contents were indexed before. Blocks.
+    """Return the index of a knowledge base, built now unless it is cached. Blocking.
 
     Raises:
-        ConfigError: there is no such knowledge base, or an entry of it is none.
+        ConfigError: the knowledge base does not exist or has an invalid document.
         EnvironmentFailed: another process has been building the same index for an hour.
     """
     folder = cache_folder("indexes") / f"{digest(kb)[:32]}-{_FORMAT}"
@@ -253,17 +253,17 @@ def open_index(kb: Path) -> Index:
     return Index(folder)
 
 
-def build_once(place: Path, build: Callable[[], None]) -> None:
-    """Build what belongs to `place`, unless it is there; of several processes one builds and the others wait.
+def build_once(path: Path, build: Callable[[], None]) -> None:
+    """Call `build`, which creates `path`, unless it exists. Of several processes one builds and the others wait.
 
     Raises:
         EnvironmentFailed: another process has been building it for an hour.
     """
-    if place.exists():
+    if path.exists():
         return
-    with Path(f"{place}.lock").open("w") as lock:  # protects the building, so that it is done once
+    with Path(f"{path}.lock").open("w") as lock:  # ensures that only one process builds
         _acquire(lock)
-        if not place.exists():
+        if not path.exists():
             build()
 
 
@@ -274,18 +274,18 @@ def _acquire(lock: IO[str]) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > limit:
-                raise EnvironmentFailed(f"another process holds {lock.name} since an hour") from None
+                raise EnvironmentFailed(f"another process has held {lock.name} for an hour") from None
             time.sleep(0.1)
         else:
             return
 
 
 def _build(kb: Path, folder: Path) -> None:
-    """Write the index beside its place and move it there whole, so that no half of one is ever found."""
+    """Write the index to a temporary folder and rename it, so that no process sees an incomplete index."""
     draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         ids: dict[str, int] = {}
-        places: list[tuple[int, int]] = []
+        rows: list[tuple[int, int]] = []
         texts: list[str] = []
         with (draft / "documents.bin").open("wb") as file:
             for document in read_documents(kb):
@@ -293,12 +293,12 @@ def _build(kb: Path, folder: Path) -> None:
                 ids[document.id] = offset = file.tell()
                 file.write(len(record).to_bytes(8, "big") + record)
                 for number, passage in enumerate(passages(document)):
-                    places.append((offset, number))
+                    rows.append((offset, number))
                     texts.append(f"{document.title}\n{passage}")
         ranks = bm25s.BM25()
         ranks.index(_tokens(texts or ["nothing"]), show_progress=False)
         ranks.save(draft / "bm25")
-        np.save(draft / "places.npy", np.array(places or np.zeros((0, 2)), dtype=np.int64))
+        np.save(draft / "passages.npy", np.array(rows or np.zeros((0, 2)), dtype=np.int64))
         (draft / "ids.json").write_text(json.dumps(ids), encoding="utf-8")
         draft.rename(folder)
     finally:
@@ -306,7 +306,7 @@ def _build(kb: Path, folder: Path) -> None:
 
 
 def _fused(*lists: list[int]) -> list[tuple[int, float]]:
-    """Return the rows of several ranked lists, those first that are high in many: reciprocal rank fusion."""
+    """Merge ranked lists by reciprocal rank fusion."""
     scores: dict[int, float] = {}
     for rows in lists:
         for rank, row in enumerate(rows):

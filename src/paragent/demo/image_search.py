@@ -1,4 +1,4 @@
-"""What the hand-written policy can make out in a picture: patches of one colour, and the text field that has the keyboard."""
+"""Image search for the scripted policy: areas of one colour, and the focused text field."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from paragent.errors import MissingExtra
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["focused_field", "largest_patch"]
+__all__ = ["focused_field", "largest_area"]
 
 _GRID = 8
-"""Pixels between two looks: letters are smaller and do not cut a patch into pieces."""
+"""Pixels between two samples: larger than letters, so that text does not split an area."""
 _FRAME = ((33, 73), (112, 152), (208, 248))
-"""Red, green and blue of the frame around a field, about #3584e4 in GTK's own theme: from, to."""
+"""Ranges of red, green and blue of the frame around a focused field, about #3584e4 in GTK's default theme."""
 _SHORTEST = 60
-"""Pixels of such a frame from left to right; there is no field for words of six letters or less."""
+"""Minimum width of such a frame in pixels; no field is narrower than six letters."""
 _HEIGHTS = range(20, 60)
-"""Pixels from the upper to the lower line of the frame: one line of text and some space around it."""
+"""Heights of the frame in pixels: one line of text with padding."""
 _INSIDE = 4
-"""Pixels from the upper line to where there is neither frame nor text."""
+"""Pixels below the upper line where there is neither frame nor text."""
 
 
-def largest_patch(url: str, matches: Callable[[int, int, int], bool]) -> tuple[int, int] | None:
-    """Return a place well inside the largest connected patch of pixels that match; None if there is no picture or no patch.
+def largest_area(url: str, matches: Callable[[int, int, int], bool]) -> tuple[int, int] | None:
+    """Return a point inside the largest connected area of matching pixels; None if there is no image or no such area.
 
     Args:
-        url: the picture as a data URL.
-        matches: of red, green and blue.
+        url: the image as a data URL; empty: none.
+        matches: takes red, green and blue.
 
     Raises:
         MissingExtra: Pillow is not installed.
     """
     if not url:
         return None
-    picture = _decoded(url)
-    width, height = picture.size
-    pixels = picture.load()
+    image = _decoded(url)
+    width, height = image.size
+    pixels = image.load()
     open_cells = {(x, y) for x in range(0, width, _GRID) for y in range(0, height, _GRID) if matches(*pixels[x, y][:3])}
     largest: list[tuple[int, int]] = []
     while open_cells:
-        patch = _flood(open_cells)
-        if len(patch) > len(largest):
-            largest = patch
+        area = _flood(open_cells)
+        if len(area) > len(largest):
+            largest = area
     if not largest:
         return None
     middle = (sum(x for x, _ in largest) / len(largest), sum(y for _, y in largest) / len(largest))
@@ -55,22 +55,22 @@ def largest_patch(url: str, matches: Callable[[int, int, int], bool]) -> tuple[i
 
 
 def focused_field(url: str) -> tuple[int, int] | None:
-    """Return the middle of the text field that has the keyboard; None if there is no picture or no such field.
+    """Return the centre of the focused text field; None if there is no image or no such field.
 
     Args:
-        url: the picture as a data URL.
+        url: the image as a data URL; empty: none.
 
     Raises:
         MissingExtra: Pillow is not installed.
     """
     if not url:
         return None
-    picture = _decoded(url)
+    image = _decoded(url)
     matches = [255 * (low <= value <= high) for low, high in _FRAME for value in range(256)]
-    width, pixels = picture.width * 3, picture.point(matches).tobytes()
+    width, pixels = image.width * 3, image.point(matches).tobytes()
     lines = [
         (found.start() // 3, found.end() // 3, y)
-        for y in range(picture.height)
+        for y in range(image.height)
         for found in re.finditer(rb"\xff{%d,}" % (_SHORTEST * 3), pixels[y * width : (y + 1) * width])
     ]
     for left, right, top in lines:
@@ -83,22 +83,22 @@ def focused_field(url: str) -> tuple[int, int] | None:
 
 
 def _flood(cells: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Take one connected patch out of the cells."""
+    """Remove one connected area from the cells and return it."""
     waiting = [cells.pop()]
-    patch = []
+    area = []
     while waiting:
         x, y = waiting.pop()
-        patch.append((x, y))
+        area.append((x, y))
         for beside in ((x + _GRID, y), (x - _GRID, y), (x, y + _GRID), (x, y - _GRID)):
             if beside in cells:
                 cells.remove(beside)
                 waiting.append(beside)
-    return patch
+    return area
 
 
 def _decoded(url: str) -> Any:
     try:
         image = importlib.import_module("PIL.Image")
     except ModuleNotFoundError as error:
-        raise MissingExtra("the policy `demo` at a screenshot", "osworld", "pillow") from error
+        raise MissingExtra("the model `demo` with screenshots", "osworld", "pillow") from error
     return image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")
