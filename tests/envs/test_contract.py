@@ -11,18 +11,18 @@ BODY = "def double(x):\n    return x * 2"
 
 class TestMath(EnvironmentContract):
     environment = "math"
-    item = BenchmarkTask("a", "What is 1/2 + 1/3?", "5/6")
+    task = BenchmarkTask("a", "What is 1/2 + 1/3?", "5/6")
     right, wrong = r"So it is \boxed{\frac{5}{6}}.", r"\boxed{\frac{6}{5}}"
-    a_call = ("calculator", {"expression": "1/2 + 1/3"})
+    good_call = ("calculator", {"expression": "1/2 + 1/3"})
 
 
 class TestPy(EnvironmentContract):
     environment = "py"
-    item = BenchmarkTask(
+    task = BenchmarkTask(
         "a", "Write double(x).", None, {"test_list": ["assert double(2) == 4", "assert double('a') == 'aa'"]}
     )
     right, wrong = f"```python\n{BODY}\n```", "```python\ndef double(x):\n    return x + 2\n```"
-    a_call = ("python", {"code": "print(1 + 1)"})
+    good_call = ("python", {"code": "print(1 + 1)"})
 
 
 class TestPyWithoutSandbox(TestPy):
@@ -32,18 +32,18 @@ class TestPyWithoutSandbox(TestPy):
 class TestRag(EnvironmentContract):
     environment = "rag"
     options = sample_options("rag")
-    item = BenchmarkTask(
+    task = BenchmarkTask(
         "a", "On which island did the Lighthouse of Alexandria stand?", "Pharos", {"documents": ["lighthouse"]}
     )
     right, wrong = "See [lighthouse].\nAnswer: Pharos", "Answer: Rhodes"
-    a_call = ("search", {"query": "Lighthouse of Alexandria"})
+    good_call = ("search", {"query": "Lighthouse of Alexandria"})
 
 
 class TestWeb(EnvironmentContract):
     environment = "web"
     options = sample_options("web")
-    item = BenchmarkTask(
+    task = BenchmarkTask(
         "a", "When does the ferry to Seal Rock depart?", "11:15", {"start_url": "http://site.test/ferry.html"}
     )
     right, wrong = "It departs at 11:15.", "Answer: 08:40"
-    a_call = ("open", {"url": "http://site.test/ferry.html"})
+    good_call = ("open", {"url": "http://site.test/ferry.html"})

@@ -63,11 +63,11 @@ def test_ids_that_stand_twice_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("kb.jsonl", '{"text": "a"}\n{"text": ', "line 2 is no valid JSON"),
+        ("kb.jsonl", '{"text": "a"}\n{"text": ', "line 2 is not valid JSON"),
         ("kb.jsonl", '{"text": "a"}\n{"title": "b"}', "line 2 has no text"),
         ("kb.json", "3", "list of documents"),
         ("kb.json", "[3]", "entry 1 has no text"),
-        ("kb.jsonl", '{"text": "\udcff"}', "no text in UTF-8"),
+        ("kb.jsonl", '{"text": "\udcff"}', "not UTF-8 text"),
     ],
 )
 def test_a_bad_entry_is_named(tmp_path: Path, name: str, text: str, told: str) -> None:

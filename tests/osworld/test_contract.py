@@ -16,9 +16,9 @@ class TestOSWorld(EnvironmentContract):
 
     environment = "osworld"
     options = {"observation_type": "screenshot_a11y_tree", "pause": 0.2}  # noqa: RUF012 - the suite's annotation makes it a class variable
-    item = BenchmarkTask("a", "Play the song in Spotify.", None, {"evaluator": {"func": "infeasible"}})
+    task = BenchmarkTask("a", "Play the song in Spotify.", None, {"evaluator": {"func": "infeasible"}})
     right, wrong = "FAIL", "DONE"
-    a_call = ("computer", {"action_type": "MOVE_TO", "x": 600, "y": 390})
+    good_call = ("computer", {"action_type": "MOVE_TO", "x": 600, "y": 390})
 
     @pytest.fixture(autouse=True)
     def _desktop(self, shared_desktop: Machine) -> None:
@@ -30,4 +30,4 @@ class TestOSWorld(EnvironmentContract):
 
 class TestOSWorldInPython(TestOSWorld):
     options = {"action_space": "pyautogui", "observation_type": "screenshot", "pause": 0.2}  # noqa: RUF012 - the suite's annotation makes it a class variable
-    a_call = ("pyautogui", {"command": "pyautogui.moveTo(600, 390)"})
+    good_call = ("pyautogui", {"command": "pyautogui.moveTo(600, 390)"})

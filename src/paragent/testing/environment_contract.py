@@ -1,12 +1,12 @@
-"""The contract of environments as tests: subclass, say which environment, and let pytest collect it.
+"""Contract suite for environments: subclass it in a test file, name the environment, and run pytest.
 
 ::
 
     class TestMine(EnvironmentContract):
         environment = "my_package.envs:Mine"
-        item = BenchmarkTask("a", "What is 1 + 1?", "2")
+        task = BenchmarkTask("a", "What is 1 + 1?", "2")
         right, wrong = "Answer: 2", "Answer: 3"
-        a_call = ("calculator", {"expression": "1 + 1"})
+        good_call = ("calculator", {"expression": "1 + 1"})
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Answer = TypeVar("Answer")
 
 
 class EnvironmentContract:
-    """What every environment promises."""
+    """Tests that every environment must pass."""
 
     environment: ClassVar[str | type[Environment]]
     options: ClassVar[Mapping[str, Any]] = {}
-    item: ClassVar[BenchmarkTask]
+    task: ClassVar[BenchmarkTask]
     right: ClassVar[str]
-    """A final message that deserves the full score for `item`."""
+    """A final message that deserves the score 1 for `task`."""
     wrong: ClassVar[str]
-    """A final message that deserves nothing."""
-    a_call: ClassVar[tuple[str, Mapping[str, Any]]]
+    """A final message that deserves the score 0."""
+    good_call: ClassVar[tuple[str, Mapping[str, Any]]]
     """A tool call that succeeds right after `open`."""
 
     def open(self, shared: SharedResources | None = None) -> Environment:
@@ -47,25 +47,25 @@ class EnvironmentContract:
         return open_environment(self.environment, self.options, shared=shared)
 
     def machine(self) -> Any:
-        """Return a machine for an attempt, for environments that need one."""
+        """Return a machine for an attempt; override it for environments that need one."""
         return None
 
-    # --- what it says of itself ----------------------------------------------------------------------------------------
+    # --- options and tools ---------------------------------------------------------------------------------------------
 
-    def test_an_unknown_option_is_refused_and_the_known_ones_are_told(self) -> None:
-        told = ""
+    def test_an_unknown_option_is_rejected_and_the_known_options_are_listed(self) -> None:
+        message = ""
         try:
             open_environment(self.environment, {**self.options, "no_such_option": 1})
         except ConfigError as error:
-            told = str(error)
-        assert "no_such_option" in told
-        assert all(name in told for name in environment_class(self.environment).option_names())
+            message = str(error)
+        assert "no_such_option" in message
+        assert all(name in message for name in environment_class(self.environment).option_names())
 
-    def test_constructing_does_nothing_that_would_have_to_be_undone(self) -> None:
+    def test_construction_acquires_no_resources(self) -> None:
         for _ in range(50):
             self.open()
 
-    def test_tools_are_valid_schemas_with_descriptions(self) -> None:
+    def test_tools_have_valid_schemas_and_descriptions(self) -> None:
         for tool in self.open().tools():
             entry = json.loads(json.dumps(tool.as_openai()))["function"]
             assert entry["name"].isidentifier()
@@ -73,32 +73,32 @@ class EnvironmentContract:
             assert entry["parameters"]["type"] == "object"
             assert set(entry["parameters"]["required"]) <= set(entry["parameters"]["properties"])
 
-    def test_what_decides_by_default_exists(self) -> None:
+    def test_the_default_metric_exists(self) -> None:
         kind = environment_class(self.environment)
         scores = _run(self._score(self.right))
         assert kind.metric in SCORERS.names() or (scores and kind.metric in scores)
 
-    # --- an attempt -----------------------------------------------------------------------------------------------------
+    # --- attempts -------------------------------------------------------------------------------------------------------
 
-    def test_it_can_be_checked_before_a_run(self) -> None:
+    def test_check_succeeds(self) -> None:
         async def check() -> None:
             async with self.open() as environment:
                 await environment.check()
 
         _run(check())
 
-    def test_the_first_message_has_the_question_and_not_the_answer(self) -> None:
+    def test_the_first_message_has_the_question(self) -> None:
         async def first() -> str:
             async with self.open() as environment:
-                return await environment.open(self.item, self.machine())
+                return await environment.open(self.task, self.machine())
 
-        assert self.item.question in _run(first())
+        assert self.task.question in _run(first())
 
-    def test_a_good_call_succeeds_given_as_an_object_or_as_json(self) -> None:
+    def test_a_call_succeeds_with_an_object_or_with_json(self) -> None:
         async def call() -> None:
             async with self.open() as environment:
-                await environment.open(self.item, self.machine())
-                name, arguments = self.a_call
+                await environment.open(self.task, self.machine())
+                name, arguments = self.good_call
                 for given in (arguments, json.dumps(dict(arguments))):
                     result = await environment.call(name, given)
                     assert not result.error, result.text
@@ -107,11 +107,11 @@ class EnvironmentContract:
 
         _run(call())
 
-    def test_bad_calls_are_told_to_the_agent(self) -> None:
+    def test_invalid_calls_are_reported_to_the_agent(self) -> None:
         async def call() -> None:
             async with self.open() as environment:
-                await environment.open(self.item, self.machine())
-                name, arguments = self.a_call
+                await environment.open(self.task, self.machine())
+                name, arguments = self.good_call
                 bad: list[tuple[str, Any]] = [
                     ("no_such_tool", {}),
                     (name, "{not json"),
@@ -128,21 +128,21 @@ class EnvironmentContract:
 
         _run(call())
 
-    def test_several_calls_of_one_turn_are_all_answered(self) -> None:
+    def test_all_calls_of_one_turn_are_answered(self) -> None:
         async def call() -> None:
             async with self.open() as environment:
-                await environment.open(self.item, self.machine())
-                name, arguments = self.a_call
+                await environment.open(self.task, self.machine())
+                name, arguments = self.good_call
                 results = await asyncio.gather(*(environment.call(name, arguments) for _ in range(4)))
                 assert not any(result.error for result in results)
 
         _run(call())
 
-    def test_a_cancelled_call_leaves_it_closable(self) -> None:
+    def test_close_works_after_a_cancelled_call(self) -> None:
         async def call() -> None:
             async with self.open() as environment:
-                await environment.open(self.item, self.machine())
-                task = asyncio.create_task(environment.call(*self.a_call))
+                await environment.open(self.task, self.machine())
+                task = asyncio.create_task(environment.call(*self.good_call))
                 await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -153,20 +153,20 @@ class EnvironmentContract:
 
     async def _score(self, answer: str) -> dict[str, float] | None:
         async with self.open() as environment:
-            return await environment.score(self.item, answer, [])
+            return await environment.score(self.task, answer, [])
 
     async def _decided(self, answer: str) -> float | None:
         name = environment_class(self.environment).metric
         scores = await self._score(answer)
         if scores is not None and name in scores:
             return scores[name]
-        metric = open_scorer(name)
+        scorer = open_scorer(name)
         try:
-            return (await metric.score(self.item, answer)).value
+            return (await scorer.score(self.task, answer)).value
         finally:
-            await metric.close()
+            await scorer.close()
 
-    def test_a_right_answer_scores_1_and_a_wrong_one_0_without_open(self) -> None:
+    def test_right_answers_score_1_and_wrong_answers_0_without_open(self) -> None:
         assert _run(self._decided(self.right)) == 1.0
         assert _run(self._decided(self.wrong)) == 0.0
         assert _run(self._decided("")) == 0.0
@@ -176,14 +176,14 @@ class EnvironmentContract:
             scores = _run(self._score(answer))
             assert scores is None or all(0.0 <= value <= 1.0 for value in scores.values()), (answer, scores)
 
-    # --- many at a time ------------------------------------------------------------------------------------------------
+    # --- concurrency ---------------------------------------------------------------------------------------------------
 
-    def test_attempts_that_share_a_worker_do_not_disturb_each_other(self) -> None:
+    def test_concurrent_attempts_share_a_worker(self) -> None:
         async def attempt(shared: SharedResources, number: int) -> None:
             async with self.open(shared) as environment:
-                await environment.open(self.item, self.machine())
+                await environment.open(self.task, self.machine())
                 if number % 3:
-                    assert not (await environment.call(*self.a_call)).error
+                    assert not (await environment.call(*self.good_call)).error
 
         async def worker() -> None:
             async with SharedResources() as shared:
@@ -191,7 +191,7 @@ class EnvironmentContract:
 
         _run(worker())
 
-    def test_it_can_be_closed_twice_and_without_open(self) -> None:
+    def test_close_is_idempotent_and_needs_no_open(self) -> None:
         async def close() -> None:
             environment = self.open()
             await environment.close()

@@ -1,8 +1,8 @@
-"""A real HTTP server that speaks the OpenAI chat completions protocol and says what a script tells it to.
+"""A scripted HTTP server with OpenAI's chat completions protocol, for tests.
 
-In a test: `with OpenAIServer(Script(default="42")) as server: ... server.url`. As a process of its own:
+In a test: `with OpenAIServer(Script(default="42")) as server: ... server.url`. As a separate process:
 `python -m paragent.testing.openai_server --port 8400 --script script.json`, which prints its address and serves until it is
-told to stop. It knows streaming and plain answers, latencies, refusals with and without `Retry-After`, cut answers.
+stopped. It supports streaming, latency, refusals with and without `Retry-After`, and truncated answers.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ __all__ = ["Fault", "OpenAIServer", "Script", "Statistics", "main"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A way in which the endpoint fails, and for which requests.
+    """A failure of the endpoint, and the requests that it affects.
 
-    It happens to the requests number `first` to `last` (counted from 1; 0: without end), to every `every`-th of them.
+    It affects every `every`-th of the requests number `first` to `last` (counted from 1; `last` 0: no end).
     """
 
     status: int = 500
-    """The HTTP status: 429, 500, 503, 400, 401, ...; 0: the connection is cut in the middle of the answer."""
+    """The HTTP status, such as 429 or 500; 0: the connection is closed in the middle of the answer."""
     first: int = 1
     last: int = 0
     every: int = 1
     retry_after: float | str | None = None
-    """Seconds for the header `Retry-After`; a text is sent as it is."""
+    """Value of the header `Retry-After`: seconds, or a text that is sent unchanged."""
     code: str = ""
     """The `code` in the error's body, for example `context_length_exceeded`."""
     message: str = "as the script says"
     """The `message` in the error's body."""
 
     def hits(self, number: int) -> bool:
-        """Return whether the request with this number meets the fault."""
+        """Return whether the fault affects the request with this number."""
         within = number >= self.first and (not self.last or number <= self.last)
         return within and (number - self.first) % self.every == 0
 
@@ -58,50 +58,50 @@ class Fault:
 class Script:
     """The replies of a scripted model.
 
-    A reply is a text (the final answer), `{"tool": name, "arguments": {...}}`, or `{"tools": [such, ...], "content": text}`.
-    `arguments` may be a string, which is sent as it is: this is how a malformed tool call is made. The reply to a request is
-    chosen by how many turns the model has already taken in the conversation; the last one is repeated.
+    A reply is a text (the final answer), `{"tool": name, "arguments": {...}}`, or `{"tools": [...], "content": text}` with
+    several such tool calls. If `arguments` is a string, it is sent unchanged; use this for malformed tool calls. The number
+    of turns that the model has taken in the conversation chooses the reply; the last reply is repeated.
 
-    For what other servers send: `{"message": ...}` is sent as the message of the completion, whatever it is, `{"usage": ...}`
-    beside any of these as its token counts, and `{"body": ...}` as the whole reply.
+    To imitate other servers: `{"message": ...}` is sent as the message of the completion, `{"usage": ...}` beside any of
+    these as its token counts, and `{"body": ...}` as the whole reply.
     """
 
     answers: Mapping[str, Any] = field(default_factory=dict)
-    """Replies by the text of the task: for the first key that occurs in the first user message, its reply or list of replies."""
+    """Replies by text of the task: the first key that occurs in the first user message has the reply, or list of replies."""
     default: Any = "42"
-    """The reply, or the list of them, for every other conversation."""
+    """The reply, or list of replies, for all other conversations."""
     latency: float = 0.0
-    """Seconds until an answer begins."""
+    """Seconds before an answer begins."""
     faults: Sequence[Fault] = ()
     most_at_once: int = 0
-    """Requests in flight above which the endpoint refuses with status 429; 0: it takes all."""
+    """Concurrent requests above which the endpoint returns status 429; 0: no limit."""
     context_limit: int = 0
-    """Characters of conversation above which the endpoint refuses with `context_length_exceeded`; 0: no limit."""
+    """Characters of conversation above which the endpoint returns `context_length_exceeded`; 0: no limit."""
     rejects_tools: bool = False
-    """Whether requests with `tools` are refused with status 400."""
+    """Whether requests with `tools` get status 400."""
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @classmethod
     def from_json(cls, text: str) -> Script:
-        """Read a script that was written as JSON with the fields of this class.
+        """Parse a script from a JSON object with the fields of this class.
 
         Raises:
-            ConfigError: the text is no JSON object with these fields.
+            ConfigError: the text is not a JSON object with these fields.
         """
         try:
             settings = json.loads(text)
             settings["faults"] = [Fault(**fault) for fault in settings.get("faults", ())]
             return cls(**settings)
         except (ValueError, TypeError, AttributeError) as error:
-            raise ConfigError(f"this is no script of a scripted model: {error}") from error
+            raise ConfigError(f"this is not a valid script: {error}") from error
 
     def fault(self) -> Fault | None:
-        """Count a request; return the fault that it meets, if any."""
+        """Count a request and return the fault that affects it, if any."""
         number = next(self._numbers)
         return next((fault for fault in self.faults if fault.hits(number)), None)
 
     def refusal(self, request: Mapping[str, Any]) -> Fault | None:
-        """Return the fault that a request meets by what it asks for, if any."""
+        """Return the error for a request that the endpoint rejects because of its content, if any."""
         limit = self.context_limit
         if limit and sum(len(str(message.get("content"))) for message in request["messages"]) > limit:
             return Fault(400, code="context_length_exceeded")
@@ -110,7 +110,7 @@ class Script:
         return None
 
     def reply(self, request: Mapping[str, Any]) -> Any:
-        """Return the body that answers a chat completions request: a completion, or whatever the script has instead."""
+        """Return the response body: a completion, or the script's own `body`."""
         conversation = request.get("messages", [])
         turn = sum(1 for message in conversation if message.get("role") == "assistant")
         replies = self._replies(_text(next((m for m in conversation if m.get("role") == "user"), {})))
@@ -167,17 +167,17 @@ def _completion(request: Mapping[str, Any], message: Any, chosen: Mapping[str, A
 
 
 def tokens(text: str) -> int:
-    """Return a count of tokens that is plausible and always the same: words and signs."""
+    """Return a deterministic number of tokens: words and punctuation marks."""
     return len(re.findall(r"\w+|[^\w\s]", text))
 
 
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests"}
-_START_PATIENCE = 10.0
+_START_TIMEOUT = 10.0
 
 
 @dataclass(slots=True)
 class Statistics:
-    """What the server has seen."""
+    """Counts of the requests that the server received."""
 
     requests: int = 0
     answered: int = 0
@@ -185,15 +185,15 @@ class Statistics:
     in_flight: int = 0
     most_in_flight: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    """The requests themselves, where the server was asked to keep them."""
+    """The request bodies, if the server keeps them."""
 
 
 class _Connection(asyncio.Protocol):
-    """One client's connection: requests one after the other, each answered before the next is read."""
+    """The connection of one client. Each request is answered before the next is read."""
 
-    def __init__(self, script: Script, seen: Statistics, keep: bool) -> None:
+    def __init__(self, script: Script, statistics: Statistics, keep: bool) -> None:
         self._script = script
-        self._seen = seen
+        self._statistics = statistics
         self._keep = keep
         self._buffer = bytearray()
         self._busy = False
@@ -231,7 +231,7 @@ class _Connection(asyncio.Protocol):
         elif path.endswith("/models"):
             self._reply(200, {"object": "list", "data": [{"id": "scripted", "object": "model"}]})
         elif path == "/statistics":
-            seen = self._seen
+            seen = self._statistics
             self._reply(
                 200, {name: getattr(seen, name) for name in ("requests", "answered", "refused", "most_in_flight")}
             )
@@ -239,7 +239,7 @@ class _Connection(asyncio.Protocol):
             self._reply(404, _error("no such path", "not_found"))
 
     def _chat(self, request: dict[str, Any]) -> None:
-        seen = self._seen
+        seen = self._statistics
         seen.requests += 1
         seen.most_in_flight = max(seen.most_in_flight, seen.in_flight + 1)
         if self._keep:
@@ -248,13 +248,13 @@ class _Connection(asyncio.Protocol):
         most = self._script.most_at_once
         if fault is None and most and seen.in_flight >= most:
             seen.refused += 1
-            self._reply(429, _error("too many requests at once", ""))  # at once, as real endpoints do
+            self._reply(429, _error("too many requests at once", ""))  # immediately, as real endpoints do
             return
         seen.in_flight += 1
         asyncio.get_running_loop().call_later(self._script.latency, self._answer, request, fault)
 
     def _answer(self, request: dict[str, Any], fault: Fault | None) -> None:
-        seen = self._seen
+        seen = self._statistics
         seen.in_flight -= 1
         if self._transport.is_closing():
             return
@@ -295,11 +295,11 @@ class _Connection(asyncio.Protocol):
             data = f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode()
             self._transport.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         if cut:
-            self._seen.refused += 1
+            self._statistics.refused += 1
             self._transport.close()
             return
         self._transport.write(b"0\r\n\r\n")
-        self._seen.answered += 1
+        self._statistics.answered += 1
         self._busy = False
         self._next_request()
 
@@ -308,7 +308,7 @@ def _events(completion: Any, with_usage: bool) -> list[Any]:
     try:
         return _chunks(completion, with_usage)
     except (TypeError, KeyError, IndexError, AttributeError):
-        return [completion, "[DONE]"]  # not a completion: it is sent as the only chunk
+        return [completion, "[DONE]"]  # not a completion: sent as the only chunk
 
 
 def _chunks(completion: Mapping[str, Any], with_usage: bool) -> list[Any]:
@@ -338,7 +338,7 @@ def _error(message: str, code: str) -> dict[str, Any]:
 
 
 def _embeddings(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return vectors of letter counts: texts with the same letters are near to each other."""
+    """Return vectors of letter frequencies: texts with the same letters are near to each other."""
     given = request.get("input", "")
     texts: Sequence[str] = [given] if isinstance(given, str) else given
     data = [
@@ -359,7 +359,7 @@ def _embeddings(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class OpenAIServer:
-    """The server in a thread of this process, from `with` to its end."""
+    """The server as a context manager, in a thread of this process."""
 
     def __init__(self, script: Script | None = None, *, port: int = 0, keep_requests: bool = False) -> None:
         self.script = script if script is not None else Script()
@@ -372,7 +372,7 @@ class OpenAIServer:
 
     @property
     def url(self) -> str:
-        """What belongs into `OPENAI_BASE_URL`."""
+        """The value for `OPENAI_BASE_URL`."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     async def _serve(self) -> None:
@@ -384,7 +384,7 @@ class OpenAIServer:
             await self._stop.wait()
 
     async def listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
-        """Start to listen on this event loop and note the port."""
+        """Start to listen on this event loop and set `port`."""
         server = await loop.create_server(
             lambda: _Connection(self.script, self.seen, self._keep), "127.0.0.1", self.port, backlog=1024
         )
@@ -393,8 +393,8 @@ class OpenAIServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        if not self._ready.wait(_START_PATIENCE):
-            raise TimeoutError(f"the server did not start within {_START_PATIENCE} s")
+        if not self._ready.wait(_START_TIMEOUT):
+            raise TimeoutError(f"the server did not start within {_START_TIMEOUT} s")
         return self
 
     def __exit__(
@@ -402,26 +402,26 @@ class OpenAIServer:
     ) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(_START_PATIENCE)
+        self._thread.join(_START_TIMEOUT)
 
 
-async def _serve_until_told(server: OpenAIServer) -> None:
+async def _serve_until_stopped(server: OpenAIServer) -> None:
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stopped.set)
     async with await server.listen(loop):
         sys.stdout.write(f"{server.url}\n")
         sys.stdout.flush()
-        await told.wait()
+        await stopped.wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C; the first line printed is the address."""
     parser = argparse.ArgumentParser(prog="python -m paragent.testing.openai_server", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="0: any free one (default)")
+    parser.add_argument("--port", type=int, default=0, help="the port; 0 (default): any free port")
     parser.add_argument("--script", type=Path, help="a JSON file with the fields of Script")
-    parser.add_argument("--latency", type=float, help="seconds until each answer; wins over the script's")
+    parser.add_argument("--latency", type=float, help="seconds before each answer; overrides the script")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
     options = parser.parse_args(arguments)
     if options.die_with_parent:
@@ -430,8 +430,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         script = Script.from_json(options.script.read_text()) if options.script else Script()
         if options.latency is not None:
             script.latency = options.latency
-        asyncio.run(_serve_until_told(OpenAIServer(script, port=options.port)))
-    except (ConfigError, OSError, OverflowError) as error:  # no such file, no script, a port that is taken or none
+        asyncio.run(_serve_until_stopped(OpenAIServer(script, port=options.port)))
+    except (ConfigError, OSError, OverflowError) as error:  # missing or invalid script, invalid or used port
         parser.error(str(error))
     return 0
 
