@@ -1,4 +1,4 @@
-"""The hand-written policy at a desktop: it has a plan for every sample task, by the tree or by the picture."""
+"""The scripted policy for desktops: a plan for every sample task, with the accessibility tree or with screenshots."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def drawn(*patches: tuple[tuple[int, int, int, int], str]) -> str:
 
 
 @pytest.mark.parametrize("task", desktop_tasks(), ids=lambda task: str(task["id"]))
-def test_there_is_a_plan_for_every_sample(task: dict[str, Any]) -> None:
+def test_there_is_a_plan_for_every_sample_task(task: dict[str, Any]) -> None:
     first = ask([{"role": "system", "content": "s"}, {"role": "user", "content": f"{task['instruction']}\n\n{ROWS}"}])
     assert isinstance(first, dict), first
     wanted = {"impossible": "FAIL", "append": "WAIT", "replace": "WAIT"}  # the file is not open
@@ -71,7 +71,7 @@ def test_there_is_a_plan_for_every_sample(task: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("task", desktop_tasks()[:15], ids=lambda task: str(task["id"]))
-def test_every_kind_of_sample_begins_with_a_window_found_in_the_picture(task: dict[str, Any]) -> None:
+def test_every_kind_of_sample_task_finds_its_window_in_the_screenshot(task: dict[str, Any]) -> None:
     windows = {
         "files": ((20, 60, 80, 90), "#3584e4"),
         "editor": ((320, 20, 620, 180), "white"),
@@ -89,7 +89,7 @@ def test_every_kind_of_sample_begins_with_a_window_found_in_the_picture(task: di
         assert top < first["y"] < bottom
 
 
-def test_it_goes_on_with_its_plan_and_waits_for_what_is_not_there() -> None:
+def test_the_plan_waits_for_missing_elements() -> None:
     question = {"role": "user", "content": f"Compute 1 + 1 with the calculator and leave it.\n\n{ROWS}"}
     click, escape, wait = '{"action_type": "CLICK"}', '{"action_type": "PRESS"}', '{"action_type": "WAIT"}'
     begun = [question, *answered(click, ROWS), *answered(escape, ROWS)]
@@ -98,7 +98,7 @@ def test_it_goes_on_with_its_plan_and_waits_for_what_is_not_there() -> None:
     assert ask([*begun, *answered(click, ROWS)]) == {"action_type": "CLICK", "x": 1023, "y": 775}
 
 
-def test_it_presses_a_key_of_a_menu_when_it_sees_one() -> None:
+def test_menu_keys_are_pressed_once_the_menu_is_open() -> None:
     closed, opened = drawn(), drawn(((100, 100, 200, 300), "white"))
     question = "Change the settings of the text editor: show line numbers."
     told = [*shown(question, closed), *answered("{}", closed), *answered("{}", closed)]
@@ -106,7 +106,7 @@ def test_it_presses_a_key_of_a_menu_when_it_sees_one() -> None:
     assert ask([*told, *answered('{"action_type": "WAIT"}', opened)]) == {"action_type": "PRESS", "key": "u"}
 
 
-def test_it_finds_the_terminal_in_a_picture_and_writes_python() -> None:
+def test_the_terminal_is_found_in_a_screenshot() -> None:
     patches = drawn(((0, 0, 300, 30), "black"), ((100, 100, 400, 300), "black"), ((420, 0, 630, 390), "white"))
     question = "In the terminal, make the file run.sh in the folder Documents executable."
     command = ask(shown(question, patches), "pyautogui")["command"]
@@ -115,12 +115,12 @@ def test_it_finds_the_terminal_in_a_picture_and_writes_python() -> None:
     assert 100 < y < 300
 
 
-def test_patches_of_no_picture_and_of_no_such_colour() -> None:
+def test_there_is_no_area_without_an_image_or_a_matching_colour() -> None:
     assert largest_area("", lambda *_: True) is None
     assert largest_area(drawn(), lambda red, green, blue: red > 250) is None
 
 
-def test_the_field_that_has_the_keyboard_is_framed() -> None:
+def test_the_focused_field_is_found_by_its_frame() -> None:
     """A line that is chosen has the same colour; other fields have another frame."""
     chosen, other = ((10, 100, 170, 130), "#3584e4"), ((200, 40, 400, 74), "#cdc7c2")
     frame, inside, words = (
@@ -134,5 +134,5 @@ def test_the_field_that_has_the_keyboard_is_framed() -> None:
     assert focused_field("") is None
 
 
-def test_what_it_does_not_know_it_says() -> None:
+def test_unknown_tasks_are_answered_with_a_message() -> None:
     assert "do not know" in ask([{"role": "user", "content": "Write a novel."}])

@@ -1,4 +1,4 @@
-"""What every environment inherits: tools from typed methods, options, limits, and what a worker shares."""
+"""The base class of environments: tools, options, time limits, and shared resources."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def call(name: str, arguments: Any) -> ToolResult:
     return result
 
 
-def test_schemas_come_from_annotations() -> None:
+def test_schemas_are_derived_from_annotations() -> None:
     add, listing, *_ = Sample().tools()
     assert add.as_openai() == {
         "type": "function",
@@ -90,7 +90,7 @@ def test_schemas_come_from_annotations() -> None:
     assert listing.parameters["properties"]["how"]["enum"] == ["up", "down"]
 
 
-def test_arguments_are_converted_or_refused() -> None:
+def test_arguments_are_converted_or_rejected() -> None:
     assert call("add", '{"first": 1}').text == "3.0"
     assert call("add", {"first": "4", "second": "1"}).text == "5.0"
     assert call("add", {"first": 2.0, "note": None}).text == "4.0"
@@ -108,14 +108,14 @@ def test_arguments_are_converted_or_refused() -> None:
     assert "'up' or 'down'" in call("list", {"names": [], "how": "left"}).text
 
 
-def test_what_goes_wrong_in_a_tool_is_told_and_a_bug_is_not_hidden() -> None:
+def test_tool_failures_are_results_and_other_exceptions_are_raised() -> None:
     assert call("fail", {}) == ToolResult("told", error=True)
     assert "longer than 0.2 s" in call("hang", {}).text
     with pytest.raises(KeyError, match="bug"):
         call("bug", {})
 
 
-def test_options_are_converted_or_refused() -> None:
+def test_options_are_converted_or_rejected() -> None:
     assert Sample({"depth": "3", "loud": "true", "kind": None}).options == Options(3, "a", True)
     for bad in ({"depth": "x"}, {"kind": "c"}, {"loud": 3}, {"size": 1}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
@@ -160,7 +160,7 @@ def test_nested_unions_and_literals_have_correct_schemas() -> None:
         arguments.validate({"points": [{"x": "a"}], "json": {}})
 
 
-def test_names_that_are_wrong_or_not_installed_are_two_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_and_missing_extras_are_different_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(ENVIRONMENTS.names()) >= {"math", "py", "rag", "web"}
     with pytest.raises(UnknownName, match="math, osworld, py"):
         environment_class("maths")
@@ -193,7 +193,7 @@ class Things:
 
 
 def test_a_resource_is_opened_once_and_closed_at_the_end() -> None:
-    async def play() -> Things:
+    async def scenario() -> Things:
         things = Things()
         async with SharedResources() as shared:
             found = await asyncio.gather(*(shared.get("k", things.running) for _ in range(10)))
@@ -203,12 +203,12 @@ def test_a_resource_is_opened_once_and_closed_at_the_end() -> None:
             await shared.get("k", things.running)
         return things
 
-    things = run(play())
+    things = run(scenario())
     assert (things.opened, things.closed) == (1, [1])
 
 
-def test_one_who_is_cancelled_while_opening_does_not_take_it_from_the_others() -> None:
-    async def play() -> Any:
+def test_cancelling_one_waiter_does_not_cancel_the_opening() -> None:
+    async def scenario() -> Any:
         things = Things()
         async with SharedResources() as shared:
             first = asyncio.create_task(shared.get("k", things.running))
@@ -217,11 +217,11 @@ def test_one_who_is_cancelled_while_opening_does_not_take_it_from_the_others() -
             first.cancel()
             return await second
 
-    assert run(play()) == [1]
+    assert run(scenario()) == [1]
 
 
-def test_a_failed_opening_is_tried_again_and_a_broken_one_replaced_once() -> None:
-    async def play() -> Things:
+def test_a_failed_opening_is_retried_and_a_broken_resource_replaced_once() -> None:
+    async def scenario() -> Things:
         things = Things(failures=1)
         async with SharedResources() as shared:
             with pytest.raises(OSError, match="not yet"):
@@ -232,5 +232,5 @@ def test_a_failed_opening_is_tried_again_and_a_broken_one_replaced_once() -> Non
             await shared.drop("k", broken)
         return things
 
-    things = run(play())
+    things = run(scenario())
     assert (things.opened, things.closed) == (3, [2, 3])

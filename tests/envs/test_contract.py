@@ -1,6 +1,8 @@
-"""The environment contract on every environment."""
+"""The environment contract for every environment."""
 
 from __future__ import annotations
+
+import pytest
 
 from paragent.demo.samples import sample_options
 from paragent.tasks import BenchmarkTask
@@ -39,6 +41,7 @@ class TestRag(EnvironmentContract):
     good_call = ("search", {"query": "Lighthouse of Alexandria"})
 
 
+@pytest.mark.browser
 class TestWeb(EnvironmentContract):
     environment = "web"
     options = sample_options("web")

@@ -1,4 +1,4 @@
-"""The calculator: exact, honest about what it cannot do, and bounded."""
+"""The environment `math`: exact values, rejected code, limits."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ def test_values_are_exact(expression: str, value: str) -> None:
         "True",
     ],
 )
-def test_only_mathematics_is_understood(expression: str) -> None:
+def test_other_code_is_rejected(expression: str) -> None:
     with pytest.raises(ValueError, match=r"not supported|no function|not an expression|not numbers|not a known"):
         compute(expression)
 
 
-def test_what_does_not_end_or_needs_too_much_is_stopped_and_the_next_works() -> None:
-    async def play() -> list[ToolResult]:
+def test_a_computation_over_its_limits_is_stopped_and_the_next_works() -> None:
+    async def scenario() -> list[ToolResult]:
         async with open_environment("math") as environment:
             asked = ["1/0", "9**9**9**9", "1 + 1", "factorial(10**8)", "x" * 20_000]
             return list(await asyncio.gather(*(environment.call("calculator", {"expression": one}) for one in asked)))
 
-    zero, tower, fine, large, long = run(play())
+    zero, tower, fine, large, long = run(scenario())
     assert "division by zero" in zero.text
     assert "was stopped after 10 s" in tower.text
     assert fine.text == "2"
@@ -74,21 +74,21 @@ def test_what_does_not_end_or_needs_too_much_is_stopped_and_the_next_works() -> 
     assert "longer than" in long.text
 
 
-def test_python_is_offered_if_asked_for() -> None:
+def test_python_is_offered_with_the_option() -> None:
     assert [tool.name for tool in open_environment("math").tools()] == ["calculator"]
 
-    async def play() -> list[str]:
+    async def scenario() -> list[str]:
         async with open_environment("math", {"python": "true"}) as environment:
             await environment.check()
             await environment.open(BenchmarkTask("a", "?"))
             calls = [environment.call("python", {"code": code}) for code in ("x = 2", "x * 21")]
             return [result.text for result in await asyncio.gather(*calls)]
 
-    assert run(play()) == ["(no output)", "42"]
+    assert run(scenario()) == ["(no output)", "42"]
 
 
-def test_the_samples_can_be_solved() -> None:
-    async def play(entries: list[dict[str, Any]]) -> None:
+def test_the_demo_model_solves_the_sample_tasks() -> None:
+    async def scenario(entries: list[dict[str, Any]]) -> None:
         async with open_environment("math") as environment:
             for entry in entries:
                 asked = entry.get("expression") or entry["question"].removeprefix("Compute ").rstrip(".")
@@ -97,4 +97,4 @@ def test_the_samples_can_be_solved() -> None:
                 item = BenchmarkTask(entry["id"], entry["question"], entry["answer"])
                 assert await environment.score(item, f"\\boxed{{{exact}}}") == {"math": 1.0}, (entry, told)
 
-    run(play([json.loads(line) for line in sample_path("math").read_text().splitlines()]))
+    run(scenario([json.loads(line) for line in sample_path("math").read_text().splitlines()]))

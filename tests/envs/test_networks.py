@@ -1,4 +1,4 @@
-"""Public addresses are told from all others, in every notation that embeds one address in another."""
+"""Classification of public addresses, in every notation that embeds one address in another."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_only_global_unicast_is_public(address: ipaddress.IPv6Address) -> None:
 
 
 @given(st.ip_addresses())
-def test_what_is_public_is_so_for_python_too(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+def test_public_addresses_are_global_for_ipaddress(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     if is_public(str(address)) and (address.version == 4 or address in ipaddress.ip_network("2000::/3")):
         assert address.is_global
 
@@ -94,17 +94,17 @@ def test_what_is_public_is_so_for_python_too(address: ipaddress.IPv4Address | ip
         ("2002:808:808::1", False),
     ],
 )
-def test_addresses_of_interest(address: str, public: bool) -> None:
+def test_known_addresses_are_classified(address: str, public: bool) -> None:
     assert is_public(address) is public
 
 
-def test_a_name_is_not_an_address() -> None:
+def test_names_are_not_addresses() -> None:
     with pytest.raises(ValueError, match="localhost"):
         is_public("localhost")
 
 
 @given(st.sampled_from([network for network in PRIVATE if network != "127.0.0.0/8"]).flatmap(within))
-def test_guests_reach_public_addresses_only(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+def test_machines_reach_only_public_addresses(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     """Guests with a network and downloads of this host are kept to the same addresses."""
     closed = [ipaddress.ip_network(network) for network in blocked_networks()]
     assert not is_public(str(address))

@@ -1,4 +1,4 @@
-"""Programs in the sandbox: useful ones work, hostile ones harm nobody, answers are scored by what they do."""
+"""The environment `py`: the interpreter, the isolation of the sandbox, and scores."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from paragent.envs import ToolResult, open_environment
 from paragent.errors import ConfigError, MissingProgram
 from paragent.tasks import BenchmarkTask
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "from typing import List\n\n\ndef total(numbers: List[int]) -> int:\n    '''Return the sum.'''\n"
 TEST = "def check(candidate):\n    assert candidate([1, 2]) == 3\n    assert candidate([]) == 0\n"
 ITEM = BenchmarkTask("h", QUESTION, None, {"entry_point": "total", "test": TEST})
@@ -32,33 +34,33 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def cells(*codes: str, **options: Any) -> list[ToolResult]:
-    async def play() -> list[ToolResult]:
+    async def scenario() -> list[ToolResult]:
         async with open_environment("py", {"cell_limit": 10, **options}) as environment:
             await environment.open(ITEM)
             return [await environment.call("python", {"code": code}) for code in codes]
 
-    found: list[ToolResult] = run(play())
+    found: list[ToolResult] = run(scenario())
     return found
 
 
 def score(answer: str, item: BenchmarkTask = ITEM, **options: Any) -> float | None:
-    async def play() -> dict[str, float] | None:
+    async def scenario() -> dict[str, float] | None:
         async with open_environment("py", options) as environment:
             return await environment.score(item, answer)
 
-    scores = run(play())
+    scores = run(scenario())
     return None if scores is None else float(scores["passed"])
 
 
 # --- an interpreter ---------------------------------------------------------------------------------------------------
 
 
-def test_variables_stay_and_the_last_value_is_shown() -> None:
+def test_variables_are_kept_and_the_last_value_is_shown() -> None:
     told = cells("x = 20", "x + 1", "print('a'); print('b')", "def f():\n    return x", "f()")
     assert [result.text for result in told] == ["(no output)", "21", "a\nb", "(no output)", "20"]
 
 
-def test_an_exception_is_told_with_its_line_and_the_state_stays() -> None:
+def test_an_exception_shows_its_line_and_keeps_the_variables() -> None:
     failed, after = cells("x = 1\nprint('before')\nx / 0", "x")
     assert failed.error
     assert failed.text.startswith("before\nTraceback")
@@ -68,14 +70,14 @@ def test_an_exception_is_told_with_its_line_and_the_state_stays() -> None:
     assert after.text == "1"
 
 
-def test_a_cell_that_takes_too_long_is_stopped_and_the_state_stays() -> None:
+def test_a_cell_over_its_time_limit_is_interrupted_and_keeps_the_variables() -> None:
     _, slow, after = cells("x = 1", "import time\ntime.sleep(60)", "x", cell_limit=0.5)
     assert slow.error
     assert "0.5 s" in slow.text
     assert after.text == "1"
 
 
-def test_output_of_children_and_of_c_code_is_seen() -> None:
+def test_output_of_child_processes_and_c_code_is_captured() -> None:
     (told,) = cells("import os\nprint('one', flush=True)\nos.system('echo two')\nos.write(2, b'three\\n');None")
     assert told.text.split() == ["one", "two", "three"]
 
@@ -95,16 +97,14 @@ def test_reading_input_does_not_hang() -> None:
 # --- hostile programs --------------------------------------------------------------------------------------------------
 
 
-def test_the_network_is_not_there() -> None:
+def test_there_is_no_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         (told,) = cells(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=3)")
     assert "ConnectionRefused" in told.text or "unreachable" in told.text
 
 
-def test_files_of_others_are_not_there_and_the_system_is_read_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_files_are_hidden_and_the_system_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "treasure")
     secret = tmp_path / "secret"
     secret.write_text("treasure")
@@ -121,22 +121,22 @@ def test_files_of_others_are_not_there_and_the_system_is_read_only(
     assert "KEY" not in told[4].text
 
 
-def test_two_tasks_do_not_see_each_other() -> None:
+def test_sandboxes_are_isolated_from_each_other() -> None:
     name = secrets.token_hex(8)
 
-    async def play() -> list[str]:
+    async def scenario() -> list[str]:
         async with open_environment("py") as one, open_environment("py") as other:
             await one.call("python", {"code": f"import os; open('/tmp/{name}', 'w').write('x'); os.setpgid"})
             files = await other.call("python", {"code": "import os; os.listdir('/tmp')"})
             processes = await other.call("python", {"code": "len([p for p in os.listdir('/proc') if p.isdigit()])"})
             return [files.text, processes.text]
 
-    files, processes = run(play())
+    files, processes = run(scenario())
     assert name not in files
     assert int(processes) <= 3
 
 
-def test_memory_that_others_share_is_not_there() -> None:
+def test_shared_memory_of_the_host_is_hidden() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     segment = libc.shmget(0, 4096, 0o1666)  # a new one, for everybody
     assert segment >= 0, os.strerror(ctypes.get_errno())
@@ -178,7 +178,7 @@ def test_a_memory_bomb_is_contained_in_one_process_and_in_many() -> None:
     assert after.text == "2"
 
 
-def test_a_full_disk_is_the_programs_own() -> None:
+def test_a_full_disk_only_affects_the_program() -> None:
     (told,) = cells("for i in range(99):\n    open(f'/tmp/{i}', 'wb').write(b'x' * (50 << 20))")
     assert "No space left" in told.text
 
@@ -199,14 +199,14 @@ def test_endless_output_is_stopped() -> None:
         "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass",
     ],
 )
-def test_killing_the_interpreter_costs_its_variables_and_nothing_else(code: str) -> None:
+def test_a_killed_interpreter_is_replaced_without_its_variables(code: str) -> None:
     _, told, after = cells("x = 1", code, "x", cell_limit=1)
     assert told.error
     assert "variables are gone" in told.text
     assert "NameError" in after.text
 
 
-def test_what_a_cell_started_ends_with_the_task() -> None:
+def test_processes_started_by_a_cell_end_with_the_attempt() -> None:
     mark = f"{secrets.randbelow(10**9) + 10**9}.25"
     (told,) = cells(f"import subprocess\nsubprocess.Popen(['sleep', '{mark}'], start_new_session=True).pid > 0")
     assert told.text == "True"
@@ -228,16 +228,14 @@ def test_the_program_is_not_root() -> None:
 # --- choosing where ----------------------------------------------------------------------------------------------------
 
 
-def test_no_sandbox_is_an_error_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_bubblewrap_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingProgram, match="--sandbox none"):
         run(open_environment("py").check())
     assert cells("1 + 1", sandbox="none")[0].text == "2"
 
 
-def test_a_bubblewrap_that_may_not_work_here_is_an_error_with_the_cure(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_bubblewrap_without_permissions_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace'\nexit 1\n")
     broken.chmod(0o755)
@@ -267,8 +265,8 @@ class Guest:
         return SimpleNamespace(output=done.stdout, error=done.stderr, returncode=done.returncode)
 
 
-def test_programs_run_on_a_machine_through_files_and_commands() -> None:
-    async def play() -> list[str]:
+def test_the_sandbox_vm_runs_programs_with_files_and_commands() -> None:
+    async def scenario() -> list[str]:
         async with open_environment("py", {"sandbox": "vm", "cell_limit": 1}) as environment:
             await environment.open(ITEM, Guest())
             codes = [
@@ -286,7 +284,7 @@ def test_programs_run_on_a_machine_through_files_and_commands() -> None:
             return found
 
     before = set(Path(tempfile.gettempdir()).glob("paragent-*"))
-    assigned, value, failed, slow, kept, gone, lost = run(play())
+    assigned, value, failed, slow, kept, gone, lost = run(scenario())
     assert set(Path(tempfile.gettempdir()).glob("paragent-????????????????")) <= before
     left = [one for one in psutil.process_iter(["cmdline"]) if "child_main.py" in (one.info["cmdline"] or [])]
     assert not psutil.wait_procs(left, timeout=10)[1]
@@ -311,7 +309,7 @@ def test_programs_run_on_a_machine_through_files_and_commands() -> None:
         "First try:\n```python\nprint(1)\n```\n```py\ndef total(n):\n    return sum(n)\n```\nSo:\n```\ntotal([1])\n```",
     ],
 )
-def test_a_right_function_passes_its_hidden_tests_however_it_is_written(answer: str) -> None:
+def test_a_right_function_passes_its_hidden_tests_in_every_format(answer: str) -> None:
     assert score(answer) == 1.0
 
 
@@ -329,7 +327,7 @@ def test_a_right_function_passes_its_hidden_tests_however_it_is_written(answer: 
         "def total(numbers):\n    while True: pass",
     ],
 )
-def test_a_wrong_function_fails_them(answer: str) -> None:
+def test_a_wrong_function_fails_its_hidden_tests(answer: str) -> None:
     assert score(answer, cell_limit=2) == 0.0
 
 
@@ -343,7 +341,7 @@ def test_the_answer_is_compared_with_the_expected_output() -> None:
     assert score("anything", BenchmarkTask("n", "no reference")) is None
 
 
-def test_the_samples_can_be_solved() -> None:
+def test_the_demo_model_solves_the_sample_tasks() -> None:
     import json
 
     for line in sample_path("py").read_text().splitlines():

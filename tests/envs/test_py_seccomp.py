@@ -1,4 +1,4 @@
-"""Attacks on the kernel from inside the real sandbox, and the filter itself on both kinds of processor."""
+"""The seccomp filter: system calls from inside the real sandbox, and the filter program on both architectures."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from paragent.envs.py.seccomp import JOIN_SESSION_KEYRING, UnsupportedMachine, f
 from paragent.errors import MissingProgram
 from paragent.subprocesses import Child, ProcessLimits, child_main
 
+pytestmark = pytest.mark.slow
+
 _ADD_KEY = {"x86_64": 248, "aarch64": 217}[platform.machine()]
 _SESSION = -3
 """KEY_SPEC_SESSION_KEYRING."""
@@ -37,11 +39,11 @@ _PRELUDE = (
 
 
 def inside(*codes: str) -> list[str]:
-    async def play() -> list[str]:
+    async def scenario() -> list[str]:
         async with open_environment("py", {"cell_limit": 20}) as environment:
             return [(await environment.call("python", {"code": code})).text for code in codes]
 
-    return asyncio.run(asyncio.wait_for(play(), 90))
+    return asyncio.run(asyncio.wait_for(scenario(), 90))
 
 
 def key_of_the_user(secret: str) -> int:
@@ -52,7 +54,7 @@ def key_of_the_user(secret: str) -> int:
     return key
 
 
-def test_keys_of_the_user_cannot_be_found_or_read() -> None:
+def test_kernel_keys_of_the_user_cannot_be_read() -> None:
     secret = secrets.token_hex(8)
     key = key_of_the_user(secret)
     keyctl, add_key = keyctl_number(), _ADD_KEY
@@ -70,7 +72,7 @@ def test_keys_of_the_user_cannot_be_found_or_read() -> None:
     assert secret not in "".join(found)
 
 
-def test_the_session_keyring_is_left_even_without_the_filter() -> None:
+def test_the_session_keyring_is_replaced_even_without_the_filter() -> None:
     secret = secrets.token_hex(8)
     key_of_the_user(secret)
     search = f"attempt('syscall', {keyctl_number()}, 10, -3, b'user', {secret.encode()!r}, 0)"
@@ -110,7 +112,7 @@ def test_the_session_keyring_is_left_even_without_the_filter() -> None:
         ("'syscall', 458, 0, 0, 0, 0", "ENOSYS"),
     ],
 )
-def test_an_attack_on_the_kernel_is_refused(attack: str, answer: str) -> None:
+def test_denied_system_calls_fail(attack: str, answer: str) -> None:
     _, told = inside(_PRELUDE, f"attempt({attack})")
     assert told == repr(answer)
 
@@ -122,7 +124,7 @@ def test_a_process_in_new_namespaces_cannot_be_cloned() -> None:
     assert told[1:] == ["'EPERM'"] * 3
 
 
-def test_programs_still_have_threads_processes_sockets_and_events() -> None:
+def test_threads_processes_sockets_and_events_work() -> None:
     _, threads, children, sockets, loop = inside(
         "import threading, subprocess, socket, asyncio, multiprocessing",
         "t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()",
@@ -136,7 +138,7 @@ def test_programs_still_have_threads_processes_sockets_and_events() -> None:
     assert loop == "'loop'"
 
 
-def test_no_descriptor_of_the_filter_is_left_in_the_sandbox() -> None:
+def test_the_filter_descriptor_is_not_inherited() -> None:
     _, told = inside(
         "import os",
         "sorted({os.readlink(f'/proc/self/fd/{n}') for n in range(3, 20) if os.path.exists(f'/proc/self/fd/{n}')})",
@@ -144,7 +146,7 @@ def test_no_descriptor_of_the_filter_is_left_in_the_sandbox() -> None:
     assert "memfd" not in told
 
 
-def test_a_processor_without_a_filter_is_an_error_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_cpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(MissingProgram, match="--sandbox vm"):
         asyncio.run(sandbox.start_in_bubblewrap(ProcessLimits()))
@@ -180,7 +182,7 @@ def refusal(code: int) -> int:
 
 
 @pytest.mark.parametrize("machine", list(_ARCHITECTURES))
-def test_the_filter_on_both_processors(machine: str) -> None:
+def test_the_filter_decides_as_documented_on_both_architectures(machine: str) -> None:
     program, own = filter_program(machine), _ARCHITECTURES[machine]
     allow, column = 0x7FFF0000, list(_ARCHITECTURES).index(machine)
     assert len(program) // 8 < 4096
@@ -205,7 +207,7 @@ def test_the_filter_on_both_processors(machine: str) -> None:
 @given(
     st.sampled_from(list(_ARCHITECTURES)), st.integers(0, 2**32 - 1), st.lists(st.integers(0, 2**64 - 1), max_size=6)
 )
-def test_the_filter_decides_every_call_in_one_of_four_ways(machine: str, number: int, arguments: list[int]) -> None:
+def test_the_filter_returns_a_valid_action_for_every_call(machine: str, number: int, arguments: list[int]) -> None:
     decided = decide(filter_program(machine), number, _ARCHITECTURES[machine], *arguments)
     assert decided in {0x7FFF0000, refusal(errno.EPERM), refusal(errno.ENOSYS)}
     assert decided == refusal(errno.ENOSYS) or number < 457

@@ -1,4 +1,4 @@
-"""Knowledge bases of every form, their index, and citations."""
+"""The environment `rag`: formats of knowledge bases, the index, citations, embeddings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_json_is_a_knowledge_base(tmp_path: Path, form: str) -> None:
     assert [one.id for one in found][:2] == ["7", "T#3"]
 
 
-def test_ids_that_stand_twice_are_told_apart(tmp_path: Path) -> None:
+def test_duplicate_ids_get_a_number(tmp_path: Path) -> None:
     path = tmp_path / "kb.json"
     path.write_text(json.dumps([{"title": "T", "text": "one"}, {"title": "T", "text": "two"}]))
     assert [one.id for one in read_documents(path)] == ["T", "T~2"]
@@ -70,19 +70,19 @@ def test_ids_that_stand_twice_are_told_apart(tmp_path: Path) -> None:
         ("kb.jsonl", '{"text": "\udcff"}', "not UTF-8 text"),
     ],
 )
-def test_a_bad_entry_is_named(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_an_invalid_document_is_reported_with_its_line(tmp_path: Path, name: str, text: str, told: str) -> None:
     (tmp_path / name).write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigError, match=told):
         list(read_documents(tmp_path / name))
 
 
-def test_a_missing_or_empty_knowledge_base_is_told_before_a_run(tmp_path: Path) -> None:
+def test_check_reports_a_missing_or_empty_knowledge_base(tmp_path: Path) -> None:
     for kb, problem in ((None, "--kb"), (tmp_path / "none", "does not exist"), (tmp_path, "has no")):
         with pytest.raises(ConfigError, match=problem):
             run(open_environment("rag", {"kb": kb}).check())
 
 
-def test_passages_lose_no_word() -> None:
+def test_passages_contain_every_word() -> None:
     text = "\n\n".join(" ".join(f"word{i}-{j}" for j in range(i * 7)) for i in range(60)) + "\n\n" + "x" * 5000
     pieces = list(passages(Document("a", "", text)))
     assert max(map(len, pieces)) <= 1010
@@ -112,7 +112,7 @@ def _open(path: str) -> int:
     return found
 
 
-def test_an_index_is_built_once_for_the_same_contents_also_by_many_processes(tmp_path: Path) -> None:
+def test_many_processes_build_an_index_once(tmp_path: Path) -> None:
     kb = tmp_path / "kb.jsonl"
     kb.write_text("\n".join(json.dumps({"id": str(i), "text": f"text {i} {tmp_path}"}) for i in range(500)))
     before = set(cache_folder("indexes").glob("*"))
@@ -129,13 +129,13 @@ def test_an_index_is_built_once_for_the_same_contents_also_by_many_processes(tmp
 def test_long_documents_are_read_in_pages(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("a " * 10_000)
 
-    async def play() -> list[str]:
+    async def scenario() -> list[str]:
         async with open_environment("rag", {"kb": tmp_path}) as environment:
             await environment.open(BenchmarkTask("a", "?"))
             asked: list[dict[str, Any]] = [{}, {"page": 3}, {"page": 9}]
             return [(await environment.call("read", {"document": "[long.txt]", **one})).text for one in asked]
 
-    first, third, ninth = run(play())
+    first, third, ninth = run(scenario())
     assert "page 1 of 3" in first
     assert "page 3 of 3" in third
     assert "1 to 3" in ninth
@@ -152,12 +152,12 @@ def test_long_documents_are_read_in_pages(tmp_path: Path) -> None:
         ("[a][b][c][d]", 0.4),
     ],
 )
-def test_citing_the_right_document_counts_and_citing_all_does_not(answer: str, expected: float) -> None:
+def test_citation_scores_precision_and_recall(answer: str, expected: float) -> None:
     item = BenchmarkTask("i", "?", "x", {"documents": ["a"]})
     assert citation(item, answer) == pytest.approx(expected)
 
 
-def test_expected_documents_are_read_as_benchmarks_write_them() -> None:
+def test_expected_documents_are_read_in_the_formats_of_benchmarks() -> None:
     for key, value in (
         ("documents", ["Big Ben"]),
         ("document", "Big Ben"),
@@ -169,8 +169,8 @@ def test_expected_documents_are_read_as_benchmarks_write_them() -> None:
     assert cited("[a, b] and [c]") == {"a", "b", "c"}
 
 
-def test_the_samples_can_be_solved() -> None:
-    async def play(entry: dict[str, Any]) -> None:
+def test_the_demo_model_solves_the_sample_tasks() -> None:
+    async def scenario(entry: dict[str, Any]) -> None:
         async with open_environment("rag", sample_options("rag")) as environment:
             item = BenchmarkTask(entry["id"], entry["question"], entry["answer"], entry)
             found = await environment.call("search", {"query": await environment.open(item)})
@@ -180,10 +180,10 @@ def test_the_samples_can_be_solved() -> None:
             assert scores == {"exact_match": 1.0, "f1": 1.0, "citation": 1.0}
 
     for line in sample_path("rag").read_text().splitlines():
-        run(play(json.loads(line)))
+        run(scenario(json.loads(line)))
 
 
-def test_embeddings_find_by_meaning_what_words_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embeddings_find_documents_without_common_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripted endpoint's vectors count letters: near is what has the same letters, whatever its words are."""
     kb = tmp_path / "kb"
     kb.mkdir()
@@ -206,7 +206,7 @@ def test_embeddings_find_by_meaning_what_words_do_not(tmp_path: Path, monkeypatc
         assert run(search("letters")) == ["listen.txt"]
     vectors = list(cache_folder("indexes").glob("*-letters.npy"))
     assert len(vectors) == 1, "the passages were embedded once"
-    monkeypatch.setattr("paragent.envs.rag.embedding._TRIES", 0)
+    monkeypatch.setattr("paragent.envs.rag.embedding.RETRIES", 0)
     with pytest.raises(EnvironmentFailed, match="embeddings"):
         run(search_fails(kb))
 

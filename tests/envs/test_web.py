@@ -1,4 +1,4 @@
-"""The browser: pages as text, the proxy, isolation, and pages that hang, crash or open others."""
+"""The environment `web`: pages as text, the SSRF proxy, isolation, and pages that hang, crash or open others."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ from paragent.envs.web.search import SEARCH_SERVICES
 from paragent.envs.web.ssrf_proxy import AddressRefused, SsrfProxy
 from paragent.errors import ConfigError, EnvironmentFailed, MissingProgram
 from paragent.tasks import BenchmarkTask
+from tests.waiting import wait_until_async
+
+pytestmark = pytest.mark.browser
 
 PAGES = {
     "/": "<title>Home</title><h1>Home</h1><a href='/next' target=_blank>Next</a><script>document.title='Home'</script>",
@@ -90,12 +93,27 @@ def server() -> Iterator[str]:
         thread.join(10)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _loop() -> Iterator[None]:
+    """Run all tests on one event loop, so that they share browsers."""
+    with asyncio.Runner() as runner:
+        SHARED["runner"], SHARED["resources"] = runner, SharedResources()
+        yield
+        runner.run(SHARED["resources"].close())
+        SHARED.clear()
+
+
+SHARED: dict[str, Any] = {}
+"""The event loop and the resources of the running module."""
+
+
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 100))
+    return SHARED["runner"].run(asyncio.wait_for(coroutine, 100))
 
 
 @asynccontextmanager
 async def web(shared: SharedResources | None = None, **options: Any) -> AsyncIterator[Environment]:
+    shared = shared or SHARED["resources"]
     async with open_environment("web", {"allow_private": True, **options}, shared=shared) as environment:
         await environment.open(BenchmarkTask("a", "?"))
         yield environment
@@ -108,19 +126,19 @@ async def told(environment: Environment, name: str, **arguments: Any) -> str:
 # --- pages -------------------------------------------------------------------------------------------------------------
 
 
-def test_pages_are_text_with_numbers_and_links_stay_in_the_tab(server: str) -> None:
-    async def play() -> None:
+def test_pages_have_numbered_elements_and_links_open_in_the_same_tab(server: str) -> None:
+    async def scenario() -> None:
         async with web() as environment:
             assert "# Home\n[1 link: Next]" in await told(environment, "open", url=server)
             assert "You came." in await told(environment, "click", element=1)
             assert "# Home" in await told(environment, "back")
             assert "no element 9; the page has 1 to 1" in await told(environment, "click", element=9)
 
-    run(play())
+    run(scenario())
 
 
-def test_fields_are_shown_filled_and_chosen(server: str) -> None:
-    async def play() -> None:
+def test_fields_can_be_read_filled_and_selected(server: str) -> None:
+    async def scenario() -> None:
         async with web() as environment:
             page = await told(environment, "open", url=f"{server}/form")
             assert '= "Rome" of "Rome", "Oslo"' in page
@@ -133,11 +151,11 @@ def test_fields_are_shown_filled_and_chosen(server: str) -> None:
             assert '"***"' in await told(environment, "type", element=3, text="abc")
             assert '"new"' in await told(environment, "type", element=4, text="new")
 
-    run(play())
+    run(scenario())
 
 
-def test_long_pages_come_in_parts(server: str) -> None:
-    async def play() -> None:
+def test_long_pages_are_shown_in_parts(server: str) -> None:
+    async def scenario() -> None:
         async with web() as environment:
             first = await told(environment, "open", url=f"{server}/long")
             assert "Paragraph 0 " in first
@@ -145,25 +163,25 @@ def test_long_pages_come_in_parts(server: str) -> None:
             assert "Paragraph 0 " not in await told(environment, "scroll", direction="down")
             assert "Paragraph 0 " in await told(environment, "scroll", direction="up")
 
-    run(play())
+    run(scenario())
 
 
-def test_a_tool_before_the_first_page_says_what_to_do() -> None:
-    async def play() -> None:
+def test_tools_need_an_open_page() -> None:
+    async def scenario() -> None:
         async with web() as environment:
             assert "open first" in await told(environment, "read")
 
-    run(play())
+    run(scenario())
 
 
 # --- the proxy ----------------------------------------------------------------------------------------------------------
 
 
-def test_private_addresses_are_refused_however_they_are_written(server: str) -> None:
+def test_private_addresses_are_refused_in_every_notation(server: str) -> None:
     port = server.rpartition(":")[2]
     names = ["127.0.0.1", "localhost", "[::1]", "2130706433", "0x7f.1", "0177.0.0.1", "[::ffff:127.0.0.1]"]
 
-    async def play() -> None:
+    async def scenario() -> None:
         async with web(allow_private=False) as environment:
             for name in names:
                 result = await environment.call("open", {"url": f"http://{name}:{port}/"})
@@ -172,16 +190,16 @@ def test_private_addresses_are_refused_however_they_are_written(server: str) -> 
             for url in ("file:///etc/passwd", "chrome://version", "javascript:alert(1)", "about:blank", "nonsense"):
                 assert "http://" in await told(environment, "open", url=url)
 
-    run(play())
+    run(scenario())
 
 
-def test_redirects_and_scripts_do_not_get_past_the_gate(server: str, tmp_path: Path) -> None:
+def test_the_proxy_blocks_redirects_and_scripts(server: str, tmp_path: Path) -> None:
     """The pages are served by the proxy itself, so that only their next steps go to private addresses."""
     (tmp_path / "fetch.html").write_text(PAGES["/fetch"])
     (tmp_path / "go.html").write_text(f"<p>going</p><script>location='{server}/next'</script>")
     (tmp_path / "img.html").write_text(f"<img src='{server}/next' onerror=\"document.title='no image'\"><p>x</p>")
 
-    async def play() -> None:
+    async def scenario() -> None:
         async with web(allow_private=False, site=tmp_path) as environment:
             await told(environment, "open", url="http://site.test/fetch.html")
             assert "got" not in (page := await told(environment, "read")) or "no public address" in page
@@ -189,11 +207,11 @@ def test_redirects_and_scripts_do_not_get_past_the_gate(server: str, tmp_path: P
             assert "You came" not in await told(environment, "read")
             assert "no image" in await told(environment, "open", url="http://site.test/img.html")
 
-    run(play())
+    run(scenario())
 
 
-def test_the_gate_refuses_what_a_redirect_asks_for(server: str) -> None:
-    async def play() -> tuple[str, str]:
+def test_the_proxy_refuses_private_redirect_targets(server: str) -> None:
+    async def scenario() -> tuple[str, str]:
         async with SsrfProxy(allow_private=False, site=None) as proxy:
             with pytest.raises(AddressRefused, match=r"127\.0\.0\.1"):
                 await proxy.check(server)
@@ -206,7 +224,7 @@ def test_the_gate_refuses_what_a_redirect_asks_for(server: str) -> None:
                 await writer.wait_closed()
             return answers[0], answers[1]
 
-    assert all(answer.startswith("HTTP/1.1 403") for answer in run(play()))
+    assert all(answer.startswith("HTTP/1.1 403") for answer in run(scenario()))
 
 
 def at(*addresses: str) -> Any:
@@ -280,14 +298,14 @@ async def webrtc_attack(flags: list[str], folder: Path) -> tuple[int, bool]:
         return packets, False
 
 
-def test_webrtc_does_not_get_past_the_gate(tmp_path: Path) -> None:
+def test_webrtc_does_not_bypass_the_proxy(tmp_path: Path) -> None:
     packets, _ = run(webrtc_attack([], tmp_path))
     assert packets, "the attack works on a browser without our flags"
     assert run(webrtc_attack(FLAGS, tmp_path)) == (0, False)
 
 
 def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play() -> None:
+    async def scenario() -> None:
         proxy = SsrfProxy(allow_private=False, site=None)
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(loop, "getaddrinfo", at("8.8.8.8", "10.0.0.1"), raising=False)
@@ -297,10 +315,10 @@ def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPa
         await proxy.check("http://one.example/")
         monkeypatch.undo()
 
-    run(play())
+    run(scenario())
 
 
-def test_the_gate_visits_the_address_it_checked_and_makes_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_connects_to_the_checked_address_for_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name may have another address at the second look, and a connection that is kept may be used for another host."""
     asked: list[bytes] = []
 
@@ -309,7 +327,7 @@ def test_the_gate_visits_the_address_it_checked_and_makes_one_request(monkeypatc
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfine")
         writer.close()
 
-    async def play() -> bytes:
+    async def scenario() -> bytes:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         loop, looks = asyncio.get_running_loop(), iter([at("127.0.0.1"), at("127.0.0.2"), at("127.0.0.2")])
@@ -330,17 +348,17 @@ def test_the_gate_visits_the_address_it_checked_and_makes_one_request(monkeypatc
             monkeypatch.undo()
             return answer
 
-    assert run(play()).endswith(b"fine")
+    assert run(scenario()).endswith(b"fine")
     [head] = asked
     assert head.startswith(b"GET /x HTTP/1.1\r\n")
     assert [line for line in head.split(b"\r\n") if b"onnection" in line] == [b"Connection: close"]
 
 
-def test_the_site_has_nothing_outside_its_folder(tmp_path: Path) -> None:
+def test_the_site_serves_only_its_folder(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "secret.html").write_text("treasure")
 
-    async def play() -> str:
+    async def scenario() -> str:
         async with SsrfProxy(allow_private=False, site=tmp_path / "site") as proxy:
             reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
             writer.write(b"GET http://site.test/..%2fsecret.html HTTP/1.1\r\n\r\n")
@@ -349,14 +367,14 @@ def test_the_site_has_nothing_outside_its_folder(tmp_path: Path) -> None:
             await writer.wait_closed()
             return answer
 
-    assert run(play()).startswith("HTTP/1.1 404")
+    assert run(scenario()).startswith("HTTP/1.1 404")
 
 
 # --- trouble -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_that_hangs_is_closed_and_hurts_nobody(server: str) -> None:
-    async def play() -> None:
+def test_a_hanging_page_is_closed_and_does_not_affect_others(server: str) -> None:
+    async def scenario() -> None:
         async with SharedResources() as shared, web(shared, page_limit=3) as one, web(shared, page_limit=3) as other:
             await told(one, "open", url=f"{server}/hang")
             await told(other, "open", url=server)
@@ -367,33 +385,30 @@ def test_a_page_that_hangs_is_closed_and_hurts_nobody(server: str) -> None:
             assert (await one.call("open", {"url": f"{server}/slow"})).error
             assert "# Home" in await told(one, "open", url=server)
 
-    run(play())
+    run(scenario())
 
 
 def test_pop_ups_and_dialogs_are_closed(server: str) -> None:
-    async def play() -> None:
+    async def scenario() -> None:
         async with web() as environment:
             await told(environment, "open", url=f"{server}/popups")
             await told(environment, "click", element=1)
             assert "Pop" in await told(environment, "read")
             assert isinstance(environment, WebEnvironment)
-            assert environment._context is not None
-            async with asyncio.timeout(30):
-                while len(environment._context.pages) > 1:
-                    await asyncio.sleep(0.01)
+            await wait_until_async(lambda: environment.open_pages == 1, 30)
             assert "after" in await told(environment, "open", url=f"{server}/dialogs")
 
-    run(play())
+    run(scenario())
 
 
-def test_attempts_share_no_cookies(server: str) -> None:
-    async def play() -> None:
+def test_attempts_do_not_share_cookies(server: str) -> None:
+    async def scenario() -> None:
         async with SharedResources() as shared, web(shared) as one, web(shared) as other:
             assert (await told(one, "open", url=f"{server}/cookie")).endswith("had:")
             assert (await told(one, "open", url=f"{server}/cookie")).endswith("had:k=1")
             assert (await told(other, "open", url=f"{server}/cookie")).endswith("had:")
 
-    run(play())
+    run(scenario())
 
 
 def browsers_of(pid: int) -> list[psutil.Process]:
@@ -401,10 +416,10 @@ def browsers_of(pid: int) -> list[psutil.Process]:
     return [one for one in found if "chrom" in one.name() and "--type=" not in " ".join(one.cmdline())]
 
 
-def test_a_browser_does_not_see_the_users_keys(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_browser_does_not_inherit_api_keys(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
 
-    async def play() -> None:
+    async def scenario() -> None:
         async with SharedResources() as shared, web(shared) as one:
             await told(one, "open", url=server)
             browsers = browsers_of(os.getpid())
@@ -412,11 +427,11 @@ def test_a_browser_does_not_see_the_users_keys(server: str, monkeypatch: pytest.
             for process in browsers:
                 assert "OPENAI_API_KEY" not in process.environ()
 
-    run(play())
+    run(scenario())
 
 
-def test_after_a_browser_died_the_next_attempt_gets_a_new_one(server: str) -> None:
-    async def play() -> None:
+def test_a_dead_browser_is_replaced_for_the_next_attempt(server: str) -> None:
+    async def scenario() -> None:
         async with SharedResources() as shared:
             async with web(shared) as one:
                 await told(one, "open", url=server)
@@ -429,22 +444,22 @@ def test_after_a_browser_died_the_next_attempt_gets_a_new_one(server: str) -> No
             async with web(shared) as other:
                 assert "# Home" in await told(other, "open", url=server)
 
-    run(play())
+    run(scenario())
 
 
 WORKER = """
 import asyncio, sys
 from paragent.envs import open_environment
-async def play():
+async def scenario():
     environment = open_environment("web", {"site": sys.argv[1]})
     print((await environment.call("open", {"url": "http://site.test/"})).text, flush=True)
     print("open", flush=True)
     await asyncio.sleep(100)
-asyncio.run(play())
+asyncio.run(scenario())
 """
 
 
-def test_a_worker_that_is_killed_leaves_no_browser_behind() -> None:
+def test_the_browser_ends_when_its_worker_is_killed() -> None:
     command = [sys.executable, "-c", WORKER, str(sample_options("web")["site"])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
@@ -460,24 +475,24 @@ def test_a_worker_that_is_killed_leaves_no_browser_behind() -> None:
 # --- search and options --------------------------------------------------------------------------------------------------
 
 
-def test_search_is_offered_only_with_a_backend() -> None:
+def test_search_is_offered_only_with_a_search_service() -> None:
     assert "search" not in [tool.name for tool in open_environment("web").tools()]
     assert "search" in [tool.name for tool in open_environment("web", {"search": "serper"}).tools()]
 
 
 @pytest.mark.parametrize("name", ["serper", "tavily"])
-def test_a_search_service_is_asked_with_the_key(server: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_service_gets_the_key(server: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SEARCH_SERVICES[name].variable, "k")
     monkeypatch.setenv(f"{name.upper()}_URL", f"{server}/search")
 
-    async def play() -> str:
+    async def scenario() -> str:
         async with web(search=name) as environment:
             return await told(environment, "search", query="herons")
 
-    assert run(play()).startswith("herons\nhttp://a/")
+    assert run(scenario()).startswith("herons\nhttp://a/")
 
 
-def test_what_is_missing_is_told_before_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_check_reports_missing_requirements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SERPER_API_KEY", raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="SERPER_API_KEY"):
@@ -492,12 +507,12 @@ def test_what_is_missing_is_told_before_a_run(monkeypatch: pytest.MonkeyPatch, t
         run(open_environment("web", {"chromium": tmp_path / "none"}).check())
 
 
-def test_the_samples_can_be_solved() -> None:
+def test_the_demo_model_solves_the_sample_tasks() -> None:
     import re
 
     entries = [json.loads(line) for line in sample_path("web").read_text().splitlines()]
 
-    async def play(shared: SharedResources, entry: dict[str, Any]) -> None:
+    async def scenario(shared: SharedResources, entry: dict[str, Any]) -> None:
         async with open_environment("web", sample_options("web"), shared=shared) as environment:
             page = await told(environment, "open", url=entry["start_url"])
             for label in entry.get("clicks", ()):
@@ -511,6 +526,6 @@ def test_the_samples_can_be_solved() -> None:
 
     async def all_of_them() -> None:
         async with SharedResources() as shared:
-            await asyncio.gather(*(play(shared, entry) for entry in entries))
+            await asyncio.gather(*(scenario(shared, entry) for entry in entries))
 
     run(all_of_them())

@@ -1,4 +1,4 @@
-"""What errors of endpoints say, and the times that they ask to wait."""
+"""Errors of endpoints: messages, causes and `Retry-After`."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ NOW = 1_700_000_000.0
         ({"retry-after": "Fri, 99 Foo"}, None),
     ],
 )
-def test_times_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_is_parsed(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, NOW) == seconds
 
 
 @given(st.dictionaries(st.sampled_from(["retry-after", "retry-after-ms"]), st.text() | st.floats().map(str)))
-def test_a_time_to_wait_is_short_whatever_the_header_says(headers: dict[str, str]) -> None:
+def test_retry_after_is_limited_for_any_header(headers: dict[str, str]) -> None:
     seconds = retry_after(headers, NOW)
     assert seconds is None or (math.isfinite(seconds) and 0 <= seconds <= 120)
 
 
-def test_the_root_of_a_chain_of_causes_is_named() -> None:
+def test_the_root_cause_is_named() -> None:
     first, second, silent = ConnectionRefusedError("nobody there"), RuntimeError("failed"), ValueError("")
     second.__cause__ = silent
     silent.__cause__ = first

@@ -1,4 +1,4 @@
-"""How many requests an endpoint gets at a time: properties for any history, and how well the limit of an endpoint is found."""
+"""The adaptive limit of concurrent requests: properties for any history, and how well a real limit is found."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ events = st.lists(
 
 
 @given(st.integers(1, 200), events)
-def test_whatever_happens_the_limit_is_from_one_to_the_most_and_room_comes_back(
+def test_for_any_history_the_limit_is_in_range_and_slots_are_released(
     most: int, happened: list[tuple[str, float, bool]]
 ) -> None:
     clock = ManualClock()
@@ -71,7 +71,7 @@ def test_whatever_happens_the_limit_is_from_one_to_the_most_and_room_comes_back(
 
 
 @given(st.integers(20, 200), st.floats(0.0, 0.05), st.integers(0, 2**32))
-def test_few_refusals_at_random_lower_nothing(most: int, share: float, seed: int) -> None:
+def test_few_random_refusals_do_not_lower_the_limit(most: int, share: float, seed: int) -> None:
     clock, rng = ManualClock(), random.Random(seed)
     limiter = Limiter(most, clock)
     for _ in range(10):
@@ -85,7 +85,7 @@ def test_few_refusals_at_random_lower_nothing(most: int, share: float, seed: int
     assert limiter.opens_in() == 0, "a time that was named for one request is not one for all"
 
 
-def test_a_wave_of_refusals_takes_the_limit_to_what_was_accepted() -> None:
+def test_many_refusals_lower_the_limit_to_the_accepted_requests() -> None:
     clock = ManualClock()
     limiter = Limiter(100, clock)
     assert full(limiter) == 100
@@ -94,7 +94,7 @@ def test_a_wave_of_refusals_takes_the_limit_to_what_was_accepted() -> None:
     assert not limiter.admit()
 
 
-def test_many_refusals_that_fewer_requests_do_not_avoid_are_tolerated() -> None:
+def test_refusals_that_a_lower_limit_does_not_avoid_are_tolerated() -> None:
     clock = ManualClock()
     limiter = Limiter(100, clock)
     limits = []
@@ -125,7 +125,7 @@ def test_growth_is_slow_at_first_and_then_fast() -> None:
     assert limits[-1] == 100
 
 
-def test_many_errors_of_the_endpoint_stop_growth_and_few_do_not() -> None:
+def test_many_server_errors_stop_growth_and_few_do_not() -> None:
     for failures, grows in ((0, True), (1, True), (20, False)):
         clock = ManualClock()
         limiter = Limiter(100, clock)
@@ -142,7 +142,7 @@ def test_many_errors_of_the_endpoint_stop_growth_and_few_do_not() -> None:
         assert (limiter.limit > 40) is grows, failures
 
 
-def test_a_refused_place_is_kept_free_so_that_the_queue_does_not_pour_through_it() -> None:
+def test_the_slot_of_a_refused_request_stays_unused_for_a_moment() -> None:
     clock = ManualClock()
     limiter = Limiter(20, clock)
     assert full(limiter) == 20
@@ -168,7 +168,7 @@ def test_an_endpoint_without_a_limit_is_used_fully(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["10 at once", "40 at once", "40 at once, random 5 %", "5 a second", "20 a second"])
-def test_the_limit_of_an_endpoint_is_found(name: str) -> None:
+def test_the_real_limit_of_an_endpoint_is_found(name: str) -> None:
     assert speed(KNOWN[name]) > 0.75
 
 

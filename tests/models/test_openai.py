@@ -1,4 +1,4 @@
-"""The client against a real endpoint that fails in every way there is."""
+"""The client for OpenAI-compatible endpoints, against a scripted server: retries, limits, errors, credentials."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ask(server: Any, count: int = 1, **settings: Any) -> list[Completion]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_and_its_tokens(stream: bool) -> None:
+def test_an_answer_has_text_and_token_counts(stream: bool) -> None:
     with OpenAIServer(Script(default="forty-two it is")) as server:
         [completion] = ask(server, stream=stream)
     assert completion.message == {"role": "assistant", "content": "forty-two it is"}
@@ -50,7 +50,7 @@ def test_an_answer_and_its_tokens(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_tool_calls(stream: bool) -> None:
+def test_tool_calls_are_returned(stream: bool) -> None:
     calls = [{"tool": "f", "arguments": {"x": 1}}, {"tool": "g", "arguments": "{no json"}]
     with OpenAIServer(Script(default={"tools": calls})) as server:
         [completion] = ask(server, stream=stream)
@@ -60,14 +60,14 @@ def test_tool_calls(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [500, 503, 0])
-def test_errors_and_cut_answers_are_tried_again(status: int, stream: bool) -> None:
+def test_errors_and_truncated_answers_are_retried(status: int, stream: bool) -> None:
     with OpenAIServer(Script(faults=[Fault(status, last=2)])) as server:
         [completion] = ask(server, stream=stream)
         assert completion.message["content"] == "42"
         assert server.seen.requests == 3
 
 
-def test_an_endpoint_that_only_fails_is_down() -> None:
+def test_an_endpoint_that_always_fails_is_down() -> None:
     with OpenAIServer(Script(faults=[Fault(500)])) as server:
         with pytest.raises(EndpointDown, match="failed 2 times"):
             ask(server, max_retries=1)
@@ -76,7 +76,7 @@ def test_an_endpoint_that_only_fails_is_down() -> None:
         ask(server, max_retries=0)
 
 
-def test_retry_after_is_honoured_by_all_and_concurrency_falls() -> None:
+def test_retry_after_applies_to_all_requests_and_lowers_concurrency() -> None:
     with OpenAIServer(Script(latency=0.02, faults=[Fault(429, last=4, retry_after=1.0)])) as server:
         began = time.monotonic()
         assert len(ask(server, count=8)) == 8
@@ -85,7 +85,7 @@ def test_retry_after_is_honoured_by_all_and_concurrency_falls() -> None:
         assert server.seen.most_in_flight == 4
 
 
-def test_nobody_asks_an_endpoint_that_told_another_to_wait() -> None:
+def test_no_request_is_sent_during_the_retry_after_of_another() -> None:
     async def run(server: OpenAIServer) -> float:
         model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", max_concurrency=4))
         began = time.monotonic()
@@ -105,7 +105,7 @@ def test_nobody_asks_an_endpoint_that_told_another_to_wait() -> None:
         assert server.seen.requests == 3
 
 
-def test_an_error_that_names_a_time_is_followed_by_silence_until_then() -> None:
+def test_retry_after_of_an_error_is_honoured() -> None:
     with OpenAIServer(Script(faults=[Fault(503, last=1, retry_after=1.0)])) as server:
         began = time.monotonic()
         ask(server)
@@ -113,7 +113,7 @@ def test_an_error_that_names_a_time_is_followed_by_silence_until_then() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"choices": []}', b"[1]", b"<html>"])
-def test_an_answer_that_is_none_is_the_endpoints_failure(body: bytes) -> None:
+def test_a_malformed_reply_is_a_failure_of_the_endpoint(body: bytes) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -135,21 +135,21 @@ def test_an_answer_that_is_none_is_the_endpoints_failure(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 409])
-def test_a_refusal_that_may_pass_is_tried_again(status: int) -> None:
+def test_temporary_refusals_are_retried(status: int) -> None:
     with OpenAIServer(Script(faults=[Fault(status, last=1)])) as server:
         [completion] = ask(server)
         assert completion.message["content"] == "42"
         assert server.seen.requests == 2
 
 
-def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again() -> None:
+def test_a_request_over_its_timeout_is_retried() -> None:
     with OpenAIServer(Script(latency=30.0)) as server:
         with pytest.raises(EndpointDown, match="failed 2 times"):
             ask(server, max_retries=1, request_timeout=0.2)
         assert server.seen.requests == 2
 
 
-def test_requests_wait_in_order_and_one_that_is_given_up_leaves_the_queue() -> None:
+def test_requests_wait_in_order_and_cancelled_requests_leave_the_queue() -> None:
     async def run(server: OpenAIServer) -> tuple[int, int]:
         model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", max_concurrency=1))
         try:
@@ -170,7 +170,7 @@ def test_requests_wait_in_order_and_one_that_is_given_up_leaves_the_queue() -> N
         assert server.seen.most_in_flight == 1
 
 
-def test_what_will_not_change_is_not_tried_again() -> None:
+def test_final_errors_are_not_retried() -> None:
     for fault, error in (
         (Fault(401), EndpointRefused),
         (Fault(404), EndpointRefused),
@@ -185,17 +185,17 @@ def test_what_will_not_change_is_not_tried_again() -> None:
             assert server.seen.requests == 1
 
 
-def test_a_key_that_cannot_be_sent_is_refused_once() -> None:
+def test_a_key_that_cannot_be_encoded_is_rejected() -> None:
     with OpenAIServer(Script()) as server, pytest.raises(ConfigError, match="OPENAI_API_KEY"):
         ask(server, api_key="k\u00e9y\u2026")
 
 
-def test_without_a_key_there_is_advice() -> None:
+def test_a_missing_key_is_reported() -> None:
     with pytest.raises(ConfigError, match="--model demo"):
         open_model(ModelSettings(name="m"))
 
 
-def test_nobody_asks_while_the_endpoint_is_closed() -> None:
+def test_no_request_is_admitted_while_the_endpoint_is_closed() -> None:
     clock = ManualClock()
     limiter = Limiter(4, clock)
     assert limiter.admit()
@@ -217,7 +217,7 @@ def test_pauses_grow_beyond_a_quota_window() -> None:
     assert [backoff.after_error() is None for _ in range(4)] == [False, False, False, True]
 
 
-def test_an_endpoint_that_refuses_for_ever_is_given_up() -> None:
+def test_endless_refusals_are_given_up() -> None:
     backoff = Backoff(3, random.Random(1))
     pauses = [backoff.after_refusal(45.0) for _ in range(60)]
     waited = [pause for pause in pauses if pause is not None]

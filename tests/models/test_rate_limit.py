@@ -1,4 +1,4 @@
-"""The endpoint's limit, shared by all workers: the decisions, the streams, and a run of several processes."""
+"""The rate limit shared by all workers: division, client and server, and a run of several processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASK = [{"role": "user", "content": "what is it?"}]
 
 
 @given(st.integers(1, 300), st.lists(st.tuples(st.integers(0, 100), st.integers(1, 100)), min_size=1, max_size=8))
-def test_a_division_is_fair_and_never_too_much(limit: int, wishes: list[tuple[int, int]]) -> None:
+def test_shares_are_fair_and_within_the_limit(limit: int, wishes: list[tuple[int, int]]) -> None:
     most = {str(index): bound for index, (_, bound) in enumerate(wishes)}
     wanted = {str(index): min(wish, bound) for index, (wish, bound) in enumerate(wishes)}
     shares = divide(limit, wanted, most)
@@ -41,7 +41,7 @@ def test_a_division_is_fair_and_never_too_much(limit: int, wishes: list[tuple[in
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 20), st.integers(0, 20))))
-def test_no_place_is_given_away_before_it_is_free(known: dict[str, tuple[int, int]]) -> None:
+def test_occupied_slots_are_not_assigned(known: dict[str, tuple[int, int]]) -> None:
     shares, in_flight = ({worker: pair[n] for worker, pair in known.items()} for n in (0, 1))
     given_out = without_occupied(shares, in_flight)
     assert all(min(in_flight[worker], shares[worker]) <= given_out[worker] <= shares[worker] for worker in shares)
@@ -51,7 +51,7 @@ def test_no_place_is_given_away_before_it_is_free(known: dict[str, tuple[int, in
         assert possible == sum(shares.values()), "and none is held back for nothing"
 
 
-def test_a_fall_that_old_reports_caused_is_taken_back() -> None:
+def test_a_fall_caused_by_outdated_reports_is_corrected() -> None:
     shared = SharedLimit(100, ManualClock())
     for worker in "ab":
         shared.join(worker, 50)
@@ -62,7 +62,7 @@ def test_a_fall_that_old_reports_caused_is_taken_back() -> None:
     assert shared.pressure[1] == 30
 
 
-def test_what_one_worker_hears_holds_for_all() -> None:
+def test_retry_after_of_one_worker_applies_to_all() -> None:
     clock = ManualClock()
     shared = SharedLimit(16, clock)
     shared.join("a", 8)
@@ -84,7 +84,7 @@ def test_what_one_worker_hears_holds_for_all() -> None:
     assert shared.shares() == {"b": 8}
 
 
-def test_a_share_of_less_than_one_each_goes_round() -> None:
+def test_shares_rotate_if_there_are_fewer_slots_than_workers() -> None:
     clock = ManualClock()
     shared = SharedLimit(2, clock)
     for worker in "ab":
@@ -99,7 +99,7 @@ def test_a_share_of_less_than_one_each_goes_round() -> None:
     assert seen in ([{"a"}, {"b"}] * 2, [{"b"}, {"a"}] * 2)
 
 
-def test_a_limiter_follows_and_can_go_on_alone() -> None:
+def test_a_limiter_uses_its_share_until_it_is_cleared() -> None:
     limiter = Limiter(8, ManualClock())
     limiter.set_share(0, 0.0)
     assert not limiter.admit()
@@ -140,7 +140,7 @@ def test_two_workers_share_one_limit() -> None:
         assert 1 <= rate_limit.pressure()[1] < 16
 
 
-def test_each_model_has_a_limit_of_its_own() -> None:
+def test_each_model_has_its_own_limit() -> None:
     shares: dict[str, int | None] = {}
 
     def member(place: RateLimitAddress, model: str) -> RateLimitClient:
@@ -153,7 +153,7 @@ def test_each_model_has_a_limit_of_its_own() -> None:
             one.close()
 
 
-def test_a_gate_that_is_gone_leaves_workers_to_themselves() -> None:
+def test_workers_continue_without_the_rate_limit_server() -> None:
     async def ask(place: RateLimitAddress, url: str) -> None:
         model = open_model(ModelSettings(name="m", base_url=url, api_key="k", rate_limit=place))
         await asyncio.gather(*(model.complete(ASK, []) for _ in range(9)))
@@ -164,7 +164,8 @@ def test_a_gate_that_is_gone_leaves_workers_to_themselves() -> None:
         assert server.seen.answered == 9
 
 
-def test_a_run_shows_requests_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_run_shows_the_requests_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "tasks.jsonl"
     data.write_text("".join(json.dumps({"id": str(n), "question": "?", "answer": "42"}) + "\n" for n in range(60)))
     seen: list[tuple[int, int]] = []
@@ -186,9 +187,8 @@ def test_a_run_shows_requests_of_all_workers(tmp_path: Path, monkeypatch: pytest
     assert min(limit for _, limit in seen if limit) < 20
 
 
-def test_a_scattering_of_refusals_leaves_the_limit_of_a_run_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_scattered_refusals_do_not_lower_the_limit_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "tasks.jsonl"
     data.write_text("".join(json.dumps({"id": str(n), "question": "?", "answer": "42"}) + "\n" for n in range(100)))
     limits: list[int] = []
@@ -205,12 +205,19 @@ def test_a_scattering_of_refusals_leaves_the_limit_of_a_run_alone(
 
 
 class Participant:
-    """A limiter that takes part in a shared limit, as a worker's client has it."""
+    """A worker with a limiter and a rate limit client."""
 
-    def __init__(self, place: RateLimitAddress, most: int) -> None:
+    def __init__(self, address: RateLimitAddress, most: int) -> None:
         self.limiter = Limiter(most, ManualClock())
         self.heard: list[int | None] = []
-        self.member = RateLimitClient(place, "m", most, lambda: (self.limiter.in_flight, most), self._changed)
+        self.most, self.fails = most, False
+        self.member = RateLimitClient(address, "m", most, self._state, self._changed)
+
+    def _state(self) -> tuple[int, int]:
+        if self.fails:
+            self.fails = False
+            raise MemoryError
+        return self.limiter.in_flight, self.most
 
     def _changed(self, share: int | None, closed: float) -> None:
         self.heard.append(share)
@@ -220,7 +227,7 @@ class Participant:
             self.limiter.set_share(share, closed)
 
 
-def test_a_burst_of_refusals_at_one_worker_lowers_its_share_for_a_moment_only() -> None:
+def test_a_burst_of_refusals_lowers_the_share_of_one_worker_briefly() -> None:
     with RateLimitServer(100) as rate_limit:
         workers = [Participant(rate_limit.address, 25) for _ in range(4)]
         wait_until(lambda: all(worker.heard and worker.limiter.limit == 25 for worker in workers))
@@ -237,7 +244,7 @@ def test_a_burst_of_refusals_at_one_worker_lowers_its_share_for_a_moment_only() 
             worker.member.close()
 
 
-def test_each_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two refusals in a row make two reports that are equal, and both count."""
     reports: list[RequestReport] = []
     take_in = SharedLimit.report
@@ -264,20 +271,12 @@ def test_each_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen == [3, 3, 3]
 
 
-def test_a_member_whose_own_code_fails_leaves_its_worker_to_decide_and_comes_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("paragent.models.rate_limit.client._RECONNECT_SECONDS", 0.1)
+def test_a_failing_client_reconnects_and_its_worker_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paragent.models.rate_limit.client.RECONNECT_SECONDS", 0.1)
     with RateLimitServer(8) as rate_limit:
         worker = Participant(rate_limit.address, 8)
         wait_until(lambda: worker.heard == [8])
-        original = RateLimitClient._report
-
-        def failing(self: RateLimitClient) -> RequestReport:
-            monkeypatch.setattr(RateLimitClient, "_report", original)
-            raise MemoryError
-
-        monkeypatch.setattr(RateLimitClient, "_report", failing)
+        worker.fails = True
         wait_until(lambda: worker.heard[-2:] == [None, 8])
         worker.member.close()
         wait_until(lambda: worker.heard[-1] is None)

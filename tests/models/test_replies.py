@@ -1,4 +1,4 @@
-"""Replies of any shape are read, or refused as malformed; they never raise anything else."""
+"""Parsing of replies: any JSON is parsed or raises MalformedReply."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def reply(message: Any, **more: Any) -> dict[str, Any]:
         ("\ud83d\ude00", "\U0001f600"),
     ],
 )
-def test_content_is_text_in_whatever_form_it_comes(content: Any, text: str | None) -> None:
+def test_content_is_normalised_to_text(content: Any, text: str | None) -> None:
     assert read_reply(reply({"content": content})).message == {"role": "assistant", "content": text}
 
 
@@ -54,12 +54,12 @@ CALL = {"name": "f", "arguments": '{"x": 1}'}
         json.dumps([{"id": "1", "function": CALL}]),
     ],
 )
-def test_tool_calls_are_read_in_every_common_form(calls: Any) -> None:
+def test_tool_calls_are_parsed_in_every_common_format(calls: Any) -> None:
     completion = read_reply(reply({"content": None, "tool_calls": calls}))
     assert completion.message["tool_calls"] == [{"id": "1", "type": "function", "function": CALL}]
 
 
-def test_the_older_form_of_a_tool_call_is_read() -> None:
+def test_the_older_function_call_format_is_parsed() -> None:
     [call] = read_reply(reply({"content": None, "function_call": CALL})).message["tool_calls"]
     assert call["function"] == CALL
 
@@ -80,7 +80,7 @@ def test_the_older_form_of_a_tool_call_is_read() -> None:
         (None, None),
     ],
 )
-def test_token_counts_that_are_none_are_unknown(usage: Any, counts: tuple[int, int] | None) -> None:
+def test_invalid_token_counts_are_unknown(usage: Any, counts: tuple[int, int] | None) -> None:
     read = read_reply(reply({"content": "42"}, usage=usage)).usage
     assert read == (counts and {"prompt_tokens": counts[0], "completion_tokens": counts[1]})
 
@@ -105,7 +105,7 @@ def test_token_counts_that_are_none_are_unknown(usage: Any, counts: tuple[int, i
         {"error": {"message": f"out of order {SURROGATE}"}},
     ],
 )
-def test_what_cannot_be_read_is_malformed_and_shown(body: Any) -> None:
+def test_malformed_replies_are_shown_in_the_error(body: Any) -> None:
     with pytest.raises(MalformedReply, match="not a chat completion") as refused:
         read_reply(body)
     str(refused.value).encode()
@@ -158,12 +158,12 @@ def check(body: Any) -> None:
 
 
 @given(anything | shaped)
-def test_any_json_is_read_or_refused(body: Any) -> None:
+def test_any_json_is_parsed_or_malformed(body: Any) -> None:
     check(body)
 
 
 @given(st.lists(anything | st.builds(lambda delta: {"choices": [{"delta": delta}]}, anything), max_size=4))
-def test_any_stream_is_read_or_refused(chunks: list[Any]) -> None:
+def test_any_stream_is_parsed_or_malformed(chunks: list[Any]) -> None:
     async def stream() -> AsyncIterator[Any]:
         for chunk in [*chunks, {"choices": [{"delta": {}, "finish_reason": "stop"}]}]:
             yield chunk

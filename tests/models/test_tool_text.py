@@ -1,4 +1,4 @@
-"""Tool calls in text: every common form is read, and ordinary answers are left alone."""
+"""Tool calls in text: every common format is parsed, and ordinary answers are not calls."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read(text: str) -> list[tuple[str, Any]]:
         ('<tool_call>{"name": "look", "arguments": {"at": "\\ud800"}}</tool_call>', [("look", {"at": "\ufffd"})]),
     ],
 )
-def test_calls_are_found_in_every_common_form(text: str, calls: list[Any]) -> None:
+def test_calls_are_parsed_in_every_common_format(text: str, calls: list[Any]) -> None:
     assert read(text) == calls
 
 
@@ -78,18 +78,18 @@ def test_calls_are_found_in_every_common_form(text: str, calls: list[Any]) -> No
         '<think><tool_call>{"name": "add", "arguments": {}}</tool_call></think>42',
     ],
 )
-def test_an_answer_is_no_call(text: str) -> None:
+def test_an_ordinary_answer_is_not_a_call(text: str) -> None:
     assert calls_in(text, TOOLS) == []
 
 
-def test_a_block_that_cannot_be_read_is_a_call_that_the_environment_refuses() -> None:
+def test_a_malformed_block_is_a_call_that_the_environment_rejects() -> None:
     assert calls_in('<tool_call>{"name": "look", "arguments": {"at"</tool_call>', TOOLS) == [
         ("look", '{"name": "look", "arguments": {"at"')
     ]
     assert calls_in("<tool_call>what now</tool_call>", TOOLS) == [("", "what now")]
 
 
-def test_a_completion_has_its_calls_and_the_text_before_them() -> None:
+def test_a_completion_keeps_the_text_before_its_calls() -> None:
     text = 'First.\n<tool_call>{"name": "add", "arguments": {"x": 1}}</tool_call>'
     made = with_calls(Completion({"role": "assistant", "content": text}, {"prompt_tokens": 1}), TOOLS)
     function = {"name": "add", "arguments": '{"x": 1}'}
@@ -99,7 +99,7 @@ def test_a_completion_has_its_calls_and_the_text_before_them() -> None:
     assert with_calls(plain, TOOLS) is plain
 
 
-def test_a_conversation_becomes_text_and_reads_back() -> None:
+def test_a_conversation_as_text_can_be_parsed_again() -> None:
     calls = [
         {"id": str(number), "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
         for number, (name, given) in enumerate((LOOK, ADD))
@@ -132,7 +132,7 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces | st.text(st.characters(exclude_categories=[]), max_size=5), max_size=8).map("".join))
-def test_any_text_is_read_without_an_error(text: str) -> None:
+def test_any_text_is_parsed_without_an_error(text: str) -> None:
     for name, arguments in calls_in(text, TOOLS):
         assert isinstance(name, str)
         assert isinstance(arguments, str)

@@ -286,7 +286,7 @@ def test_tool_format_text_works_without_tool_support(endpoint: Endpoint) -> None
 def test_an_endpoint_without_embeddings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
-    monkeypatch.setattr(embedding, "_TRIES", 0)
+    monkeypatch.setattr(embedding, "RETRIES", 0)
     embedder = embedding.Embedder("m")
     try:
         with pytest.raises(EnvironmentFailed, match=r"127\.0\.0\.1:1/v1.*refused"):

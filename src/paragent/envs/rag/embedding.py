@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from paragent.envs.rag.index import Index
 
-__all__ = ["Embedder", "Vectors", "open_vectors"]
+__all__ = ["RETRIES", "Embedder", "Vectors", "open_vectors"]
 
 _BATCH = 128
 """Texts in one request; OpenAI allows 2,048, small servers a few hundred."""
 _LIMIT = 60.0
 """Seconds for one request."""
-_TRIES = 5
+RETRIES = 5
 """Retries by the `openai` client, which backs off and honours `Retry-After`."""
 _REFUSALS = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError)
 
@@ -43,7 +43,7 @@ class Embedder:
         if not key:
             raise ConfigError("the option `embeddings` uses the model's endpoint: set OPENAI_API_KEY")
         self.model = model
-        self._client = openai.OpenAI(api_key=key, base_url=url, timeout=_LIMIT, max_retries=_TRIES)
+        self._client = openai.OpenAI(api_key=key, base_url=url, timeout=_LIMIT, max_retries=RETRIES)
 
     def embed(self, texts: Sequence[str]) -> Any:
         """Return one row for each text.

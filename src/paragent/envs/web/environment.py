@@ -90,6 +90,11 @@ class WebEnvironment(Environment):
         start = task.metadata.get("start_url")
         return f"{question}\n\nBegin at {start}" if start else question
 
+    @property
+    def open_pages(self) -> int:
+        """The number of open pages of this attempt, including pop-ups that are about to be closed."""
+        return 0 if self._context is None else len(self._context.pages)
+
     # --- tools ----------------------------------------------------------------------------------------------------------
 
     @tool(name="open")

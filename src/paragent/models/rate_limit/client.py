@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from paragent.models.base import RateLimitAddress
 
-__all__ = ["RateLimitClient"]
+__all__ = ["RECONNECT_SECONDS", "RateLimitClient"]
 
 _REPORT_SECONDS = 0.1
 """Seconds between two reports: a tenth of the time after one cut in which no other cut follows."""
 _CONNECT_SECONDS = 5.0
-_RECONNECT_SECONDS = 2.0
+RECONNECT_SECONDS = 2.0
 """Seconds before a broken connection is tried again. Until then the worker decides by itself."""
 
 
@@ -95,7 +95,7 @@ class RateLimitClient:
     def _work_ended(self, work: Future[None]) -> None:
         if not work.cancelled():
             self._changed(None, 0.0)
-            self._start(_RECONNECT_SECONDS)
+            self._start(RECONNECT_SECONDS)
 
     def _report(self) -> RequestReport:
         in_flight, wanted = self._state()
@@ -120,7 +120,7 @@ class RateLimitClient:
                 )
             finally:
                 self._changed(None, 0.0)
-            await asyncio.sleep(_RECONNECT_SECONDS)
+            await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _exchange(self) -> None:
         """Connect, then report and receive shares until the connection ends."""
