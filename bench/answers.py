@@ -1,4 +1,4 @@
-"""A gigabyte of answers on each engine: does the driver keep more of it than it has to?"""
+"""A gigabyte of answers on each engine: how much does the memory of the program grow?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sync tasks that wait and hold their thread: as many at once as `worker_num * concurrency` says?"""
+"""Sync tasks that block their thread: do `worker_num * concurrency` of them run at a time?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECONDS = 0.1
 
 @contextmanager
 def _naps(size: int) -> Iterator[Callable[[], list[tuple[float, float]]]]:
-    """Yield what runs `size` naps that hold their thread and returns when each began and ended."""
+    """Yield a function that runs `size` blocking naps and returns the start and the end of each."""
     with LocalRuntime(RunConfig(worker_num=WORKERS, concurrency=_CONCURRENCY)) as engine:
 
         def run() -> list[tuple[float, float]]:
@@ -59,7 +59,7 @@ def _peak(size: int) -> Iterator[Run]:
 
 
 def most_at_once(spans: list[tuple[float, float]]) -> int:
-    """Return how many of the spans of time overlap where most do; one that begins when another ends does not."""
+    """Return the largest number of intervals that overlap; intervals that only touch do not."""
     edges = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
     most = now = 0
     for _, step in edges:

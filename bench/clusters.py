@@ -1,4 +1,4 @@
-"""The cluster engines beside what one would write by hand on the same system."""
+"""The cluster engines, compared with hand-written code on the same system."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["MEASUREMENTS", "RAY_TASKS", "plain_ray"]
 
 @contextmanager
 def ray_here() -> Iterator[Any]:
-    """A local Ray that everybody shares; the first to need it starts it and the same ends it."""
+    """Yield a local Ray that all contenders share; the first one starts and stops it."""
     import ray
 
     if ray.is_initialized():
@@ -35,7 +35,7 @@ def ray_here() -> Iterator[Any]:
 
 @contextmanager
 def spark_here() -> Iterator[Any]:
-    """A local Spark context that everybody shares, with places for the engine's workers and for the peer's tasks."""
+    """Yield a local Spark context that all contenders share, with task slots for the engine's workers and the peer's tasks."""
     import sys
 
     from pyspark import SparkConf, SparkContext
@@ -89,7 +89,7 @@ def _seconds(_: int, seconds: float) -> float:
 
 @contextmanager
 def plain_ray(size: int) -> Iterator[Run]:
-    """One Ray task for each call, as Ray's own introduction does it."""
+    """Run one Ray task for each call, as in Ray's introduction."""
     with ray_here() as ray:
         remote = ray.remote(echo)
 
@@ -105,7 +105,7 @@ def plain_ray(size: int) -> Iterator[Run]:
 
 @contextmanager
 def _map_partitions(size: int) -> Iterator[Run]:
-    """One Spark job for all calls, a loop in each partition; the answers come when the last one is there."""
+    """Run one Spark job for all calls, with a loop in each partition; all answers arrive together."""
     with spark_here() as context:
 
         def run() -> float:
@@ -121,7 +121,7 @@ def _map_partitions(size: int) -> Iterator[Run]:
 
 @contextmanager
 def _ray_loops(size: int) -> Iterator[Run]:
-    """One Ray task for each worker, in which an event loop waits for its share of the naps."""
+    """Run one Ray task for each worker; its event loop waits for its share of the naps."""
     with ray_here() as ray:
         remote = ray.remote(naps)
 
@@ -137,7 +137,7 @@ def _ray_loops(size: int) -> Iterator[Run]:
 
 @contextmanager
 def _spark_loops(size: int) -> Iterator[Run]:
-    """One partition for each worker, in which an event loop waits for its share of the naps."""
+    """Run one partition for each worker; its event loop waits for its share of the naps."""
     with spark_here() as context:
 
         def run() -> float:

@@ -1,4 +1,4 @@
-"""Tasks that compute: does carrying them take anything away from the cores?"""
+"""Tasks that compute: how much CPU time does the engine take from the workers?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["MEASUREMENTS"]
 
 _SECONDS = 0.020
 _loops: list[int] = []
-"""How many loops make a task, once that is known: one number for all contenders."""
+"""The number of loops of a task, the same for all contenders; measured once."""
 
 
 def _task_loops() -> int:

@@ -1,4 +1,4 @@
-"""What each engine costs to start: from `python script.py` to the first answer, beside the system it builds on."""
+"""The start of each engine: from `python script.py` to the first answer, compared with the system that it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools of processes that several subjects compare with, all with the same number of workers."""
+"""Process pools that several measurements compare with, all with the same number of workers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["LIMIT", "LOKY", "PPE", "WORKERS", "loky_pool", "process_pool", "submit_each"]
 
 WORKERS = 2
-"""The same for everybody: the machine of the published numbers has two cores."""
+"""The same for all contenders: the machine of the published numbers has two cores."""
 LIMIT = 300.0
-"""Seconds after which a contender that does not come back counts as failed."""
+"""Seconds after which a contender that has not finished counts as failed."""
 PPE = "ProcessPoolExecutor"
 LOKY = "loky"
 

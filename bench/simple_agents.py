@@ -1,4 +1,4 @@
-"""What contenders are given to do: functions that every worker can import."""
+"""The tasks of the contenders: functions that every worker can import."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def nap(seconds: float) -> float:
 
 
 def naps(count: int, seconds: float) -> int:
-    """Wait `count` times at once, in an event loop of one's own."""
+    """Wait `count` times concurrently, in a new event loop."""
 
     async def together() -> int:
         return len(await asyncio.gather(*(nap(seconds) for _ in range(count))))
@@ -29,7 +29,7 @@ def naps(count: int, seconds: float) -> int:
 
 
 def blocking_nap(seconds: float) -> tuple[float, float]:
-    """Wait and hold the thread; return the beginning and the end, by the clock that all processes share."""
+    """Block the thread; return the start and the end by the clock that all processes share."""
     started = time.monotonic()
     time.sleep(seconds)
     return started, time.monotonic()
@@ -44,7 +44,7 @@ def burn(loops: int) -> int:
 
 
 def calibrated(seconds: float) -> int:
-    """Return how many loops of `burn` take `seconds` on this machine; the best of several tries, for others may be busy."""
+    """Return how many loops of `burn` take `seconds` on this machine; the best of several tries."""
     sample = 200_000
     best = float("inf")
     for _ in range(9):

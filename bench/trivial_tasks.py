@@ -1,4 +1,4 @@
-"""What it costs to carry a task there and its answer back, when the task itself is nothing."""
+"""The overhead of a task: trivial tasks per second."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _joblib(size: int) -> Iterator[Run]:
 
 
 def _rate(size: int, answers: Callable[[], list[Any]]) -> float:
-    """Return answers a second; making the tasks and reading the answers count."""
+    """Return answers per second, including the creation of the tasks and the reading of the answers."""
     started = perf_counter()
     got = answers()
     seconds = perf_counter() - started

@@ -1,4 +1,4 @@
-"""Tasks that wait, as agents do for models: how close does a run come to the length of one wait?"""
+"""Tasks that wait, as agents wait for models: how much longer than one wait does a run take?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _paragent(seconds: float, concurrency: int) -> Callable[[int], AbstractConte
 
 
 def _by_hand(seconds: float) -> Callable[[int], AbstractContextManager[Run]]:
-    """One call for each worker, in which an event loop waits for its share of the naps all at once."""
+    """Run one call for each worker; its event loop waits for its share of the naps concurrently."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
