@@ -1,6 +1,6 @@
-"""Compare metric by metric and fail where more results differ than `allowed.json` says.
+"""Compare paragent's metrics with OSWorld's and fail if more results of a metric differ than `allowed.json` allows.
 
-python -m bench.osworld_parity                     install OSWorld's package if it is not there, and compare
+python -m bench.osworld_parity                     install OSWorld's package if it is missing, and compare
 python -m bench.osworld_parity --metric check_json compare one metric and show the cases that differ
 python -m bench.osworld_parity --python P --tree T compare with the sources in T, run by the interpreter P
 python -m bench.osworld_parity --write             write the differences found into `allowed.json`
@@ -59,7 +59,7 @@ NEEDED = (
         "xmltodict",
     ),
 )
-"""What its metrics import, without PyTorch."""
+"""The packages that its metrics import, without PyTorch."""
 SAME = 1e-6
 
 
@@ -67,24 +67,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--subject", action="append", help="only cases of this module; may be given several times")
     parser.add_argument("--metric", action="append", help="only this one; may be given several times")
-    parser.add_argument("--every", type=int, default=1, help="only every so many-th case, for a quick look")
+    parser.add_argument("--every", type=int, default=1, help="run only every N-th case, for a quick check")
     parser.add_argument("--python", help="the interpreter of an environment that has what the reference needs")
     parser.add_argument("--tree", help="a folder with the reference's sources, instead of the package from PyPI")
-    parser.add_argument("--write", action="store_true", help="write the differences found as those allowed")
+    parser.add_argument("--write", action="store_true", help="write the differences to allowed.json")
     chosen = parser.parse_args()
     python = chosen.python or str(_install())
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as place:
-        generated = generate(Path(place, "files"), chosen.subject)
+    with tempfile.TemporaryDirectory() as temporary:
+        generated = generate(Path(temporary, "files"), chosen.subject)
         cases = [case for case in generated if not chosen.metric or case.metric in chosen.metric][:: chosen.every]
-        theirs = _reference(cases, python, chosen.tree, Path(place))
+        theirs = _reference(cases, python, chosen.tree, Path(temporary))
         ours = [score_of(case) for case in cases]
         return _compare(cases, ours, theirs, chosen)
 
 
 def _install() -> Path:
-    """Make an environment with OSWorld's package and what its metrics import; return its interpreter."""
+    """Create an environment with OSWorld's package and the packages that its metrics import; return its interpreter."""
     python = ENVIRONMENT / "bin" / "python"
     ready = ENVIRONMENT / "ready"
     if not ready.exists():
@@ -92,17 +92,17 @@ def _install() -> Path:
         venv.create(ENVIRONMENT, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *NEEDED], check=True)
-        subprocess.run([*pip, "--no-deps", VERSION], check=True)  # last: it would complain of what is left out
+        subprocess.run([*pip, "--no-deps", VERSION], check=True)  # last, because of its missing dependencies
         ready.touch()
     return python
 
 
-def _reference(cases: list[Case], python: str, tree: str | None, place: Path) -> list[float | None]:
-    asked, answered = place / "cases.jsonl", place / "results.jsonl"
+def _reference(cases: list[Case], python: str, tree: str | None, folder: Path) -> list[float | None]:
+    asked, answered = folder / "cases.jsonl", folder / "results.jsonl"
     asked.write_text("".join(f"{json.dumps(dataclasses.asdict(case))}\n" for case in cases))
     environment = {**os.environ, "PYTHONPATH": tree or "", "PYTHONWARNINGS": "ignore"}
     command = [python, str(HERE / "reference.py"), str(asked), str(answered)]
-    subprocess.run(command, check=True, env=environment, cwd=place)
+    subprocess.run(command, check=True, env=environment, cwd=folder)
     found = [json.loads(line) for line in answered.read_text().splitlines()]
     return [0.0 if score is not None and math.isnan(score) else score for score in found]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def score_of(case: Case) -> float:
-    """Return what paragent says; whatever a metric raises counts as 0, as in an evaluation."""
+    """Return the score of paragent's metric; an exception scores 0, as in an evaluation."""
     try:
         found = score(case.metric, copy.deepcopy(case.arguments), case.options)
     except Exception:  # noqa: BLE001 - the evaluator has such a boundary around every metric

@@ -1,6 +1,6 @@
-"""Run cases with OSWorld's own metrics. Started by the interpreter of the environment that has them; needs nothing else.
+"""Run cases with OSWorld's own metrics. It runs in their environment and imports nothing of paragent.
 
-Usage: python reference.py CASES RESULTS. Each line of RESULTS is a number, or null for a metric that is not there.
+Usage: python reference.py CASES RESULTS. Each line of RESULTS is a number, or null for a missing metric.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import types
 from pathlib import Path
 from unittest import mock
 
-STAND_INS = ("easyocr", "borb", "borb.pdf", "acoustid")
-"""Packages that OSWorld imports and no case needs: a neural network, and two that are never called."""
+FAKES = ("easyocr", "borb", "borb.pdf", "acoustid")
+"""Packages that OSWorld imports and that no case needs."""
 
 
 def _stand_in(name: str) -> None:
@@ -32,12 +32,12 @@ def _score(metrics: types.ModuleType, case: dict) -> float | None:
     try:
         return float(metric(*case["arguments"], **case["options"]))
     except Exception:  # noqa: BLE001 - anything may happen to a metric
-        return 0.0  # its runner writes no result for such a task, which is counted as 0
+        return 0.0  # OSWorld's runner writes no result for such a task, which counts as 0
 
 
 def main(cases: str, results: str) -> None:
     logging.disable(logging.CRITICAL)
-    for name in STAND_INS:
+    for name in FAKES:
         _stand_in(name)
     from desktop_env.evaluators import metrics
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +30,15 @@ def shared_desktop(desktops: VMPoolManager) -> Iterator[Machine]:
     """One desktop for all tests of a module; they must not leave changes behind."""
     with desktops.lease(timeout=100) as machine:
         yield machine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder that use a desktop or a browser."""
+    for item in items:
+        if Path(__file__).parent not in item.path.parents:
+            continue
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & {"desktops", "devtools", "browser", "machine"}:
+            item.add_marker(pytest.mark.slow)
+        if fixtures & {"devtools", "browser"}:
+            item.add_marker(pytest.mark.browser)

@@ -1,4 +1,4 @@
-"""Hostile task files: what they may read of this host and where they may fetch from."""
+"""Untrusted task files: which files of this host they can read and which addresses they can download from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paragent.tasks import BenchmarkTask
 
 
 class Service:
-    """A service of this host that nobody outside should reach."""
+    """A service of this host that tasks must not reach."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -90,7 +90,7 @@ def test_downloads_from_private_networks_are_rejected(address: str) -> None:
 
 
 def test_every_redirect_is_checked(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first host counts as public here; the redirects lead to a private one, and to what is not of the web."""
+    """The first host counts as public; the redirects lead to a private host, and to other schemes."""
     checked = networks.is_public
     monkeypatch.setattr(networks, "is_public", lambda address: address == "127.0.0.1" or checked(address))
     start = f"http://127.0.0.1:{service.port}"
@@ -104,7 +104,7 @@ def test_every_redirect_is_checked(service: Service, monkeypatch: pytest.MonkeyP
 
 
 def test_dns_rebinding_is_rejected(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name is looked up once: what was checked is what is connected to."""
+    """The name is resolved once: the checked address is the one that is connected to."""
     looked: list[str] = []
     real = socket.getaddrinfo
 
@@ -206,7 +206,7 @@ def data(tmp_path: Path) -> Path:
 
 
 class Guest:
-    """Keeps what is uploaded."""
+    """Records uploads."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""Actions: every form is understood, what cannot be done is told, and what is sent is what OSWorld's client sends."""
+"""Actions: all forms are parsed, invalid ones are rejected, and the code sent equals that of OSWorld's client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that were written for OSWorld's runner: what they are given, what becomes of what they say, and how it ends."""
+"""The adapter for agents of OSWorld's runner: their arguments, their predictions and the end of the rollout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODE = "pyautogui.press('a')"
 
 
 class Desk(Environment):
-    """Takes actions as a desktop does, and counts them."""
+    """Accepts actions like a desktop, and counts them."""
 
     name = "desk"
     metric = "presses"
@@ -53,11 +53,11 @@ class Desk(Environment):
 
 
 class Mute(Environment):
-    """Does not know agents of OSWorld's runner."""
+    """Does not support agents of OSWorld's runner."""
 
 
 class Toolless(Environment):
-    """Knows agents of OSWorld's runner, and has no tool."""
+    """Supports agents of OSWorld's runner, but has no tool."""
 
     agent_factory = staticmethod(predict_agent_factory)
 
@@ -73,7 +73,7 @@ def played(agent: str, environment: str = "Desk", **settings: Any) -> tuple[Roll
 
 
 class Scripted:
-    """Says what it is told to say, one after the other; the last thing for ever."""
+    """Returns a list of predictions in order, and then repeats the last one."""
 
     says: tuple[Any, ...] = ()
 
@@ -141,7 +141,7 @@ def test_the_rollout_ends_without_actions_and_after_the_last_turn() -> None:
 
 class Slow(Scripted):
     def predict(self, instruction: str, obs: dict[str, Any]) -> Any:
-        threading.Event().wait(3)  # a request that takes longer than the rollout may
+        threading.Event().wait(3)  # longer than the time limit of the rollout
         return "", ["DONE"]
 
 
@@ -171,7 +171,7 @@ def test_an_agent_may_be_asynchronous() -> None:
 
 
 class Remembering(Scripted):
-    """Tells what its `reset` was given."""
+    """Returns the arguments of its `reset`."""
 
     got: Any = "nothing"
 
@@ -266,7 +266,7 @@ def test_a_malformed_prediction_is_an_error_of_the_agent() -> None:
 
 
 class Typist:
-    """Lists files in the terminal, which it finds in the raw tree; begins with a mistake."""
+    """Lists files in the terminal, which it finds in the raw tree. Its first action is invalid."""
 
     def __init__(
         self,
@@ -314,6 +314,7 @@ class Typist:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", ["computer_13", "pyautogui"])
 def test_an_agent_of_osworlds_runner_solves_a_task_at_a_desktop(space: str, tmp_path: Path) -> None:
     flags = ["--mode", "osworld", "--data", str(sample_path("osworld")), "--task-id", "02-list", "--model", "demo"]

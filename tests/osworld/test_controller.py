@@ -1,4 +1,4 @@
-"""The controller: what may be asked again is, what acts is sent once, and every answer is understood."""
+"""The controller: read requests are repeated, requests with side effects are sent once, replies are parsed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Handler = Callable[[str, bytes], "bytes | None"]
 
 
 def with_guest(handler: Handler, do: Callable[[Controller], Awaitable[Answer]]) -> tuple[Answer, list[str]]:
-    """Let a guest answer each request with what the handler returns, or hang up if that is None."""
+    """Run a server that answers each request with the handler's result, or closes the connection if it is None."""
     seen: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,7 +58,7 @@ async def caught(work: Awaitable[Any]) -> Exception:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(module, "RETRY_PAUSES", (0.01, 0.02))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_read_requests_are_repeated() -> None:
 
 
 def test_a_command_waits_for_a_server_that_is_being_restarted() -> None:
-    """A refused connection has carried nothing, so even a click may be sent again."""
+    """After a refused connection the server has received nothing, so even a click is sent again."""
 
     async def run() -> int:
         served: list[bytes] = []
@@ -106,7 +106,7 @@ def test_a_command_waits_for_a_server_that_is_being_restarted() -> None:
         port = probe.sockets[0].getsockname()[1]
         probe.close()
         await probe.wait_closed()
-        module._PAUSES = (0.5, 0.5)  # undone by the fixture
+        module.RETRY_PAUSES = (0.5, 0.5)  # undone by the fixture
         asked = asyncio.create_task(Controller(Machine("m", "127.0.0.1", port)).execute(["click"]))
         await asyncio.sleep(0.2)
         async with await asyncio.start_server(serve, "127.0.0.1", port):
@@ -157,7 +157,7 @@ def test_files_sizes_and_positions_are_read() -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 500, 501, 502, 503, 401])
 def test_refusals_and_machine_failures_are_different_errors(status: int) -> None:
-    """OSWorld's guest answers 500 for a folder or a file without permission, and for a program that is not there."""
+    """OSWorld's server answers 500 for a directory, a file without permission, and a missing program."""
 
     async def ask(guest: Controller) -> list[Any]:
         refused = [await caught(guest.launch(["x"])), await caught(guest.change_wallpaper("/x"))]

@@ -1,4 +1,4 @@
-"""The environment on a real desktop: what an agent is shown, what its actions do, how it ends, what is scored."""
+"""The environment on a real desktop: observations, actions, recordings, scores."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_options_are_validated_and_a_machine_is_required() -> None:
     with pytest.raises(ConfigError, match="must be 'computer_13' or 'pyautogui'"):
         OSWorldEnvironment({"action_space": "mouse"})
     assert OSWorldEnvironment().needs_machine
-    with pytest.raises(EnvironmentFailed, match="no machine"):
+    with pytest.raises(EnvironmentFailed, match="needs a machine"):
         asyncio.run(OSWorldEnvironment().open(ITEM))
 
 
@@ -221,31 +221,34 @@ def test_a_stored_attempt_at_an_infeasible_task_can_be_scored_again() -> None:
 
 
 class Screen:
-    """A controller whose screen shows one picture after the other, and then the last one."""
+    """A controller that returns a sequence of screenshots, and then repeats the last one."""
 
-    def __init__(self, *pictures: bytes) -> None:
-        self.pictures, self.looks = list(pictures), 0
+    def __init__(self, *screenshots: bytes) -> None:
+        self.screenshots, self.count = [b"before", *screenshots], -1
 
     async def screenshot(self) -> bytes:
-        self.looks += 1
-        return self.pictures.pop(0) if len(self.pictures) > 1 else self.pictures[0]
+        self.count += 1
+        return self.screenshots.pop(0) if len(self.screenshots) > 1 else self.screenshots[0]
 
 
-def quiet(screen: Screen, limit: float, **more: float) -> bytes:
-    observer = Observer(screen, "screenshot", (9, 9))  # type: ignore[arg-type] # it only looks
-    observer._last = b"before"
-    return asyncio.run(asyncio.wait_for(observer.wait_until_still(limit, **more), 60))
+def wait_until_still(screen: Screen, limit: float, **more: float) -> bytes:
+    """Return the result of `Observer.wait_until_still` after the screen was "before"."""
+
+    async def waiting() -> bytes:
+        observer = Observer(screen, "screenshot", (9, 9))  # type: ignore[arg-type] # only `screenshot` is called
+        await observer.remember_screen()
+        return await observer.wait_until_still(limit, **more)
+
+    return asyncio.run(asyncio.wait_for(waiting(), 60))
 
 
 def test_a_screenshot_is_taken_when_the_screen_stops_changing() -> None:
     moving = Screen(b"before", b"1", b"2", b"3", b"end")
-    assert quiet(moving, 30) == b"end"
+    assert wait_until_still(moving, 30) == b"end"
     unmoved = Screen(b"before")
-    assert quiet(unmoved, 30) == b"before"
-    assert (
-        unmoved.looks > 3
-    )  # something may still be about to happen, so it is looked at for longer than at one that changed
+    assert wait_until_still(unmoved, 30) == b"before"
+    assert unmoved.count > 3  # a change may still follow, so it is observed for longer than a screen that changed
     restless = Screen(*(str(number).encode() for number in range(1000)))
-    quiet(restless, 0.5)
-    assert 2 <= restless.looks <= 10
-    assert quiet(Screen(b"now"), 0) == b"now"
+    wait_until_still(restless, 0.5)
+    assert 2 <= restless.count <= 10
+    assert wait_until_still(Screen(b"now"), 0) == b"now"

@@ -1,4 +1,4 @@
-"""The accessibility tree as a table: what can be seen is there, with its middle; the rest is not."""
+"""The accessibility tree as a table of visible widgets with their centres."""
 
 from __future__ import annotations
 

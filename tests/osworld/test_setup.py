@@ -1,4 +1,4 @@
-"""Set-up steps on a real desktop, and what is said of those that cannot be done."""
+"""Set-up steps on a real desktop, and errors of steps that fail."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def site(tmp_path: Path) -> Iterator[str]:
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def test_placeholders_are_replaced_and_output_is_kept(attempt: AttemptContext) -> None:
@@ -164,18 +164,13 @@ def test_a_command_that_the_machine_cannot_run_is_tried_five_times(
 def test_actions_are_performed_and_replayed(attempt: AttemptContext, tmp_path: Path) -> None:
     move = {"action_type": "MOVE_TO", "parameters": {"x": 30, "y": 40}}
     do(attempt, step("act", action_list=[move, "pyautogui.moveRel(1, 1)", "DONE"]))
-    assert asyncio.run(Controller(_machine(attempt)).cursor_position()) == (31, 41)
+    assert asyncio.run(attempt.controller.cursor_position()) == (31, 41)
     trajectory = tmp_path / "traj.jsonl"
     trajectory.write_text("".join(json.dumps({"step_num": n, "action": move}) + "\n" for n in range(2)))
     do(attempt, step("replay", trajectory=str(trajectory)))
-    assert asyncio.run(Controller(_machine(attempt)).cursor_position()) == (30, 40)
+    assert asyncio.run(attempt.controller.cursor_position()) == (30, 40)
     with pytest.raises(EnvironmentFailed, match="JUMP"):
         do(attempt, step("act", action_list=[{"action_type": "JUMP"}]))
-
-
-def _machine(attempt: AttemptContext) -> Machine:
-    assert isinstance(attempt.controller, Controller)
-    return attempt.controller._machine
 
 
 def test_the_wallpaper_changes(attempt: AttemptContext) -> None:
@@ -217,7 +212,7 @@ def test_visits_are_added_to_the_history_of_the_browser(attempt: AttemptContext,
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[str]:
-    """The address of a real browser's DevTools."""
+    """The DevTools address of a real browser."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     assert program is not None, "the tests need chromium"
     for number in range(3):
@@ -233,7 +228,7 @@ def browser(tmp_path: Path) -> Iterator[str]:
 
 
 def _start_browser(program: str, home: Path) -> tuple[subprocess.Popen[str], str]:
-    """Return the process and where it listens; nowhere if it ended."""
+    """Return the process and its DevTools address; empty if the process ended."""
     command = [program, "--headless=new", "--no-sandbox", "--remote-debugging-port=0", f"--user-data-dir={home}"]
     environment = {**os.environ, "HOME": str(home)}
     process = subprocess.Popen([*command, "about:blank"], stderr=subprocess.PIPE, text=True, env=environment)

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A metric, what getters found for it, and the task's options; all of it JSON."""
+    """A metric, the values of its getters, and the task's options, all JSON."""
 
     metric: str
     arguments: list[Any]

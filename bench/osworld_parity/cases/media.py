@@ -1,4 +1,4 @@
-"""PDF files, archives, books, HTML, tags of sounds, sounds and films."""
+"""PDF files, archives, e-books, HTML, MP3 tags, audio and video."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _archives(folder: Path) -> Iterator[Case]:
         if one[0].rpartition(" ")[2] != other[0].rpartition(" ")[2]:
             continue
         for options in kinds:
-            # Every comparison has files of its own: OSWorld keeps what it has unpacked beside them.
+            # Each comparison has its own files, because OSWorld keeps unpacked files beside them.
             pair = []
             for side, path in (("p", one[1]), ("g", other[1])):
                 copy = folder / f"c{number}{side}.{one[0].rpartition(' ')[2]}"

@@ -1,4 +1,4 @@
-"""Presentations: a base, others that differ from it in one thing, and every option of `compare_pptx_files`."""
+"""Presentations: a base, variants with one difference each, and every option of `compare_pptx_files`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workbooks: a base, books that differ from it in one thing, and every rule of `compare_table`."""
+"""Workbooks: a base, variants with one difference each, and every rule of `compare_table`."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def _conditions(folder: Path) -> Iterator[Case]:
 
 
 def _fixed(folder: Path, path: Path, number: int, cells: str) -> str:
-    """Return a book whose cells above 30 look as a condition could make them look."""
+    """Return a workbook whose cells above 30 have the style of a conditional format."""
     book = load_workbook(path)
     sheet = book["Sheet1"]
     for row in range(5, 9):

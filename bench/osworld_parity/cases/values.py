@@ -1,4 +1,4 @@
-"""Metrics of values: what getters found, without files."""
+"""Metrics of values, without files."""
 
 from __future__ import annotations
 

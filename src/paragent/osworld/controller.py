@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paragent.machines import Machine
     from paragent.machines.guest_client import RequestBody
 
-__all__ = ["COMMAND_SECONDS", "CommandReply", "Controller", "checked"]
+__all__ = ["COMMAND_SECONDS", "RETRY_PAUSES", "CommandReply", "Controller", "checked"]
 
 
 COMMAND_SECONDS = 90.0
@@ -50,7 +50,7 @@ _DOWNLOAD_SECONDS = 300.0
 _OPEN_SECONDS = 120.0
 """For opening a file until its window appears; the server itself would wait 1800 s."""
 _RECORDING_SECONDS = 60.0
-_PAUSES = (0.5, 2.0)
+RETRY_PAUSES = (0.5, 2.0)
 """Seconds before the second and the third try; a server that restarts is back within two seconds."""
 _CHROME_PORT = 9222
 _REFUSALS = frozenset({400, 404, 500, 501})
@@ -255,7 +255,7 @@ class Controller:
         host, _, port = (address or machine.address).rpartition(":")
         clock = asyncio.get_running_loop().time
         deadline = clock() + limit  # for all tries together, so that a machine that hangs is not waited for three times
-        pauses = iter(_PAUSES)
+        pauses = iter(RETRY_PAUSES)
         while True:
             left = deadline - clock()
             try:

@@ -1,4 +1,4 @@
-"""What tests of evaluators have in common."""
+"""Fixtures shared by the tests of evaluators."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from paragent.osworld.evaluators.registry import GETTERS, LEFT_OUT, METRICS
 from paragent.subprocesses import SubprocessPool
 
 NOBODY = cast("Controller", None)
-"""These evaluators never ask the guest."""
+"""These evaluators do not use the machine."""
 
 
 def attempt(folder: Path, last_action: str | Mapping[str, Any] | None = "DONE", **more: Any) -> AttemptContext:
@@ -81,7 +81,7 @@ def test_scores_are_clipped_to_0_and_1(tmp_path: Path, said: float, wanted: floa
 def test_and_or_stop_at_the_first_deciding_check(tmp_path: Path) -> None:
     """A later check that would raise is not reached."""
     on = attempt(tmp_path)
-    gone = {"type": "vm_file", "path": "/x", "dest": "x"}  # there is no guest, so asking for it would raise
+    gone = {"type": "vm_file", "path": "/x", "dest": "x"}  # there is no machine, so a request would raise
     for conjunction, first in (("and", "no"), ("or", "yes")):
         evaluator = {
             "func": ["exact_match", "exact_match"],

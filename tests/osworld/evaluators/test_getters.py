@@ -1,4 +1,4 @@
-"""Getters against a real guest: a desktop on this host that speaks the guest protocol."""
+"""Getters on a real machine: a desktop of this host."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def attempt(machine: Machine, tmp_path: Path) -> AttemptContext:
 
 @pytest.fixture
 def home(machine: Machine) -> Path:
-    """The home folder of the guest's user, which is on this host."""
+    """The home folder of the machine's user, on this host."""
     return Path(machine.execute('printf %s "$HOME"').output)
 
 
@@ -402,7 +402,7 @@ def test_the_download_cache_stays_within_its_limit(get: Get, site: Site, monkeyp
 
 def test_the_status_of_vlc_is_requested_on_the_machine(get: Get, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     port = str(site.server.server_address[1])
-    monkeypatch.setattr(applications, "_VLC_STATUS", applications._VLC_STATUS.replace("8080/requests", f"{port}"))
+    monkeypatch.setattr(applications, "VLC_STATUS", applications.VLC_STATUS.replace("8080/requests", f"{port}"))
     assert Path(get("vlc_playing_info", dest="status.xml")).read_text().strip() == "<root/>"
 
 

@@ -26,6 +26,7 @@ from paragent.osworld.controller import CommandReply, Controller
 from paragent.osworld.evaluators import GETTERS, evaluate
 from paragent.osworld.evaluators.evaluator import evaluation_processes
 from paragent.osworld.evaluators.getters import pages
+from paragent.subprocesses import SubprocessPool
 
 PAGE = """<html><head><title>Flights</title></head><body>
 <div class="date">Tue, Nov 17, 2026</div>
@@ -74,7 +75,7 @@ def site() -> Iterator[str]:
 
 
 def start_browser(folder: Path, address: str) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a browser with a tab at an address; return it and where its DevTools are."""
+    """Start a browser with a tab at an address; return the process and its DevTools address."""
     program = shutil.which("chromium") or "google-chrome"
     command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
     command += ["--remote-debugging-port=0", f"--user-data-dir={folder}", address]
@@ -111,7 +112,7 @@ def devtools(site: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 
 class Guest:
-    """A guest whose browser is a real one; its accessibility tree shows only the address bar."""
+    """A controller of a real browser; its accessibility tree has only the address bar."""
 
     def __init__(self, devtools: str, shown: str) -> None:
         self.devtools, self.shown = devtools, shown
@@ -122,7 +123,7 @@ class Guest:
         return f'<desktop-frame><application name="Chromium">{entry}</application></desktop-frame>'
 
     async def execute(self, command: Any, **_: Any) -> CommandReply:
-        raise AssertionError(f"nobody asked for {command}")
+        raise AssertionError(f"unexpected command {command}")
 
     async def launch(self, command: list[str], **_: Any) -> None:
         raise MachineRefused(f"there is no {command[0]}")
@@ -130,24 +131,36 @@ class Guest:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A browser that is not there is not waited for, and neither is a page that does not load."""
+    """Shorten the waits for a missing browser and for pages that do not load."""
     for name, seconds in {"_START_SECONDS": 0.1, "_PAGE_SECONDS": 20.0, "_PRINT_PAUSE": 0.1}.items():
         monkeypatch.setattr(pages, name, seconds)
 
 
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    """One event loop for all getters of this module, so that they share their child process."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def processes(runner: asyncio.Runner) -> Iterator[SubprocessPool]:
+    opened = evaluation_processes()
+    yield runner.run(opened.__aenter__())
+    runner.run(opened.__aexit__(None, None, None))
+
+
 @pytest.fixture
-def get(devtools: str, site: str, tmp_path: Path) -> Callable[..., Any]:
+def get(
+    devtools: str, site: str, tmp_path: Path, runner: asyncio.Runner, processes: SubprocessPool
+) -> Callable[..., Any]:
     def call(
         kind: str, *, shown: str = f"{site}/flights?from=SEA&to=NYC&tags=a,b", at: str = devtools, **config: Any
     ) -> Any:
-        async def asking() -> Any:
-            attempt = AttemptContext(cast("Controller", Guest(at, shown)), tmp_path)
-            async with evaluation_processes() as helpers:
-                return await GETTERS.load(kind)(
-                    GetterContext(attempt, tmp_path, helpers), {"goto_prefix": "http://", **config}
-                )
-
-        return asyncio.run(asyncio.wait_for(asking(), 110))
+        attempt = AttemptContext(cast("Controller", Guest(at, shown)), tmp_path)
+        context = GetterContext(attempt, tmp_path, processes)
+        getting = GETTERS.load(kind)(context, {"goto_prefix": "http://", **config})
+        return runner.run(asyncio.wait_for(getting, 110))
 
     return call
 

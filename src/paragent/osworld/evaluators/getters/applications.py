@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-_VLC_STATUS = """
+VLC_STATUS = """
 import base64, urllib.request
 address = "http://127.0.0.1:8080/requests/status.xml"
 login = {"Authorization": "Basic " + base64.b64encode(b":password").decode()}
@@ -82,7 +82,7 @@ async def gimp_config_file(context: GetterContext, config: Mapping[str, Any]) ->
 async def vlc_playing_info(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Return the path of a copy of VLC's status from its web interface; None if it does not answer."""
     for _ in range(_VLC_TRIES):
-        done = await context.attempt.controller.execute(["python3", "-c", _VLC_STATUS])
+        done = await context.attempt.controller.execute(["python3", "-c", VLC_STATUS])
         if done.returncode == 0 and done.output.strip():
             return await context.write(config["dest"], done.output.encode())
         await asyncio.sleep(1.0)

@@ -239,6 +239,7 @@ def _same_colour(first: Any, second: Any) -> bool:
 
 
 def _strike(font: Any) -> str:
+    # python-pptx has no public access to the attributes of a font
     return str(font._element.attrib.get("strike", "noStrike"))
 
 
@@ -259,7 +260,7 @@ def _bullets(slide: Any) -> list[tuple[str | None, str, str]] | None:
     None if any run of the slide is empty: OSWorld cannot read the bullets of such a slide and ignores them.
     """
     found: list[tuple[str | None, str, str]] = []
-    for paragraph in slide._element.iterfind(".//a:p", _DRAWING):
+    for paragraph in slide.element.iterfind(".//a:p", _DRAWING):
         parts = [part.text for part in paragraph.iterfind(".//a:t", _DRAWING)]
         if not all(parts):
             return None

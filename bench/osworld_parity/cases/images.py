@@ -1,4 +1,4 @@
-"""Pictures of several kinds, sizes and changes."""
+"""Images of several modes and sizes, with edits."""
 
 from __future__ import annotations
 
