@@ -14,7 +14,7 @@ from paragent.machines import Machine
 from paragent.osworld import controller as module
 from paragent.osworld.context import MachineRefused
 from paragent.osworld.controller import Controller
-from paragent.osworld.observation import Observation, Observer
+from paragent.osworld.observation import DesktopObserver, Observation
 
 Answer = TypeVar("Answer")
 Handler = Callable[[str, bytes], "bytes | None"]
@@ -180,7 +180,7 @@ def test_a_desktop_without_accessibility_has_screenshots() -> None:
         return reply(200, b"picture") if path == "/screenshot" else reply(500, {"message": "there is no bus"})
 
     async def observe(guest: Controller) -> Observation:
-        return await Observer(guest, "screenshot_a11y_tree", (640, 480), terminal=True).observe()
+        return await DesktopObserver(guest, "screenshot_a11y_tree", (640, 480), terminal=True).observe()
 
     seen, _ = with_guest(handler, observe)
     assert (seen.screenshot, seen.tree, seen.terminal) == (b"picture", None, None)

@@ -16,7 +16,7 @@ from paragent.errors import ConfigError, EnvironmentFailed
 from paragent.machines import Machine
 from paragent.osworld.controller import Controller
 from paragent.osworld.env import OSWorldEnvironment
-from paragent.osworld.observation import Observer
+from paragent.osworld.observation import DesktopObserver
 from paragent.tasks import BenchmarkTask
 
 Answer = TypeVar("Answer")
@@ -232,10 +232,10 @@ class Screen:
 
 
 def wait_until_still(screen: Screen, limit: float, **more: float) -> bytes:
-    """Return the result of `Observer.wait_until_still` after the screen was "before"."""
+    """Return the result of `DesktopObserver.wait_until_still` after the screen was "before"."""
 
     async def waiting() -> bytes:
-        observer = Observer(screen, "screenshot", (9, 9))  # type: ignore[arg-type] # only `screenshot` is called
+        observer = DesktopObserver(screen, "screenshot", (9, 9))  # type: ignore[arg-type] # only `screenshot` is called
         await observer.remember_screen()
         return await observer.wait_until_still(limit, **more)
 

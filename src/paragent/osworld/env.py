@@ -24,7 +24,7 @@ from paragent.osworld.controller import Controller
 from paragent.osworld.coverage import missing_for_task
 from paragent.osworld.evaluators import evaluate
 from paragent.osworld.evaluators.evaluator import evaluation_processes
-from paragent.osworld.observation import Observation, Observer, ScreenRecording
+from paragent.osworld.observation import DesktopObserver, Observation, ScreenRecording
 from paragent.osworld.setup import set_up
 from paragent.osworld.task_files import is_index, read_index
 from paragent.tasks import doing
@@ -57,6 +57,27 @@ _SOM = {
     "computer_13": " Marks with numbers are drawn on what can be clicked; `mark` stands for its coordinates.",
     "pyautogui": " Marks with numbers are drawn on what can be clicked; the variables tag_1, tag_2, ... are their coordinates.",
 }
+
+
+ActionType = Literal[
+    "MOVE_TO",
+    "CLICK",
+    "MOUSE_DOWN",
+    "MOUSE_UP",
+    "RIGHT_CLICK",
+    "DOUBLE_CLICK",
+    "DRAG_TO",
+    "SCROLL",
+    "TYPING",
+    "PRESS",
+    "KEY_DOWN",
+    "KEY_UP",
+    "HOTKEY",
+    "WAIT",
+    "FAIL",
+    "DONE",
+]
+"""Actions of `computer_13`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +141,7 @@ class OSWorldEnvironment(Environment):
         self._folder: Path | None = None
         self._attempt: AttemptContext | None = None
         self._controller: Controller | None = None
-        self._observer: Observer | None = None
+        self._observer: DesktopObserver | None = None
         self.instructions = self._instructions()
 
     @classmethod
@@ -179,7 +200,7 @@ class OSWorldEnvironment(Environment):
             run_steps=set_up,
             access=self._access,
         )
-        self._observer = Observer(controller, options.observation_type, self._screen, terminal=options.terminal)
+        self._observer = DesktopObserver(controller, options.observation_type, self._screen, terminal=options.terminal)
         steps = item.metadata.get("config") or []
         if steps:
             doing("setting up")
@@ -213,27 +234,7 @@ class OSWorldEnvironment(Environment):
     @tool
     async def computer(
         self,
-        action_type: Annotated[
-            Literal[
-                "MOVE_TO",
-                "CLICK",
-                "MOUSE_DOWN",
-                "MOUSE_UP",
-                "RIGHT_CLICK",
-                "DOUBLE_CLICK",
-                "DRAG_TO",
-                "SCROLL",
-                "TYPING",
-                "PRESS",
-                "KEY_DOWN",
-                "KEY_UP",
-                "HOTKEY",
-                "WAIT",
-                "FAIL",
-                "DONE",
-            ],
-            "what to do",
-        ],
+        action_type: Annotated[ActionType, "what to do"],
         x: Annotated[float | None, "MOVE_TO, CLICK, RIGHT_CLICK, DOUBLE_CLICK, DRAG_TO: pixels from the left"] = None,
         y: Annotated[float | None, "as x: pixels from the top"] = None,
         mark: Annotated[int | None, "instead of x and y: the number of a mark on the screen"] = None,

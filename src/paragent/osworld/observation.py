@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from paragent.osworld.controller import Controller
 
 __all__ = [
+    "DesktopObserver",
     "Observation",
-    "Observer",
     "ScreenRecording",
     "ScreenshotVideo",
     "Widget",
@@ -178,7 +178,7 @@ class Observation:
     """The text of the terminal, if it is shown and there is one."""
 
 
-class Observer:
+class DesktopObserver:
     """Takes observations of a desktop.
 
     Args:
@@ -366,7 +366,7 @@ class ScreenRecording:
         folder: for the screenshots; the caller removes it.
     """
 
-    def __init__(self, task: str, controller: Controller, observer: Observer, folder: Path) -> None:
+    def __init__(self, task: str, controller: Controller, observer: DesktopObserver, folder: Path) -> None:
         self._task, self._controller, self._observer, self._folder = task, controller, observer, folder
         self._on_machine = False
         self._screenshots: ScreenshotVideo | None = None

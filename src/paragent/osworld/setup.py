@@ -63,7 +63,7 @@ def missing_for_steps(steps: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _unknown(kind: str) -> str:
-    return _ACCOUNTS.get(kind) or f"the set-up step {kind!r}, which nobody knows"
+    return _ACCOUNTS.get(kind) or f"the unknown set-up step {kind!r}"
 
 
 @contextlib.contextmanager

@@ -41,12 +41,12 @@ GETTERS = Registry(
         **_implementations(
             "getters",
             {
-                "workbooks": "content_from_vm_file",
                 "pages": "active_tab_html_parse active_tab_info chrome_appearance_mode_ui info_from_website open_tabs_info "
                 "page_info pdf_from_url",
             },
             EXTRA,
         ),
+        **_implementations("metrics", {"tables": "content_from_vm_file"}, EXTRA),
     },
     entry_points="paragent.osworld_getters",
 )

@@ -101,8 +101,8 @@ async def vm_window_size(context: GetterContext, config: Mapping[str, Any]) -> d
 
 async def vm_wallpaper(context: GetterContext, config: Mapping[str, Any]) -> str | None:
     """Return the path of a copy of the wallpaper; None if there is none."""
-    picture = await unless_refused(context.attempt.controller.wallpaper())
-    return None if picture is None else await context.write(config["dest"], picture)
+    wallpaper = await unless_refused(context.attempt.controller.wallpaper())
+    return None if wallpaper is None else await context.write(config["dest"], wallpaper)
 
 
 async def default_video_player(context: GetterContext, config: Mapping[str, Any]) -> str:

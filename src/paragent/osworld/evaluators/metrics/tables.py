@@ -1,14 +1,16 @@
-"""Metrics of spreadsheets: `compare_table` and its rules."""
+"""Metrics of spreadsheets: `compare_table` and its rules; and the getter of a workbook's last row."""
 
 from __future__ import annotations
 
 import itertools
+import posixpath
 import re
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
+from paragent.osworld.evaluators.getters.machine import copy_of
 from paragent.osworld.evaluators.metrics.cell_styles import style_of, styles_of
 from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck, matches, ratio
 from paragent.osworld.evaluators.metrics.reading import lines_of, open_package
@@ -17,10 +19,13 @@ from paragent.osworld.evaluators.metrics.workbooks import Book, NoSheet, Sheet, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from paragent.osworld.context import GetterContext
+
 __all__ = [
     "charts",
     "compare_conference_city_in_order",
     "compare_table",
+    "content_from_vm_file",
     "filters",
     "last_row",
     "lines",
@@ -394,3 +399,18 @@ def last_row(path: str) -> list[str]:
     book = Book(path)
     frame = Sheet(book, book.names[0]).frame()
     return [str(value) for value in frame.iloc[-1].astype(str).tolist()]
+
+
+async def content_from_vm_file(context: GetterContext, config: Mapping[str, Any]) -> list[str] | None:
+    """Return the last row of a workbook of the machine.
+
+    Raises:
+        ValueError: other content is requested.
+    """
+    if (config["file_type"], config["file_content"]) != ("xlsx", "last_row"):
+        raise ValueError(f"cannot read {config['file_content']!r} of a file of the type {config['file_type']!r}")
+    path = await copy_of(context, config["path"], posixpath.basename(config["path"]))
+    if path is None:
+        return None
+    row: list[str] | None = await context.parse(f"{__name__}:last_row", path)
+    return row
