@@ -65,7 +65,7 @@ _IMPOSSIBLE = (
 
 
 def desktop_tasks() -> list[Task]:
-    """Return the tasks, one of each kind before the second of any."""
+    """Return the tasks, with the kinds interleaved."""
     kinds: list[list[Task]] = [[make(*_row(row)) for row in rows] for make, rows in _KINDS]
     tasks = [task for turn in zip_longest(*kinds) for task in turn if task is not None]
     for number, task in enumerate(tasks, 1):
@@ -106,7 +106,7 @@ def _open(name: str) -> Task:
 
 
 def _says(command: str, expected: str) -> Task:
-    """An evaluator: what a shell command of the guest prints."""
+    """Return an evaluator that compares the output of a shell command on the machine."""
     result = {"type": "vm_command_line", "command": command, "shell": True}
     return {"func": "exact_match", "result": result, "expected": {"type": "rule", "rules": {"expected": expected}}}
 
@@ -119,96 +119,96 @@ def _has(name: str, text: str) -> Task:
 
 
 def _note(name: str, text: str) -> Task:
-    told = f"With the text editor, write the text “{text}” into a new file {name} in the folder Documents."
-    return _task("note", "editor", told, _has(name, text))
+    goal = f"With the text editor, write the text “{text}” into a new file {name} in the folder Documents."
+    return _task("note", "editor", goal, _has(name, text))
 
 
 def _append(name: str, lines: tuple[str, ...], line: str) -> Task:
-    told = f"The file {name} is open in the text editor. Add the line “{line}” at its end and save it."
+    goal = f"The file {name} is open in the text editor. Add the line “{line}” at its end and save it."
     before = "\n".join(lines)
-    return _task("append", "editor", told, _has(name, f"{before}\n{line}"), _file(name, before), _open(name))
+    return _task("append", "editor", goal, _has(name, f"{before}\n{line}"), _file(name, before), _open(name))
 
 
 def _replace(name: str, text: str, old: str, new: str) -> Task:
-    told = f"The file {name} is open in the text editor. Replace “{old}” with “{new}” in it and save it."
-    return _task("replace", "editor", told, _has(name, text.replace(old, new)), _file(name, text), _open(name))
+    goal = f"The file {name} is open in the text editor. Replace “{old}” with “{new}” in it and save it."
+    return _task("replace", "editor", goal, _has(name, text.replace(old, new)), _file(name, text), _open(name))
 
 
 def _rename(old: str, new: str) -> Task:
-    told = f"With the file manager, rename the folder “{old}” in the folder Documents to “{new}”."
-    return _task("rename", "files", told, _says("ls ~/Documents", f"{new}\n"), _shell(f"mkdir -p ~/Documents/'{old}'"))
+    goal = f"With the file manager, rename the folder “{old}” in the folder Documents to “{new}”."
+    return _task("rename", "files", goal, _says("ls ~/Documents", f"{new}\n"), _shell(f"mkdir -p ~/Documents/'{old}'"))
 
 
 def _folder(name: str) -> Task:
-    told = f"With the file manager, make a new folder “{name}” in the folder Documents."
-    return _task("folder", "files", told, _says(f"test -d ~/Documents/'{name}' && echo yes", "yes\n"))
+    goal = f"With the file manager, make a new folder “{name}” in the folder Documents."
+    return _task("folder", "files", goal, _says(f"test -d ~/Documents/'{name}' && echo yes", "yes\n"))
 
 
 def _delete(name: str) -> Task:
-    told = f"With the file manager, delete the file “{name}” in the folder Documents for good."
+    goal = f"With the file manager, delete the file “{name}” in the folder Documents for good."
     config = (_file("keep.txt", "keep me"), _file(name, "delete me"))
-    return _task("delete", "files", told, _says("ls ~/Documents", "keep.txt\n"), *config)
+    return _task("delete", "files", goal, _says("ls ~/Documents", "keep.txt\n"), *config)
 
 
 def _copy(name: str, folder: str) -> Task:
-    told = f"With the file manager, copy the file “{name}” from the folder Documents to the folder {folder}."
+    goal = f"With the file manager, copy the file “{name}” from the folder Documents to the folder {folder}."
     found = _says(f"cat ~/{folder}/{name} ~/Documents/{name}", "contentcontent")
-    return _task("copy", "files", told, found, _file(name, "content"))
+    return _task("copy", "files", goal, found, _file(name, "content"))
 
 
 def _compute(a: int, sign: str, b: int, result: str) -> Task:
-    told = f"Compute {a} {sign} {b} with the calculator and leave the result on its display."
+    goal = f"Compute {a} {sign} {b} with the calculator and leave the result on its display."
     rule = {"xpath": f"//application[@name='galculator']//text[normalize-space()='{result}']"}
     evaluator = {
         "func": "check_accessibility_tree",
         "result": {"type": "accessibility_tree"},
         "expected": {"type": "rule", "rules": [rule]},
     }
-    return _task("compute", "calculator", told, evaluator)
+    return _task("compute", "calculator", goal, evaluator)
 
 
 def _write_sum(a: int, sign: str, b: int, result: str) -> Task:
-    told = f"Compute {a} {sign} {b} with the calculator, and write the result into a new file result.txt in the folder Documents."
-    return _task("written", "multi_apps", told, _has("result.txt", result))
+    goal = f"Compute {a} {sign} {b} with the calculator, and write the result into a new file result.txt in the folder Documents."
+    return _task("written", "multi_apps", goal, _has("result.txt", result))
 
 
 def _setting(what: str, group: str, key: str, value: str) -> Task:
-    told = f"Change the settings of the text editor: {what}."
+    goal = f"Change the settings of the text editor: {what}."
     found = _says(f"gsettings get org.xfce.mousepad.preferences.{group} {key}", f"{value}\n")
-    return _task("setting", "editor", told, found)
+    return _task("setting", "editor", goal, found)
 
 
 def _list(folder: str) -> Task:
-    told = f"In the terminal, write the names of the files in the folder {folder} into the file list.txt in the folder Documents."
+    goal = f"In the terminal, write the names of the files in the folder {folder} into the file list.txt in the folder Documents."
     config = _shell(f"touch ~/{folder}/first ~/{folder}/second")
-    return _task("list", "terminal", told, _has("list.txt", "first\nsecond"), config)
+    return _task("list", "terminal", goal, _has("list.txt", "first\nsecond"), config)
 
 
 def _executable(name: str) -> Task:
-    told = f"In the terminal, make the file {name} in the folder Documents executable."
+    goal = f"In the terminal, make the file {name} in the folder Documents executable."
     found = _says(f"stat -c %a ~/Documents/{name}", "755\n")
     return _task(
-        "executable", "terminal", told, found, _file(name, "#!/bin/sh"), _shell(f"chmod 644 ~/Documents/{name}")
+        "executable", "terminal", goal, found, _file(name, "#!/bin/sh"), _shell(f"chmod 644 ~/Documents/{name}")
     )
 
 
 def _count(name: str, lines: int) -> Task:
-    told = f"In the terminal, count the lines of the file {name} in the folder Documents "
-    told += "and write the number into count.txt beside it."
-    return _task("count", "terminal", told, _has("count.txt", str(lines)), _shell(f"seq {lines} > ~/Documents/{name}"))
+    goal = f"In the terminal, count the lines of the file {name} in the folder Documents "
+    goal += "and write the number into count.txt beside it."
+    return _task("count", "terminal", goal, _has("count.txt", str(lines)), _shell(f"seq {lines} > ~/Documents/{name}"))
 
 
 def _pack(folder: str) -> Task:
-    told = (
+    goal = (
         f"In the terminal, pack the folder {folder} in the folder Documents into the archive {folder}.tar.gz beside it."
     )
     found = _says(f"tar tzf ~/Documents/{folder}.tar.gz | sort", f"{folder}/\n{folder}/a\n{folder}/b\n")
     config = _shell(f"mkdir -p ~/Documents/{folder} && touch ~/Documents/{folder}/a ~/Documents/{folder}/b")
-    return _task("pack", "terminal", told, found, config)
+    return _task("pack", "terminal", goal, found, config)
 
 
-def _impossible(told: str) -> Task:
-    return _task("impossible", "os", told, {"func": "infeasible"})
+def _impossible(goal: str) -> Task:
+    return _task("impossible", "os", goal, {"func": "infeasible"})
 
 
 _KINDS: tuple[tuple[Callable[..., Task], tuple[Any, ...]], ...] = (

@@ -47,18 +47,18 @@ def shown(question: str, url: str) -> list[dict[str, Any]]:
 
 
 def answered(arguments: str, seen: str) -> list[dict[str, Any]]:
-    """Return a call and its answer: a picture or a table."""
+    """Return a tool call and its result: a screenshot or a table."""
     call = {"id": "1", "function": {"name": "computer", "arguments": arguments}}
     content = [{"type": "image_url", "image_url": {"url": seen}}] if seen.startswith("data:") else seen
     return [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": content}]
 
 
 def drawn(*patches: tuple[tuple[int, int, int, int], str]) -> str:
-    picture = Image.new("RGB", (640, 400), "steelblue")
+    image = Image.new("RGB", (640, 400), "steelblue")
     for box, colour in patches:
-        ImageDraw.Draw(picture).rectangle(box, fill=colour)
+        ImageDraw.Draw(image).rectangle(box, fill=colour)
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    image.save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
@@ -121,7 +121,7 @@ def test_there_is_no_area_without_an_image_or_a_matching_colour() -> None:
 
 
 def test_the_focused_field_is_found_by_its_frame() -> None:
-    """A line that is chosen has the same colour; other fields have another frame."""
+    """A selected line has the same colour; unfocused fields have another frame."""
     chosen, other = ((10, 100, 170, 130), "#3584e4"), ((200, 40, 400, 74), "#cdc7c2")
     frame, inside, words = (
         ((200, 100, 400, 134), "#3584e4"),

@@ -94,7 +94,7 @@ def test_the_demo_model_solves_the_sample_tasks() -> None:
                 asked = entry.get("expression") or entry["question"].removeprefix("Compute ").rstrip(".")
                 told = await environment.call("calculator", {"expression": asked})
                 exact = told.text.partition(" ≈ ")[0]
-                item = BenchmarkTask(entry["id"], entry["question"], entry["answer"])
-                assert await environment.score(item, f"\\boxed{{{exact}}}") == {"math": 1.0}, (entry, told)
+                task = BenchmarkTask(entry["id"], entry["question"], entry["answer"])
+                assert await environment.score(task, f"\\boxed{{{exact}}}") == {"math": 1.0}, (entry, told)
 
     run(scenario([json.loads(line) for line in sample_path("math").read_text().splitlines()]))

@@ -34,7 +34,7 @@ def within(network: str) -> st.SearchStrategy[ipaddress.IPv4Address | ipaddress.
 
 
 def embedded(inner: int, outer: int) -> list[str]:
-    """Return the IPv6 addresses by which an IPv4 address is reached; `outer` fills the bits that do not matter."""
+    """Return the IPv6 addresses that embed an IPv4 address; `outer` fills the unused bits."""
     low = outer & (1 << 80) - 1
     return [
         str(ipaddress.IPv6Address(0xFFFF << 32 | inner)),
@@ -105,7 +105,7 @@ def test_names_are_not_addresses() -> None:
 
 @given(st.sampled_from([network for network in PRIVATE if network != "127.0.0.0/8"]).flatmap(within))
 def test_machines_reach_only_public_addresses(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    """Guests with a network and downloads of this host are kept to the same addresses."""
+    """The network rules of machines and the downloads of this host allow the same addresses."""
     closed = [ipaddress.ip_network(network) for network in blocked_networks()]
     assert not is_public(str(address))
     assert any(address in network for network in closed)

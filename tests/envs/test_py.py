@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 QUESTION = "from typing import List\n\n\ndef total(numbers: List[int]) -> int:\n    '''Return the sum.'''\n"
 TEST = "def check(candidate):\n    assert candidate([1, 2]) == 3\n    assert candidate([]) == 0\n"
-ITEM = BenchmarkTask("h", QUESTION, None, {"entry_point": "total", "test": TEST})
+TASK = BenchmarkTask("h", QUESTION, None, {"entry_point": "total", "test": TEST})
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -36,17 +36,17 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def cells(*codes: str, **options: Any) -> list[ToolResult]:
     async def scenario() -> list[ToolResult]:
         async with open_environment("py", {"cell_limit": 10, **options}) as environment:
-            await environment.open(ITEM)
+            await environment.open(TASK)
             return [await environment.call("python", {"code": code}) for code in codes]
 
     found: list[ToolResult] = run(scenario())
     return found
 
 
-def score(answer: str, item: BenchmarkTask = ITEM, **options: Any) -> float | None:
+def score(answer: str, task: BenchmarkTask = TASK, **options: Any) -> float | None:
     async def scenario() -> dict[str, float] | None:
         async with open_environment("py", options) as environment:
-            return await environment.score(item, answer)
+            return await environment.score(task, answer)
 
     scores = run(scenario())
     return None if scores is None else float(scores["passed"])
@@ -138,7 +138,7 @@ def test_sandboxes_are_isolated_from_each_other() -> None:
 
 def test_shared_memory_of_the_host_is_hidden() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    segment = libc.shmget(0, 4096, 0o1666)  # a new one, for everybody
+    segment = libc.shmget(0, 4096, 0o1666)  # readable by all users
     assert segment >= 0, os.strerror(ctypes.get_errno())
     try:
         (told,) = cells("len(open('/proc/sysvipc/shm').readlines())")
@@ -252,7 +252,7 @@ def test_only_the_sandbox_vm_needs_a_machine() -> None:
 
 
 class Guest:
-    """A machine as an environment sees it, on this computer."""
+    """A fake machine that runs commands on this computer."""
 
     async def aput_file(self, path: str, data: bytes) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -268,7 +268,7 @@ class Guest:
 def test_the_sandbox_vm_runs_programs_with_files_and_commands() -> None:
     async def scenario() -> list[str]:
         async with open_environment("py", {"sandbox": "vm", "cell_limit": 1}) as environment:
-            await environment.open(ITEM, Guest())
+            await environment.open(TASK, Guest())
             codes = [
                 "x = 20",
                 "print('a')\nx + 1",
@@ -279,8 +279,8 @@ def test_the_sandbox_vm_runs_programs_with_files_and_commands() -> None:
                 "x",
             ]
             found = [(await environment.call("python", {"code": code})).text for code in codes]
-            assert await environment.score(ITEM, "    return sum(numbers)\n") == {"passed": 1.0}
-            assert await environment.score(ITEM, "    return 3\n") == {"passed": 0.0}
+            assert await environment.score(TASK, "    return sum(numbers)\n") == {"passed": 1.0}
+            assert await environment.score(TASK, "    return 3\n") == {"passed": 0.0}
             return found
 
     before = set(Path(tempfile.gettempdir()).glob("paragent-*"))
@@ -332,12 +332,12 @@ def test_a_wrong_function_fails_its_hidden_tests(answer: str) -> None:
 
 
 def test_the_answer_is_compared_with_the_expected_output() -> None:
-    item = BenchmarkTask("o", "What is 6 * 7?", 42)
-    assert score("Answer: 42", item) == 1.0
-    assert score("Answer: 42.0", item) == 1.0
-    assert score("```python\nprint(6 * 7)\n```", item) == 1.0
-    assert score("```python\nprint(6 * 8)\n```", item) == 0.0
-    assert score("It is 42 or 43", item) == 0.0
+    task = BenchmarkTask("o", "What is 6 * 7?", 42)
+    assert score("Answer: 42", task) == 1.0
+    assert score("Answer: 42.0", task) == 1.0
+    assert score("```python\nprint(6 * 7)\n```", task) == 1.0
+    assert score("```python\nprint(6 * 8)\n```", task) == 0.0
+    assert score("It is 42 or 43", task) == 0.0
     assert score("anything", BenchmarkTask("n", "no reference")) is None
 
 
@@ -346,6 +346,6 @@ def test_the_demo_model_solves_the_sample_tasks() -> None:
 
     for line in sample_path("py").read_text().splitlines():
         entry = json.loads(line)
-        item = BenchmarkTask(entry.get("id") or entry["task_id"], entry["question"], entry.get("answer"), entry)
+        task = BenchmarkTask(entry.get("id") or entry["task_id"], entry["question"], entry.get("answer"), entry)
         solution = entry.get("canonical_solution") or f"```python\n{entry['code']}\n```"
-        assert score(solution, item) == 1.0, item.id
+        assert score(solution, task) == 1.0, task.id

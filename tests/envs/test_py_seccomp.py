@@ -65,7 +65,7 @@ def test_kernel_keys_of_the_user_cannot_be_read() -> None:
         f"attempt('syscall', {keyctl}, 10, -3, b'user', {secret.encode()!r}, 0)",  # KEYCTL_SEARCH
         f"attempt('syscall', {request_key}, b'user', {secret.encode()!r}, None, 0)",
         f"attempt('syscall', {add_key}, b'user', b'planted', b'x', 1, -3)",
-        f"attempt('syscall', {keyctl}, 1, b'_uid_ses.0')",  # joining a keyring that has a name
+        f"attempt('syscall', {keyctl}, 1, b'_uid_ses.0')",  # joins a keyring by name
         "open('/proc/keys').read()",
     )
     assert [text.strip("'") for text in found[1:6]] == ["EPERM"] * 5
@@ -160,7 +160,7 @@ _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
 def decide(program: bytes, number: int, architecture: int, *arguments: int) -> int:
-    """Return what the kernel would do: run the instructions, which may only jump forwards."""
+    """Interpret the filter as the kernel would, and return its action."""
     padded = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     data = struct.pack("<IIQ6Q", number, architecture, 0, *(one & (1 << 64) - 1 for one in padded))
     instructions = list(struct.iter_unpack("<HBBI", program))

@@ -153,8 +153,8 @@ def test_long_documents_are_read_in_pages(tmp_path: Path) -> None:
     ],
 )
 def test_citation_scores_precision_and_recall(answer: str, expected: float) -> None:
-    item = BenchmarkTask("i", "?", "x", {"documents": ["a"]})
-    assert citation(item, answer) == pytest.approx(expected)
+    task = BenchmarkTask("i", "?", "x", {"documents": ["a"]})
+    assert citation(task, answer) == pytest.approx(expected)
 
 
 def test_expected_documents_are_read_in_the_formats_of_benchmarks() -> None:
@@ -172,11 +172,11 @@ def test_expected_documents_are_read_in_the_formats_of_benchmarks() -> None:
 def test_the_demo_model_solves_the_sample_tasks() -> None:
     async def scenario(entry: dict[str, Any]) -> None:
         async with open_environment("rag", sample_options("rag")) as environment:
-            item = BenchmarkTask(entry["id"], entry["question"], entry["answer"], entry)
-            found = await environment.call("search", {"query": await environment.open(item)})
+            task = BenchmarkTask(entry["id"], entry["question"], entry["answer"], entry)
+            found = await environment.call("search", {"query": await environment.open(task)})
             assert found.extras["ids"][0] == entry["documents"][0]
-            assert item.references[0].lower() in found.text.lower()
-            scores = await environment.score(item, f"See [{found.extras['ids'][0]}].\nAnswer: {item.references[0]}")
+            assert task.references[0].lower() in found.text.lower()
+            scores = await environment.score(task, f"See [{found.extras['ids'][0]}].\nAnswer: {task.references[0]}")
             assert scores == {"exact_match": 1.0, "f1": 1.0, "citation": 1.0}
 
     for line in sample_path("rag").read_text().splitlines():
@@ -184,7 +184,7 @@ def test_the_demo_model_solves_the_sample_tasks() -> None:
 
 
 def test_embeddings_find_documents_without_common_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted endpoint's vectors count letters: near is what has the same letters, whatever its words are."""
+    """The vectors of the scripted endpoint are letter frequencies, so anagrams are near to each other."""
     kb = tmp_path / "kb"
     kb.mkdir()
     for name, text in {"listen": "listen silent", "ox": "ox box fox", "rag": "zzz zzz"}.items():

@@ -119,7 +119,7 @@ async def web(shared: SharedResources | None = None, **options: Any) -> AsyncIte
         yield environment
 
 
-async def told(environment: Environment, name: str, **arguments: Any) -> str:
+async def text_of(environment: Environment, name: str, **arguments: Any) -> str:
     return (await environment.call(name, arguments)).text
 
 
@@ -129,10 +129,10 @@ async def told(environment: Environment, name: str, **arguments: Any) -> str:
 def test_pages_have_numbered_elements_and_links_open_in_the_same_tab(server: str) -> None:
     async def scenario() -> None:
         async with web() as environment:
-            assert "# Home\n[1 link: Next]" in await told(environment, "open", url=server)
-            assert "You came." in await told(environment, "click", element=1)
-            assert "# Home" in await told(environment, "back")
-            assert "no element 9; the page has 1 to 1" in await told(environment, "click", element=9)
+            assert "# Home\n[1 link: Next]" in await text_of(environment, "open", url=server)
+            assert "You came." in await text_of(environment, "click", element=1)
+            assert "# Home" in await text_of(environment, "back")
+            assert "no element 9; the page has 1 to 1" in await text_of(environment, "click", element=9)
 
     run(scenario())
 
@@ -140,16 +140,16 @@ def test_pages_have_numbered_elements_and_links_open_in_the_same_tab(server: str
 def test_fields_can_be_read_filled_and_selected(server: str) -> None:
     async def scenario() -> None:
         async with web() as environment:
-            page = await told(environment, "open", url=f"{server}/form")
+            page = await text_of(environment, "open", url=f"{server}/form")
             assert '= "Rome" of "Rome", "Oslo"' in page
             assert "(not checked)" in page
             assert "(image: a cat)" in page
             assert "secret" not in page
             assert "invisible" not in page
-            assert '= "Oslo"' in await told(environment, "type", element=1, text="Oslo")
-            assert "(checked)" in await told(environment, "click", element=2)
-            assert '"***"' in await told(environment, "type", element=3, text="abc")
-            assert '"new"' in await told(environment, "type", element=4, text="new")
+            assert '= "Oslo"' in await text_of(environment, "type", element=1, text="Oslo")
+            assert "(checked)" in await text_of(environment, "click", element=2)
+            assert '"***"' in await text_of(environment, "type", element=3, text="abc")
+            assert '"new"' in await text_of(environment, "type", element=4, text="new")
 
     run(scenario())
 
@@ -157,11 +157,11 @@ def test_fields_can_be_read_filled_and_selected(server: str) -> None:
 def test_long_pages_are_shown_in_parts(server: str) -> None:
     async def scenario() -> None:
         async with web() as environment:
-            first = await told(environment, "open", url=f"{server}/long")
+            first = await text_of(environment, "open", url=f"{server}/long")
             assert "Paragraph 0 " in first
             assert "scroll for the rest" in first
-            assert "Paragraph 0 " not in await told(environment, "scroll", direction="down")
-            assert "Paragraph 0 " in await told(environment, "scroll", direction="up")
+            assert "Paragraph 0 " not in await text_of(environment, "scroll", direction="down")
+            assert "Paragraph 0 " in await text_of(environment, "scroll", direction="up")
 
     run(scenario())
 
@@ -169,7 +169,7 @@ def test_long_pages_are_shown_in_parts(server: str) -> None:
 def test_tools_need_an_open_page() -> None:
     async def scenario() -> None:
         async with web() as environment:
-            assert "open first" in await told(environment, "read")
+            assert "open first" in await text_of(environment, "read")
 
     run(scenario())
 
@@ -188,24 +188,24 @@ def test_private_addresses_are_refused_in_every_notation(server: str) -> None:
                 assert result.error, name
                 assert "public" in result.text or "no host" in result.text, result.text
             for url in ("file:///etc/passwd", "chrome://version", "javascript:alert(1)", "about:blank", "nonsense"):
-                assert "http://" in await told(environment, "open", url=url)
+                assert "http://" in await text_of(environment, "open", url=url)
 
     run(scenario())
 
 
 def test_the_proxy_blocks_redirects_and_scripts(server: str, tmp_path: Path) -> None:
-    """The pages are served by the proxy itself, so that only their next steps go to private addresses."""
+    """The pages are served by the proxy itself, so that only their redirects and scripts use private addresses."""
     (tmp_path / "fetch.html").write_text(PAGES["/fetch"])
     (tmp_path / "go.html").write_text(f"<p>going</p><script>location='{server}/next'</script>")
     (tmp_path / "img.html").write_text(f"<img src='{server}/next' onerror=\"document.title='no image'\"><p>x</p>")
 
     async def scenario() -> None:
         async with web(allow_private=False, site=tmp_path) as environment:
-            await told(environment, "open", url="http://site.test/fetch.html")
-            assert "got" not in (page := await told(environment, "read")) or "no public address" in page
-            assert "You came" not in await told(environment, "open", url="http://site.test/go.html")
-            assert "You came" not in await told(environment, "read")
-            assert "no image" in await told(environment, "open", url="http://site.test/img.html")
+            await text_of(environment, "open", url="http://site.test/fetch.html")
+            assert "got" not in (page := await text_of(environment, "read")) or "no public address" in page
+            assert "You came" not in await text_of(environment, "open", url="http://site.test/go.html")
+            assert "You came" not in await text_of(environment, "read")
+            assert "no image" in await text_of(environment, "open", url="http://site.test/img.html")
 
     run(scenario())
 
@@ -228,7 +228,7 @@ def test_the_proxy_refuses_private_redirect_targets(server: str) -> None:
 
 
 def at(*addresses: str) -> Any:
-    """Return what stands in for the resolver of names."""
+    """Return a fake name resolver."""
 
     async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
@@ -262,7 +262,7 @@ attack().then(() => document.title = 'attacked', error => document.title = `erro
 
 
 async def webrtc_attack(flags: list[str], folder: Path) -> tuple[int, bool]:
-    """Visit a page that attacks two ports of this host; return how many packets came, and whether there was a connection."""
+    """Visit a page that attacks two ports of this host; return the number of packets and whether a connection was made."""
     from playwright.async_api import async_playwright
 
     with (
@@ -319,7 +319,7 @@ def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_proxy_connects_to_the_checked_address_for_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name may have another address at the second look, and a connection that is kept may be used for another host."""
+    """A name may resolve to another address the second time, and a persistent connection may be used for another host."""
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -376,14 +376,14 @@ def test_the_site_serves_only_its_folder(tmp_path: Path) -> None:
 def test_a_hanging_page_is_closed_and_does_not_affect_others(server: str) -> None:
     async def scenario() -> None:
         async with SharedResources() as shared, web(shared, page_limit=3) as one, web(shared, page_limit=3) as other:
-            await told(one, "open", url=f"{server}/hang")
-            await told(other, "open", url=server)
+            await text_of(one, "open", url=f"{server}/hang")
+            await text_of(other, "open", url=server)
             hanging = asyncio.create_task(one.call("click", {"element": 1}))
-            assert "You came" in await told(other, "click", element=1)
+            assert "You came" in await text_of(other, "click", element=1)
             assert (await hanging).error
-            assert "# Home" in await told(one, "open", url=server)
+            assert "# Home" in await text_of(one, "open", url=server)
             assert (await one.call("open", {"url": f"{server}/slow"})).error
-            assert "# Home" in await told(one, "open", url=server)
+            assert "# Home" in await text_of(one, "open", url=server)
 
     run(scenario())
 
@@ -391,12 +391,12 @@ def test_a_hanging_page_is_closed_and_does_not_affect_others(server: str) -> Non
 def test_pop_ups_and_dialogs_are_closed(server: str) -> None:
     async def scenario() -> None:
         async with web() as environment:
-            await told(environment, "open", url=f"{server}/popups")
-            await told(environment, "click", element=1)
-            assert "Pop" in await told(environment, "read")
+            await text_of(environment, "open", url=f"{server}/popups")
+            await text_of(environment, "click", element=1)
+            assert "Pop" in await text_of(environment, "read")
             assert isinstance(environment, WebEnvironment)
             await wait_until_async(lambda: environment.open_pages == 1, 30)
-            assert "after" in await told(environment, "open", url=f"{server}/dialogs")
+            assert "after" in await text_of(environment, "open", url=f"{server}/dialogs")
 
     run(scenario())
 
@@ -404,9 +404,9 @@ def test_pop_ups_and_dialogs_are_closed(server: str) -> None:
 def test_attempts_do_not_share_cookies(server: str) -> None:
     async def scenario() -> None:
         async with SharedResources() as shared, web(shared) as one, web(shared) as other:
-            assert (await told(one, "open", url=f"{server}/cookie")).endswith("had:")
-            assert (await told(one, "open", url=f"{server}/cookie")).endswith("had:k=1")
-            assert (await told(other, "open", url=f"{server}/cookie")).endswith("had:")
+            assert (await text_of(one, "open", url=f"{server}/cookie")).endswith("had:")
+            assert (await text_of(one, "open", url=f"{server}/cookie")).endswith("had:k=1")
+            assert (await text_of(other, "open", url=f"{server}/cookie")).endswith("had:")
 
     run(scenario())
 
@@ -421,7 +421,7 @@ def test_the_browser_does_not_inherit_api_keys(server: str, monkeypatch: pytest.
 
     async def scenario() -> None:
         async with SharedResources() as shared, web(shared) as one:
-            await told(one, "open", url=server)
+            await text_of(one, "open", url=server)
             browsers = browsers_of(os.getpid())
             assert browsers
             for process in browsers:
@@ -434,7 +434,7 @@ def test_a_dead_browser_is_replaced_for_the_next_attempt(server: str) -> None:
     async def scenario() -> None:
         async with SharedResources() as shared:
             async with web(shared) as one:
-                await told(one, "open", url=server)
+                await text_of(one, "open", url=server)
                 browsers = browsers_of(os.getpid())
                 for process in browsers:
                     process.kill()
@@ -442,7 +442,7 @@ def test_a_dead_browser_is_replaced_for_the_next_attempt(server: str) -> None:
                 with pytest.raises(EnvironmentFailed):
                     await one.call("read", {})
             async with web(shared) as other:
-                assert "# Home" in await told(other, "open", url=server)
+                assert "# Home" in await text_of(other, "open", url=server)
 
     run(scenario())
 
@@ -487,7 +487,7 @@ def test_a_search_service_gets_the_key(server: str, name: str, monkeypatch: pyte
 
     async def scenario() -> str:
         async with web(search=name) as environment:
-            return await told(environment, "search", query="herons")
+            return await text_of(environment, "search", query="herons")
 
     assert run(scenario()).startswith("herons\nhttp://a/")
 
@@ -514,13 +514,13 @@ def test_the_demo_model_solves_the_sample_tasks() -> None:
 
     async def scenario(shared: SharedResources, entry: dict[str, Any]) -> None:
         async with open_environment("web", sample_options("web"), shared=shared) as environment:
-            page = await told(environment, "open", url=entry["start_url"])
+            page = await text_of(environment, "open", url=entry["start_url"])
             for label in entry.get("clicks", ()):
                 found = re.search(rf"\[(\d+) \w+: {label}\]", page)
                 assert found, page
-                page = await told(environment, "click", element=int(found[1]))
+                page = await text_of(environment, "click", element=int(found[1]))
             if "typed" in entry:
-                page = await told(environment, "type", element=1, text=entry["typed"], submit=True)
+                page = await text_of(environment, "type", element=1, text=entry["typed"], submit=True)
             answers = entry["answer"] if isinstance(entry["answer"], list) else [entry["answer"]]
             assert answers[0] in page
 

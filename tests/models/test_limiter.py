@@ -154,7 +154,7 @@ def test_the_slot_of_a_refused_request_stays_unused_for_a_moment() -> None:
 
 
 def speed(endpoint: Endpoint, seeds: range = range(2)) -> float:
-    """Return the speed with the limit that is found, as a part of that with the best fixed limit."""
+    """Return the throughput with the adaptive limit, as a fraction of that with the best fixed limit."""
     seconds = 0.0
     for seed in seeds:
         clock = ManualClock()

@@ -91,7 +91,7 @@ def test_no_request_is_sent_during_the_retry_after_of_another() -> None:
         began = time.monotonic()
         try:
             first = asyncio.create_task(model.complete(ASK, []))
-            while not server.seen.refused or model.pressure()[0]:  # until it has heard the refusal
+            while not server.seen.refused or model.pressure()[0]:  # until the refusal was received
                 await asyncio.sleep(0.005)
             await model.complete(ASK, [])
             waited = time.monotonic() - began

@@ -71,7 +71,7 @@ def test_retry_after_of_one_worker_applies_to_all() -> None:
     shared.report("b", RequestReport(in_flight=8, wanted=8))
     shared.report("a", RequestReport(in_flight=0, wanted=8, refused=8, retry_after=5.0))
     assert (shared.pressure, shared.opens_in()) == ((8, 8), 5.0)
-    assert shared.shares() == {"a": 0, "b": 4}, "b occupies the places that a will have"
+    assert shared.shares() == {"a": 0, "b": 4}, "b still occupies slots of a"
     shared.report("b", RequestReport(in_flight=6, wanted=8))
     assert shared.shares() == {"a": 2, "b": 4}
     shared.report("b", RequestReport(in_flight=1, wanted=1))
@@ -118,18 +118,18 @@ def test_a_limiter_uses_its_share_until_it_is_cleared() -> None:
 
 
 def test_two_workers_share_one_limit() -> None:
-    """Two clients with eight places each and an endpoint that takes four: together they find out, and both get answers."""
+    """Two clients with eight slots each, and an endpoint that allows four requests: both get answers within a common limit."""
 
-    async def ask(place: RateLimitAddress, url: str) -> None:
-        settings = ModelSettings(name="m", base_url=url, api_key="k", max_concurrency=8, rate_limit=place)
+    async def ask(address: RateLimitAddress, url: str) -> None:
+        settings = ModelSettings(name="m", base_url=url, api_key="k", max_concurrency=8, rate_limit=address)
         model = open_model(settings)
         try:
             await asyncio.gather(*(model.complete(ASK, []) for _ in range(30)))
         finally:
             await model.close()
 
-    async def both(place: RateLimitAddress, url: str) -> None:
-        await asyncio.gather(ask(place, url), ask(place, url))
+    async def both(address: RateLimitAddress, url: str) -> None:
+        await asyncio.gather(ask(address, url), ask(address, url))
 
     with OpenAIServer(Script(latency=0.05, most_at_once=4)) as server, RateLimitServer(16) as rate_limit:
         assert rate_limit.pressure() == (0, 0)
@@ -143,8 +143,8 @@ def test_two_workers_share_one_limit() -> None:
 def test_each_model_has_its_own_limit() -> None:
     shares: dict[str, int | None] = {}
 
-    def member(place: RateLimitAddress, model: str) -> RateLimitClient:
-        return RateLimitClient(place, model, 8, lambda: (8, 8), lambda share, _: shares.update({model: share}))
+    def member(address: RateLimitAddress, model: str) -> RateLimitClient:
+        return RateLimitClient(address, model, 8, lambda: (8, 8), lambda share, _: shares.update({model: share}))
 
     with RateLimitServer(8) as rate_limit:
         members = [member(rate_limit.address, model) for model in "ab"]
@@ -154,8 +154,8 @@ def test_each_model_has_its_own_limit() -> None:
 
 
 def test_workers_continue_without_the_rate_limit_server() -> None:
-    async def ask(place: RateLimitAddress, url: str) -> None:
-        model = open_model(ModelSettings(name="m", base_url=url, api_key="k", rate_limit=place))
+    async def ask(address: RateLimitAddress, url: str) -> None:
+        model = open_model(ModelSettings(name="m", base_url=url, api_key="k", rate_limit=address))
         await asyncio.gather(*(model.complete(ASK, []) for _ in range(9)))
         await model.close()
 
@@ -245,7 +245,7 @@ def test_a_burst_of_refusals_lowers_the_share_of_one_worker_briefly() -> None:
 
 
 def test_every_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two refusals in a row make two reports that are equal, and both count."""
+    """Two consecutive refusals cause two equal reports, and both must be sent."""
     reports: list[RequestReport] = []
     take_in = SharedLimit.report
 

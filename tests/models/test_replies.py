@@ -142,7 +142,7 @@ shaped = st.builds(
 
 
 def check(body: Any) -> None:
-    """Whatever a completion has can be stored: text is well-formed, counts fit, calls are complete."""
+    """Check that a completion can be stored: well-formed text, valid counts, complete calls."""
     try:
         completion = read_reply(body)
     except MalformedReply as error:

@@ -214,8 +214,8 @@ def _reason(error: ValidationError | RecursionError) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}" if place else str(first["msg"])
+    field = ".".join(map(str, first["loc"]))
+    return f"{field}: {first['msg']}" if field else str(first["msg"])
 
 
 def _beginning(reply: Any) -> str:

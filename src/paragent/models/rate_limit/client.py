@@ -35,7 +35,7 @@ class RateLimitClient:
     """Shares the rate limit of one model for one worker. All methods may be called from any thread.
 
     Args:
-        place: the address and the secret of the server.
+        address: the address and the secret of the server.
         model: the name of the model; each model has its own limit.
         most: requests at a time that this worker can use.
         state: returns how many requests are in flight, and how many are in flight or waiting.
@@ -45,13 +45,13 @@ class RateLimitClient:
 
     def __init__(
         self,
-        place: RateLimitAddress,
+        address: RateLimitAddress,
         model: str,
         most: int,
         state: Callable[[], tuple[int, int]],
         changed: Callable[[int | None, float], None],
     ) -> None:
-        self._place, self._hello = place, {"model": model, "most": most}
+        self._address, self._hello = address, {"model": model, "most": most}
         self._state, self._changed = state, changed
         self._lock = threading.Lock()
         """Protects the counts since the last report, and `_closed` together with `_work`."""
@@ -114,7 +114,7 @@ class RateLimitClient:
                 await self._exchange()
             except ParagentError:
                 pass  # the server has ended or has not started yet
-            except Exception as error:  # noqa: BLE001 - the worker must not keep a share that nobody updates
+            except Exception as error:  # noqa: BLE001 - the worker must not keep an outdated share
                 write_traceback(
                     "the shared rate limit failed in this worker; it decides by itself until it has reconnected", error
                 )
@@ -124,9 +124,9 @@ class RateLimitClient:
 
     async def _exchange(self) -> None:
         """Connect, then report and receive shares until the connection ends."""
-        host, _, port = self._place.address.rpartition(":")
-        address, token = Address.of(host, port), Token(self._place.secret)
-        stream, _ = await connect(address, SERVICE, token, None, self._hello, _CONNECT_SECONDS)
+        host, _, port = self._address.address.rpartition(":")
+        target, token = Address.of(host, port), Token(self._address.secret)
+        stream, _ = await connect(target, SERVICE, token, None, self._hello, _CONNECT_SECONDS)
         try:
             await self._send_reports(JsonConnection(stream, {"share": self._receive_share}))
         finally:

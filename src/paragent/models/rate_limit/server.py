@@ -28,12 +28,12 @@ SERVICE = "endpoint"
 _START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 _ROTATION_SECONDS = 1.0
-"""Seconds without a change after which shares are divided and sent again. Where there are fewer places than workers, the
-places rotate; a worker that lowered its own share after a burst of refusals gets it back."""
+"""Seconds without a change after which shares are divided and sent again. If there are fewer slots than workers, the
+slots rotate; a worker that lowered its own share after a burst of refusals gets it back."""
 
 
 class RateLimitServer:
-    """A context manager; inside, workers connect to `place`.
+    """A context manager; inside, workers connect to `address`.
 
     Args:
         most: requests at a time that the whole run may make.
