@@ -114,7 +114,7 @@ def test_the_command_line() -> None:
     with process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert "runs Failing, Holder, Slow, Team, Worker" in line
+        assert "runs Failing, Holder, Slow, Spawner, Team, Worker" in line
         port = line.split("localhost:")[1].split(":")[0]
         agent: Any = Worker("listed", to_dist={"host": "localhost", "port": port})
         assert agent.note(1) == 1
@@ -141,7 +141,7 @@ def test_a_server_ends_with_status_0_when_told_by_a_signal() -> None:
         with process:
             assert process.stdout is not None
             assert process.stderr is not None
-            assert "whatever is sent" in process.stdout.readline()
+            assert "any agent class" in process.stdout.readline()
             process.send_signal(number)
             assert process.wait(10) == 0
             assert process.stderr.read() == ""
