@@ -1,4 +1,4 @@
-"""How often a server's garbage collector looks."""
+"""Garbage collection of a child server adapts its frequency."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _make_garbage(count: int) -> None:
         cycle.append(cycle)
 
 
-def test_a_collector_that_finds_nothing_looks_less_often_up_to_a_limit() -> None:
+def test_collections_that_find_nothing_become_less_frequent_up_to_a_limit() -> None:
     seen = []
     for _ in range(6):
         gc.collect(0)
@@ -38,7 +38,7 @@ def test_a_collector_that_finds_nothing_looks_less_often_up_to_a_limit() -> None
     assert seen[-1] == 1_600_000
 
 
-def test_a_collector_that_finds_garbage_looks_often_again() -> None:
+def test_collections_that_find_garbage_become_frequent_again() -> None:
     for _ in range(6):
         gc.collect(0)
     _make_garbage(20_000)
@@ -46,7 +46,7 @@ def test_a_collector_that_finds_garbage_looks_often_again() -> None:
     assert gc.get_threshold()[0] == 100_000
 
 
-def test_a_threshold_that_an_agent_sets_stays() -> None:
+def test_a_threshold_that_an_agent_sets_is_kept() -> None:
     gc.set_threshold(5_000, 7, 7)
     gc.collect(0)
     assert gc.get_threshold() == (5_000, 7, 7)

@@ -1,4 +1,4 @@
-"""Callers that send faster than a server works, readers that do not read, and other things that must not fill memory."""
+"""Back-pressure: fast callers, slow readers, and other limits on memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def at(server: RpcAgentServerLauncher) -> Any:
 
 @pytest.fixture
 def launch() -> Iterator[Callable[..., RpcAgentServerLauncher]]:
-    """Starts servers with limits, in processes of their own."""
+    """Starts servers with given limits in new processes."""
     launched = []
 
     def start(**limits: int) -> RpcAgentServerLauncher:
@@ -52,7 +52,7 @@ def info(agent: Any) -> dict[str, Any]:
     return report
 
 
-def test_results_that_nobody_reads_do_not_pile_up(launch: Any, eventually: Any) -> None:
+def test_unread_results_are_limited(launch: Any, eventually: Any) -> None:
     server = launch(results_bytes=8 << 20)
     watching = at(server)
     before = info(watching)
@@ -64,7 +64,7 @@ def test_results_that_nobody_reads_do_not_pile_up(launch: Any, eventually: Any) 
     stuck = info(watching)
     assert stuck["results_waiting_bytes"] < (8 << 20) + 2 * size, "the agent waits for its reader"
     assert stuck["calls_served"] - before["calls_served"] < calls
-    assert watching.add(1).result(10) == 2, "other clients do not notice"
+    assert watching.add(1).result(10) == 2, "other clients are not affected"
     answers = reader.read(calls)
     assert [(type(answer), answer.number) for answer in answers] == [
         (CallResult, number) for number in range(1, calls + 1)
@@ -73,30 +73,30 @@ def test_results_that_nobody_reads_do_not_pile_up(launch: Any, eventually: Any) 
     reader.close()
 
 
-def test_a_client_that_ignores_the_window_is_refused(launch: Any, mark: Path) -> None:
+def test_calls_beyond_twice_the_window_are_rejected(launch: Any, mark: Path) -> None:
     server = launch(window_bytes=1 << 20)
     rude = RawClient(server.address)
     rude.say([CallMethod(1, 1, "block_until", (str(mark),))])
     for number in range(2, 42):
         rude.say([CallMethod(number, 1, "size", ("x" * 100_000,))])
-    refused = rude.read(19)  # the 2 MiB are used up by 21 of the 40
-    assert {type(answer) for answer in refused} == {CallError}
-    assert all(isinstance(decode_error(answer.value), LimitExceeded) for answer in refused)
+    rejected = rude.read(19)  # the 2 MiB are used up by 21 of the 40
+    assert {type(answer) for answer in rejected} == {CallError}
+    assert all(isinstance(decode_error(answer.value), LimitExceeded) for answer in rejected)
     mark.touch()
     answers = rude.read(22)
-    assert {type(answer) for answer in answers} == {CallResult}, "what came before that is carried out"
+    assert {type(answer) for answer in answers} == {CallResult}, "earlier calls are executed"
     assert at(server).add(1).result(10) == 2
     rude.close()
 
 
-def test_a_proper_client_is_slowed_and_never_refused(launch: Any) -> None:
+def test_a_client_that_respects_the_window_is_slowed_and_not_rejected(launch: Any) -> None:
     agent = at(launch(window_bytes=1 << 20))
     agent.echo(1).result(10)
     results = [agent.size("x" * 50_000) for _ in range(300)]
     assert [result.result(20) for result in results] == [50_000] * 300
 
 
-def test_results_that_are_kept_have_a_limit(launch: Any, eventually: Any) -> None:
+def test_kept_results_are_limited(launch: Any, eventually: Any) -> None:
     agent = at(launch(kept_bytes=8 << 20))
     kept = [agent.make(3 << 20) for _ in range(2)]
     refused = agent.make(3 << 20)
@@ -108,7 +108,7 @@ def test_results_that_are_kept_have_a_limit(launch: Any, eventually: Any) -> Non
     assert len(agent.make(3 << 20).result(10)) == 3 << 20
 
 
-def test_what_is_kept_for_repetition_has_a_limit() -> None:
+def test_unacknowledged_frames_are_limited() -> None:
     here, there = ReliableStream(1 << 30), ReliableStream(1 << 30)
     frames = [here.next_frame([Goodbye()], [bytes(16 << 20)]) for _ in range(4)]
     assert here.window_full
@@ -116,13 +116,13 @@ def test_what_is_kept_for_repetition_has_a_limit() -> None:
         for message in frame:
             there.receive(message)
     (acknowledgement,) = there.next_frame([])
-    heard = here.receive(acknowledgement)
-    assert heard is not None
-    here.drop_acknowledged(heard[0])
+    received = here.receive(acknowledgement)
+    assert received is not None
+    here.drop_acknowledged(received[0])
     assert not here.window_full
 
 
-def test_deep_arguments_are_refused_by_every_server(worker: Any) -> None:
+def test_deeply_nested_arguments_are_rejected(worker: Any) -> None:
     deep: list[Any] = []
     for _ in range(200):
         deep = [deep]
@@ -132,7 +132,7 @@ def test_deep_arguments_are_refused_by_every_server(worker: Any) -> None:
     assert worker.echo([[[[1]]]]) == [[[[1]]]]
 
 
-def test_a_frame_cannot_smuggle_what_is_not_packed(launch: Any) -> None:
+def test_arguments_that_are_not_encoded_are_rejected(launch: Any) -> None:
     server = launch()
     rude = RawClient(server.address)
     for number, argument in enumerate(([[1]], ("m", "a", [[1]], "user", "id", "now")), 1):
@@ -143,40 +143,40 @@ def test_a_frame_cannot_smuggle_what_is_not_packed(launch: Any) -> None:
     rude.close()
 
 
-def test_names_that_are_not_public_cannot_be_called(launch: Any) -> None:
+def test_private_names_cannot_be_called(launch: Any) -> None:
     rude = RawClient(launch().address)
     names = ["__init__", "__del__", "_private", "?log", "?__dict__"]
     rude.say([CallMethod(1 + at, 1, name, ()) for at, name in enumerate(names)])
     rude.say([CallMethod(11 + at, 1, name, (), None, 0, None) for at, name in enumerate(names)])
     rude.say([ReadAttribute(21, 1, "__dict__"), CallMethod(22, 1, "add", (1,))])
     answers = {answer.number: answer for answer in rude.read(12)}
-    assert answers.pop(22) == CallResult(22, 2), "its agent is still there"
+    assert answers.pop(22) == CallResult(22, 2), "the agent still exists"
     assert {type(answer) for answer in answers.values()} == {CallError}
     assert all(isinstance(decode_error(answer.value), AttributeError) for answer in answers.values())
     rude.close()
 
 
-def test_a_pace() -> None:
-    pace = TokenBucket(10, 0.0)
-    assert pace.take(10, 0.0) == 0.0
-    assert pace.take(5, 0.0) == 0.5
-    assert not pace.try_take(0.5)
-    assert pace.try_take(0.7)
-    assert pace.take(10, 100.0) == 0.0, "a rest gives a second's worth, not more"
-    assert pace.take(1, 100.0) == 0.1
+def test_a_token_bucket_allows_bursts_and_a_rate() -> None:
+    bucket = TokenBucket(10, 0.0)
+    assert bucket.take(10, 0.0) == 0.0
+    assert bucket.take(5, 0.0) == 0.5
+    assert not bucket.try_take(0.5)
+    assert bucket.try_take(0.7)
+    assert bucket.take(10, 100.0) == 0.0, "the bucket holds the tokens of one second at most"
+    assert bucket.take(1, 100.0) == 0.1
 
 
-def test_items_have_a_rate(launch: Any) -> None:
+def test_messages_of_a_client_are_rate_limited(launch: Any) -> None:
     agent = at(launch(items_per_second=1_000))
     agent.echo(1).result(10)
     started = time.monotonic()
     results = [agent.add(number) for number in range(3_000)]
     assert [result.result(30) for result in results] == list(range(1, 3_001))
-    assert agent.echo(1).result(30) == 1, "all of them may have come in one frame; what follows it waits"
+    assert agent.echo(1).result(30) == 1, "all may have arrived in one frame; the next one waits"
     assert time.monotonic() - started > 1.0
 
 
-def test_handshakes_have_a_rate_and_real_clients_get_through(launch: Any) -> None:
+def test_handshakes_are_rate_limited_and_real_clients_connect(launch: Any) -> None:
     server = launch(handshakes_per_second=3)
 
     async def knock() -> int:
@@ -185,7 +185,7 @@ def test_handshakes_have_a_rate_and_real_clients_get_through(launch: Any) -> Non
             hello = {"session": os.urandom(16).hex(), "received": 0, "reconnect": False}
             try:
                 stream, _ = await connect(server.address, "agents", load_token(), None, hello, 5.0)
-            except (LimitExceeded, ServerLost):  # gRPC does not always tell why, where the refusal overtakes a message
+            except (LimitExceeded, ServerLost):  # gRPC does not report the reason if the rejection overtakes a message
                 refused += 1
             else:
                 await stream.close()

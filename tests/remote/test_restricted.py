@@ -1,4 +1,4 @@
-"""Servers that run their own classes and accept no code, and clients with the token that attack them."""
+"""Restricted servers, which run only their own classes and accept no code, and hostile clients that know the token."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class EvilService:
-    """An agent server that answers a fetch with whatever it is told to, in frames of both kinds."""
+    """A hostile agent server that answers a fetch with given messages, as pickles or as data."""
 
     def __init__(self, answer: Callable[[int], list[Any]], *, writes_data: bool) -> None:
         self.answer, self._writes_data = answer, writes_data
@@ -64,10 +64,10 @@ class EvilService:
         return welcome | {"accepts_code": True, "peer_tls": False}, None
 
     async def serve(self, stream: ServerStream, admitted: Any) -> None:
-        conversation = ReliableStream(1 << 30)
+        frames = ReliableStream(1 << 30)
         while True:
-            heard = conversation.receive(await stream.read())
-            for item in heard[1] if heard is not None else ():
+            received = frames.receive(await stream.read())
+            for item in received[1] if received is not None else ():
                 if type(item) is not FetchResult:
                     continue
                 answer = self.answer(item.number)
@@ -77,7 +77,7 @@ class EvilService:
 
 @pytest.fixture
 def evil() -> Iterator[Callable[..., tuple[Address, EvilService]]]:
-    """Starts hostile agent servers; whoever has the token can."""
+    """Starts hostile agent servers; any program with the token can do that."""
     servers = []
 
     def start(answer: Callable[[int], list[Any]], *, writes_data: bool = False) -> tuple[Address, EvilService]:
@@ -93,7 +93,7 @@ def evil() -> Iterator[Callable[..., tuple[Address, EvilService]]]:
 
 @pytest.fixture(scope="module")
 def restricted() -> Iterator[RpcAgentServerLauncher]:
-    """A server of two classes, in a process of its own."""
+    """A restricted server with two classes in a new process."""
     launcher = RpcAgentServerLauncher(custom_agent_classes=[Worker, Team])
     launcher.launch(in_subprocess=True)
     yield launcher
@@ -102,12 +102,12 @@ def restricted() -> Iterator[RpcAgentServerLauncher]:
 
 @pytest.fixture
 def attacker(restricted: RpcAgentServerLauncher) -> Iterator[RawClient]:
-    """A client with the token and an agent, which must be as well afterwards as any other."""
+    """A client with the token and an agent; afterwards the fixture checks that the server still works."""
     before = at(restricted).pid().result(10)
     client = RawClient(restricted.address, writes_data=True)
     yield client
     client.close()
-    assert at(restricted).pid().result(10) == before, "the server goes on"
+    assert at(restricted).pid().result(10) == before, "the server still runs"
 
 
 def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any, **kwargs: Any) -> Any:
@@ -119,10 +119,10 @@ def error_in(answer: Any) -> BaseException:
     return decode_error(answer.value)
 
 
-# --- an agent that lives elsewhere ---------------------------------------------------------------------------------------
+# --- agents in other processes -----------------------------------------------------------------------------------------
 
 
-def test_a_constructor_cannot_make_a_proxy_inside_the_server(
+def test_a_constructor_cannot_create_a_proxy_inside_the_server(
     attacker: RawClient, evil: Any, mark: Path, tmp_path: Path
 ) -> None:
     address, service = evil(lambda number: [CallResult(number, ("p", pickle.dumps(Bomb(mark))))])
@@ -143,7 +143,7 @@ def test_a_constructor_cannot_make_a_proxy_inside_the_server(
     assert not mark.exists()
 
 
-def test_servers_that_accept_code_also_make_agents_only_where_they_are(server: RpcAgentServerLauncher) -> None:
+def test_servers_that_accept_code_also_create_agents_only_in_their_process(server: RpcAgentServerLauncher) -> None:
     client = RawClient(server.address)
     client.say([CreateAgent(2, 1, "init", (), {"to_dist": True})])
     assert isinstance(error_in(client.ask(CallMethod, 1, 2, "echo", (1,))), AccessDenied)
@@ -152,7 +152,7 @@ def test_servers_that_accept_code_also_make_agents_only_where_they_are(server: R
 
 @pytest.mark.parametrize("writes_data", [False, True])
 @pytest.mark.parametrize("kind", ["pickle", "message", "error", "described", "kept", "deep", "with code"])
-def test_nothing_that_comes_from_an_address_of_a_client_is_unpickled(
+def test_results_from_an_address_of_a_client_are_not_unpickled(
     attacker: RawClient, evil: Any, mark: Path, kind: str, writes_data: bool
 ) -> None:
     bomb = pickle.dumps(Bomb(mark))
@@ -178,12 +178,12 @@ def test_nothing_that_comes_from_an_address_of_a_client_is_unpickled(
     reference = ("r", tuple(address), "0" * 32, 1, None)
     answer = attacker.ask(CallMethod, 1, 1, "echo", (reference,))
     assert isinstance(error_in(answer), ParagentError)
-    assert service.visits == 1, "it was asked"
-    assert not mark.exists(), "and what it said was not loaded"
+    assert service.visits == 1, "the result was requested"
+    assert not mark.exists(), "the answer was not unpickled"
 
 
 def _saying(head: bytes) -> Any:
-    """Return a `serve` that says one head of a frame, in the pieces that are allowed."""
+    """Return a `serve` that sends the head of a frame in pieces of the allowed size."""
 
     async def serve(stream: ServerStream, admitted: Any) -> None:
         await stream.read()
@@ -207,14 +207,14 @@ def _saying(head: bytes) -> Any:
         ("r", 1),
     ],
 )
-def test_references_that_lead_nowhere_are_refused(attacker: RawClient, reference: Any) -> None:
+def test_malformed_references_are_rejected(attacker: RawClient, reference: Any) -> None:
     attacker.say([CallMethod(1, 1, "echo", (reference,))])
     with pytest.raises(ProtocolError):
         attacker.read(1)
 
 
 @pytest.mark.parametrize(("credit", "seconds"), [(0, float("nan")), (0, -1.0), ((), None), ("x", None), (None, 1.0)])
-def test_calls_with_deadlines_or_credit_that_are_none_end_the_client_alone(
+def test_calls_with_an_invalid_deadline_or_credit_end_only_their_session(
     attacker: RawClient, credit: Any, seconds: Any
 ) -> None:
     attacker.say([CallMethod(1, 1, "nap", (60,), None, credit, seconds)])
@@ -222,7 +222,7 @@ def test_calls_with_deadlines_or_credit_that_are_none_end_the_client_alone(
         attacker.read(1)
 
 
-def test_errors_of_a_client_are_not_handed_to_others_as_pickles(attacker: RawClient, mark: Path) -> None:
+def test_errors_of_a_client_are_not_passed_on_as_pickles(attacker: RawClient, mark: Path) -> None:
     bomb = ("p", pickle.dumps((Bomb(mark), "")))
     attacker.say([CreateAgent(2, 1, "init", (("f", bomb),), None)])
     for number, item in enumerate((CallMethod(1, 2, "echo", (1,)), CallMethod(2, 1, "echo", (("f", bomb),)))):
@@ -237,13 +237,13 @@ def test_errors_of_a_client_are_not_handed_to_others_as_pickles(attacker: RawCli
 @pytest.mark.parametrize(
     "name", ["SystemExit", "KeyboardInterrupt", "StopIteration", "print", "UnicodeDecodeError", "x.Y"]
 )
-def test_described_errors_are_errors_that_end_nothing(name: str) -> None:
+def test_errors_received_as_text_are_remote_errors(name: str) -> None:
     error = error_from(("x", name, "why", "text"))
     assert isinstance(error, RemoteError)
     assert (error.error_type, error.message, error.traceback) == (name, "why", "text")
 
 
-# --- names that belong to the proxy --------------------------------------------------------------------------------------
+# --- names of the proxy --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("accepts_code", [False, True])
@@ -266,13 +266,13 @@ def test_to_dist_is_not_a_method_of_an_agent(
     client.close()
 
 
-def test_a_method_is_called_and_not_read(attacker: RawClient) -> None:
-    """A bound method would bring the whole state of its agent along."""
+def test_methods_cannot_be_read_as_attributes(attacker: RawClient) -> None:
+    """A bound method would contain the whole state of its agent."""
     assert attacker.ask(ReadAttribute, 1, 1, "count") == CallResult(1, 0)
     assert isinstance(error_in(attacker.ask(ReadAttribute, 2, 1, "reply")), AttributeError)
 
 
-def test_a_proxy_refuses_to_move_its_agent(restricted: RpcAgentServerLauncher) -> None:
+def test_a_proxy_cannot_move_its_agent(restricted: RpcAgentServerLauncher) -> None:
     with pytest.raises(ParagentError, match="already"):
         at(restricted).to_dist()
 
@@ -280,8 +280,8 @@ def test_a_proxy_refuses_to_move_its_agent(restricted: RpcAgentServerLauncher) -
 # --- data only -----------------------------------------------------------------------------------------------------------
 
 
-def test_no_pickle_is_loaded(attacker: RawClient, mark: Path) -> None:
-    """Also none that makes only harmless types: BUILD sets attributes of classes, numpy's state makes pointers of bytes."""
+def test_pickles_are_not_loaded(attacker: RawClient, mark: Path) -> None:
+    """Not even pickles of harmless types: BUILD sets attributes of classes, and numpy's state turns bytes into pointers."""
     vandal = b"\x80\x04\x8c\x11tests.remote.agents\x8c\x06Worker\x93}\x8c\x04name\x8c\x06stolensb."
     for number, data in enumerate((pickle.dumps(Bomb(mark)), vandal, pickle.dumps([1]), b"")):
         for tag in ("p", "M", "b", "q"):
@@ -291,8 +291,8 @@ def test_no_pickle_is_loaded(attacker: RawClient, mark: Path) -> None:
     assert not mark.exists()
 
 
-def test_frames_are_not_unpickled_either(restricted: RpcAgentServerLauncher, mark: Path) -> None:
-    """A key of nested tuples overflows the stack when it is hashed, whatever the unpickler may load."""
+def test_frames_are_not_unpickled(restricted: RpcAgentServerLauncher, mark: Path) -> None:
+    """Hashing a key of nested tuples overflows the stack, whatever classes the unpickler allows."""
     before = at(restricted).pid().result(10)
     deep = b")" + b"\x85" * 900_000
     heads = [
@@ -313,7 +313,7 @@ def test_frames_are_not_unpickled_either(restricted: RpcAgentServerLauncher, mar
 
 
 def tree(*node: Any, buffers: tuple[bytes, ...] = ()) -> bytes:
-    """Return bytes that a writer would not write."""
+    """Return bytes that the encoder would not write."""
     import json
 
     text = json.dumps([node[0] if len(node) == 1 else list(node), [len(part) for part in buffers]]).encode()
@@ -371,7 +371,7 @@ HOSTILE = [
 ]
 
 
-def test_values_that_no_client_writes_are_refused(attacker: RawClient) -> None:
+def test_malformed_values_are_rejected(attacker: RawClient) -> None:
     attacker.say([CallMethod(number, 1, "size", (("d", data),)) for number, data in enumerate(HOSTILE, 1)])
     for answer in attacker.read(len(HOSTILE)):
         assert type(answer) is CallError, HOSTILE[answer.number - 1][:80]
@@ -380,7 +380,7 @@ def test_values_that_no_client_writes_are_refused(attacker: RawClient) -> None:
         ][:80]
 
 
-def test_nesting_is_counted_while_reading(attacker: RawClient) -> None:
+def test_nesting_is_limited_while_reading(attacker: RawClient) -> None:
     deep: Any = 1
     for _ in range(300):
         deep = (deep,)
@@ -397,7 +397,7 @@ def test_nesting_is_counted_while_reading(attacker: RawClient) -> None:
         dump(loop)
 
 
-def test_nesting_does_not_overflow_the_stack_of_a_program_that_raised_its_recursion_limit() -> None:
+def test_nesting_does_not_overflow_the_stack_with_a_raised_recursion_limit() -> None:
     program = r"""
 import sys
 from paragent.errors import LimitExceeded
@@ -455,7 +455,7 @@ data: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data)
-def test_data_comes_back_as_it_was(thing: Any) -> None:
+def test_data_survives_encoding_and_decoding(thing: Any) -> None:
     read = load(dump(thing), 100)
     assert read == thing
     assert type(read) is type(thing)
@@ -471,7 +471,7 @@ def test_data_comes_back_as_it_was(thing: Any) -> None:
         st_np.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
     )
 )
-def test_arrays_come_back_as_they_were(array: np.ndarray[Any, Any]) -> None:
+def test_arrays_survive_encoding_and_decoding(array: np.ndarray[Any, Any]) -> None:
     read = load(dump({"array": array}), 100)["array"]
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
     assert read.tobytes() == array.tobytes()
@@ -479,7 +479,7 @@ def test_arrays_come_back_as_they_were(array: np.ndarray[Any, Any]) -> None:
 
 
 def mutated(value: bytes, chance: random.Random) -> bytes:
-    """Return bytes of which some are changed, left out or said twice."""
+    """Return bytes with some changed, left out or repeated."""
     said = bytearray(value)
     for _ in range(chance.randint(1, 4)):
         place = chance.randrange(len(said)) if said else 0
@@ -498,7 +498,7 @@ def mutated(value: bytes, chance: random.Random) -> bytes:
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data | st.builds(np.arange, st.integers(0, 4)), st.integers())
-def test_changed_bytes_are_data_or_refused(thing: Any, seed: int) -> None:
+def test_modified_bytes_are_data_or_rejected(thing: Any, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(5):
         try:
@@ -532,8 +532,8 @@ MODULES = {"builtins", "collections", "datetime", "decimal", "fractions", "uuid"
 
 @settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nodes, st.lists(st.binary(max_size=33), max_size=3))
-def test_texts_of_any_shape_are_data_or_refused(node: Any, buffers: list[bytes]) -> None:
-    """Texts that can be parsed, with tags and parts that do not belong together."""
+def test_json_of_any_shape_is_data_or_rejected(node: Any, buffers: list[bytes]) -> None:
+    """Valid JSON with arbitrary tags and parts."""
     try:
         thing = load(tree(node, buffers=tuple(buffers)), 20, "to_dist")
     except (ProtocolError, LimitExceeded, AccessDenied):
@@ -544,15 +544,15 @@ def test_texts_of_any_shape_are_data_or_refused(node: Any, buffers: list[bytes])
 
 @settings(max_examples=400, deadline=None)
 @given(st.binary(max_size=100), st.booleans())
-def test_random_bytes_are_data_or_refused(noise: bytes, framed: bool) -> None:
+def test_random_bytes_are_data_or_rejected(noise: bytes, framed: bool) -> None:
     try:
         load(len(noise).to_bytes(8, "big") + noise if framed else noise, 20)
     except (ProtocolError, LimitExceeded, AccessDenied):
         return
 
 
-def test_changed_values_and_frames_do_not_harm_a_server(restricted: RpcAgentServerLauncher) -> None:
-    chance = random.Random(11)  # a seed, so that a failure can be repeated
+def test_modified_values_and_frames_do_not_harm_a_server(restricted: RpcAgentServerLauncher) -> None:
+    chance = random.Random(11)  # a fixed seed makes failures reproducible
     before = at(restricted).pid().result(10)
     value = {
         "a": [1, 2.5, b"x", ("t",)],
@@ -593,7 +593,7 @@ def test_data_of_all_kinds_reaches_a_restricted_server(restricted: RpcAgentServe
         {1: {2: 3}},
     ]
     fresh, known = at(restricted), at(restricted)
-    early = [fresh.echo(thing) for thing in things]  # before the link knows what the server is, perhaps
+    early = [fresh.echo(thing) for thing in things]  # perhaps before the link knows that the server is restricted
     known.add(1).result(10)
     assert [result.result(20) for result in early] == things
     assert [known.echo(thing).result(20) for thing in things] == things
@@ -604,7 +604,9 @@ def test_data_of_all_kinds_reaches_a_restricted_server(restricted: RpcAgentServe
     assert moved.note({"a": (1, 2)}) == 5
 
 
-def test_what_is_not_data_is_refused_before_and_after_the_server_is_known(restricted: RpcAgentServerLauncher) -> None:
+def test_objects_that_are_not_data_are_rejected_before_and_after_the_welcome(
+    restricted: RpcAgentServerLauncher,
+) -> None:
     agent = at(restricted)
     for thing in (print, Worker, object(), [lambda: 1], Worker("an agent"), np.array([object()]), 1 << 300_000):
         for _ in range(2):
@@ -613,7 +615,7 @@ def test_what_is_not_data_is_refused_before_and_after_the_server_is_known(restri
         at(restricted, Worker, name=print).add(1).result(10)
 
 
-def test_lazy_results_inside_containers_are_waited_for(restricted: RpcAgentServerLauncher) -> None:
+def test_results_inside_containers_are_awaited(restricted: RpcAgentServerLauncher) -> None:
     child: Any = Worker("child", to_dist=True)
     fresh = at(restricted)
     assert fresh.echo([child.nap(0.1), {"b": child.add(1)}]).result(10) == ["child", {"b": 2}]
@@ -622,7 +624,7 @@ def test_lazy_results_inside_containers_are_waited_for(restricted: RpcAgentServe
         fresh.echo([child.fail("value")]).result(10)
 
 
-def test_lazy_results_go_to_and_from_restricted_servers(
+def test_results_are_passed_to_and_from_restricted_servers(
     restricted: RpcAgentServerLauncher, server: RpcAgentServerLauncher
 ) -> None:
     child: Any = Worker("child", to_dist=True)
@@ -646,7 +648,7 @@ def test_lazy_results_go_to_and_from_restricted_servers(
             first.echo(child.echo(object())).result(10)
 
 
-def test_values_go_through_the_caller_to_a_restricted_server(
+def test_values_reach_a_restricted_server_through_the_caller(
     restricted: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child: Any = Worker("child", to_dist=True)
@@ -659,7 +661,7 @@ def test_values_go_through_the_caller_to_a_restricted_server(
         far.echo(child.fail("value")).result(10)
 
 
-def test_a_server_that_takes_the_port_of_another_is_a_new_server() -> None:
+def test_another_server_at_the_same_port_is_a_new_server() -> None:
     first = RpcAgentServerLauncher(custom_agent_classes=[Worker])
     first.launch(in_subprocess=True)
     old = at(first)

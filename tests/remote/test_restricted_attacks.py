@@ -1,4 +1,4 @@
-"""Attacks of clients with the token on restricted servers and on the code of their agents."""
+"""Attacks on restricted servers and on the code of their agents, by clients that know the token."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ class EvilService:
         return welcome | {"accepts_code": True, "peer_tls": False}, None
 
     async def serve(self, stream: ServerStream, admitted: Any) -> None:
-        conversation = ReliableStream(1 << 30)
+        frames = ReliableStream(1 << 30)
         while True:
-            heard = conversation.receive(await stream.read())
-            for item in heard[1] if heard is not None else ():
+            received = frames.receive(await stream.read())
+            for item in received[1] if received is not None else ():
                 if type(item) is CallMethod:
                     answer = CallResult(item.number, ("p", pickle.dumps(self._answer)))
-                    for message in conversation.next_frame([answer]):
+                    for message in frames.next_frame([answer]):
                         await stream.write(message)
 
 
 @pytest.fixture
 def evil(mark: Path) -> Iterator[tuple[Address, EvilService]]:
-    """A hostile agent server; whoever has the token can start one."""
+    """A hostile agent server; any program with the token can start one."""
     service = EvilService(Bomb(mark))
     server = RpcServer(Address("localhost", 0), {"agents": service}, load_token())
     yield Address("localhost", run(server.start(), 10.0)), service
@@ -89,7 +89,7 @@ def evil(mark: Path) -> Iterator[tuple[Address, EvilService]]:
 
 @pytest.fixture(scope="module")
 def restricted() -> Iterator[RpcAgentServerLauncher]:
-    """A restricted server in a process of its own."""
+    """A restricted server in a new process."""
     launcher = RpcAgentServerLauncher(custom_agent_classes=[Spawner, Worker])
     launcher.launch(in_subprocess=True)
     yield launcher
@@ -98,12 +98,12 @@ def restricted() -> Iterator[RpcAgentServerLauncher]:
 
 @pytest.fixture
 def attacker(restricted: RpcAgentServerLauncher) -> Iterator[RawClient]:
-    """A client with the token and a `Spawner`; afterwards the server must be well."""
+    """A client with the token and a `Spawner`; afterwards the fixture checks that the server still works."""
     before = at(restricted).pid().result(10)
     client = RawClient(restricted.address, writes_data=True, agent=Spawner)
     yield client
     client.close()
-    assert at(restricted).pid().result(10) == before, "the server goes on"
+    assert at(restricted).pid().result(10) == before, "the server still runs"
 
 
 def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +119,7 @@ def data(thing: Any) -> tuple[str, bytes]:
     return ("d", dump(thing))
 
 
-# --- agents that are made elsewhere --------------------------------------------------------------------------------------
+# --- agents on other servers ---------------------------------------------------------------------------------------------
 
 _WAYS = [
     "spawn_pairs",
@@ -132,7 +132,7 @@ _WAYS = [
 
 
 @pytest.mark.parametrize("way", _WAYS)
-def test_code_of_an_agent_cannot_be_made_to_use_an_address_of_a_client(
+def test_agents_cannot_be_made_to_connect_to_an_address_of_a_client(
     attacker: RawClient, evil: tuple[Address, EvilService], mark: Path, way: str
 ) -> None:
     address, service = evil
@@ -145,7 +145,7 @@ def test_code_of_an_agent_cannot_be_made_to_use_an_address_of_a_client(
     assert not mark.exists()
 
 
-def test_nor_by_keyword_by_moving_or_by_a_result_of_its_own(
+def test_agents_cannot_connect_to_an_address_in_keywords_state_or_results(
     attacker: RawClient, evil: tuple[Address, EvilService], mark: Path
 ) -> None:
     address, service = evil
@@ -163,7 +163,7 @@ def test_nor_by_keyword_by_moving_or_by_a_result_of_its_own(
     assert not mark.exists()
 
 
-def test_a_server_inside_a_program_limits_its_agents_and_not_the_program(
+def test_a_restricted_server_in_a_program_limits_only_its_agents(
     evil: tuple[Address, EvilService], server: RpcAgentServerLauncher, mark: Path
 ) -> None:
     address, service = evil
@@ -174,12 +174,12 @@ def test_a_server_inside_a_program_limits_its_agents_and_not_the_program(
             refusal = error_in(client.ask(CallMethod, number + 1, 1, way, (data(where),)))
             assert isinstance(refusal, AccessDenied), (way, refusal)
         client.close()
-        assert at(server).add(1).result(10) == 2, "the program's own agents are its own business"
+        assert at(server).add(1).result(10) == 2, "the program itself is not limited"
     assert service.visits == 0
     assert not mark.exists()
 
 
-def test_the_owner_of_a_server_names_the_servers_that_its_agents_may_use(server: RpcAgentServerLauncher) -> None:
+def test_agents_may_use_trusted_servers(server: RpcAgentServerLauncher) -> None:
     trusted = [f"{server.host}:{server.port}"]
     launcher = RpcAgentServerLauncher(custom_agent_classes=[Spawner], trusted_servers=trusted)
     launcher.launch(in_subprocess=True)
@@ -192,12 +192,12 @@ def test_the_owner_of_a_server_names_the_servers_that_its_agents_may_use(server:
 
 
 @pytest.mark.parametrize("given", ["localhost:1", ["localhost"], ["host:port"], [5], [":1"]])
-def test_trusted_servers_are_hosts_and_ports(given: Any) -> None:
+def test_malformed_trusted_servers_are_rejected(given: Any) -> None:
     with pytest.raises(ConfigError):
         RpcAgentServerLauncher(trusted_servers=given)
 
 
-def test_trusted_servers_may_have_addresses_of_ipv6() -> None:
+def test_trusted_servers_may_be_ipv6_addresses() -> None:
     assert parse_trusted(["[::1]:12", "name:13"]) == {Address("::1", 12), Address("name", 13)}
 
 
@@ -205,7 +205,7 @@ def test_trusted_servers_may_have_addresses_of_ipv6() -> None:
 
 
 def test_an_integer_at_the_limit_does_not_end_the_server(restricted: RpcAgentServerLauncher) -> None:
-    """What one client has the server say concerns this client alone."""
+    """A result that cannot be encoded affects only its client."""
     other = at(restricted)
     before = other.pid().result(10)
     client = RawClient(restricted.address, writes_data=True, data_only=True, agent=Spawner)
@@ -218,12 +218,12 @@ def test_an_integer_at_the_limit_does_not_end_the_server(restricted: RpcAgentSer
             error = error_from(outcome.value)
             assert isinstance(error, RemoteError), bits
             assert error.error_type.endswith("Unserialisable"), bits
-    assert client.ask(CallMethod, 100, 1, "square", (3,)) == CallResult(100, 9), "the session goes on"
+    assert client.ask(CallMethod, 100, 1, "square", (3,)) == CallResult(100, 9), "the session continues"
     client.close()
     assert other.pid().result(10) == before
 
 
-# --- frames and arguments that would stop the server ----------------------------------------------------------------------
+# --- malformed frames and arguments -------------------------------------------------------------------------------------
 
 _M = (1 << 61) - 1
 _COLLIDING = [_M * number for number in range(1, 20_001)]
@@ -254,7 +254,7 @@ _COLLIDING = [_M * number for number in range(1, 20_001)]
         (CallResult, 1, 2),
     ],
 )
-def test_items_of_the_wrong_shape_end_their_client_alone(attacker: RawClient, item: tuple[Any, ...]) -> None:
+def test_messages_of_the_wrong_shape_end_only_their_session(attacker: RawClient, item: tuple[Any, ...]) -> None:
     kind, *fields = item
     attacker.say([kind(*fields)])
     with pytest.raises(ProtocolError):
@@ -265,13 +265,13 @@ def test_items_of_the_wrong_shape_end_their_client_alone(attacker: RawClient, it
     "batch",
     [("Unknown", [(1,)]), ("CancelCall", [(1, 2)]), ("CancelCall", (1,)), ("CancelCall", [1]), ("CancelCall", [])],
 )
-def test_malformed_batches_end_their_client_alone(attacker: RawClient, batch: Any) -> None:
+def test_malformed_batches_end_only_their_session(attacker: RawClient, batch: Any) -> None:
     run(attacker.stream.write(dump((2, 0, (), [batch]))), 20.0)
     with pytest.raises(ProtocolError):
         attacker.read(1)
 
 
-def test_a_frame_holds_no_sets_and_no_keys_but_texts(attacker: RawClient) -> None:
+def test_frames_with_sets_or_keys_that_are_not_text_are_rejected(attacker: RawClient) -> None:
     tree = ["t", 2, 0, ["t"], ["l", ["t", "CallMethod", ["l", ["t", 3, 1, "echo", ["t", ["s", *_COLLIDING]]]]]]]
     text = json.dumps([tree, []]).encode()
     run(attacker.stream.write(len(text).to_bytes(8, "big") + text), 20.0)
@@ -297,11 +297,11 @@ def _packed(tree: Any) -> tuple[str, bytes]:
     ],
     ids=["set", "frozenset", "dict", "Counter", "OrderedDict", "defaultdict", "tuples"],
 )
-def test_keys_with_one_hash_are_refused(attacker: RawClient, tree: Any) -> None:
+def test_keys_with_equal_hashes_are_rejected(attacker: RawClient, tree: Any) -> None:
     assert isinstance(error_in(attacker.ask(CallMethod, 1, 1, "as_dict", (_packed(tree),))), LimitExceeded)
 
 
-def test_sets_and_dicts_of_usual_keys_are_data_whatever_their_size() -> None:
+def test_large_sets_and_dicts_with_usual_keys_are_accepted() -> None:
     for thing in (
         set(range(-5000, 5000)),
         {(number, "x"): number for number in range(5000)},
@@ -311,7 +311,7 @@ def test_sets_and_dicts_of_usual_keys_are_data_whatever_their_size() -> None:
 
 
 @pytest.mark.parametrize("part", ["[]", "{}", '{"":0}', "1"])
-def test_values_of_too_many_parts_are_refused_before_they_are_parsed(attacker: RawClient, part: str) -> None:
+def test_values_with_too_many_parts_are_rejected_before_parsing(attacker: RawClient, part: str) -> None:
     text = ("[[" + f"{part}," * (1 << 22) + "0],[]]").encode()
     packed = len(text).to_bytes(8, "big") + text
     attacker.say([CallMethod(1, 1, "as_dict", (("D", 0),))], [packed])
@@ -320,12 +320,12 @@ def test_values_of_too_many_parts_are_refused_before_they_are_parsed(attacker: R
     assert "parts" in str(refusal)
 
 
-def test_texts_of_many_commas_and_brackets_are_data() -> None:
+def test_text_with_many_commas_and_brackets_is_accepted() -> None:
     for text in ("[,{" * (1 << 21), '\\"[,' * (1 << 21), "a,b" * 10, "\ud800é" * (1 << 16)):
         assert load(dump([text, {"key": text}]), 10) == [text, {"key": text}]
 
 
-def test_the_text_of_a_value_is_limited(attacker: RawClient) -> None:
+def test_the_json_text_of_a_value_is_limited(attacker: RawClient) -> None:
     text = b'["' + b" " * (64 << 20) + b'",[]]'
     attacker.say([CallMethod(1, 1, "as_dict", (("D", 0),))], [len(text).to_bytes(8, "big") + text])
     assert isinstance(error_in(attacker.read(1)[0]), LimitExceeded)
@@ -350,12 +350,12 @@ def _descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def test_a_client_cannot_have_the_server_connect_everywhere(restricted: RpcAgentServerLauncher) -> None:
+def test_connections_to_addresses_of_a_client_are_limited(restricted: RpcAgentServerLauncher) -> None:
     pid = at(restricted).pid().result(10)
     before = _descriptors(pid)
     with contextlib.ExitStack() as silent:
         ports = []
-        for _ in range(150):  # they accept connections and say nothing
+        for _ in range(150):  # they accept connections and send nothing
             listener = silent.enter_context(socket.create_server(("127.0.0.1", 0)))
             ports.append(listener.getsockname()[1])
         client = RawClient(restricted.address, writes_data=True)
@@ -367,16 +367,16 @@ def test_a_client_cannot_have_the_server_connect_everywhere(restricted: RpcAgent
         )
         other = at(restricted)
         most = 0
-        for _ in range(20):  # they are looked for during two seconds
+        for _ in range(20):  # the server may connect to them within two seconds
             other.nap(0.05).result(10)
             most = max(most, _descriptors(pid))
-        assert most - before < 8 * 16, "gRPC needs five or six for each link"
+        assert most - before < 8 * 16, "gRPC needs five or six descriptors for each link"
         errors = [error_in(answer) for answer in client.read(150)]
         assert sum(isinstance(error, LimitExceeded) for error in errors) == 150 - 16
         client.close()
 
 
-def test_what_is_at_an_address_is_not_told(attacker: RawClient, tmp_path: Path) -> None:
+def test_a_client_learns_nothing_about_an_address(attacker: RawClient, tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="paragent-", dir=tmp_path))
     folder.chmod(0o755)
     texts = set()
@@ -426,12 +426,12 @@ def test_what_is_at_an_address_is_not_told(attacker: RawClient, tmp_path: Path) 
         None,
     ],
 )
-def test_state_past_the_constructor_is_public_attributes(attacker: RawClient, state: Any) -> None:
+def test_moved_agents_with_private_state_are_rejected(attacker: RawClient, state: Any) -> None:
     attacker.say([CreateAgent(2, 1, "state", (data(state),), None)])
     assert isinstance(error_in(attacker.ask(CallMethod, 1, 2, "root", ())), AccessDenied)
 
 
-def test_the_owner_of_a_server_decides_on_agents_that_are_moved() -> None:
+def test_accept_state_decides_about_moved_agents() -> None:
     for accept, moved in ((None, True), (True, True), (False, False)):
         with RpcAgentServerLauncher(custom_agent_classes=[Worker], accept_state=accept) as launcher:
             error = Worker("w", start=3).to_dist(launcher.host, launcher.port).note(1).exception(10)
@@ -444,16 +444,16 @@ def test_the_owner_of_a_server_decides_on_agents_that_are_moved() -> None:
         client.close()
 
 
-# --- the rest ------------------------------------------------------------------------------------------------------------
+# --- other ---------------------------------------------------------------------------------------------------------------
 
 
-def test_attributes_that_hold_the_agent_are_not_sent(attacker: RawClient) -> None:
-    """A partial of a method would bring the private attributes of its agent along."""
+def test_attributes_that_contain_the_agent_are_not_sent(attacker: RawClient) -> None:
+    """A partial of a method would contain the private attributes of its agent."""
     assert isinstance(error_in(attacker.ask(ReadAttribute, 1, 1, "show")), AccessDenied)
     assert attacker.ask(ReadAttribute, 2, 1, "name") == CallResult(2, "raw")
 
 
-def test_what_a_client_has_kept_expected_or_named_is_limited(
+def test_kept_results_classes_and_expected_agents_are_limited(
     monkeypatch: pytest.MonkeyPatch, server: RpcAgentServerLauncher
 ) -> None:
     monkeypatch.setattr("paragent.remote.server.flow_control._MAX_RESULTS", 10)
@@ -475,7 +475,7 @@ def test_what_a_client_has_kept_expected_or_named_is_limited(
         client.close()
 
 
-def test_log_lines_have_no_control_characters(
+def test_log_lines_contain_no_control_characters(
     restricted: RpcAgentServerLauncher, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
@@ -489,7 +489,7 @@ def test_log_lines_have_no_control_characters(
         assert not set(text) & {"\x1b", "\x9b", "\x9d", "\x07"}
 
 
-def test_a_program_that_only_serves_is_limited_until_it_stops_to() -> None:
+def test_a_process_that_only_serves_is_limited_while_it_serves() -> None:
     launcher = RpcAgentServerLauncher(custom_agent_classes=[Worker], trusted_servers=["localhost:5"])
     launcher.launch(in_subprocess=False)
     assert trusted_here() is None
@@ -506,11 +506,11 @@ def test_a_program_that_only_serves_is_limited_until_it_stops_to() -> None:
     assert trusted_here() is None
 
 
-def test_results_of_other_servers_weigh_as_arguments(server: RpcAgentServerLauncher) -> None:
+def test_results_of_other_servers_count_in_the_window(server: RpcAgentServerLauncher) -> None:
     source = at(server)
     with RpcAgentServerLauncher(custom_agent_classes=[Worker], limits=Limits(window_bytes=1 << 20)) as launcher:
         target = at(launcher)
         assert target.size(source.make(1 << 20)).result(20) == 1 << 20
         assert isinstance(target.size(source.make(3 << 20)).exception(20), LimitExceeded)
-        assert target.size(source.make(1 << 20)).result(20) == 1 << 20, "what was counted is counted no more"
+        assert target.size(source.make(1 << 20)).result(20) == 1 << 20, "the first result does not count any more"
         wait_until(lambda: launcher.info()["calls_under_way_bytes"] == 0)

@@ -1,4 +1,4 @@
-"""Who may speak to a server, and what happens to those who may not."""
+"""Authentication: the token, the handshake, malformed and hostile input, limits and TLS."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def here() -> Iterator[RpcAgentServerLauncher]:
 # --- the token ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_token_file_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_token_file_is_readable_by_its_user_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     tokens: list[str] = []
     threads = [
@@ -64,7 +64,7 @@ def test_the_token_file_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(tokens)) == 1, "whoever is first decides"
+    assert len(set(tokens)) == 1, "the first writer wins"
     assert stat.S_IMODE(token_file().stat().st_mode) == 0o600
     assert [path.name for path in token_file().parent.iterdir()] == ["token"]
     token_file().chmod(0o644)
@@ -83,7 +83,7 @@ def test_the_token_file_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "x" * 16 not in repr(Token("x" * 16))
 
 
-def test_a_wrong_token_is_refused_on_both_sides(here: RpcAgentServerLauncher) -> None:
+def test_a_wrong_token_is_rejected_on_both_sides(here: RpcAgentServerLauncher) -> None:
     program = (
         "from tests.remote.agents import Worker\n"
         f"print(repr(Worker('w', to_dist={{'host': '{here.host}', 'port': {here.port}}}).add(1).exception(10)))"
@@ -97,7 +97,7 @@ def test_a_wrong_token_is_refused_on_both_sides(here: RpcAgentServerLauncher) ->
     assert at(here).add(1) == 2
 
 
-def test_a_client_that_lies_about_the_token_is_refused_and_logged(
+def test_a_client_with_a_wrong_proof_is_rejected_and_logged(
     here: RpcAgentServerLauncher, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Liar(ClientSide):
@@ -115,7 +115,7 @@ def test_a_client_that_lies_about_the_token_is_refused_and_logged(
     async def lie_often() -> list[grpc.StatusCode]:
         return await asyncio.gather(*(lie() for _ in range(20)))
 
-    time.sleep(1.1)  # one line a second is logged
+    time.sleep(1.1)  # at most one line per second is logged
     began = time.monotonic()
     with caplog.at_level(logging.WARNING, "paragent.transport"):
         assert run(lie(), 10.0) is grpc.StatusCode.UNAUTHENTICATED
@@ -123,10 +123,10 @@ def test_a_client_that_lies_about_the_token_is_refused_and_logged(
         assert "wrong token" in caplog.text
         assert set(run(lie_often(), 30.0)) == {grpc.StatusCode.UNAUTHENTICATED}
     lines = caplog.text.count("wrong token")
-    assert lines <= 2 + (time.monotonic() - began), "a flood of lies is no flood of lines"
+    assert lines <= 2 + (time.monotonic() - began), "many wrong proofs do not cause many log lines"
 
 
-def test_a_proof_cannot_be_used_again() -> None:
+def test_a_proof_cannot_be_reused() -> None:
     token = Token("x" * 20)
     client, server = ClientSide(token, "agents"), ServerSide(token)
     opening = client.begin()
@@ -140,13 +140,13 @@ def test_a_proof_cannot_be_used_again() -> None:
         ClientSide(token, "agents").answer(server.challenge(opening), {})
 
 
-def test_every_status_has_its_error(here: RpcAgentServerLauncher) -> None:
+def test_every_grpc_status_has_an_error_type(here: RpcAgentServerLauncher) -> None:
     assert set(ERRORS) == set(grpc.StatusCode)
     for code in grpc.StatusCode:
         assert isinstance(error_of(code, None, here.address), ParagentError)
 
 
-# --- bytes of any kind -------------------------------------------------------------------------------------------------
+# --- arbitrary bytes ---------------------------------------------------------------------------------------------------
 
 
 def record_and_replay(port: int, conversation: bytes) -> bytes:
@@ -176,7 +176,7 @@ def recorded(here: RpcAgentServerLauncher) -> bytes:
         with ours, socket.create_connection(("localhost", here.port)) as theirs:
 
             def back() -> None:
-                with contextlib.suppress(OSError):  # the client may be gone before the server has said its last
+                with contextlib.suppress(OSError):  # the client may disconnect before the server does
                     while data := theirs.recv(65536):
                         ours.sendall(data)
 
@@ -201,8 +201,8 @@ assert Worker("w", to_dist={{"host": "localhost", "port": {listener.getsockname(
     return b"".join(recorded)
 
 
-def test_a_recorded_conversation_cannot_be_replayed(here: RpcAgentServerLauncher, recorded: bytes) -> None:
-    """The same bytes once more, and nothing happens."""
+def test_a_recorded_connection_cannot_be_replayed(here: RpcAgentServerLauncher, recorded: bytes) -> None:
+    """Sending the same bytes again has no effect."""
     watching = at(here)
     before = link_of(watching).control("info").result(10)
     record_and_replay(here.port, recorded)
@@ -212,10 +212,10 @@ def test_a_recorded_conversation_cannot_be_replayed(here: RpcAgentServerLauncher
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_cut_and_changed_recordings_harm_nobody(
+def test_truncated_and_modified_recordings_have_no_effect(
     here: RpcAgentServerLauncher, recorded: bytes, data: st.DataObject
 ) -> None:
-    """What a real client sent, ended anywhere, with some bytes changed, left out or said twice."""
+    """The bytes of a real client, truncated anywhere, with some bytes changed, left out or repeated."""
     said = bytearray(recorded[: data.draw(st.integers(1, len(recorded)))])
     for _ in range(data.draw(st.integers(0, 4))):
         place = data.draw(st.integers(0, len(said) - 1))
@@ -226,24 +226,29 @@ def test_cut_and_changed_recordings_harm_nobody(
             said[place:place] = said[place : place + 40]
         elif len(said) > 1:
             del said[place]
-    with connect_to(here.port) as connection, contextlib.suppress(ConnectionError):  # it may hang up before the end
+    with (
+        connect_to(here.port) as connection,
+        contextlib.suppress(ConnectionError),
+    ):  # the server may close the connection early
         connection.sendall(said)
 
 
-def test_a_path_that_is_no_text_does_not_end_the_server(here: RpcAgentServerLauncher, recorded: bytes) -> None:
-    """gRPC's own server ends when it reads such a path, before anybody had to prove anything."""
+def test_a_request_path_that_is_not_utf_8_does_not_end_the_server(
+    here: RpcAgentServerLauncher, recorded: bytes
+) -> None:
+    """gRPC's server ends when it reads such a path, even from an unauthenticated peer."""
     path = METHOD.encode()
     assert path in recorded
     agent = at(here)
     assert agent.add(1) == 2
     for _ in range(3):
         record_and_replay(here.port, recorded.replace(path, path[:5] + b"\xaf" + path[6:]))
-        assert agent.add(1).result(20) == 2, "a client that was connected comes back"
-    assert at(here).add(1).result(20) == 2, "and a new one gets in"
+        assert agent.add(1).result(20) == 2, "a connected client reconnects"
+    assert at(here).add(1).result(20) == 2, "a new client can connect"
 
 
 def connect_to(port: int) -> socket.socket:
-    """Connect, also while the server takes the place of one that ended."""
+    """Connect, and try again while the server restarts its listener."""
     for _ in range(200):
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection(("localhost", port), 5)
@@ -251,14 +256,14 @@ def connect_to(port: int) -> socket.socket:
     return socket.create_connection(("localhost", port), 5)
 
 
-def test_after_the_recordings_nobody_is_there_and_the_server_works(here: RpcAgentServerLauncher) -> None:
+def test_after_the_recordings_the_server_has_no_other_agents(here: RpcAgentServerLauncher) -> None:
     agent = at(here)
     assert agent.add(1) == 2
-    assert link_of(agent).control("info").result(10)["agents"] <= 2, "this one, and one that is being dropped"
+    assert link_of(agent).control("info").result(10)["agents"] <= 2, "this agent, and one that is being dropped"
 
 
-def test_peers_that_wait_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three times as many streams as may shake hands are opened and say nothing; a client with the token gets in."""
+def test_idle_unauthenticated_peers_do_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times as many idle streams as the limit of handshakes are opened; a client with the token can still connect."""
     monkeypatch.setattr("paragent.transport.server._HANDSHAKE_SECONDS", 600.0)
     with RpcAgentServerLauncher(limits=Limits(handshakes=8)) as server:
 
@@ -276,7 +281,7 @@ def test_peers_that_wait_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch)
         run(channel.close(), 10.0)
 
 
-def test_a_peer_that_says_nothing_is_dropped(here: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_sends_nothing_is_dropped(here: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paragent.transport.server._HANDSHAKE_SECONDS", 0.1)
 
     async def wait() -> grpc.StatusCode:
@@ -289,19 +294,19 @@ def test_a_peer_that_says_nothing_is_dropped(here: RpcAgentServerLauncher, monke
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=300), st.booleans())
-def test_random_bytes_on_the_port_harm_nobody(here: RpcAgentServerLauncher, noise: bytes, preface: bool) -> None:
+def test_random_bytes_on_the_port_have_no_effect(here: RpcAgentServerLauncher, noise: bytes, preface: bool) -> None:
     start = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" if preface else b""
     with connect_to(here.port) as connection, contextlib.suppress(ConnectionError):  # as above
         connection.sendall(start + noise)
 
 
-def test_after_all_that_noise_the_server_works(here: RpcAgentServerLauncher) -> None:
+def test_after_random_bytes_the_server_still_works(here: RpcAgentServerLauncher) -> None:
     assert at(here).add(1) == 2
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=3))
-def test_random_messages_instead_of_a_handshake_are_refused(
+def test_random_messages_instead_of_a_handshake_are_rejected(
     here: RpcAgentServerLauncher, messages: list[bytes]
 ) -> None:
     async def send() -> grpc.StatusCode:
@@ -323,8 +328,10 @@ def test_random_messages_instead_of_a_handshake_are_refused(
     ["\ud800" * 64, "g" * 64, "A" * 64, "\u0663" * 64, "0" * 63, "0" * 65, "0" * 64 + "\n", 5, None],
     ids=["surrogates", "letters", "capitals", "digits", "short", "long", "newline", "number", "none"],
 )
-def test_a_nonce_is_hexadecimal(here: RpcAgentServerLauncher, caplog: pytest.LogCaptureFixture, nonce: Any) -> None:
-    """Anything else is refused before it is used, and not by an exception that nobody expects."""
+def test_a_nonce_that_is_not_hexadecimal_is_rejected(
+    here: RpcAgentServerLauncher, caplog: pytest.LogCaptureFixture, nonce: Any
+) -> None:
+    """It is rejected before it is used, without an unexpected exception."""
 
     async def send() -> grpc.StatusCode:
         async with grpc.aio.insecure_channel(here.address.target) as channel:
@@ -339,11 +346,11 @@ def test_a_nonce_is_hexadecimal(here: RpcAgentServerLauncher, caplog: pytest.Log
         ClientSide(Token("x" * 20), "agents").answer(encode_message({"nonce": nonce, "proof": ""}), {})
 
 
-def test_clients_that_vanish_before_they_are_welcome_leave_no_session() -> None:
-    """They prove that they know the token and are gone; about half of them before the server could say welcome."""
+def test_clients_that_disconnect_before_the_welcome_leave_no_session() -> None:
+    """They authenticate and disconnect, about half of them before the server has sent its welcome."""
     with RpcAgentServerLauncher(lease=0.3, limits=Limits(sessions=50)) as server:
 
-        async def vanish() -> None:
+        async def disconnect() -> None:
             channel = grpc.aio.insecure_channel(server.address.target)
             call: Any = channel.stream_stream(METHOD)()
             side = ClientSide(load_token(), "agents")
@@ -353,11 +360,11 @@ def test_clients_that_vanish_before_they_are_welcome_leave_no_session() -> None:
             call.cancel()
             await channel.close()
 
-        async def vanish_often() -> None:
-            await asyncio.gather(*(vanish() for _ in range(40)))
+        async def disconnect_often() -> None:
+            await asyncio.gather(*(disconnect() for _ in range(40)))
 
         for _ in range(2):
-            asyncio.run(vanish_often())  # not on the loop of the server, where the order of things would be another
+            asyncio.run(disconnect_often())  # not on the server's loop, where the order of events would differ
             wait_until(lambda: server.info()["clients"] == 0)
         assert at(server).add(1).result(10) == 2
 
@@ -372,7 +379,9 @@ kinds = st.sampled_from([*sorted(name for name in protocol.__all__ if name[0].is
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(kinds, st.lists(st.lists(items, max_size=7).map(tuple)) | items) | items, max_size=4))
-def test_a_trusted_client_that_talks_nonsense_harms_only_itself(here: RpcAgentServerLauncher, said: list[Any]) -> None:
+def test_a_client_that_sends_random_messages_loses_only_its_own_session(
+    here: RpcAgentServerLauncher, said: list[Any]
+) -> None:
     async def talk() -> None:
         hello = {"session": os.urandom(16).hex(), "received": 0, "reconnect": False}
         stream, _ = await connect(here.address, "agents", load_token(), None, hello, 5.0)
@@ -390,7 +399,7 @@ def test_a_trusted_client_that_talks_nonsense_harms_only_itself(here: RpcAgentSe
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=60) | items.map(pickle.dumps) | items.map(dump), items)
-def test_a_server_without_code_reads_any_value_as_data_or_not_at_all(data: bytes, item: Any) -> None:
+def test_a_restricted_server_reads_values_as_data_or_rejects_them(data: bytes, item: Any) -> None:
     policy = Policy((Worker,), accept_code=False, nesting=20)
     for value in (("p", data), ("M", data), ("p", data, {"digest": data}), ("d", data), ("d", item), (), (item,), item):
         try:
@@ -402,7 +411,7 @@ def test_a_server_without_code_reads_any_value_as_data_or_not_at_all(data: bytes
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.binary(max_size=100), max_size=4))
-def test_random_bytes_are_no_frames(messages: list[bytes]) -> None:
+def test_random_bytes_are_rejected_as_frames(messages: list[bytes]) -> None:
     assembler = Assembler(1000)
     try:
         for message in messages:
@@ -413,15 +422,15 @@ def test_random_bytes_are_no_frames(messages: list[bytes]) -> None:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(st.builds(CallResult, st.just(1), items), min_size=1, max_size=3), max_size=6), st.data())
-def test_a_conversation_survives_any_cut(frames: list[list[Any]], data: st.DataObject) -> None:
-    """Whatever part of what was said got through, after resuming everything was heard once and in order."""
+def test_a_reliable_stream_survives_any_cut(frames: list[list[Any]], data: st.DataObject) -> None:
+    """Whatever part was delivered before the cut, after resuming every frame was received once and in order."""
     here, there = ReliableStream(1 << 20), ReliableStream(1 << 20)
-    heard: list[Any] = []
+    received: list[Any] = []
 
     def hear(messages: list[bytes]) -> None:
         for message in messages:
             if (frame := there.receive(message)) is not None:
-                heard.extend(frame[1])
+                received.extend(frame[1])
 
     for frame in frames:
         messages = here.next_frame(frame)
@@ -433,19 +442,19 @@ def test_a_conversation_survives_any_cut(frames: list[list[Any]], data: st.DataO
             there.resume(0)
     for lost in here.resume(there.received):
         hear(lost)
-    assert repr(heard) == repr([item for frame in frames for item in frame])
+    assert repr(received) == repr([item for frame in frames for item in frame])
 
 
-def test_a_frame_that_comes_again_is_not_heard_again() -> None:
-    """A connection that was given up may still deliver what is repeated on the one that took its place."""
+def test_a_repeated_frame_is_received_once() -> None:
+    """An abandoned connection may still deliver frames that are repeated on the new one."""
     here, there = ReliableStream(1 << 20), ReliableStream(1 << 20)
     first, second = (here.next_frame([CancelCall(number)])[0] for number in (1, 2))
-    heard = [there.receive(message) for message in (first, first, second, first, second)]
-    assert [frame and frame[1] for frame in heard] == [[CancelCall(1)], None, [CancelCall(2)], None, None]
+    received = [there.receive(message) for message in (first, first, second, first, second)]
+    assert [frame and frame[1] for frame in received] == [[CancelCall(1)], None, [CancelCall(2)], None, None]
     assert there.received == 2
 
 
-def test_frames_that_cannot_be_right_are_refused() -> None:
+def test_inconsistent_frames_are_rejected() -> None:
     there = ReliableStream(1 << 20)
     with pytest.raises(ProtocolError, match="frame 2 came after frame 0"):
         there.receive(encode(2, 0, [CancelCall(1)], ())[0])
@@ -455,7 +464,7 @@ def test_frames_that_cannot_be_right_are_refused() -> None:
         there.resume(1)
 
 
-def test_frames_name_no_classes_and_keep_their_limits() -> None:
+def test_frames_with_classes_and_frames_beyond_the_limit_are_rejected() -> None:
     with pytest.raises(ProtocolError, match="names"):
         Assembler(1000).feed(pickle.dumps((1, 0, (), [("CancelCall", [(Worker,)])])))
     with pytest.raises(LimitExceeded):
@@ -474,7 +483,7 @@ def test_frames_name_no_classes_and_keep_their_limits() -> None:
     assert got == [(1, 0, large, [b"y" * (2 << 20), b"z" * 70_000])]
 
 
-def test_sessions_and_agents_have_limits() -> None:
+def test_sessions_and_agents_are_limited() -> None:
     with RpcAgentServerLauncher(limits=Limits(sessions=1, agents=3)) as tight:
         agents = [at(tight) for _ in range(3)]
         assert [agent.add(1).result(10) for agent in agents] == [2] * 3
@@ -487,9 +496,9 @@ def test_sessions_and_agents_have_limits() -> None:
             run(second(), 10.0)
         with pytest.raises(LimitExceeded, match="limit"):
             at(tight).add(1).result(10)
-        assert agents[0].add(1) == 2, "those who are there go on"
+        assert agents[0].add(1) == 2, "connected clients are not affected"
         agents.pop().stop().result(10)
-        assert at(tight).add(1).result(10) == 2, "one that is gone leaves its place"
+        assert at(tight).add(1).result(10) == 2, "a session that ended makes room"
     with pytest.raises(ConfigError):
         Limits(sessions=0)
 
@@ -516,7 +525,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_tls_and_mutual_tls(certificates: Path) -> None:
+def test_servers_support_tls_and_mutual_tls(certificates: Path) -> None:
     ca = str(certificates / "ca.pem")
 
     def pair(name: str) -> dict[str, str]:
@@ -534,8 +543,8 @@ def test_tls_and_mutual_tls(certificates: Path) -> None:
             wrong.server_credentials()
 
 
-def test_results_are_passed_on_between_servers_with_tls(certificates: Path) -> None:
-    """From server to server where the second has certificates to do so, else through the caller; never without TLS."""
+def test_results_are_passed_between_servers_over_tls(certificates: Path) -> None:
+    """Directly if the second server has certificates, else through the caller; never without TLS."""
     ca = str(certificates / "ca.pem")
 
     def pair(name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Independent servers: launching, the command line, classes of their own."""
+"""Agent servers: launching, the command line, and servers with their own classes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def command(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def closed() -> Iterator[RpcAgentServerLauncher]:
-    """A server that runs one class and accepts no code."""
+    """A restricted server with one class."""
     with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
         yield launcher
 
 
-def test_launching_here_and_in_a_subprocess() -> None:
+def test_a_launcher_serves_in_this_process_and_in_a_subprocess() -> None:
     with RpcAgentServerLauncher() as here:
         assert here.port > 0
         assert at(here).add(1) == 2
@@ -52,7 +52,7 @@ def test_launching_here_and_in_a_subprocess() -> None:
             RpcAgentServerLauncher(**wrong)
 
 
-def test_a_server_of_its_own_classes_accepts_no_code(closed: RpcAgentServerLauncher) -> None:
+def test_a_server_with_its_own_classes_accepts_no_code(closed: RpcAgentServerLauncher) -> None:
     assert at(closed).reply(Msg("user", {"deep": [1, 2]})).content == {"deep": [1, 2]}
     moved = Worker("moved", start=4).to_dist(host=closed.host, port=closed.port)
     assert moved.note({"a": (1, 2)}) == 5
@@ -89,15 +89,15 @@ def test_a_class_of_the_main_program_is_found_by_its_name(closed: RpcAgentServer
     assert done.stdout.split() == ["2", "3"]
 
 
-def test_what_a_server_cannot_take_is_refused_there(server: RpcAgentServerLauncher) -> None:
+def test_a_call_of_a_missing_method_fails(server: RpcAgentServerLauncher) -> None:
     assert at(server, Holder).reply(1).exception(10) is not None, "it has no reply method"
 
 
-def test_clients_are_known_by_the_names_that_they_give_themselves(
+def test_lists_show_the_names_of_client_programs(
     own_server: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PARAGENT_PROJECT", "papers")
-    monkeypatch.setenv("PARAGENT_NAME", "[/monday]")  # not what a table takes for a colour
+    monkeypatch.setenv("PARAGENT_NAME", "[/monday]")  # would be markup in a table of rich
     agent = at(own_server)
     assert agent.add(1) == 2
     [listed] = json.loads(command("agent-server", "list", "--port", str(own_server.port)))["list"]
@@ -105,7 +105,7 @@ def test_clients_are_known_by_the_names_that_they_give_themselves(
     assert "papers/[/monday]" in command("agents", "--port", str(own_server.port))
 
 
-def test_the_command_line() -> None:
+def test_the_command_line_runs_queries_and_stops_a_server() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "paragent", "agent-server", "--port", "0", "--module", "tests.remote.agents"],
         stdout=subprocess.PIPE,
@@ -114,7 +114,7 @@ def test_the_command_line() -> None:
     with process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert "runs Failing, Holder, Slow, Spawner, Team, Worker" in line
+        assert "accepts Failing, Holder, Slow, Spawner, Team, Worker" in line
         port = line.split("localhost:")[1].split(":")[0]
         agent: Any = Worker("listed", to_dist={"host": "localhost", "port": port})
         assert agent.note(1) == 1
@@ -130,7 +130,7 @@ def test_the_command_line() -> None:
         assert process.wait(10) == 0
 
 
-def test_a_server_ends_with_status_0_when_told_by_a_signal() -> None:
+def test_a_server_exits_with_status_0_on_a_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         process = subprocess.Popen(
             [sys.executable, "-m", "paragent", "agent-server", "--port", "0"],
@@ -141,13 +141,13 @@ def test_a_server_ends_with_status_0_when_told_by_a_signal() -> None:
         with process:
             assert process.stdout is not None
             assert process.stderr is not None
-            assert "any agent class" in process.stdout.readline()
+            assert "all classes that clients send" in process.stdout.readline()
             process.send_signal(number)
             assert process.wait(10) == 0
             assert process.stderr.read() == ""
 
 
-def test_a_module_without_agents_is_a_mistake() -> None:
+def test_a_module_without_agent_classes_is_rejected() -> None:
     for module in ("json", "no_such_module"):
         done = subprocess.run(
             [sys.executable, "-m", "paragent", "agent-server", "--module", module],
@@ -160,8 +160,8 @@ def test_a_module_without_agents_is_a_mistake() -> None:
         assert module in done.stderr
 
 
-def test_a_program_with_agents_elsewhere_can_fork() -> None:
-    """gRPC's own handling of forks crashed some children before they ran anything, among them those of Ray."""
+def test_a_program_with_remote_agents_can_fork() -> None:
+    """gRPC's fork support crashed some forked children, Ray's among them."""
     agent: Any = Worker("far", to_dist=True)
     assert agent.add(1) == 2
     children = [subprocess.Popen(["true"], preexec_fn=os.getpid) for _ in range(60)]
