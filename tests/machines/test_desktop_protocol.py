@@ -1,4 +1,4 @@
-"""Every request of OSWorld's guest protocol, against a desktop that runs on this host."""
+"""The requests of OSWorld's guest protocol, with a `process` desktop."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def get(machine: Machine, path: str) -> GuestReply:
 
 
 def python(machine: Machine, code: str) -> dict[str, Any]:
-    """Run a program as OSWorld's client sends its actions."""
+    """Run a program in the way in which OSWorld's client sends actions."""
     code = f"import pyautogui; import time; pyautogui.FAILSAFE = False; {code}"
     answer: dict[str, Any] = post(machine, "/execute", command=["python", "-c", code], shell=False).json()
     return answer
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Return what `condition` gives as soon as it is true: programs draw and answer when they get to it."""
+    """Wait until `condition` returns a true value and return it."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         if found := condition():
@@ -61,7 +61,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def pixels(png: bytes) -> tuple[int, int, bytes]:
-    """Return width, height and the bytes of a picture as our guest and QEMU's display write it."""
+    """Return width, height and pixels of a PNG file of our agent or of QEMU's display."""
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     width, height, depth, colour = struct.unpack(">IIBB", png[16:26])
     assert (depth, colour) == (8, 2)
@@ -78,13 +78,13 @@ def tree(machine: Machine) -> ET.Element:
 
 
 def place(element: ET.Element) -> tuple[int, int]:
-    """Return the middle of what an element covers on the screen."""
+    """Return the centre of an element on the screen."""
     x, y = json.loads(element.attrib[SPACE % "component" + "screencoord"].replace("(", "[").replace(")", "]"))
     width, height = json.loads(element.attrib[SPACE % "component" + "size"].replace("(", "[").replace(")", "]"))
     return x + width // 2, y + height // 2
 
 
-def test_a_screenshot_is_a_picture_of_the_whole_screen(machine: Machine) -> None:
+def test_a_screenshot_has_the_whole_screen(machine: Machine) -> None:
     reply = get(machine, "/screenshot")
     width, height, data = pixels(reply.body)
     assert (width, height) == SIZE
@@ -93,7 +93,7 @@ def test_a_screenshot_is_a_picture_of_the_whole_screen(machine: Machine) -> None
     assert machine.screenshot().startswith(b"\x89PNG")
 
 
-def test_platform_size_pointer_and_folders(machine: Machine) -> None:
+def test_platform_screen_size_pointer_and_folders(machine: Machine) -> None:
     assert get(machine, "/platform").body == b"Linux"
     assert post(machine, "/screen_size").json() == {"width": SIZE[0], "height": SIZE[1]}
     python(machine, "pyautogui.moveTo(100, 200)")
@@ -108,7 +108,7 @@ def test_platform_size_pointer_and_folders(machine: Machine) -> None:
     }
 
 
-def test_files(machine: Machine) -> None:
+def test_files_are_transferred(machine: Machine) -> None:
     reply = machine.request("POST", "/setup/upload", upload_body("/tmp/paragent-test/x", b"\0\xff"), timeout=SECONDS)
     assert reply.body == b"File Uploaded: 2 bytes"
     got = machine.request("POST", "/file", form_body({"file_path": "/tmp/paragent-test/x"}), timeout=SECONDS)
@@ -116,7 +116,7 @@ def test_files(machine: Machine) -> None:
     assert machine.request("POST", "/file", form_body({"file_path": "/no/such"}), timeout=SECONDS).status == 404
 
 
-def test_commands(machine: Machine) -> None:
+def test_commands_are_executed(machine: Machine) -> None:
     done = post(machine, "/execute", command="echo $HOME; exit 3", shell=True).json()
     assert done["status"] == "success"
     assert done["output"].strip().endswith("/home")
@@ -128,7 +128,7 @@ def test_commands(machine: Machine) -> None:
     assert b"launched successfully" in post(machine, "/setup/launch", command=["true"]).body
 
 
-def test_python_programs_run_warm_and_like_in_a_new_interpreter(machine: Machine) -> None:
+def test_programs_in_the_fork_server_run_like_in_a_new_interpreter(machine: Machine) -> None:
     first, second = (python(machine, "import os; print(os.getpid(), __name__)") for _ in range(2))
     assert first["output"].split()[1] == "__main__"
     assert first["output"] != second["output"]
@@ -158,7 +158,7 @@ def test_run_python_and_run_bash_script(machine: Machine) -> None:
     assert (nowhere.status, nowhere.json()["returncode"]) == (400, -1)
 
 
-def test_paths_may_have_variables_and_the_home_folder(machine: Machine) -> None:
+def test_variables_and_the_home_folder_in_paths_are_replaced(machine: Machine) -> None:
     machine.execute("printf hello > ~/variable.txt")
     for path in ("$HOME/variable.txt", "${HOME}/variable.txt", "~/variable.txt", "variable.txt"):
         assert machine.request("POST", "/file", form_body({"file_path": path}), timeout=SECONDS).body == b"hello"
@@ -166,7 +166,7 @@ def test_paths_may_have_variables_and_the_home_folder(machine: Machine) -> None:
     assert "variable.txt" in {child["name"] for child in listed}
 
 
-def test_the_clipboard_and_pictures_for_pillow(machine: Machine) -> None:
+def test_the_clipboard_and_images_of_pillow(machine: Machine) -> None:
     copied = python(machine, "import pyperclip; pyperclip.copy('Grüße\\n你'); print(repr(pyperclip.paste()))")
     assert copied["output"] == "'Grüße\\n你'\n", copied
     later = python(machine, "import pyperclip; print(pyperclip.paste() == 'Grüße\\n你', pyperclip.is_available())")
@@ -176,7 +176,7 @@ def test_the_clipboard_and_pictures_for_pillow(machine: Machine) -> None:
     assert pictures["output"] == f"{SIZE} (30, 40) PIL.Image\n", pictures
 
 
-def test_the_tree_has_what_pyatspi_tells(machine: Machine) -> None:
+def test_the_tree_equals_that_of_pyatspi(machine: Machine) -> None:
     root = tree(machine)
     act, attr, val, st = (SPACE % name for name in ("action", "attributes", "value", "state"))
     frames = list(root.iter("frame"))
@@ -212,7 +212,7 @@ def test_windows_are_found_activated_measured_and_closed(machine: Machine) -> No
     until(lambda: post(machine, "/setup/close_window", window_name="Short Life").status == 404, "its end")
 
 
-def test_what_is_typed_arrives_and_the_tree_says_where_things_are(machine: Machine) -> None:
+def test_typed_text_arrives_and_the_tree_has_positions(machine: Machine) -> None:
     post(machine, "/setup/activate_window", window_name="mousepad", by_class=True)
     before = machine.screenshot()
     text = until(lambda: [e for e in tree(machine).iter("text") if SPACE % "state" + "focused" in e.attrib], "a text")[
@@ -232,7 +232,7 @@ def test_what_is_typed_arrives_and_the_tree_says_where_things_are(machine: Machi
     python(machine, "pyautogui.hotkey('ctrl', 'a'); pyautogui.press('delete')")
 
 
-def test_menus_open_where_the_tree_says(machine: Machine) -> None:
+def test_menus_open_at_the_position_in_the_tree(machine: Machine) -> None:
     post(machine, "/setup/activate_window", window_name="galculator")
     root = tree(machine)
     assert root.tag == "desktop-frame"
@@ -245,7 +245,7 @@ def test_menus_open_where_the_tree_says(machine: Machine) -> None:
     until(lambda: any((e.text or "").strip() == "42" for e in tree(machine).iter("text")), "the result")
 
 
-def test_the_terminal_in_front_is_read(machine: Machine) -> None:
+def test_the_active_terminal_is_read(machine: Machine) -> None:
     assert post(machine, "/setup/activate_window", window_name="lxterminal", by_class=True).status == 200
     until(lambda: get(machine, "/terminal").json()["output"], "a prompt")
     python(machine, "pyautogui.typewrite('echo to-$((40 + 2))\\n')")
@@ -254,7 +254,7 @@ def test_the_terminal_in_front_is_read(machine: Machine) -> None:
     until(lambda: get(machine, "/terminal").json() == {"output": None, "status": "success"}, "another window in front")
 
 
-def test_mouse_and_keyboard_do_what_pyautogui_says(machine: Machine) -> None:
+def test_functions_of_pyautogui_control_mouse_and_keyboard(machine: Machine) -> None:
     code = (
         "pyautogui.PAUSE = 0; pyautogui.moveTo(300, 300, duration=0.2, tween=pyautogui.easeInOutQuad);"
         "pyautogui.moveRel(10, -20); pyautogui.dragTo(400, 310, duration=0.2); pyautogui.scroll(-2); pyautogui.hscroll(1);"
@@ -271,7 +271,7 @@ def test_mouse_and_keyboard_do_what_pyautogui_says(machine: Machine) -> None:
     assert "FailSafeException" in stopped.json()["error"]
 
 
-def test_files_are_opened_in_their_application(machine: Machine) -> None:
+def test_files_are_opened_with_their_application(machine: Machine) -> None:
     machine.put_file("Documents/shopping list.txt", b"bread\n")
     assert post(machine, "/setup/open_file", path="~/Documents/shopping list.txt").status == 200
     assert post(machine, "/setup/activate_window", window_name="shopping list").status == 200
@@ -280,7 +280,7 @@ def test_files_are_opened_in_their_application(machine: Machine) -> None:
     assert post(machine, "/setup/open_file", path="/no/such").status == 404
 
 
-def test_programs_are_opened_by_name_and_windows_come_to_the_front(machine: Machine) -> None:
+def test_programs_are_started_by_name_and_windows_are_activated(machine: Machine) -> None:
     machine.execute("echo x > ~/front.txt")
     assert b"activated" in post(machine, "/setup/open_file", path="$HOME/front.txt").body
     assert post(machine, "/setup/open_file", path="galculator").status == 200
@@ -292,12 +292,12 @@ def test_programs_are_opened_by_name_and_windows_come_to_the_front(machine: Mach
 
 
 def front(machine: Machine) -> str:
-    """Return the title of the window in front, as the tree has it."""
+    """Return the title of the active window in the tree."""
     active = [frame for frame in tree(machine).iter("frame") if SPACE % "state" + "active" in frame.attrib]
     return str(active[0].attrib["name"]) if active else ""
 
 
-def test_downloads(machine: Machine) -> None:
+def test_files_are_downloaded(machine: Machine) -> None:
     class Site(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200 if self.path == "/data" else 404)
@@ -316,7 +316,7 @@ def test_downloads(machine: Machine) -> None:
         site.shutdown()
 
 
-def test_the_wallpaper(machine: Machine) -> None:
+def test_the_wallpaper_is_changed_and_returned(machine: Machine) -> None:
     before = post(machine, "/wallpaper").body
     assert before.startswith(b"\x89PNG")
     machine.put_file("Pictures/shot.png", machine.screenshot())
@@ -327,7 +327,7 @@ def test_the_wallpaper(machine: Machine) -> None:
     assert post(machine, "/setup/change_wallpaper", path="/no/such").status == 404
 
 
-def test_verification(machine: Machine) -> None:
+def test_commands_wait_for_their_verification(machine: Machine) -> None:
     answer = post(
         machine,
         "/execute_with_verification",
@@ -348,7 +348,7 @@ def test_verification(machine: Machine) -> None:
     assert refused.status == 500
 
 
-def test_a_film(machine: Machine) -> None:
+def test_the_screen_is_recorded(machine: Machine) -> None:
     assert post(machine, "/end_recording").status == 400
     assert post(machine, "/start_recording").json()["status"] == "success"
     assert post(machine, "/start_recording").status == 400
@@ -359,7 +359,7 @@ def test_a_film(machine: Machine) -> None:
     assert len(film) > 1000
 
 
-def test_nonsense_is_refused_and_the_machine_goes_on(machine: Machine) -> None:
+def test_invalid_requests_are_rejected_and_the_agent_goes_on(machine: Machine) -> None:
     assert get(machine, "/no/such").status == 404
     assert post(machine, "/execute").status == 400
     assert post(machine, "/run_python").status == 400
@@ -367,7 +367,7 @@ def test_nonsense_is_refused_and_the_machine_goes_on(machine: Machine) -> None:
     assert get(machine, "/platform").status == 200
 
 
-def test_a_desktop_changes_hands_and_is_as_new() -> None:
+def test_a_reset_desktop_is_new_for_the_next_holder() -> None:
     options = {"desktop": True, "applications": "editor"}
     with VMPoolManager("process", 1, spares=0, name="hands", screen=(800, 600), options=options) as pool:
         lease = pool.allocate(timeout=100)
@@ -386,6 +386,6 @@ def test_a_desktop_changes_hands_and_is_as_new() -> None:
             lease.pause()
 
 
-def test_an_application_that_there_is_not() -> None:
+def test_an_unknown_application_is_rejected() -> None:
     with pytest.raises(ConfigError, match="no application 'games'"):
         VMPoolManager("process", 1, name="games", options={"desktop": True, "applications": "games"}).start()

@@ -1,4 +1,4 @@
-"""Real machines that attack this host and each other, as root, over every network that a guest can have."""
+"""QEMU machines that attack this host and each other as root, with every network option."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ print(json.dumps(reached))
 
 @contextmanager
 def service_of_this_host(address: str) -> Iterator[tuple[int, list[Any]]]:
-    """Listen as a program of this host does; yield the port and who came."""
+    """Listen on this host; yield the port and the list of clients."""
     came: list[Any] = []
     with socket.create_server((address, 0)) as listener:
 
@@ -101,7 +101,7 @@ def addresses_of_this_host() -> list[str]:
 
 
 def attack(machine: Machine, targets: list[tuple[str, int]], way: str) -> set[tuple[str, int]]:
-    """Return which of the targets a machine reaches."""
+    """Return the targets that a machine can reach."""
     done = machine.execute(["python3", "-c", ATTACK, json.dumps(targets), way], timeout=60)
     assert done.ok, done.error
     return {(host, port) for host, port in json.loads(done.output)}
@@ -109,7 +109,7 @@ def attack(machine: Machine, targets: list[tuple[str, int]], way: str) -> set[tu
 
 @pytest.mark.qemu
 @pytest.mark.parametrize("network", ["none", "internet"])
-def test_a_guest_reaches_neither_this_host_nor_another_guest(network: str) -> None:
+def test_a_machine_cannot_reach_this_host_or_another_machine(network: str) -> None:
     guests_view = ("10.0.2.2", "10.0.2.3", "10.0.2.4", "10.0.3.2", "10.0.3.100", "127.0.0.1")
     hosts = [*dict.fromkeys([*guests_view, *addresses_of_this_host()])]
     with (
@@ -128,8 +128,8 @@ def test_a_guest_reaches_neither_this_host_nor_another_guest(network: str) -> No
 
 
 @pytest.mark.qemu
-def test_the_attack_works_where_nothing_hinders_it() -> None:
-    """So that the test above does not pass because its attack is none."""
+def test_the_attack_succeeds_with_the_network_of_the_host() -> None:
+    """Shows that the attack of the test above is effective."""
     with (
         service_of_this_host("127.0.0.1") as (port, came),
         VMPoolManager("qemu", 2, spares=0, name="attack-host", options={"network": "host"}) as pool,
@@ -191,7 +191,7 @@ def other_host(subnet: str, letter: str) -> Iterator[str]:
 
 
 @pytest.mark.qemu
-def test_a_guest_with_the_internet_reaches_public_addresses_only() -> None:
+def test_a_machine_with_the_internet_reaches_only_public_addresses() -> None:
     look = "import socket, sys; socket.create_connection((sys.argv[1], 80), 10).close(); print('connected')"
     with (
         other_host("45.67.89", "a") as public,
@@ -208,7 +208,7 @@ def test_a_guest_with_the_internet_reaches_public_addresses_only() -> None:
 
 
 @pytest.mark.qemu
-def test_machines_have_secrets_and_tokens_of_their_own() -> None:
+def test_each_machine_has_its_own_secret_and_token() -> None:
     read = "cat /sys/firmware/qemu_fw_cfg/by_name/opt/paragent/secret/raw"
     seen: list[str | None] = []
     with VMPoolManager("qemu", 2, spares=0, name="secrets") as pool:
@@ -227,7 +227,7 @@ def test_machines_have_secrets_and_tokens_of_their_own() -> None:
     assert all(text and len(text) >= 43 for text in seen)
 
 
-def test_a_free_machine_serves_nobody_but_its_pool() -> None:
+def test_a_free_machine_serves_only_its_pool() -> None:
     with VMPoolManager("process", 1, spares=0, name="free") as pool:
         pool.wait_until_free(1, 60)
         host, _, port = pool.status().machines[0].address.rpartition(":")
@@ -238,13 +238,13 @@ def test_a_free_machine_serves_nobody_but_its_pool() -> None:
             assert machine.execute(["true"]).ok
 
 
-def test_a_network_that_does_not_exist() -> None:
+def test_an_unknown_network_is_rejected() -> None:
     with pytest.raises(ConfigError, match="none, internet, host"):
         VMPoolManager("qemu", 1, options={"network": "lan"}, name="wrong").start()
 
 
 @pytest.mark.qemu
-def test_a_display_asks_for_a_password() -> None:
+def test_the_display_needs_a_password() -> None:
     with (
         VMPoolManager("qemu", 1, spares=0, name="password", headless=False) as pool,
         pool.lease(timeout=60) as machine,
@@ -259,7 +259,7 @@ def test_a_display_asks_for_a_password() -> None:
 
 
 @pytest.mark.qemu
-def test_qemu_runs_filtered_and_starts_no_program() -> None:
+def test_qemu_runs_with_a_system_call_filter() -> None:
     with (
         VMPoolManager("qemu", 1, spares=0, name="filtered") as pool,
         pool.lease(timeout=60) as machine,
@@ -269,7 +269,7 @@ def test_qemu_runs_filtered_and_starts_no_program() -> None:
         assert status.startswith("Name:\tqemu-system")
 
 
-def test_machines_do_not_see_the_users_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_do_not_inherit_api_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
     monkeypatch.setenv("PARAGENT_TOKEN", "token-of-the-user")
     with (
@@ -282,7 +282,7 @@ def test_machines_do_not_see_the_users_keys(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.qemu
-def test_a_guest_that_writes_to_its_console_does_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_console_log_of_a_machine_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from paragent.machines.providers.qemu import provider as qemu
 
     monkeypatch.setattr(qemu, "_LOG_BYTES", 50_000)
@@ -303,7 +303,7 @@ def test_a_guest_that_writes_to_its_console_does_not_fill_the_disk(monkeypatch: 
         assert files[0].stat().st_size < before
 
 
-def test_the_number_of_a_lease_is_no_token() -> None:
+def test_the_number_of_a_lease_is_not_accepted_as_token() -> None:
     with VMPoolManager("process", 1, spares=0, name="guess") as pool:
         lease = pool.allocate(timeout=20)
         machine = lease.machine
@@ -314,7 +314,7 @@ def test_the_number_of_a_lease_is_no_token() -> None:
 
 @pytest.mark.qemu
 @pytest.mark.parametrize("network", ["none", "internet"])
-def test_everything_of_a_machine_ends_with_a_pool_that_is_killed(network: str) -> None:
+def test_all_processes_of_a_machine_end_with_a_killed_pool(network: str) -> None:
     source = (
         "from paragent import VMPoolManager\n"
         f"pool = VMPoolManager('qemu', 1, spares=0, name='killed-{network}', options={{'network': '{network}'}}).start()\n"
