@@ -12,6 +12,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from paragent.demo.image_search import focused_field, largest_area
+from paragent.demo.samples import sample_path
 from paragent.models import ModelSettings, open_model
 from tests.demo.desktop_tasks import desktop_tasks
 
@@ -136,3 +137,8 @@ def test_the_focused_field_is_found_by_its_frame() -> None:
 
 def test_unknown_tasks_are_answered_with_a_message() -> None:
     assert "do not know" in ask([{"role": "user", "content": "Write a novel."}])
+
+
+def test_the_sample_file_is_up_to_date() -> None:
+    lines = sample_path("osworld").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == desktop_tasks()
