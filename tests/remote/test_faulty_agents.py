@@ -28,11 +28,11 @@ from paragent.remote.protocol import (
     encode,
 )
 from paragent.remote.server.actors import CallInterrupted
-from paragent.remote.server.dispatcher import Dispatcher
+from paragent.remote.server.dispatcher import MessageDispatcher
 from paragent.remote.server.executor import ThreadPool
 from paragent.remote.server.policy import Policy
 from paragent.remote.server.service import AgentService
-from paragent.remote.server.session import Session
+from paragent.remote.server.session import ClientSession
 from paragent.remote.values import decode_error, encode_argument
 from paragent.transport import Address, Limits
 from tests.remote.agents import Worker
@@ -311,10 +311,10 @@ class _Stream:
         self.outgoing.append(message)
 
 
-def _dispatcher(accept_code: bool = True) -> Dispatcher:
+def _dispatcher(accept_code: bool = True) -> MessageDispatcher:
     limits = Limits()
     policy = Policy((), accept_code=accept_code, nesting=limits.nesting)
-    return Dispatcher(policy, limits, asyncio.get_running_loop(), lambda: None)
+    return MessageDispatcher(policy, limits, asyncio.get_running_loop(), lambda: None)
 
 
 def _class_definition() -> DefineClass:
@@ -424,14 +424,14 @@ def test_a_time_limit_that_is_not_a_positive_number_is_rejected(place: dict[str,
 def test_a_call_that_is_interrupted_after_its_result_has_one_outcome(
     method: str, argument: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send_outcome = Session.send_outcome
+    send_outcome = ClientSession.send_outcome
 
-    def interrupted(self: Session, call: Any, kind: Any, value: Any) -> None:
+    def interrupted(self: ClientSession, call: Any, kind: Any, value: Any) -> None:
         send_outcome(self, call, kind, value)
         if kind is CallResult and call.name == method:
             raise CallInterrupted
 
-    monkeypatch.setattr(Session, "send_outcome", interrupted)
+    monkeypatch.setattr(ClientSession, "send_outcome", interrupted)
 
     async def program() -> None:
         dispatcher = _dispatcher()

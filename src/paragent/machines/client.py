@@ -18,7 +18,7 @@ from paragent.transport.json_calls import JsonClient
 from paragent.transport.loop import io_loop
 
 if TYPE_CHECKING:
-    from paragent.transport.tls import TlsConf
+    from paragent.transport.address import TlsConf
 
 __all__ = ["POOL_ERRORS", "SERVICE", "PoolClient", "RemotePool"]
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from paragent.machines.providers import Provider
     from paragent.machines.service import PoolServer
+    from paragent.transport.address import TlsConf
     from paragent.transport.auth import Token
-    from paragent.transport.tls import TlsConf
 
 __all__ = ["VMPoolManager"]
 

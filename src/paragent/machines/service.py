@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from paragent.machines.controller import PoolController
     from paragent.machines.lease import EventLoopBridge
     from paragent.machines.machine import Machine
+    from paragent.transport.address import TlsConf
     from paragent.transport.server import ServerStream
-    from paragent.transport.tls import TlsConf
 
 __all__ = ["PoolServer"]
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType, TracebackType
 
-    from paragent.remote.server.dispatcher import Dispatcher
+    from paragent.remote.server.dispatcher import MessageDispatcher
+    from paragent.transport.address import TlsConf
     from paragent.transport.server import RpcServer
-    from paragent.transport.tls import TlsConf
 
 __all__ = ["RpcAgentServerLauncher"]
 
@@ -84,7 +84,7 @@ class RpcAgentServerLauncher:
         self._trusted_servers, self._trusted = tuple(trusted_servers), parse_trusted(trusted_servers)
         self._accept_state = accept_state
         self._tls, self._limits, self._lease = tls, limits or Limits(), lease
-        self._server: tuple[Dispatcher, RpcServer] | None = None
+        self._server: tuple[MessageDispatcher, RpcServer] | None = None
         """The server in this process."""
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from paragent.remote.children.pool import ChildServer
     from paragent.remote.client.link import Link
-    from paragent.transport.tls import TlsConf
+    from paragent.transport.address import TlsConf
 
 __all__ = [
     "DistConf",

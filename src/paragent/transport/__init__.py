@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 from paragent._internal.lazy import names_from
 
 if TYPE_CHECKING:
-    from paragent.transport.address import Address
+    from paragent.transport.address import Address, TlsConf
     from paragent.transport.auth import Token, load_token
     from paragent.transport.limits import Limits
-    from paragent.transport.tls import TlsConf
 
 __all__ = ["Address", "Limits", "TlsConf", "Token", "load_token"]
 
 __getattr__ = names_from(
-    __name__, {"address": ("Address",), "auth": ("Token", "load_token"), "limits": ("Limits",), "tls": ("TlsConf",)}
+    __name__, {"address": ("Address", "TlsConf"), "auth": ("Token", "load_token"), "limits": ("Limits",)}
 )
 
 # gRPC reads this variable when it is loaded. Without it, gRPC writes log lines to the terminal that only repeat our errors.

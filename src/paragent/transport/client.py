@@ -14,9 +14,8 @@ from paragent.transport.auth import ClientSide, decode_message
 from paragent.transport.limits import MESSAGE_BYTES, TimeBudget
 
 if TYPE_CHECKING:
-    from paragent.transport.address import Address
+    from paragent.transport.address import Address, TlsConf
     from paragent.transport.auth import Token
-    from paragent.transport.tls import TlsConf
 
 __all__ = ["ERRORS", "METHOD", "ClientStream", "connect", "error_of"]
 

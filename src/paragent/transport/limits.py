@@ -52,7 +52,7 @@ class Limits:
     handshakes: int = 64
     """Concurrent unauthenticated peers; one more replaces the oldest."""
     handshakes_per_second: int = 500
-    """New handshakes; peers beyond this rate are told to try again. A port scanner makes thousands. A thousand clients that
+    """New handshakes; peers beyond this rate must try again. A port scanner makes thousands. A thousand clients that
     reconnect after a failure all succeed within two seconds."""
     threads: int = 2_000
     """Sync methods that run concurrently: each occupies a thread."""

@@ -13,6 +13,7 @@ import grpc.aio
 
 from paragent._internal.text import printable
 from paragent.errors import AccessDenied, ConfigError, LimitExceeded, ParagentError, ProtocolError, ServerLost
+from paragent.transport.address import Address
 from paragent.transport.auth import ServerSide, encode_message
 from paragent.transport.client import METHOD
 from paragent.transport.limits import MESSAGE_BYTES, Limits, TokenBucket
@@ -20,9 +21,8 @@ from paragent.transport.limits import MESSAGE_BYTES, Limits, TokenBucket
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from paragent.transport.address import Address
+    from paragent.transport.address import TlsConf
     from paragent.transport.auth import Token
-    from paragent.transport.tls import TlsConf
 
 __all__ = ["RpcServer", "ServerStream", "Service"]
 
@@ -119,7 +119,7 @@ class RpcServer:
     async def start(self) -> int:
         """Start to listen; return the port (the system chooses one if the address has port 0)."""
         port = await self._listen()
-        self._address = self._address._replace(port=port)
+        self._address = Address(self._address.host, port, self._address.path)
         return port
 
     async def stop(self, grace: float) -> None:

@@ -1,7 +1,7 @@
 """Fork server: a process that has imported what agent servers need, has opened no connection, and forks agent servers.
 
 `ForkServer` is the side of the program that uses it, `main` is the process. They communicate over a socket pair. Each request
-is one JSON datagram that carries a socket, the lifeline of the server to fork. If the program's end of the pair closes for any
+is one JSON datagram with a socket, the lifeline of the server to fork. If the program's end of the pair closes for any
 reason, the fork server ends, and the kernel kills its children.
 
 Starting the fork server takes longer than anything else in `to_dist`, so the program starts it first and imports its own

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.remote.client.calls import Outbox, PendingCalls
-    from paragent.transport.address import Address
+    from paragent.transport.address import Address, TlsConf
     from paragent.transport.auth import Token
-    from paragent.transport.tls import TlsConf
 
 __all__ = ["Connection", "Endpoint", "ExternalServer"]
 

@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     from paragent.errors import ParagentError
     from paragent.remote.client.calls import HardStop, ResultPin
     from paragent.remote.client.connection import Endpoint
-    from paragent.transport.address import Address
+    from paragent.transport.address import Address, TlsConf
     from paragent.transport.auth import Token
-    from paragent.transport.tls import TlsConf
 
 __all__ = ["Link", "close_links", "data_link", "link_to", "register_link"]
 

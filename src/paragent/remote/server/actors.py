@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from paragent.remote.methods import Method
     from paragent.remote.protocol import OutcomeKind
     from paragent.remote.server.flow_control import StreamCredit
-    from paragent.remote.server.session import Session
+    from paragent.remote.server.session import ClientSession
 
 __all__ = [
     "Actor",
@@ -64,7 +64,9 @@ class ActorCall:
         "watchers",
     )
 
-    def __init__(self, session: Session, number: int, agent: Actor, name: str, args: Any, kwargs: Any = None) -> None:
+    def __init__(
+        self, session: ClientSession, number: int, agent: Actor, name: str, args: Any, kwargs: Any = None
+    ) -> None:
         self.session, self.number, self.agent = session, number, agent
         self.name, self.args, self.kwargs = name, args, kwargs
         self.credit: StreamCredit | None = None
@@ -109,7 +111,7 @@ class Actor:
         "stopped",
     )
 
-    def __init__(self, owner: Session, number: int) -> None:
+    def __init__(self, owner: ClientSession, number: int) -> None:
         self.owner, self.number = owner, number
         self.instance: Any = None
         self.methods: dict[str, Method] | None = None

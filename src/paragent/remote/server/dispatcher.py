@@ -1,4 +1,4 @@
-"""Dispatcher: handles the messages of clients, one frame at a time, and reports the state of the server."""
+"""Message dispatcher: handles the messages of clients, one frame at a time, and reports the state of the server."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ from paragent.remote.protocol import (
     StopAgent,
 )
 from paragent.remote.server.actors import ActorCall, add_concurrent
-from paragent.remote.server.cancellation import Canceller
 from paragent.remote.server.flow_control import StreamCredit
 from paragent.remote.server.policy import check_shape
 from paragent.remote.server.references import References
 from paragent.remote.server.registry import AgentRegistry, gone
-from paragent.remote.server.scheduler import CONSTRUCT, FREE, Scheduler
-from paragent.remote.server.session import Session
+from paragent.remote.server.scheduler import CONSTRUCT, FREE, Canceller, Scheduler
+from paragent.remote.server.session import ClientSession
 from paragent.remote.values import encode_error, encode_result, is_reference, restore, size_of
 from paragent.serialization import add_code
 
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from paragent.remote.server.policy import Policy
     from paragent.transport.limits import Limits
 
-__all__ = ["Dispatcher"]
+__all__ = ["MessageDispatcher"]
 
 _MAX_CLASSES = 100_000
 """Classes of one client; a client that exceeds it probably creates classes by mistake."""
@@ -59,7 +58,7 @@ _MAX_LISTED = 1_000
 """Agents in a list; a server may have a million."""
 
 
-class Dispatcher:
+class MessageDispatcher:
     """Sessions, agents and calls of one server. It must be created on the I/O loop and belongs to it.
 
     Args:
@@ -81,7 +80,7 @@ class Dispatcher:
         self.instance = secrets.token_hex(8)
         self.started = time.time()
         self.policy, self.limits = policy, limits
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, ClientSession] = {}
         self.served = 0
         """Calls of ended sessions."""
         self._loop, self._stop = loop, stop
@@ -89,7 +88,7 @@ class Dispatcher:
         self.scheduler = Scheduler(policy, limits, loop, self.registry.construct, self.registry.free, failed)
         self._references = References(self.sessions, loop, self.scheduler.wake, policy)
         self._canceller = Canceller(self.scheduler, self.registry, loop)
-        self._handlers: dict[type, Callable[[Session, Any], None]] = {
+        self._handlers: dict[type, Callable[[ClientSession, Any], None]] = {
             AddCode: self._add_code,
             CallMethod: self._call,
             CancelCall: lambda session, message: self._canceller.cancel(session, message.number),
@@ -109,7 +108,7 @@ class Dispatcher:
         self._attachments: list[bytes] = []
         """Attachments of the current frame."""
 
-    def handle(self, session: Session, messages: list[Any], attachments: list[bytes]) -> None:
+    def handle(self, session: ClientSession, messages: list[Any], attachments: list[bytes]) -> None:
         """Handle the messages of a frame.
 
         Raises:
@@ -133,7 +132,7 @@ class Dispatcher:
 
     # --- calls ----------------------------------------------------------------------------------------------------------
 
-    def _call(self, session: Session, message: CallMethod) -> None:
+    def _call(self, session: ClientSession, message: CallMethod) -> None:
         """Start a call. The common case, a free agent and no options, goes directly to its executor."""
         agent, args = message.agent, message.args
         target = session.agents.get(agent) if type(agent) is int else None
@@ -174,7 +173,7 @@ class Dispatcher:
         assert self.scheduler.batch is not None
         self.scheduler.batch[method.on_loop].append(call)
 
-    def _call_public(self, session: Session, message: CallMethod) -> None:
+    def _call_public(self, session: ClientSession, message: CallMethod) -> None:
         """Start any call of a public method; other names are reserved for creating and freeing agents."""
         name = message.method
         if name.startswith(("_", "?")) and name != "__call__":
@@ -182,7 +181,7 @@ class Dispatcher:
         else:
             self._add_call(session, message)
 
-    def _add_call(self, session: Session, message: CallMethod) -> None:
+    def _add_call(self, session: ClientSession, message: CallMethod) -> None:
         number, args, kwargs, seconds = message.number, message.args, message.kwargs, message.seconds
         # NaN would break the order of timers.
         if type(message.credit) is not int or (seconds is not None and not float(seconds) > 0):
@@ -230,7 +229,7 @@ class Dispatcher:
         if call.kwargs and any(map(is_reference, call.kwargs.values())):
             self._references.await_arguments(call, self._attachments)
 
-    def _agent_missing(self, session: Session, message: CallMethod) -> None:
+    def _agent_missing(self, session: ClientSession, message: CallMethod) -> None:
         """Handle a call of an unknown agent: wait if another client may still create it, else fail."""
         agent = message.agent
         if not self.registry.may_arrive(session, agent):
@@ -249,34 +248,34 @@ class Dispatcher:
 
         self._references.expect((str(agent[0]), -int(agent[1])), retry)
 
-    def _read_attribute(self, session: Session, message: ReadAttribute) -> None:
+    def _read_attribute(self, session: ClientSession, message: ReadAttribute) -> None:
         number, name = message.number, message.attribute
         if name.startswith("_") and name != "__class__":
             session.send_outcome(number, CallError, encode_error(AttributeError(f"{name!r} is not public")))
             return
         self._add_call(session, CallMethod(number, message.agent, f"?{name}", ()))
 
-    def _grant_credit(self, session: Session, message: GrantCredit) -> None:
+    def _grant_credit(self, session: ClientSession, message: GrantCredit) -> None:
         call = session.active.get(message.number)
         if call is not None and call.credit is not None:
             call.credit.grant(message.count)
 
-    def _push_value(self, session: Session, message: PushValue) -> None:
+    def _push_value(self, session: ClientSession, message: PushValue) -> None:
         self._references.push(session, message, self._attachments)
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 
-    def _define_class(self, session: Session, message: DefineClass) -> None:
+    def _define_class(self, session: ClientSession, message: DefineClass) -> None:
         if len(session.classes) >= _MAX_CLASSES and message.number not in session.classes:
             raise ProtocolError(f"a client has defined more than {_MAX_CLASSES} classes")
         value = restore(message.value, self._attachments)
         session.classes[message.number] = [None, message.module, message.qualname, value]
 
-    def _add_code(self, _: Session, message: AddCode) -> None:
+    def _add_code(self, _: ClientSession, message: AddCode) -> None:
         if self.policy.accept_code:
             add_code(message.code)
 
-    def _create_agent(self, session: Session, message: CreateAgent) -> None:
+    def _create_agent(self, session: ClientSession, message: CreateAgent) -> None:
         args, kwargs = message.args, message.kwargs
         agent = self.registry.admit(session, message.agent)
         if agent.failed is not None:
@@ -293,12 +292,12 @@ class Dispatcher:
         if self._references.expected:
             self._references.announce(session.identity, -message.agent)
 
-    def _drop_agent(self, session: Session, message: DropAgent) -> None:
+    def _drop_agent(self, session: ClientSession, message: DropAgent) -> None:
         unused = self.registry.drop(session, message.agent)
         if unused is not None:
             self.scheduler.enqueue(ActorCall(session, 0, unused, FREE, ()))
 
-    def _stop_agent(self, session: Session, message: StopAgent) -> None:
+    def _stop_agent(self, session: ClientSession, message: StopAgent) -> None:
         target = self.registry.find(session, message.agent)
         if target is not None:
             self._canceller.stop_agent(target, AgentStopped("the agent was stopped"))
@@ -306,7 +305,7 @@ class Dispatcher:
 
     # --- sessions -------------------------------------------------------------------------------------------------------
 
-    def open_session(self, identity: str) -> tuple[Session, bool]:
+    def open_session(self, identity: str) -> tuple[ClientSession, bool]:
         """Return the session of a client, and whether it existed before.
 
         Raises:
@@ -317,12 +316,12 @@ class Dispatcher:
             return session, True
         if len(self.sessions) >= self.limits.sessions:
             raise LimitExceeded(f"this server has {counted(len(self.sessions), 'client')}, which is its limit")
-        session = self.sessions[identity] = Session(
+        session = self.sessions[identity] = ClientSession(
             identity, self.limits, self._loop, self.scheduler.unpark, reads_data=not self.policy.accept_code
         )
         return session, False
 
-    def end_session(self, session: Session) -> None:
+    def end_session(self, session: ClientSession) -> None:
         """End a session: cancel its calls and free its agents."""
         if self.sessions.pop(session.identity, None) is not None:
             self.served += session.served
@@ -330,7 +329,7 @@ class Dispatcher:
 
     # --- the server -----------------------------------------------------------------------------------------------
 
-    def _query_server(self, session: Session, message: QueryServer) -> None:
+    def _query_server(self, session: ClientSession, message: QueryServer) -> None:
         number, what, argument = message.number, message.what, message.argument
         if what == "stop":
             session.send_outcome(number, CallResult, True)
@@ -376,7 +375,7 @@ def _too_much(load: int) -> LimitExceeded:
     )
 
 
-def _list_agents(sessions: dict[str, Session], limit: int) -> list[dict[str, Any]]:
+def _list_agents(sessions: dict[str, ClientSession], limit: int) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = []
     for session in list(sessions.values()):
         for agent in list(session.agents.values()):

@@ -30,8 +30,7 @@ from paragent.remote.values import PLAIN, decode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from paragent.transport.address import Address
-    from paragent.transport.tls import TlsConf
+    from paragent.transport.address import Address, TlsConf
 
 __all__ = ["OwnResult", "Policy", "check_shape"]
 

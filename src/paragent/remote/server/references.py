@@ -14,8 +14,7 @@ from paragent.remote.client.result import ENCODED, FAILED, RAISED
 from paragent.remote.protocol import CallError, CallResult
 from paragent.remote.server.policy import OwnResult
 from paragent.remote.values import encode_error, is_reference, restore, size_of
-from paragent.transport.address import Address
-from paragent.transport.tls import TlsConf
+from paragent.transport.address import Address, TlsConf
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from paragent.remote.protocol import FetchResult, OutcomeKind, PushValue
     from paragent.remote.server.actors import Actor, ActorCall
     from paragent.remote.server.policy import Policy
-    from paragent.remote.server.session import Session
+    from paragent.remote.server.session import ClientSession
 
 __all__ = ["DataPeers", "References", "fetch_from"]
 
@@ -49,7 +48,7 @@ class References:
 
     def __init__(
         self,
-        sessions: dict[str, Session],
+        sessions: dict[str, ClientSession],
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[Actor], None],
         policy: Policy,
@@ -153,7 +152,7 @@ class References:
 
     # --- messages of clients -----------------------------------------------------------------------------------------------
 
-    def fetch(self, session: Session, message: FetchResult) -> None:
+    def fetch(self, session: ClientSession, message: FetchResult) -> None:
         """Send the result of another call."""
 
         def send(kind: OutcomeKind, value: Any) -> None:
@@ -171,7 +170,7 @@ class References:
             message.session or session.identity, message.wanted, send_data if session.client.data_only else send
         )
 
-    def push(self, session: Session, message: PushValue, attachments: list[bytes]) -> None:
+    def push(self, session: ClientSession, message: PushValue, attachments: list[bytes]) -> None:
         """Handle a pushed value for an argument."""
         then = session.pushed.pop(message.key, None)
         if then is not None:

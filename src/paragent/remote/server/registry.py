@@ -14,7 +14,7 @@ from paragent.remote.values import encode_error
 if TYPE_CHECKING:
     from paragent.remote.server.actors import ActorCall
     from paragent.remote.server.policy import Policy
-    from paragent.remote.server.session import Session
+    from paragent.remote.server.session import ClientSession
 
 __all__ = ["AgentRegistry"]
 
@@ -24,11 +24,11 @@ GONE = "the agent does not exist any more: it was stopped, or its owner dropped 
 class AgentRegistry:
     """Creates and finds agents. Belongs to the I/O loop, except `construct` and `free`, which run in the thread pool."""
 
-    def __init__(self, policy: Policy, limit: int, sessions: dict[str, Session]) -> None:
+    def __init__(self, policy: Policy, limit: int, sessions: dict[str, ClientSession]) -> None:
         self._policy, self._limit, self._sessions = policy, limit, sessions
         self.count = 0
 
-    def admit(self, session: Session, number: int) -> Actor:
+    def admit(self, session: ClientSession, number: int) -> Actor:
         """Register an agent before its constructor runs. Beyond the limit it is registered as failed, so that its calls fail."""
         agent = session.agents[number] = Actor(session, number)
         session.last_agent = number
@@ -70,7 +70,7 @@ class AgentRegistry:
             return args[0]
         raise AccessDenied(f"{cls.__name__} has its own pickling methods, which need a server that accepts code")
 
-    def find(self, session: Session, agent: Any) -> Actor | None:
+    def find(self, session: ClientSession, agent: Any) -> Actor | None:
         """Return an agent by its number, or by session and number; the client then also holds an agent of another session."""
         if type(agent) is int:
             return session.agents.get(agent)
@@ -87,14 +87,14 @@ class AgentRegistry:
             session.borrowed[key] = found
         return found
 
-    def may_arrive(self, session: Session, agent: Any) -> bool:
+    def may_arrive(self, session: ClientSession, agent: Any) -> bool:
         """Return whether an unknown agent may still be created: by another client, over another connection."""
         if type(agent) is int:
             return False
         owner = self._sessions.get(str(agent[0])) if agent[0] != session.identity else session
         return owner is None or int(agent[1]) > owner.last_agent
 
-    def drop(self, session: Session, agent: Any) -> Actor | None:
+    def drop(self, session: ClientSession, agent: Any) -> Actor | None:
         """Remove a client's hold on an agent; return the agent if it was the last one."""
         if type(agent) is not int:
             target = session.borrowed.pop((str(agent[0]), int(agent[1])), None)

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.threads import fatal, write_traceback
 from paragent.errors import ParagentError, ProtocolError
-from paragent.remote.server.dispatcher import Dispatcher
+from paragent.remote.server.dispatcher import MessageDispatcher
 from paragent.transport.server import RpcServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.remote.server.policy import Policy
-    from paragent.remote.server.session import Session
-    from paragent.transport.address import Address
+    from paragent.remote.server.session import ClientSession
+    from paragent.transport.address import Address, TlsConf
     from paragent.transport.auth import Token
     from paragent.transport.limits import Limits
     from paragent.transport.server import ServerStream
-    from paragent.transport.tls import TlsConf
 
 __all__ = ["AgentService", "open_server"]
 
@@ -30,10 +29,10 @@ _IDENTITY = re.compile("[0-9a-f]{32}")
 class AgentService:
     """The gRPC service `agents`."""
 
-    def __init__(self, dispatcher: Dispatcher, lease: float, window: int) -> None:
+    def __init__(self, dispatcher: MessageDispatcher, lease: float, window: int) -> None:
         self._dispatcher, self._lease, self._window = dispatcher, lease, window
 
-    def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], tuple[Session, int]]:
+    def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], tuple[ClientSession, int]]:
         """Find or create the client's session."""
         identity, received, reconnecting = hello.get("session"), hello.get("received"), hello.get("reconnect")
         if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity) or not isinstance(received, int):
@@ -56,7 +55,7 @@ class AgentService:
         }
         return welcome, (session, received)
 
-    async def serve(self, stream: ServerStream, admitted: tuple[Session, int]) -> None:
+    async def serve(self, stream: ServerStream, admitted: tuple[ClientSession, int]) -> None:
         """Read the client's messages and send results until either side ends the stream."""
         session, received = admitted
         if session.writer is not None:
@@ -90,7 +89,7 @@ class AgentService:
             if session.stream is stream:
                 self._detach(session)
 
-    def _receive(self, session: Session, message: bytes) -> None:
+    def _receive(self, session: ClientSession, message: bytes) -> None:
         try:
             session.receive(message, self._dispatcher.handle)
         except ParagentError:
@@ -100,7 +99,9 @@ class AgentService:
             write_traceback("a frame could not be handled, so the session of its client ends", error)
             raise ProtocolError(f"the server could not handle a frame: {type(error).__name__}") from error
 
-    def _writer_ended(self, writer: asyncio.Task[None], session: Session, serving: asyncio.Task[None] | None) -> None:
+    def _writer_ended(
+        self, writer: asyncio.Task[None], session: ClientSession, serving: asyncio.Task[None] | None
+    ) -> None:
         """End the session of a client if sending its results failed, since it would wait forever. Other sessions continue."""
         if error := _failure_of(writer):
             write_traceback("the results of a client could not be sent, so its session ends", error)
@@ -108,14 +109,14 @@ class AgentService:
             if serving is not None:
                 serving.cancel()
 
-    def _detach(self, session: Session) -> None:
+    def _detach(self, session: ClientSession) -> None:
         """Handle the end of a connection: the client may reconnect until the lease expires."""
         session.stream = None
         session.writer = None
         if session.identity in self._dispatcher.sessions:
             self._start_lease(session)
 
-    def _start_lease(self, session: Session) -> None:
+    def _start_lease(self, session: ClientSession) -> None:
         """End a session after the lease unless its client reconnects; every session without a stream has a lease."""
         if session.lease is not None:
             session.lease.cancel()
@@ -137,7 +138,7 @@ async def open_server(
     lease: float,
     stop: Callable[[], None],
     failed: Callable[[str, BaseException], object] = fatal,
-) -> tuple[Dispatcher, RpcServer, int]:
+) -> tuple[MessageDispatcher, RpcServer, int]:
     """Start a server on the running loop; return its dispatcher, its listener and its port.
 
     `failed` is called with the name and the error of a thread that ended unexpectedly and without which calls hang.
@@ -145,7 +146,7 @@ async def open_server(
     Raises:
         ConfigError: the address cannot be listened at.
     """
-    dispatcher = Dispatcher(policy, limits, asyncio.get_running_loop(), stop, failed)
+    dispatcher = MessageDispatcher(policy, limits, asyncio.get_running_loop(), stop, failed)
     service = AgentService(dispatcher, lease, limits.window_bytes)
     server = RpcServer(address, {"agents": service}, token, tls=tls, limits=limits)
     return dispatcher, server, await server.start()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from paragent.transport.limits import Limits
     from paragent.transport.server import ServerStream
 
-__all__ = ["ClientInfo", "Session"]
+__all__ = ["ClientInfo", "ClientSession"]
 
 _FRAME_MESSAGES = 4_000
 _FRAME_BYTES = 1 << 20
@@ -57,8 +57,46 @@ class ClientInfo:
     """Name of its program; may be empty."""
 
 
-class Session:
-    """State of one client on a server. It outlives the connection until the lease expires."""
+class _ClientState:
+    """Agents, calls and limits of one client."""
+
+    def __init__(self, identity: str, limits: Limits, unpark: Callable[[list[ActorCall]], None]) -> None:
+        self.identity = identity
+        self.client = ClientInfo()
+        self.load = 0
+        """Bytes of all pending calls."""
+        self.max_load = 2 * limits.window_bytes
+        """Limit of `load`. Clients keep to the window, which both sides count alike except for messages that are not calls."""
+        self.share = CALL_BYTES
+        """Bytes that each call of the current frame counts, without its attachments."""
+        self.backlog = ResultBacklog(limits.results_bytes, unpark)
+        self.results = ResultCache(limits.kept_bytes)
+        self.agents: dict[int, Actor] = {}
+        self.borrowed: dict[tuple[str, int], Actor] = {}
+        """Agents of other sessions that this client has a proxy of."""
+        self.classes: dict[int, Any] = {}
+        self.active: dict[int, ActorCall] = {}
+        """Pending calls by number."""
+        self.last_call = 0
+        self.last_agent = 0
+        self.pushed: dict[int, Callable[[OutcomeKind, Any], None]] = {}
+        """Callbacks for values that the client will push, by key."""
+        self.peers: DataPeers | None = None
+        """Connections to other servers that the client has named; only on restricted servers."""
+        self.served = 0
+        """Calls that have ended."""
+
+
+class ClientSession(_ClientState):
+    """State of one client on a server, and its stream. It outlives the connection until the lease expires.
+
+    Args:
+        identity: the session identifier that the client chose.
+        limits: limits of the server.
+        loop: the I/O loop.
+        unpark: starts calls that waited until the client had read results.
+        reads_data: whether frames of the client are data and not pickles, because the server is restricted.
+    """
 
     def __init__(
         self,
@@ -69,43 +107,23 @@ class Session:
         *,
         reads_data: bool = False,
     ) -> None:
-        self.identity = identity
-        self.client = ClientInfo(plain_errors=reads_data)
-        self.load = 0
-        """Bytes of all pending calls."""
-        self.max_load = 2 * limits.window_bytes
-        """Limit of `load`. Clients keep to the window, which both sides count alike except for messages that are not calls."""
-        self.share = CALL_BYTES
-        """Bytes that each call of the current frame counts, without its attachments."""
-        self.backlog = ResultBacklog(limits.results_bytes, unpark)
-        self.results = ResultCache(limits.kept_bytes)
-        self._frame_bytes = 0
-        self._message_rate = TokenBucket(limits.items_per_second, time.monotonic())
-        self.pause = 0.0
-        """Seconds to wait before reading more from the client, because it exceeds the message rate."""
-        self.agents: dict[int, Actor] = {}
-        self.borrowed: dict[tuple[str, int], Actor] = {}
-        """Agents of other sessions that this client has a proxy of."""
-        self.classes: dict[int, Any] = {}
-        self.active: dict[int, ActorCall] = {}
-        self.last_call = 0
-        self.last_agent = 0
-        self.pushed: dict[int, Callable[[OutcomeKind, Any], None]] = {}
-        """Callbacks for values that the client will push, by key."""
-        self.peers: DataPeers | None = None
-        """Connections to other servers that the client has named; only on restricted servers."""
-        self.served = 0
-        self.lease: asyncio.TimerHandle | None = None
-        """Timer that ends the session; runs while the client is disconnected."""
+        super().__init__(identity, limits, unpark)
+        self.client.plain_errors = reads_data
         self.frames = ReliableStream(limits.frame_bytes, reads_data=reads_data)
         """Numbers frames and keeps them until they are acknowledged."""
+        self.stream: ServerStream | None = None
+        self.writer: asyncio.Task[None] | None = None
+        self.lease: asyncio.TimerHandle | None = None
+        """Timer that ends the session; runs while the client is disconnected."""
+        self.pause = 0.0
+        """Seconds to wait before reading more from the client, because it exceeds the message rate."""
+        self._message_rate = TokenBucket(limits.items_per_second, time.monotonic())
+        self._frame_bytes = 0
         self._outgoing: deque[Any] = deque()
         self._loop = loop
         self._awake = False
         self._wake = asyncio.Event()
         self._ack_timer: asyncio.TimerHandle | None = None
-        self.stream: ServerStream | None = None
-        self.writer: asyncio.Task[None] | None = None
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -246,7 +264,7 @@ class Session:
         """Number of the last frame that was received from the client."""
         return self.frames.received
 
-    def receive(self, message: bytes, handle: Callable[[Session, list[Any], list[bytes]], None]) -> None:
+    def receive(self, message: bytes, handle: Callable[[ClientSession, list[Any], list[bytes]], None]) -> None:
         """Process a part of a frame; when the frame is complete, pass its messages to `handle`."""
         frames = self.frames
         self._frame_bytes += len(message)
