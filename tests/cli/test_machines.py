@@ -13,7 +13,7 @@ import pytest
 from paragent import PoolClient
 from paragent.cli import main
 from paragent.machines.images import Image, image_folder
-from paragent.testing.programs import wait_until
+from tests.waiting import wait_until
 
 PARAGENT = [sys.executable, "-m", "paragent"]
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from paragent.machines.guest_client import json_body
 from paragent.machines.images import image_folder
 from paragent.machines.images.desktop import desktop_image
 from paragent.testing.provider_contract import ProviderContract
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.qemu, pytest.mark.slow, pytest.mark.timeout(1200)]
 SECONDS = 250.0
@@ -37,12 +37,7 @@ def machine(pool: VMPoolManager) -> Iterator[Machine]:
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{what} did not happen within {SECONDS:.0f} s")
+    return wait_until(condition, SECONDS, what=what, interval=0.1)
 
 
 def act(machine: Machine, code: str) -> None:

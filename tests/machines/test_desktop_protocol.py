@@ -6,7 +6,6 @@ import http.server
 import json
 import struct
 import threading
-import time
 import xml.etree.ElementTree as ET
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import pytest
 from paragent import ConfigError, LeaseLost, VMPoolManager
 from paragent.machines import Machine
 from paragent.machines.guest_client import GuestReply, form_body, json_body, upload_body
+from tests.waiting import wait_until
 
 SIZE = (1280, 800)
 SPACE = "{https://accessibility.ubuntu.example.org/ns/%s}"
@@ -52,12 +52,7 @@ def python(machine: Machine, code: str) -> dict[str, Any]:
 
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Wait until `condition` returns a true value and return it."""
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{what} did not happen within {SECONDS:.0f} s")
+    return wait_until(condition, SECONDS, what=what, interval=0.05)
 
 
 def pixels(png: bytes) -> tuple[int, int, bytes]:

@@ -18,7 +18,8 @@ import pytest
 from paragent import ConfigError, LeaseLost, Machine, MachineFailed, VMPoolManager
 from paragent.machines.cleanup import cache_folder, owned_processes
 from paragent.machines.guest_client import GuestRequest, json_body
-from paragent.testing.programs import alive, wait_until
+from paragent.testing.programs import alive
+from tests.waiting import wait_until
 
 ATTACK = """
 import json, socket, struct, sys, time

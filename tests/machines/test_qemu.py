@@ -21,6 +21,7 @@ from paragent.machines.providers.qemu import provider as qemu
 from paragent.machines.providers.qemu.golden import remove_drafts
 from paragent.machines.providers.qemu.hardware import kvm_works
 from paragent.machines.providers.qemu.process import Monitor
+from tests.waiting import wait_until
 
 
 @pytest.mark.qemu
@@ -78,17 +79,16 @@ def test_the_display_and_forwarded_ports_are_reachable() -> None:
 
 def read_all(host: str, port: int) -> bytes:
     """Read from a port of a machine, which is open on the host before the machine listens."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
+
+    def read() -> bytes:
         with socket.create_connection((host, port), 5) as connection:
             connection.settimeout(5)
             try:
-                if data := connection.recv(100):
-                    return data
+                return connection.recv(100)
             except OSError:
-                pass
-        time.sleep(0.1)
-    raise TimeoutError(f"no data at port {port}")
+                return b""
+
+    return wait_until(read, 20, what=f"data from port {port}", interval=0.1)
 
 
 def test_kvm_is_used_only_if_the_processor_supports_it(tmp_path: Path) -> None:

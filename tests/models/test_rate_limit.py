@@ -21,7 +21,7 @@ from paragent.models.rate_limit.limiter import Limiter, RequestReport, SharedLim
 from paragent.models.rate_limit.server import RateLimitServer
 from paragent.rollout.live_status import RolloutProgress
 from paragent.testing import Fault, OpenAIServer, Script
-from paragent.testing.programs import wait_until
+from tests.waiting import wait_until
 
 ASK = [{"role": "user", "content": "what is it?"}]
 

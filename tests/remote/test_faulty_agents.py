@@ -37,6 +37,7 @@ from paragent.remote.values import decode_error, encode_argument
 from paragent.transport import Address, Limits
 from tests.remote.agents import Worker
 from tests.remote.faulty_agents import FaultyAgent, Nameless
+from tests.waiting import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -351,8 +352,7 @@ def test_late_bytes_of_an_old_connection_are_ignored_after_a_reconnect() -> None
         assert serving[0].exception() is None
         second.incoming.put_nowait(messages[1])
         async with asyncio.timeout(20):
-            while not second.outgoing:
-                await asyncio.sleep(0.001)
+            await wait_until_async(lambda: second.outgoing, interval=0.001)
         assert first.outgoing == []
         assert serving[1].cancel()
 
@@ -371,8 +371,7 @@ def test_stopping_an_agent_does_not_scan_the_calls_of_other_agents() -> None:
         dispatcher.handle(session, [_class_definition(), *[CreateAgent(n, 1, "init", (), None) for n in agents]], [])
         dispatcher.handle(session, [CallMethod(n, n, "nap", (60,)) for n in agents], [])
         dispatcher.handle(session, [CallMethod(100, 7, "together", (60,))], [])
-        while any(agent.methods is None for agent in session.agents.values()):
-            await asyncio.sleep(0.01)
+        await wait_until_async(lambda: all(agent.methods is not None for agent in session.agents.values()))
         session.active = Unscanned(session.active)
         dispatcher.handle(session, [StopAgent(101, 7)], [])
         outcomes: list[Any] = []
@@ -395,8 +394,7 @@ def test_calls_whose_tasks_are_cancelled_by_user_code_are_answered() -> None:
         )
         agents = range(1, 21)
         dispatcher.handle(session, [definition, *[CreateAgent(n, 1, "init", (), None) for n in agents]], [])
-        while any(agent.methods is None for agent in session.agents.values()):
-            await asyncio.sleep(0.01)
+        await wait_until_async(lambda: all(agent.methods is not None for agent in session.agents.values()))
         dispatcher.handle(
             session, [CallMethod(n, n, "cancel_everything" if n < 3 else "nap", (60,)[: n > 2]) for n in agents], []
         )

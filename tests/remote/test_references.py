@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from paragent.agents.proxy import link_of
 from paragent.transport import Address
 from tests.remote.agents import Worker
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from paragent import RpcAgentServerLauncher
@@ -91,8 +91,7 @@ def test_dropped_results_are_freed(eventually: Any) -> None:
     agent = remote(own_process=True)
     results = [agent.make(2 << 20) for _ in range(5)]
     for result in results:
-        while not result.done():
-            time.sleep(0.01)
+        wait_until(result.done)
     assert kept(agent) == 5
     del results, result
     gc.collect()

@@ -8,7 +8,6 @@ import pickle
 import socket
 import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -495,9 +494,7 @@ def test_a_process_that_only_serves_is_limited_while_it_serves() -> None:
     assert trusted_here() is None
     waiting = threading.Thread(target=launcher.wait_until_terminate)
     waiting.start()
-    deadline = time.monotonic() + 20
-    while trusted_here() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: trusted_here() is not None, 20)
     assert trusted_here() == frozenset({Address("localhost", 5)})
     with pytest.raises(AccessDenied):
         Worker(to_dist={"host": "localhost", "port": 6})

@@ -17,7 +17,8 @@ from paragent.machines.cleanup import owned_processes
 from paragent.rollout.live_status import RolloutProgress
 from paragent.store import Journal
 from paragent.testing import OpenAIServer, Script
-from paragent.testing.programs import alive, wait_until
+from paragent.testing.programs import alive
+from tests.waiting import wait_until
 
 TASKS = int(os.environ.get("PARAGENT_CHAOS_TASKS", "20"))
 MACHINES, ROLLOUTS = 3, 5

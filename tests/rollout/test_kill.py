@@ -18,7 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paragent.testing.programs import alive, wait_until
+from paragent.testing.programs import alive
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow,

@@ -23,7 +23,7 @@ from paragent.scorers import Score, Scorer
 from paragent.store import Journal, RolloutResult, RolloutStatus
 from paragent.tasks import BenchmarkTask
 from paragent.testing import Fault, OpenAIServer, Script
-from paragent.testing.programs import wait_until
+from tests.waiting import wait_until
 
 HERE = "tests.rollout.test_limits"
 

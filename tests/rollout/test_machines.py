@@ -42,8 +42,9 @@ from paragent.runners.retry import RetryPolicy
 from paragent.store import MACHINES, Journal, RolloutStatus
 from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
-from paragent.testing.programs import alive, wait_until
+from paragent.testing.programs import alive
 from tests.machines.certificates import certify
+from tests.waiting import wait_until
 
 HERE = "tests.rollout.test_machines"
 

@@ -37,7 +37,8 @@ from paragent import (
 from paragent.engines._worker_handle import WorkerSettings
 from paragent.runners.prepare import IdSet
 from paragent.testing.agents import echo, fail, nap, sleep_interval
-from paragent.testing.programs import alive, wait_until
+from paragent.testing.programs import alive
+from tests.waiting import wait_until
 
 ONE = RunConfig(worker_num=1)
 
@@ -255,8 +256,7 @@ def test_a_task_that_is_queued_behind_a_long_one_is_given_to_an_idle_worker(tmp_
 
 
 def kill_the_worker(path: str) -> None:
-    while not Path(path).exists():
-        time.sleep(0.01)
+    wait_until(Path(path).exists)
     os._exit(3)
 
 

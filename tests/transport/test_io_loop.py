@@ -9,6 +9,7 @@ import textwrap
 _PREPARE = """
     import asyncio, selectors, time
     from paragent import ServerLost
+    from paragent.testing.programs import wait_until
     from paragent.transport import loop
 
     selector = selectors.DefaultSelector()
@@ -17,12 +18,6 @@ _PREPARE = """
 
     def break_loop():
         loop.io_loop().call_soon_threadsafe(selector.close)
-
-    def wait_until(condition):
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
 """
 
 
@@ -56,13 +51,13 @@ def test_a_rate_limit_client_decides_by_itself_and_reconnects() -> None:
         from paragent.models.base import RateLimitAddress
         from paragent.models.rate_limit.client import RateLimitClient
 
-        serve = '''
-import sys
-from paragent.models.rate_limit.server import RateLimitServer
-with RateLimitServer(8) as server:
-    print(server.place.address, server.place.secret, flush=True)
-    sys.stdin.read()
-'''
+        serve = (
+            "import sys\\n"
+            "from paragent.models.rate_limit.server import RateLimitServer\\n"
+            "with RateLimitServer(8) as server:\\n"
+            "    print(server.address.address, server.address.secret, flush=True)\\n"
+            "    sys.stdin.read()\\n"
+        )
         server = subprocess.Popen([sys.executable, "-c", serve], stdin=-1, stdout=-1, text=True)
         address, secret = server.stdout.readline().split()
         shares = []

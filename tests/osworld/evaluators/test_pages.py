@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,6 +26,7 @@ from paragent.osworld.evaluators import GETTERS, evaluate
 from paragent.osworld.evaluators.evaluator import evaluation_processes
 from paragent.osworld.evaluators.getters import pages
 from paragent.subprocesses import SubprocessPool
+from tests.waiting import wait_until
 
 PAGE = """<html><head><title>Flights</title></head><body>
 <div class="date">Tue, Nov 17, 2026</div>
@@ -81,13 +81,14 @@ def start_browser(folder: Path, address: str) -> tuple[subprocess.Popen[bytes], 
     command += ["--remote-debugging-port=0", f"--user-data-dir={folder}", address]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     told = folder / "DevToolsActivePort"
-    deadline = time.monotonic() + 45
-    while time.monotonic() < deadline and process.poll() is None:
-        if told.is_file() and told.read_text().strip():
-            return process, f"127.0.0.1:{told.read_text().splitlines()[0]}"
-        time.sleep(0.1)
-    end(process)
-    raise RuntimeError("the browser did not start")
+    try:
+        lines = wait_until(
+            lambda: told.read_text().splitlines() if told.is_file() else [], 45, what="DevTools", interval=0.1
+        )
+    except TimeoutError:
+        end(process)
+        raise
+    return process, f"127.0.0.1:{lines[0]}"
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
