@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paragent._internal.clock import ManualClock
 from paragent.config import RunConfig
 from paragent.engines import Call, RuntimeEngine
-from paragent.runners.dispatch import Dispatcher
+from paragent.runners.dispatch import DispatchLoop
 from paragent.runners.retry import smaller_group
 from paragent.serialization import Payload
 from paragent.tasks import Ending, ErrorInfo, Outcome, Task, TaskResponse, TaskStatus
@@ -29,7 +29,7 @@ def calls_for(engine: RuntimeEngine, count: int, max_retries: int | None = None)
     return [call_for(engine, str(number), max_retries) for number in range(count)]
 
 
-def take(dispatcher: Dispatcher) -> list[TaskResponse]:
+def take(dispatcher: DispatchLoop) -> list[TaskResponse]:
     dispatcher.collect(0.0)
     responses = list(dispatcher.ready.values())
     dispatcher.ready.clear()
@@ -71,7 +71,7 @@ def outcome(ending: Ending, *, retryable: bool = True, alone: bool = True) -> Ou
 
 def respond_to_one(script: Sequence[Outcome], max_retries: int | None = None) -> tuple[TaskResponse, ScriptedEngine]:
     engine = ScriptedEngine(script)
-    dispatcher = Dispatcher(engine)
+    dispatcher = DispatchLoop(engine)
     dispatcher.submit([call_for(engine, max_retries=max_retries)])
     responses = []
     while dispatcher.outstanding:
@@ -92,7 +92,7 @@ def test_a_lost_worker_causes_two_retries_by_default() -> None:
 
 def test_tasks_without_max_retries_use_those_of_the_run() -> None:
     engine = ScriptedEngine([outcome(Ending.RAISED)] * 10)
-    dispatcher = Dispatcher(engine, max_retries=1)
+    dispatcher = DispatchLoop(engine, max_retries=1)
     dispatcher.submit([call_for(engine, "a"), call_for(engine, "b", max_retries=0)])
     responses = {response.id: response for _ in range(3) for response in take(dispatcher)}
     assert {name: response.executions for name, response in responses.items()} == {"a": 2, "b": 1}
@@ -105,7 +105,7 @@ def test_a_retry_after_a_lost_worker_is_alone_in_its_worker() -> None:
 
 def test_no_suspect_is_charged_until_it_kills_a_worker_alone() -> None:
     engine = ScriptedEngine([outcome(Ending.LOST, alone=False)] * 4)
-    dispatcher = Dispatcher(engine)
+    dispatcher = DispatchLoop(engine)
     dispatcher.submit(calls_for(engine, 4, max_retries=0))
     assert take(dispatcher) == []
     assert [call.executions for call in engine.waiting] == [1] * 4
@@ -115,7 +115,7 @@ def test_no_suspect_is_charged_until_it_kills_a_worker_alone() -> None:
 
 def test_room_is_what_the_window_of_the_engine_leaves() -> None:
     engine = ScriptedEngine([])
-    dispatcher = Dispatcher(engine)
+    dispatcher = DispatchLoop(engine)
     assert dispatcher.room == engine.window > 1
     dispatcher.submit(calls_for(engine, engine.window - 1))
     assert dispatcher.room == 1
@@ -134,7 +134,7 @@ def test_an_error_of_the_task_is_retried_only_on_request() -> None:
 
 def test_a_reached_time_limit_is_not_retried() -> None:
     engine = ScriptedEngine([outcome(Ending.TIMED_OUT)])
-    dispatcher = Dispatcher(engine)
+    dispatcher = DispatchLoop(engine)
     call = call_for(engine, max_retries=5)
     call.limit = 1.0
     dispatcher.submit([call])
@@ -151,7 +151,7 @@ def test_displaced_calls_are_executed_again_and_not_charged() -> None:
 def test_queue_time_is_the_time_without_work() -> None:
     clock = ManualClock(100.0)
     engine = ScriptedEngine([])
-    dispatcher = Dispatcher(engine, clock=clock)
+    dispatcher = DispatchLoop(engine, clock=clock)
     dispatcher.submit([call_for(engine, accepted=100.0)])
     clock.advance(5.0)
     [response] = take(dispatcher)
@@ -160,7 +160,7 @@ def test_queue_time_is_the_time_without_work() -> None:
 
 def test_nothing_is_retried_after_cancel() -> None:
     engine = ScriptedEngine([])
-    dispatcher = Dispatcher(engine)
+    dispatcher = DispatchLoop(engine)
     dispatcher.submit(calls_for(engine, 3, max_retries=5))
     dispatcher.cancel(0.0)
     engine.script = [outcome(Ending.LOST), outcome(Ending.CANCELLED), outcome(Ending.RETURNED)]
@@ -170,7 +170,7 @@ def test_nothing_is_retried_after_cancel() -> None:
 
 def test_abandon_responds_to_everything_at_once() -> None:
     engine = ScriptedEngine([])
-    dispatcher = Dispatcher(engine)
+    dispatcher = DispatchLoop(engine)
     dispatcher.submit(calls_for(engine, 3))
     dispatcher.abandon(Ending.CANCELLED)
     assert [response.status for response in dispatcher.ready.values()] == [TaskStatus.CANCELLED] * 3
@@ -189,7 +189,7 @@ endings = st.builds(
 @given(st.lists(endings, max_size=60), st.integers(1, 20), st.none() | st.integers(0, 3))
 def test_every_call_gets_exactly_one_response(script: list[Outcome], count: int, max_retries: int | None) -> None:
     engine = ScriptedEngine(script)
-    dispatcher = Dispatcher(engine)
+    dispatcher = DispatchLoop(engine)
     dispatcher.submit(calls_for(engine, count, max_retries))
     responses = []
     for _ in range(len(script) + 2):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from paragent.engines.base import RuntimeEngine
 
-__all__ = ["Dispatcher"]
+__all__ = ["DispatchLoop"]
 
 
 class _Repeat(NamedTuple):
@@ -31,7 +31,7 @@ class _Repeat(NamedTuple):
     max_group: int
 
 
-class Dispatcher:
+class DispatchLoop:
     """Keeps an engine supplied within its window and collects the responses.
 
     It has no thread of its own: the caller submits calls while there is `room`, and calls `collect`. It belongs to one thread

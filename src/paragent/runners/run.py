@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.engines import open_engine
 from paragent.errors import DuplicateTaskId, EngineFailed, Interrupted, UsageError
-from paragent.runners.dispatch import Dispatcher
+from paragent.runners.dispatch import DispatchLoop
 from paragent.runners.prepare import IdSet, Preparer, Sequence, require_task
 from paragent.runners.progress import open_reporter
 from paragent.runners.responses import cancelled, failed_before_start
@@ -81,7 +81,7 @@ class Run:
         """
         if not self._engine.claim():
             raise UsageError("this engine is busy with another run; open one engine for each run that overlaps")
-        self._dispatcher = Dispatcher(self._engine, self._config.max_retries)
+        self._dispatcher = DispatchLoop(self._engine, self._config.max_retries)
         self._reporter = open_reporter(self._config, self._total)
 
     @property
