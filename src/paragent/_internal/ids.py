@@ -8,26 +8,25 @@ import os
 __all__ = ["new_id", "new_trace_id"]
 
 
-class _Sequence:
-    """A random prefix and a counter; a forked child gets a prefix of its own."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        self.prefix = os.urandom(5).hex()
-        self.counter = itertools.count()
+_prefix = ""
+_next_number = itertools.count().__next__
 
 
-_sequence = _Sequence()
-os.register_at_fork(after_in_child=_sequence.renew)
+def _renew() -> None:
+    """Draw a random prefix; a forked child gets one of its own."""
+    global _prefix, _next_number
+    _prefix, _next_number = os.urandom(5).hex(), itertools.count().__next__
+
+
+_renew()
+os.register_at_fork(after_in_child=_renew)
 
 
 def new_id(kind: str) -> str:
     """Return `kind-<random>-<n>`: unique among all processes, numbered in order of creation within one."""
-    return f"{kind}-{_sequence.prefix}-{next(_sequence.counter)}"
+    return f"{kind}-{_prefix}-{_next_number()}"
 
 
 def new_trace_id() -> str:
     """Return 32 hexadecimal digits, the form that W3C Trace Context and OpenTelemetry use."""
-    return f"{_sequence.prefix}{next(_sequence.counter):022x}"
+    return f"{_prefix}{_next_number():022x}"

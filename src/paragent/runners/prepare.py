@@ -46,12 +46,13 @@ class Preparer:
         """
         ids: set[str] = set()
         calls: list[Call] = []
+        now = monotonic()
         for task in tasks:
             require_task(task)
             if task.id in ids:
                 raise DuplicateTaskId(task.id)
             ids.add(task.id)
-            calls.append(self.call(task, task.input))
+            calls.append(self._call(task, task.input, now))
         return calls
 
     def call(self, task: Task, given: Any) -> Call:
@@ -61,10 +62,10 @@ class Preparer:
             UsageError: the agent cannot be called.
             Unserialisable: the agent or the input cannot be sent to a worker.
         """
-        packed = self._agents.get(id(task.agent))
-        if packed is None:
-            packed = self._pack_agent(task)
-        _, target, is_async = packed
+        return self._call(task, given, monotonic())
+
+    def _call(self, task: Task, given: Any, now: float) -> Call:
+        _, target, is_async = self._agents.get(id(task.agent)) or self._pack_agent(task)
         return Call(
             next(self._numbers),
             target,
@@ -74,7 +75,7 @@ class Preparer:
             is_async,
             0,
             task,
-            monotonic(),
+            now,
         )
 
     def _pack_agent(self, task: Task) -> tuple[Any, Payload, bool]:
