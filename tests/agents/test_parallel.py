@@ -1,4 +1,4 @@
-"""Sub-agents reply at the same time, and their failures can be told from their answers."""
+"""`ParallelizableAgent`: sub-agents reply at the same time, and failures differ from answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INLINE = RunConfig(engine_name="inline")
 
 
 class Meeting(AgentBase):
-    """Replies only when all the others are there too."""
+    """Replies only after all others were called."""
 
     everybody = threading.Barrier(3, timeout=60)
 
@@ -68,14 +68,14 @@ def test_async_sub_agents_reply_at_the_same_time() -> None:
     assert ask(agent) == {"a": "hi", "b": "hi", "c": "hi"}
 
 
-def test_functions_are_sub_agents_too() -> None:
+def test_functions_can_be_sub_agents() -> None:
     def upper(message: Msg) -> str:
         return str(message.content).upper()
 
     assert ask(ParallelizableAgent(agents=[upper, Fine("f")])) == {"upper": "HI", "f": "fine hi"}
 
 
-def test_a_failure_reaches_the_aggregate_function_as_an_error() -> None:
+def test_the_aggregate_function_gets_failures_as_errors() -> None:
     def merge(agent: ParallelizableAgent, results: dict[str, Any]) -> ActionModel:
         broken = [name for name, result in results.items() if isinstance(result, SubAgentError)]
         assert "in reply" in results["broken"].traceback
@@ -86,7 +86,7 @@ def test_a_failure_reaches_the_aggregate_function_as_an_error() -> None:
     assert response.answer == "panel: ['broken'] fine x KeyError"
 
 
-def test_without_an_aggregate_function_the_response_says_who_failed() -> None:
+def test_without_an_aggregate_function_the_response_names_failed_sub_agents() -> None:
     agent = ParallelizableAgent(name="panel", agents=[Failing("broken"), Fine("good")])
     with pytest.raises(SubAgentsFailed, match="broken: KeyError"):
         ask(agent)
@@ -104,13 +104,13 @@ def test_an_async_aggregate_function_is_awaited() -> None:
     assert ask(ParallelizableAgent(agents=[Fine("a")], aggregate_func=merge)) == "merged"
 
 
-def test_names_must_differ_and_agents_must_be_there() -> None:
+def test_sub_agents_are_required_and_need_different_names() -> None:
     with pytest.raises(ConfigError, match="'a'"):
         ParallelizableAgent(agents=[Fine("a"), Fine("a")])
     with pytest.raises(ConfigError, match="agents="):
         ParallelizableAgent(name="none")
 
 
-def test_an_agent_without_a_reply_says_so() -> None:
+def test_an_agent_without_reply_raises_a_clear_error() -> None:
     with pytest.raises(TypeError, match="reply"):
         AgentBase("bare").reply(None)

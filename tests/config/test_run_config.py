@@ -1,4 +1,4 @@
-"""Settings are checked when they are given, and the message says what would be right."""
+"""`RunConfig` and `Task` validate their fields, with messages that name the field and the allowed values."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from paragent import ConfigError, EngineName, RunConfig, Task
 from paragent.config import usable_cores
 
 
-def test_defaults_fit_the_machine() -> None:
+def test_defaults_depend_on_the_machine() -> None:
     config = RunConfig()
     assert config.engine_name == EngineName.LOCAL
     assert config.workers == usable_cores()
     assert (config.sync_limit, config.async_limit) == (1, 1000)
 
 
-def test_a_number_for_concurrency_holds_for_both_kinds() -> None:
+def test_concurrency_applies_to_sync_and_async_tasks() -> None:
     config = RunConfig(concurrency=7)
     assert (config.sync_limit, config.async_limit) == (7, 7)
 
 
-def test_names_and_strings_are_the_same() -> None:
+def test_engine_names_and_strings_are_equal() -> None:
     assert RunConfig(engine_name="ray") == RunConfig(engine_name=EngineName.RAY)
 
 
@@ -51,13 +51,13 @@ def test_an_unknown_field_lists_the_known_ones() -> None:
         {"reuse_process": None},
     ],
 )
-def test_wrong_values_are_refused_by_name(settings: dict[str, Any]) -> None:
+def test_invalid_values_are_rejected_with_the_field_name(settings: dict[str, Any]) -> None:
     [name] = settings
     with pytest.raises(ConfigError, match=name):
         RunConfig(**settings)
 
 
-def test_a_changed_copy_is_checked_too() -> None:
+def test_a_changed_copy_is_validated() -> None:
     config = RunConfig(worker_num=2)
     assert config.with_settings(worker_num=3).workers == 3
     with pytest.raises(ConfigError):
@@ -65,10 +65,10 @@ def test_a_changed_copy_is_checked_too() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"id": ""}, {"id": 3}, {"timeout": -1}, {"timeout": True}, {"max_retries": -1}])
-def test_tasks_are_checked_when_they_are_made(settings: dict[str, Any]) -> None:
+def test_tasks_are_validated_on_construction(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Task("input", print, **settings)
 
 
-def test_tasks_without_an_id_get_one_of_their_own() -> None:
+def test_tasks_without_an_id_get_a_unique_one() -> None:
     assert len({Task("x").id for _ in range(1000)}) == 1000

@@ -1,4 +1,4 @@
-"""Numbers that users give: what is not a duration, a limit or a count is refused wherever it can be given."""
+"""Validation of settings: invalid durations, limits and counts are rejected everywhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from paragent.remote.placement import DistConf
 from paragent.rollout.config import RolloutConfig
 
 NEVER = [math.nan, math.inf, -math.inf, -1, -0.5, True, 1e300]
-"""What no duration is."""
+"""Values that are not durations."""
 POOL = VMPoolManager("process", 1, name="numbers")
 
 
@@ -65,13 +65,13 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("value", NEVER)
 @pytest.mark.parametrize("place", list(PLACES))
-def test_what_is_no_duration_is_refused_everywhere(place: str, value: Any) -> None:
+def test_invalid_durations_are_rejected_everywhere(place: str, value: Any) -> None:
     with pytest.raises(ConfigError, match="must be"):
         PLACES[place](value)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1"])
-def test_texts_from_the_command_line_are_refused_too(text: str) -> None:
+def test_invalid_durations_from_the_command_line_are_rejected(text: str) -> None:
     for place in ("RolloutConfig(timeout=)", "RolloutConfig(pause=)", "py cell_limit", "web page_limit"):
         with pytest.raises(ConfigError, match="must be"):
             PLACES[place](text)
@@ -79,7 +79,7 @@ def test_texts_from_the_command_line_are_refused_too(text: str) -> None:
         RolloutConfig(temperature=float("nan"))
 
 
-def test_a_lease_from_the_wire_may_be_anything_and_is_refused() -> None:
+def test_invalid_durations_of_leases_from_the_network_are_rejected() -> None:
     given: list[Any] = ["10", None, [], {}, math.nan]
     for value in given:
         with pytest.raises(ConfigError, match="duration of a lease"):
@@ -87,7 +87,7 @@ def test_a_lease_from_the_wire_may_be_anything_and_is_refused() -> None:
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.integers())
-def test_only_numbers_of_seconds_pass(value: float) -> None:
+def test_seconds_accepts_only_positive_finite_numbers(value: float) -> None:
     if math.isfinite(value) and 0 < value <= MOST_SECONDS:
         assert seconds(value, "x") == seconds(value, "x", zero=True) == value
     else:
@@ -95,7 +95,7 @@ def test_only_numbers_of_seconds_pass(value: float) -> None:
             seconds(value, "x")
 
 
-def test_counts_and_other_numbers() -> None:
+def test_integers_and_numbers_are_checked() -> None:
     assert seconds(0, "x", zero=True) == 0
     assert integer(3, "x", least=3) == 3
     assert number(-1.5, "x") == -1.5

@@ -1,4 +1,4 @@
-"""Threads that must not end unnoticed."""
+"""`start_thread` and `run_loop`: the end of a thread is never unnoticed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paragent._internal.threads import FATAL_STATUS, run_loop, start_thread
 
 
 @pytest.mark.parametrize("raised", ["ValueError('boom')", "SystemExit('boom')", "KeyboardInterrupt('boom')"])
-def test_a_thread_that_ends_unexpectedly_ends_its_process_and_says_why(raised: str) -> None:
+def test_an_unexpected_end_of_a_thread_ends_its_process_with_a_traceback(raised: str) -> None:
     program = f"""
 import sys, threading
 from paragent._internal.threads import start_thread
@@ -32,7 +32,7 @@ threading.Event().wait(60)
     assert "in read" in ended.stderr
 
 
-def test_an_error_that_cannot_be_shown_still_ends_the_process() -> None:
+def test_an_error_without_a_printable_traceback_ends_the_process() -> None:
     program = """
 import threading
 from paragent._internal.threads import start_thread
@@ -48,7 +48,7 @@ threading.Event().wait(60)
     assert "Unprintable" in ended.stderr
 
 
-def test_the_owner_of_a_thread_can_handle_its_end_itself() -> None:
+def test_a_failed_function_can_handle_the_end_of_a_thread() -> None:
     heard: list[tuple[str, BaseException]] = []
     error = SystemExit(3)
 
@@ -60,7 +60,7 @@ def test_the_owner_of_a_thread_can_handle_its_end_itself() -> None:
 
 
 @pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt, None])
-def test_user_code_does_not_end_an_event_loop(end: type[BaseException] | None) -> None:
+def test_user_code_cannot_end_an_event_loop(end: type[BaseException] | None) -> None:
     loop = asyncio.new_event_loop()
     closing = threading.Event()
     thread = start_thread(run_loop, loop, closing.is_set, name="loop")

@@ -1,4 +1,4 @@
-"""Ctrl-C at any point: every task has exactly one response, and an answer that came is not lost."""
+"""Ctrl-C at any line: every task has exactly one response, and no answer that arrived is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ functions in C. That is not before every line: not between `try` and `yield`, no
 
 
 class Immediate(RuntimeEngine):
-    """Performs calls when it is waited for, a few at a time: each third attempt is lost, each seventh fails."""
+    """Executes calls in `wait`, a few at a time: each third call loses its worker, each seventh raises."""
 
     def __init__(self) -> None:
         super().__init__(RunConfig(worker_num=1, concurrency=4))
@@ -55,7 +55,7 @@ class Immediate(RuntimeEngine):
 
 
 def interrupting(line: int) -> tuple[Callable[..., Any], list[str]]:
-    """Return a trace function that raises KeyboardInterrupt before that line of the traced files, and where that was."""
+    """Return a trace function that raises KeyboardInterrupt before a line of the traced files, and a list for that place."""
     left = line
     where: list[str] = []
 
@@ -164,7 +164,7 @@ def interrupt_once(path: str) -> str:
 
 
 class ReadSlowly:
-    """An answer during the reading of which the user presses Ctrl-C."""
+    """An answer that raises KeyboardInterrupt while it is unpacked."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -243,7 +243,7 @@ def test_an_answer_or_step_that_is_cancelled_when_it_is_read_costs_nothing_else(
 
 
 class FailsWhenCancelled(Immediate):
-    """Delivers one answer, then waits to be interrupted; cannot go on afterwards."""
+    """Returns one answer, then raises KeyboardInterrupt; after `cancel` it fails."""
 
     def wait(self, timeout: float) -> list[Outcome]:
         if not self.delivered:

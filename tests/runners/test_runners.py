@@ -1,4 +1,4 @@
-"""The calls that users make: what they refuse, what they return, what they cost."""
+"""`Runners`: rejected input, responses, progress, memory use."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from tests.waiting import wait_until
 ONE = RunConfig(worker_num=1)
 
 
-def test_one_task_or_many() -> None:
+def test_sync_run_task_accepts_one_task_or_many() -> None:
     assert Runners.sync_run_task(Task(1, echo, id="a"), ONE)["a"].answer == 1
     assert [r.answer for r in exec_tasks((Task(i, echo) for i in range(5)), ONE).values()] == list(range(5))
     assert Runners.sync_run("x", echo, ONE).answer == "x"
 
 
-def test_the_async_calls_return_the_same() -> None:
+def test_async_calls_return_the_same_responses() -> None:
     async def both() -> tuple[Any, Any]:
         many = await Runners.run_task([Task(i, echo, id=str(i)) for i in range(3)], ONE)
         one = await Runners.run("x", echo, ONE)
@@ -89,7 +89,7 @@ def test_a_task_may_run_tasks() -> None:
     assert Runners.sync_run("deep", Asks("outer"), ONE).answer == ["inner", "deep"]
 
 
-def test_a_message_is_handed_over_as_it_is() -> None:
+def test_a_msg_input_is_passed_unchanged() -> None:
     class Whoami(AgentBase):
         def reply(self, x: Any = None) -> str:
             return f"{x.name}/{x.role}"
@@ -107,19 +107,19 @@ def test_a_message_is_handed_over_as_it_is() -> None:
         (["just text"], "expected a Task"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_starts(tasks: list[Any], words: str) -> None:
+def test_invalid_tasks_are_rejected_before_anything_starts(tasks: list[Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Runners.sync_run_task(tasks, ONE)
 
 
-def test_what_a_generator_yields_must_be_tasks() -> None:
+def test_a_generator_must_yield_tasks() -> None:
     with pytest.raises(UsageError, match="expected a Task, got 'just text'"):
         Runners.sync_run_task(iter(cast("list[Task]", ["just text"])), ONE)
     with pytest.raises(UsageError, match="expected a Task or tasks, got 5"):
         Runners.sync_run_task(cast("Task", 5), ONE)
 
 
-def test_wrong_configurations_are_refused() -> None:
+def test_invalid_configurations_are_rejected() -> None:
     with pytest.raises(ConfigError, match="RunConfig"):
         Runners.sync_run_task(Task(1, echo), {"worker_num": 2})  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match=r"no engine called 'lokal'; there are: .*inline, local"):
@@ -128,12 +128,12 @@ def test_wrong_configurations_are_refused() -> None:
         Runners.sync_run_task(Task(1, echo), RunConfig(cls=int))
 
 
-def test_an_engine_can_be_named_by_class_or_path() -> None:
+def test_an_engine_can_be_given_as_class_or_path() -> None:
     assert Runners.sync_run(1, echo, RunConfig(cls=LocalRuntime, worker_num=1)).success
     assert Runners.sync_run(1, echo, RunConfig(cls="paragent.engines.inline:InlineRuntime")).success
 
 
-def test_an_engine_that_is_lent_keeps_its_workers_and_serves_one_run_at_a_time() -> None:
+def test_a_lent_engine_keeps_its_workers_and_serves_one_run_at_a_time() -> None:
     with LocalRuntime(ONE) as engine:
         first = Runners.sync_run(0.0, sleep_interval, engine=engine).answer.pid
         responses = Runners.iter_tasks((Task(0.0, sleep_interval) for _ in range(100)), engine=engine)
@@ -147,20 +147,20 @@ def test_an_engine_that_is_lent_keeps_its_workers_and_serves_one_run_at_a_time()
 
 
 class BrokenWorkers(LocalRuntime):
-    """Its workers cannot start."""
+    """An engine whose workers cannot start."""
 
     def worker_settings(self) -> WorkerSettings:
         good = super().worker_settings()
         return WorkerSettings(good.sync_limit, good.async_limit, good.shared_limit, good.slots, ("false",))
 
 
-def test_workers_that_cannot_start_are_an_error_and_not_a_loop() -> None:
+def test_workers_that_cannot_start_raise_engine_failed() -> None:
     with pytest.raises(EngineFailed, match="before they are ready"):
         Runners.sync_run_task(Task(1, echo), RunConfig(cls=BrokenWorkers))
 
 
 class FailsLater(BrokenWorkers):
-    """Its first worker starts and ends with its first task; no other can start."""
+    """An engine whose first worker ends with its first task; no other worker can start."""
 
     started = 0
 
@@ -169,21 +169,21 @@ class FailsLater(BrokenWorkers):
         return LocalRuntime.worker_settings(self) if self.started == 1 else super().worker_settings()
 
 
-def test_what_was_answered_before_an_engine_failed_is_not_lost() -> None:
+def test_responses_before_an_engine_failure_are_kept() -> None:
     config = RunConfig(cls=FailsLater, worker_num=1, reuse_process=False)
     with pytest.raises(EngineFailed) as caught:
         Runners.sync_run_task([Task(i, echo, id=str(i)) for i in range(3)], config)
     assert {key: response.answer for key, response in caught.value.responses.items()} == {"0": 0}
 
 
-def test_unwrap_gives_the_answer_or_raises_with_the_far_traceback() -> None:
+def test_unwrap_returns_the_answer_or_raises_with_the_worker_traceback() -> None:
     assert Runners.sync_run("x", echo, ONE).unwrap() == "x"
     with pytest.raises(TaskFailed, match=r"ValueError: boom") as caught:
         Runners.sync_run("boom", fail, ONE).unwrap()
     assert "in fail" in str(caught.value)
 
 
-def test_progress_is_told_to_a_function() -> None:
+def test_progress_is_reported_to_a_function() -> None:
     told: list[tuple[int, int | None]] = []
 
     def tell(progress: Progress) -> None:
@@ -194,14 +194,14 @@ def test_progress_is_told_to_a_function() -> None:
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
-def test_progress_without_a_terminal_is_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_printed_as_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Runners.sync_run_task([Task(1, fail), Task(1, echo)], ONE.with_settings(progress=True, job_name="lines"))
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("lines: 2 of 2 done, 0 running, 1 without success")
 
 
-def test_a_stream_costs_no_memory() -> None:
-    """The window is bounded, so ten times the tasks do not need more memory, in the driver or in the workers."""
+def test_streaming_uses_constant_memory() -> None:
+    """The window is bounded, so ten times the tasks need no more memory in the program or in the workers."""
 
     def grown(count: int, engine: LocalRuntime) -> tuple[int, int]:
         gc.collect()
@@ -218,7 +218,7 @@ def test_a_stream_costs_no_memory() -> None:
     assert growth < 40 << 20  # what passed is three times that
 
 
-def test_a_slow_generator_does_not_hold_back_answers() -> None:
+def test_a_slow_generator_does_not_delay_responses() -> None:
     drawn = 0
 
     def slowly() -> Iterator[Task]:
@@ -237,8 +237,8 @@ def stay_until(path: str) -> None:
     wait_until(Path(path).exists, 100)
 
 
-def test_a_task_that_is_queued_behind_a_long_one_is_given_to_an_idle_worker(tmp_path: Path) -> None:
-    """Short tasks make the engine feed ahead; a long one among them must not keep the rest to itself."""
+def test_a_task_queued_behind_a_long_one_moves_to_an_idle_worker(tmp_path: Path) -> None:
+    """The engine sends short tasks in advance; tasks behind a long one in the same worker must not wait for it."""
     end = tmp_path / "all others are done"
     short = [Task(0.0, sleep_interval, id=f"s{i}") for i in range(400)]
     tasks = [
@@ -266,7 +266,7 @@ async def wait_beside(path: str) -> str:
     return "fine"
 
 
-def test_whoever_works_beside_a_task_that_kills_their_worker_is_not_charged(tmp_path: Path) -> None:
+def test_a_task_is_not_charged_when_another_kills_their_worker(tmp_path: Path) -> None:
     path = str(tmp_path / "began")
     tasks = [Task(path, wait_beside, id="beside"), Task(path, kill_the_worker, id="killer")]
     responses = Runners.sync_run_task(tasks, RunConfig(worker_num=1, max_retries=0))
@@ -279,7 +279,7 @@ def leave_a_child(path: str) -> None:
     os._exit(3)
 
 
-def test_what_a_task_started_ends_with_its_worker(tmp_path: Path) -> None:
+def test_child_processes_of_a_task_end_with_its_worker(tmp_path: Path) -> None:
     path = tmp_path / "pid"
     response = Runners.sync_run(str(path), leave_a_child, ONE, max_retries=0)
     assert response.status is TaskStatus.LOST
@@ -291,12 +291,12 @@ def test_what_a_task_started_ends_with_its_worker(tmp_path: Path) -> None:
             os.kill(child, signal.SIGKILL)
 
 
-def test_statuses_are_words() -> None:
+def test_statuses_are_strings() -> None:
     assert [str(status) for status in TaskStatus] == ["succeeded", "failed", "timed out", "lost", "cancelled"]
 
 
 @given(st.lists(st.text(min_size=1)))
-def test_seen_ids_are_a_set(ids: list[str]) -> None:
+def test_id_set_behaves_like_a_set(ids: list[str]) -> None:
     seen, reference = IdSet(), set[str]()
     for task_id in ids:
         assert seen.add(task_id) is (task_id not in reference)
@@ -304,7 +304,7 @@ def test_seen_ids_are_a_set(ids: list[str]) -> None:
     assert len(seen) == len(reference)
 
 
-def test_seen_ids_grow() -> None:
+def test_id_set_grows() -> None:
     seen = IdSet()
     assert all(seen.add(str(number)) for number in range(5000))
     assert not any(seen.add(str(number)) for number in range(5000))

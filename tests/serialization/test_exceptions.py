@@ -1,4 +1,4 @@
-"""Exceptions travel with their class, arguments, attributes, notes and cause, although their constructor is not called."""
+"""Exceptions are rebuilt with class, arguments, attributes, notes and cause, without calling their constructor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Mixed(ValueError, OSError):
 
 
 class ReadOnly(Exception):
-    """Its attribute shares the name of a property that cannot be set."""
+    """Has an attribute with the name of a property that cannot be set."""
 
     def __init__(self, *, why: str) -> None:
         super().__init__("no")
@@ -95,7 +95,7 @@ def errors() -> list[BaseException]:
 
 @pytest.mark.parametrize("error", errors(), ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("packer", [pack, Packer().pack], ids=["pack", "Packer"])
-def test_an_error_survives(error: BaseException, packer: Any) -> None:
+def test_an_exception_is_rebuilt(error: BaseException, packer: Any) -> None:
     error.__cause__ = MyErr(1, "root")
     error.__dict__["__notes__"] = ["a note"]
     copy = unpack(packer(error, "it"))
@@ -110,12 +110,12 @@ def test_an_error_survives(error: BaseException, packer: Any) -> None:
             assert getattr(copy, name) == getattr(error, name), name
 
 
-def test_a_response_travels_with_its_error() -> None:
+def test_a_response_is_pickled_with_its_error() -> None:
     copy = unpack(pack(httpx.HTTPStatusError("429", request=REQUEST, response=RESPONSE), "it"))
     assert (copy.response.status_code, copy.response.json(), copy.request.url) == (429, {"error": "slow"}, REQUEST.url)
 
 
-def test_what_cannot_travel_is_left_out_and_named() -> None:
+def test_parts_that_cannot_be_pickled_are_left_out_and_named() -> None:
     error = MyErr(7, "because")
     error.args = ("text", threading.Lock())
     error.stream = threading.Lock()  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ def test_what_cannot_travel_is_left_out_and_named() -> None:
     assert "stream" in copy.inner.__notes__[0]
 
 
-def test_an_error_that_contains_itself_and_a_long_chain_of_causes_travel() -> None:
+def test_an_exception_that_contains_itself_and_a_long_chain_of_causes_are_rebuilt() -> None:
     error = MyErr(1, "first")
     error.me = error  # type: ignore[attr-defined]
     error.others = [error]  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ def test_an_error_that_contains_itself_and_a_long_chain_of_causes_travel() -> No
     assert depth >= 10
 
 
-def test_none_of_its_methods_is_called() -> None:
+def test_no_method_of_an_exception_is_called() -> None:
     error = Hostile("text")
     object.__setattr__(error, "__cause__", ValueError("root"))
     copy = unpack(pack(error, "it"))
@@ -153,7 +153,7 @@ def test_none_of_its_methods_is_called() -> None:
     assert repr(copy.__cause__) == "ValueError('root')"
 
 
-def test_data_alone_holds_no_objects() -> None:
+def test_dump_data_contains_no_objects() -> None:
     data = dump_data(rate_limit())
     assert b"secret" not in data
     copy = pickle.loads(data)
@@ -169,7 +169,7 @@ def test_only_exceptions_are_rebuilt() -> None:
 
 
 class Wrapper(Exception):
-    """Holds another error in three places."""
+    """Contains another exception three times."""
 
     def __init__(self, inner: BaseException) -> None:
         super().__init__("wrapped", inner)
@@ -187,7 +187,7 @@ def wrapped(levels: int) -> BaseException:
 @pytest.mark.parametrize(
     "dump", [lambda error: pack(error, "it").body, lambda error: Packer().pack(error, "it").body, dump_data]
 )
-def test_each_error_inside_another_is_written_once(dump: Any) -> None:
+def test_each_nested_exception_is_written_once(dump: Any) -> None:
     data = dump(wrapped(15))
     assert data.count(b"x" * 1000) == 1 + data.count(b": " + b"x" * 1000)  # its attribute, and its message
     assert len(data) < 20_000
@@ -198,7 +198,7 @@ def test_each_error_inside_another_is_written_once(dump: Any) -> None:
     assert copy.code == 7
 
 
-def test_groups_inside_groups_are_written_once() -> None:
+def test_nested_exception_groups_are_written_once() -> None:
     error: Exception = MyErr(7, "x" * 1000)
     for _ in range(10):
         error = ExceptionGroup("two", [error, error])
@@ -211,7 +211,7 @@ def test_groups_inside_groups_are_written_once() -> None:
     assert copy.code == 7
 
 
-def test_an_error_is_not_sent_with_more_than_its_share_of_bytes() -> None:
+def test_the_size_of_an_exception_is_limited() -> None:
     error = MyErr(7, "because")
     error.__cause__ = MyErr(8, "cause")
     for name in "abc":
@@ -223,7 +223,7 @@ def test_an_error_is_not_sent_with_more_than_its_share_of_bytes() -> None:
     assert "c (builtins.list)" in copy.__cause__.__notes__[0]
 
 
-def test_a_cause_of_a_class_that_cannot_be_named_is_left_out_of_data() -> None:
+def test_dump_data_leaves_out_a_cause_whose_class_is_not_importable() -> None:
     class Local(Exception):
         pass
 
@@ -234,7 +234,7 @@ def test_a_cause_of_a_class_that_cannot_be_named_is_left_out_of_data() -> None:
     assert "__cause__" in copy.__notes__[0]
 
 
-def test_an_answer_that_packs_an_error_itself_travels() -> None:
+def test_an_object_whose_reducer_contains_an_exception_is_packed() -> None:
     error = MyErr(7, "because")
     error.inner = Packs(MyErr(8, "inside"))  # type: ignore[attr-defined]
     assert unpack(pack(error, "it")).inner.error.code == 8
@@ -251,7 +251,7 @@ class Packs:
         self.error = unpack(state).inner
 
 
-def test_a_way_to_reduce_a_class_that_is_registered_is_used() -> None:
+def test_reducers_of_copyreg_are_used() -> None:
     thing = Registered(1)
     assert unpack(pack([thing], "it"))[0].number == 1
     copyreg.pickle(Registered, lambda thing: (Registered, (thing.number + 1,)))

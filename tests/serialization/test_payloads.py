@@ -1,4 +1,4 @@
-"""Objects travel: state every time, code once, and what cannot travel is named."""
+"""Packing of objects: state every time, code once; errors name the part that cannot be packed."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ values = st.recursive(
 
 
 @given(values)
-def test_builtin_values_survive(value: Any) -> None:
+def test_builtin_values_are_unpacked_unchanged(value: Any) -> None:
     payload = Packer().pack(value, "it")
     assert unpack(payload) == value
     assert payload.code == {}
 
 
-def test_what_was_never_packed_is_returned_as_it_is() -> None:
+def test_unpack_returns_plain_values_unchanged() -> None:
     thing = object()
     assert unpack(thing) is thing
 
 
-def test_every_unpacking_gives_a_fresh_copy() -> None:
+def test_every_unpack_returns_a_new_copy() -> None:
     payload = Packer().pack({"k": []}, "it")
     first = unpack(payload)
     first["k"].append(1)
@@ -84,7 +84,7 @@ def on_the_far_side(target: Payload, argument: Any) -> Any:
     return pickle.loads(done.stdout)
 
 
-def test_an_answer_of_a_class_of_the_caller_is_of_that_very_class() -> None:
+def test_an_answer_of_a_class_of_the_caller_is_an_instance_of_that_class() -> None:
     local, function = make_local()
     answer = on_the_far_side(Packer().pack(function, "it"), 4)
     assert answer.code == {}, "code that came from here need not come back"
@@ -93,7 +93,7 @@ def test_an_answer_of_a_class_of_the_caller_is_of_that_very_class() -> None:
     assert type(twin) is local
 
 
-def test_a_class_made_on_the_far_side_comes_with_its_code() -> None:
+def test_a_class_defined_in_a_worker_is_sent_with_its_code() -> None:
     def make(name: str) -> Any:
         return type(name, (), {"greet": lambda self: f"hello from {name}"})()
 
@@ -102,7 +102,7 @@ def test_a_class_made_on_the_far_side_comes_with_its_code() -> None:
     assert unpack(answer).greet() == "hello from Far"
 
 
-def test_classes_that_know_each_other_travel() -> None:
+def test_classes_that_refer_to_each_other_are_packed() -> None:
     class Left:
         def other(self) -> Any:
             return Right()
@@ -147,7 +147,7 @@ def closure_over_a_lock() -> Any:
         (closure_over_a_lock(), "captured variable `lock`"),
     ],
 )
-def test_the_part_that_cannot_travel_is_named(thing: Any, path: str) -> None:
+def test_an_unserialisable_part_is_named(thing: Any, path: str) -> None:
     with pytest.raises(Unserialisable) as caught:
         Packer().pack(thing, "task 'a'", "input")
     assert path in str(caught.value)
@@ -155,6 +155,6 @@ def test_the_part_that_cannot_travel_is_named(thing: Any, path: str) -> None:
     assert "lock" in str(caught.value)
 
 
-def test_the_quick_way_names_it_too() -> None:
+def test_the_fast_path_names_an_unserialisable_part_too() -> None:
     with pytest.raises(Unserialisable, match=r"answer\[1\]"):
         pack([1, threading.Lock()], "the answer", "answer")
