@@ -8,7 +8,7 @@ from typing import Annotated
 
 from paragent import Environment, RolloutConfig, tool
 from paragent.rollout.prepare import prepare
-from paragent.rollout.session import Session
+from paragent.rollout.session import RolloutSession
 
 
 class Calculator(Environment):
@@ -35,7 +35,7 @@ if __name__ == "__main__":
         run_name="run",
         fresh=True,
     )
-    with Session(prepare(config)) as session:
+    with RolloutSession(prepare(config)) as session:
         began = time.monotonic()
         summary = session.run()
         seconds = time.monotonic() - began

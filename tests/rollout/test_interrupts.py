@@ -14,7 +14,7 @@ import pytest
 
 from paragent import Interrupted, RolloutConfig, run_parallel_rollout
 from paragent.rollout import session
-from paragent.rollout.session import SameFailures, Session
+from paragent.rollout.session import RolloutSession, SameFailures
 from paragent.runners.run import Run
 from paragent.store import Journal, RolloutResult, RunDirectory
 from paragent.tasks import TaskStatus
@@ -43,7 +43,8 @@ def final_tasks(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("owner", "method"), [(Run, "feed"), (SameFailures, "note"), (RunDirectory, "write_files"), (Session, "watch")]
+    ("owner", "method"),
+    [(Run, "feed"), (SameFailures, "note"), (RunDirectory, "write_files"), (RolloutSession, "watch")],
 )
 def test_results_that_came_before_an_interrupt_are_recorded(
     owner: type, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,7 +69,7 @@ def test_results_that_came_before_an_interrupt_are_recorded(
 
     observer = None
     monkeypatch.setattr(Run, "collect", noting)
-    if owner is Session:
+    if owner is RolloutSession:
         monkeypatch.setattr(session, "WATCH_INTERVAL", -1.0)
         observer = lambda _: interrupt_once()  # noqa: E731
     else:

@@ -18,7 +18,7 @@ import pytest
 from paragent import AgentBase, AgentResult, Environment, RolloutConfig, TurnsUsedUp, run_parallel_rollout, tool
 from paragent.cli import main
 from paragent.rollout.prepare import prepare
-from paragent.rollout.session import SameFailures, Session
+from paragent.rollout.session import RolloutSession, SameFailures
 from paragent.scorers import Score, Scorer
 from paragent.store import Journal, RolloutResult, RolloutStatus
 from paragent.tasks import BenchmarkTask
@@ -202,7 +202,7 @@ def test_usage_of_a_killed_worker_is_counted(victim: str, run: Any, tmp_path: Pa
             process.kill()
         if victim == "driver":
             wait_until(lambda: not Path(f"/proc/{worker}").exists(), 30)
-    with Session(prepare(_again(command))) as session:
+    with RolloutSession(prepare(_again(command))) as session:
         summary = session.summary()
     assert [result.requests for result in results(tmp_path) if result.kind == "worker" and result.requests] == [1, 1, 1]
     assert summary.requests == (server.seen.requests if victim == "worker" else 3)

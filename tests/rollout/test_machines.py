@@ -37,7 +37,7 @@ from paragent.rollout.live_status import RolloutProgress
 from paragent.rollout.machines import lease_limit
 from paragent.rollout.prepare import prepare
 from paragent.rollout.resources import RolloutSettings
-from paragent.rollout.session import Session
+from paragent.rollout.session import RolloutSession
 from paragent.runners.retry import RetryPolicy
 from paragent.store import MACHINES, Journal, RolloutStatus
 from paragent.tasks import BenchmarkTask
@@ -166,7 +166,7 @@ def test_without_a_pool_each_concurrent_rollout_has_its_own_machine(
                 assert (progress.machines.total, "machines" in progress_line(progress)) == (3, True)
 
         config = RolloutConfig(**chosen, data=data, num_rollouts=3)
-        with Session(prepare(config)) as session:
+        with RolloutSession(prepare(config)) as session:
             earlier = {"leases_granted": 10, "leased_seconds": 1000.0, "machine_seconds": 4000.0}
             session.directory.journal.set_meta(MACHINES, json.dumps(earlier))
         summary = run_parallel_rollout(config, watch)

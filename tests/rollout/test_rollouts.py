@@ -40,7 +40,7 @@ from paragent.rollout.dataset import read_benchmark
 from paragent.rollout.episode import RolloutEpisode, WorkClock
 from paragent.rollout.prepare import prepare
 from paragent.rollout.resources import RolloutSettings
-from paragent.rollout.session import Session
+from paragent.rollout.session import RolloutSession
 from paragent.runners import retry
 from paragent.runners.retry import RetryPolicy
 from paragent.store import Journal, RolloutResult, RolloutStatus
@@ -376,7 +376,7 @@ def test_statistics_include_earlier_sessions(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         first = run_parallel_rollout(config(tmp_path, data=data))
         assert (first.done, first.mean, first.scored, first.sessions) == (3, 0.5, 1, 1)
-        with Session(prepare(config(tmp_path, data=data))) as session:
+        with RolloutSession(prepare(config(tmp_path, data=data))) as session:
             progress = session.progress
             assert (progress.done, progress.mean, progress.counted, progress.total) == (3, 0.5, 2, 3)
             assert progress.failures == {"KeyError": 1}
@@ -404,7 +404,7 @@ def test_a_run_stops_when_the_endpoint_is_down(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         chosen = config(tmp_path, data=data, max_retries=0, num_rollouts=10)
-        with Session(prepare(chosen)) as session:
+        with RolloutSession(prepare(chosen)) as session:
             summary = session.run()
         assert "the last 20 rollouts all ended with: EndpointDown" in session.stopped
         assert 60 <= server.seen.requests <= 100, "three executions of twenty rollouts, and those that were active"
@@ -422,7 +422,7 @@ def test_a_lost_worker_is_an_infrastructure_failure(tmp_path: Path, monkeypatch:
 
 def test_a_result_that_cannot_be_stored_is_not_counted(tmp_path: Path) -> None:
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?" * 100_000, "answer": "42"})
-    with Session(prepare(config(tmp_path, data=data, model="demo", agent=f"{HERE}:Quick"))) as session:
+    with RolloutSession(prepare(config(tmp_path, data=data, model="demo", agent=f"{HERE}:Quick"))) as session:
         [(pages,)] = session.directory.journal.rows("PRAGMA page_count")
         session.directory.journal.rows(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreFailed, match="full"):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from paragent.rollout.live_status import RolloutProgress
-    from paragent.rollout.session import Session
+    from paragent.rollout.session import RolloutSession
 
 __all__ = ["duration", "open_display", "progress_line", "progress_view"]
 
@@ -25,7 +25,7 @@ _SLOWEST = 8
 
 
 @contextlib.contextmanager
-def open_display(session: Session) -> Iterator[None]:
+def open_display(session: RolloutSession) -> Iterator[None]:
     """Show the progress of a session inside the `with`."""
     if not session.pending:
         yield

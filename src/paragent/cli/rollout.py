@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paragent.rollout import RolloutConfig
     from paragent.rollout.config import Setting
     from paragent.rollout.prepare import RolloutPlan
-    from paragent.rollout.session import Session
+    from paragent.rollout.session import RolloutSession
     from paragent.store import Summary
 
 __all__ = ["add"]
@@ -102,10 +102,10 @@ def _print_skipped(plan: RolloutPlan) -> None:
 def _run(plan: RolloutPlan, *, as_json: bool, command: str) -> int:
     from paragent.cli.display import open_display
     from paragent.cli.tables import console, summary_table
-    from paragent.rollout.session import Session
+    from paragent.rollout.session import RolloutSession
 
     out = console(stderr=True)
-    with Session(plan) as session:
+    with RolloutSession(plan) as session:
         if not session.pending:
             total = session.progress.total
             out.print(f"Nothing to do: all {counted(total, 'rollout')} of {plan.path} have a result.", markup=False)
@@ -129,7 +129,7 @@ def _run(plan: RolloutPlan, *, as_json: bool, command: str) -> int:
     return _exit_status(summary, session.stopped, command)
 
 
-def _done(session: Session) -> str:
+def _done(session: RolloutSession) -> str:
     return f"{session.progress.done:,} of {counted(session.progress.total, 'rollout')} done"
 
 

@@ -20,7 +20,7 @@ from paragent.engines._worker_handle import ProcessHandle, WorkerReport, WorkerS
 from paragent.errors import AccessDenied, ProtocolError
 from paragent.transport.auth import Token, connect_with_proof
 from paragent.transport.framing import FramedSocket
-from paragent.worker.protocol import CallBatch, Command, OutcomeBatch
+from paragent.worker.protocol import CallBatch, OutcomeBatch, WorkerCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -273,21 +273,21 @@ class NodeAgent:
             self._code |= message.code
             self.worker.add_code(message.code)
             self.worker.send(message.calls(self._targets))
-        elif message is Command.RECALL:
+        elif message is WorkerCommand.RECALL:
             self.worker.recall()
-        elif message is Command.CANCEL:
+        elif message is WorkerCommand.CANCEL:
             self.worker.cancel()
-        elif message is Command.KILL:
+        elif message is WorkerCommand.KILL:
             self._read_worker(False)
             location = self.worker.location
             report = self.worker.kill("the engine asked for it", cancelled=True)
             self._send_report(report, ran_in=location)
             self._start_worker()
-        elif message is Command.RESTART:
+        elif message is WorkerCommand.RESTART:
             self._read_worker(False)
             self.worker.close(0.0)
             self._start_worker()
-        elif message is Command.STOP:
+        elif message is WorkerCommand.STOP:
             self._end("the engine asked for it", 0.0 if self.worker.in_flight else _STOP_TIMEOUT)
 
     def _poll_worker(self) -> None:

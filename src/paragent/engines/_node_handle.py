@@ -18,7 +18,7 @@ from paragent.errors import AccessDenied, ProtocolError
 from paragent.tasks import Ending, ErrorInfo, Outcome
 from paragent.transport.auth import Token, accept_with_proof
 from paragent.transport.framing import READ_BUDGET, FramedSocket
-from paragent.worker.protocol import Command
+from paragent.worker.protocol import WorkerCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -149,11 +149,11 @@ class NodeHandle:
     def recall(self) -> None:
         """Ask for the calls that have not started."""
         self.recalling = True
-        self._connection.post(Command.RECALL)
+        self._connection.post(WorkerCommand.RECALL)
 
     def cancel(self) -> None:
         """Ask the worker to cancel async calls and calls that have not started."""
-        self._connection.post(Command.CANCEL)
+        self._connection.post(WorkerCommand.CANCEL)
 
     def kill(self, cause: str, *, cancelled: bool = False) -> WorkerReport:
         """Let the node agent kill and replace the worker.
@@ -168,22 +168,22 @@ class NodeHandle:
         self._killed = set(self._calls)
         self._killed_by = self._clock() + _STOP_TIMEOUT
         self._set_deadline()
-        self._connection.post(Command.KILL)
+        self._connection.post(WorkerCommand.KILL)
         return report
 
     def restart(self) -> bool:
         """Let the node agent replace the idle worker."""
-        self._connection.post(Command.RESTART)
+        self._connection.post(WorkerCommand.RESTART)
         return True
 
     def stop(self) -> None:
         """Ask the node agent to end."""
-        self._connection.post(Command.STOP)
+        self._connection.post(WorkerCommand.STOP)
 
     def close(self, timeout: float) -> None:
         """End the node agent; wait a moment until its worker is gone."""
         if not timeout:
-            self._connection.post(Command.STOP)
+            self._connection.post(WorkerCommand.STOP)
         self._connection.finish(max(timeout, _STOP_TIMEOUT), until_closed=True)
         self._connection.close()
 

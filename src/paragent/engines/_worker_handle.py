@@ -25,7 +25,7 @@ from paragent.serialization.code_cache import SentCode
 from paragent.tasks import Ending, Outcome
 from paragent.transport.framing import READ_BUDGET, FramedSocket
 from paragent.worker.output import log_levels
-from paragent.worker.protocol import CallBatch, Command, OutcomeBatch, WorkerSetup, WorkerUpdate
+from paragent.worker.protocol import CallBatch, OutcomeBatch, WorkerCommand, WorkerSetup, WorkerUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -333,11 +333,11 @@ class ProcessHandle:
     def recall(self) -> None:
         """Ask for the calls that have not started."""
         self.recalling = True
-        self._connection.post(Command.RECALL)
+        self._connection.post(WorkerCommand.RECALL)
 
     def cancel(self) -> None:
         """Ask the worker to cancel async calls and calls that have not started."""
-        self._connection.post(Command.CANCEL)
+        self._connection.post(WorkerCommand.CANCEL)
 
     def kill(self, cause: str, *, cancelled: bool = False) -> WorkerReport:
         """Kill the worker now and return an outcome for every call that it held."""
@@ -353,7 +353,7 @@ class ProcessHandle:
 
     def stop(self) -> None:
         """Ask an idle worker to end by itself."""
-        self._connection.post(Command.STOP)
+        self._connection.post(WorkerCommand.STOP)
 
     def close(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for the process to end, then kill it, and free all resources."""

@@ -72,7 +72,7 @@ def constructor_arguments(environment: Environment, model: ModelSettings, max_tu
 
 
 class PredictAdapter:
-    """Plays a rollout with a new object of an agent class: sends it observations and performs the actions it returns.
+    """Runs a rollout with a new object of an agent class: sends it observations and performs the actions it returns.
 
     Args:
         agent_class: has `predict`, and may have `reset`.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.validation import seconds
+from paragent._internal.validation import check_fields, optional, reject_unknown, seconds
 from paragent.errors import AccessDenied, ConfigError
 from paragent.transport.address import Address
 
@@ -64,10 +64,7 @@ class DistConf:
             Address.of(self.host, self.port)
             if self.own_process:
                 raise ConfigError("own_process=True is for child processes; leave host= and port= out")
-        if self.timeout is not None:
-            seconds(self.timeout, "timeout", none=True)
-        if self.grace is not None:
-            seconds(self.grace, "grace", none=True)
+        check_fields(self, {"timeout": optional(seconds), "grace": optional(seconds)})
 
     @classmethod
     def of(cls, given: Any) -> DistConf | None:
@@ -83,9 +80,7 @@ class DistConf:
         if isinstance(given, cls):
             return given
         if isinstance(given, Mapping):
-            known = [field.name for field in fields(cls)]
-            if unknown := [name for name in given if name not in known]:
-                raise ConfigError(f"to_dist has no setting {unknown[0]!r}; there are: {', '.join(known)}")
+            reject_unknown("to_dist", "setting", given, [field.name for field in fields(cls)])
             return cls(**given)
         raise ConfigError(f"to_dist must be True, a mapping or a DistConf, not {given!r}")
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from paragent.rollout.config import RolloutConfig
     from paragent.rollout.resources import RolloutSettings
 
-__all__ = ["RETRIES", "WATCH_INTERVAL", "SameFailures", "Session", "run_parallel_rollout"]
+__all__ = ["RETRIES", "WATCH_INTERVAL", "RolloutSession", "SameFailures", "run_parallel_rollout"]
 
 
 RETRIES = RetryPolicy(pause=2.0)
@@ -70,11 +70,11 @@ def run_parallel_rollout(config: RolloutConfig, watch: Callable[[RolloutProgress
         Interrupted: Ctrl-C; all results so far are recorded.
         StoreFailed: results cannot be stored; what was recorded before is safe.
     """
-    with Session(prepare(config), watch) as session:
+    with RolloutSession(prepare(config), watch) as session:
         return session.run()
 
 
-class Session:
+class RolloutSession:
     """One session of a run: a context manager that locks the run directory."""
 
     def __init__(self, plan: RolloutPlan, watch: Callable[[RolloutProgress], None] | None = None) -> None:

@@ -19,9 +19,9 @@ from paragent.tasks import current_task, record_step, record_usage
 
 __all__ = [
     "Counter",
+    "DetailedError",
     "Interval",
-    "Point",
-    "Rejected",
+    "PlanePoint",
     "answer_that_exits",
     "answer_that_exits_when_read",
     "answer_that_hides_its_attributes",
@@ -57,14 +57,14 @@ __all__ = [
 ]
 
 
-class Point(NamedTuple):
+class PlanePoint(NamedTuple):
     """An answer of a class that is not builtin."""
 
     x: int
     y: int
 
 
-class Rejected(Exception):
+class DetailedError(Exception):
     """An error whose constructor takes other arguments than it passes to its base, as in many libraries."""
 
     def __init__(self, code: int, *, detail: str) -> None:
@@ -216,7 +216,7 @@ def answer_with_errors(_: Any) -> list[BaseException]:
     import urllib.error
     from email.message import Message
 
-    error = Rejected(7, detail="because")
+    error = DetailedError(7, detail="because")
     error.__cause__ = ValueError("root")
     error.add_note("a note")
     error.stream = threading.Lock()  # type: ignore[attr-defined]

@@ -84,16 +84,17 @@ class EngineContract:
 
     def test_answers_keep_their_type(self) -> None:
         responses = self.run(
-            Task(agents.Point(1, 2), agents.echo, id="p"), Task({"k": [agents.Point(3, 4)]}, agents.echo, id="q")
+            Task(agents.PlanePoint(1, 2), agents.echo, id="p"),
+            Task({"k": [agents.PlanePoint(3, 4)]}, agents.echo, id="q"),
         )
-        assert responses["p"].answer == agents.Point(1, 2)
-        assert isinstance(responses["q"].answer["k"][0], agents.Point)
+        assert responses["p"].answer == agents.PlanePoint(1, 2)
+        assert isinstance(responses["q"].answer["k"][0], agents.PlanePoint)
 
     def test_errors_inside_an_answer_keep_their_class(self) -> None:
         response = self.run(Task(1, agents.answer_with_errors, id="a"))["a"]
         assert response.success, response.msg
         rejected, not_found = response.answer
-        assert type(rejected) is agents.Rejected
+        assert type(rejected) is agents.DetailedError
         assert (str(rejected), rejected.code, rejected.detail) == ("7: because", 7, "because")
         assert rejected.__notes__[0] == "a note"
         assert "stream" in rejected.__notes__[1], (

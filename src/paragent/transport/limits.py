@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paragent.errors import ConfigError
+from paragent._internal.validation import at_least, check_fields
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -58,10 +58,7 @@ class Limits:
     """Sync methods that run concurrently: each occupies a thread."""
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"the limit {name} must be an integer of at least 1, not {value!r}")
+        check_fields(self, dict.fromkeys(self.__slots__, at_least(1)), "the limit {}".format)
 
 
 class TokenBucket:

@@ -20,7 +20,7 @@ from paragent.tasks import Ending, Outcome
 from paragent.transport.framing import encode, read_frame, write_bytes
 from paragent.worker.executor import CallExecutor
 from paragent.worker.output import Line, OutputCapture, forward_logs
-from paragent.worker.protocol import CallBatch, Command, OutcomeBatch, WorkerSetup, WorkerUpdate
+from paragent.worker.protocol import CallBatch, OutcomeBatch, WorkerCommand, WorkerSetup, WorkerUpdate
 
 __all__ = ["main"]
 
@@ -115,11 +115,11 @@ def _read(stream: FileIO, executor: CallExecutor, queue: _SendQueue) -> None:
                 executor.clear_targets()
             add_code(message.code)
             executor.submit(message.calls(targets))
-        elif message is Command.RECALL:
+        elif message is WorkerCommand.RECALL:
             queue.put(_Returned(executor.recall()))
-        elif message is Command.CANCEL:
+        elif message is WorkerCommand.CANCEL:
             executor.cancel()
-        elif message is Command.STOP:
+        elif message is WorkerCommand.STOP:
             executor.close()
             return
 

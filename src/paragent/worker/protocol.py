@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from paragent.tasks import Ending, ErrorInfo
     from paragent.worker.output import Line
 
-__all__ = ["Call", "CallBatch", "Command", "OutcomeBatch", "WorkerSetup", "WorkerUpdate"]
+__all__ = ["Call", "CallBatch", "OutcomeBatch", "WorkerCommand", "WorkerSetup", "WorkerUpdate"]
 
 
-class Command(Enum):
+class WorkerCommand(Enum):
     """An order from the owner that has no arguments."""
 
     RECALL = 0

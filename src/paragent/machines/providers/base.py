@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paragent._internal.clock import monotonic
 from paragent._internal.processes import bound_to_parent, describe_exit, plain_environment
-from paragent._internal.validation import at_least, check_fields, optional, reject_unknown, seconds
-from paragent.errors import ConfigError, MachineFailed
+from paragent._internal.validation import at_least, check_fields, optional, port, reject_unknown, seconds
+from paragent.errors import MachineFailed
 from paragent.machines.cleanup import find_program, kill_owned, owned_processes
 from paragent.machines.guest_client import GuestRequest
 
@@ -72,8 +72,8 @@ class MachineSettings:
         check_fields(
             self, {"memory_mib": optional(at_least(1)), "cores": optional(at_least(1)), "boot_seconds": seconds}
         )
-        if any(not 0 < port < 65536 for port in self.forwards):
-            raise ConfigError(f"forwards must be ports, not {self.forwards!r}")
+        for number in self.forwards:
+            port(number, "forwards")
 
     def check_options(self, provider: str, *known: str) -> None:
         """Check that `options` contains only known names.

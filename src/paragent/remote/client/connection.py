@@ -300,7 +300,7 @@ class Connection:
         if self._stream is not None:
             await self._stream.close()
 
-    async def close(self, patience: float) -> None:
+    async def close(self, timeout: float) -> None:
         """Close the session and the connection; pending calls fail with `ServerLost`."""
         self._closing = True
         runner = self._runner
@@ -308,8 +308,8 @@ class Connection:
             return
         if self._stream is not None and self._pending.lost is None:
             self._outbox.put(Goodbye())
-            until = time.monotonic() + patience
+            until = time.monotonic() + timeout
             while self._outbox and time.monotonic() < until and not runner.done():
                 await asyncio.sleep(0.002)
         runner.cancel()
-        await asyncio.wait([runner], timeout=patience)
+        await asyncio.wait([runner], timeout=timeout)

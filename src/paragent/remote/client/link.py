@@ -307,9 +307,9 @@ class Link:
         """On the I/O loop: replace the connection by a new one; no message is lost or handled twice."""
         await self._connection.reconnect()
 
-    async def close(self, patience: float) -> None:
+    async def close(self, timeout: float) -> None:
         """Close the session and the connection; pending calls fail with `ServerLost`."""
-        await self._connection.close(patience)
+        await self._connection.close(timeout)
 
 
 def _plain_size(args: tuple[Any, ...]) -> int | None:
