@@ -85,7 +85,7 @@ def test_output_of_child_processes_and_c_code_is_captured() -> None:
 def test_long_output_is_shortened_in_the_middle() -> None:
     (told,) = cells("print('a' * 50_000 + 'z')")
     assert len(told.text) < 11_000
-    assert "left out" in told.text
+    assert "omitted" in told.text
     assert told.text.endswith("z")
 
 
@@ -202,7 +202,7 @@ def test_endless_output_is_stopped() -> None:
 def test_a_killed_interpreter_is_replaced_without_its_variables(code: str) -> None:
     _, told, after = cells("x = 1", code, "x", cell_limit=1)
     assert told.error
-    assert "variables are gone" in told.text
+    assert "variables are lost" in told.text
     assert "NameError" in after.text
 
 
@@ -291,7 +291,7 @@ def test_the_sandbox_vm_runs_programs_with_files_and_commands() -> None:
     assert (assigned, value, kept) == ("(no output)", "a\n21", "20")
     assert "ZeroDivisionError" in failed
     assert "stopped after 1 s" in slow
-    assert "variables are gone" in gone
+    assert "variables are lost" in gone
     assert "NameError" in lost
 
 
