@@ -21,22 +21,11 @@ ALLOWED = {
     "_p": "as `_element`",
     "_from": "openpyxl's name for an anchor's first cell, because `from` is a keyword",
     "_and": "openpyxl's name, because `and` is a keyword",
-    "handle._": "asyncio's handles have no public names for their callbacks",
     "threading._start_new_thread": "the only place to make the start of a thread fail",
     "_run_once": "an event loop that is broken on purpose",
     "_selector": "as `_run_once`",
 }
 """Private names of Python and other packages, as the ends or parts of an expression, and why they are used."""
-
-PENDING = {
-    "environment._context": "",
-    "RateLimitClient._report": "",
-    "applications._VLC_STATUS": "",
-    "module._PAUSES": "",
-    "observer._last": "",
-    "controller._machine": "",
-}
-"""Uses in tests that are still to be replaced. Only remove from this list."""
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:
@@ -61,12 +50,16 @@ def private_uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_private_names_are_used_only_by_their_owner() -> None:
+    used: set[str] = set()
     wrong = []
     for path, tree in sources():
         for line, text in private_uses(tree):
-            if not any(text.endswith(name) or (name.endswith("._") and name in text) for name in ALLOWED | PENDING):
+            if reasons := [name for name in ALLOWED if text.endswith(name) or (name.endswith("._") and name in text)]:
+                used.update(reasons)
+            else:
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {text}")
     assert not wrong, "\n".join(wrong)
+    assert used == set(ALLOWED), f"nothing uses these any more, remove them: {set(ALLOWED) - used}"
 
 
 def test_no_two_public_classes_have_the_same_name() -> None:
