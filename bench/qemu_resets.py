@@ -7,9 +7,9 @@ import shutil
 from paragent.errors import MachineFailed
 from paragent.machines import Machine
 from paragent.machines.providers.base import AGENT_PORT
+from paragent.machines.providers.qemu import Clone, QemuProvider
 from paragent.machines.providers.qemu.hardware import MachineFiles
 from paragent.machines.providers.qemu.process import Monitor, QemuProcess
-from paragent.machines.providers.qemu.provider import Clone, QemuProvider
 
 __all__ = ["BootEach", "SnapshotLoad"]
 

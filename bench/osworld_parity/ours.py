@@ -6,7 +6,7 @@ import copy
 import math
 from typing import TYPE_CHECKING
 
-from paragent.osworld.evaluators.child import score
+from paragent.osworld.evaluators.registry import score
 
 if TYPE_CHECKING:
     from bench.osworld_parity.cases.case import Case

@@ -23,7 +23,7 @@ size = int(sys.argv[1])
 first, cold = ready(size)
 more, warm = ready(size, own_process=True)
 from paragent.remote.children.pool import close_children  # noqa: E402
-from paragent.remote.client.link import close_links  # noqa: E402
+from paragent.remote.link import close_links  # noqa: E402
 
 started = time.perf_counter()
 close_links()

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from paragent.messages import ActionModel, Msg
     from paragent.models import Completion, Model, ModelSettings
     from paragent.remote import DistConf, concurrent
-    from paragent.remote.client.result import Result, wait
-    from paragent.remote.client.stream import RemoteStream
     from paragent.remote.launcher import RpcAgentServerLauncher
+    from paragent.remote.result import Result, wait
+    from paragent.remote.stream import RemoteStream
     from paragent.rollout import RolloutConfig, RolloutWorker, run_parallel_rollout
     from paragent.runners import Progress, Runners, exec_tasks
     from paragent.scorers import Score, Scorer
@@ -60,8 +60,8 @@ _MODULES = {
     "messages": ("ActionModel", "Msg"),
     "models": ("Completion", "Model", "ModelSettings"),
     "remote": ("DistConf", "concurrent"),
-    "remote.client.result": ("Result", "wait"),
-    "remote.client.stream": ("RemoteStream",),
+    "remote.result": ("Result", "wait"),
+    "remote.stream": ("RemoteStream",),
     "remote.launcher": ("RpcAgentServerLauncher",),
     "rollout": ("RolloutConfig", "RolloutWorker", "run_parallel_rollout"),
     "runners": ("Progress", "Runners", "exec_tasks"),

@@ -13,7 +13,7 @@ from paragent.cli import main
 from paragent.errors import BadData, ConfigError
 from paragent.osworld.coverage import DIFFERENCES, coverage_of
 from paragent.osworld.evaluators.registry import GETTERS, METRICS
-from paragent.osworld.task_files import read_tasks
+from paragent.osworld.formats import read_tasks
 
 RULE = {"type": "rule", "rules": {"expected": "x"}}
 PLAIN = {"func": "exact_match", "result": RULE, "expected": RULE}

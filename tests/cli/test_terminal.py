@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from paragent._internal.text import SafeStream, printable, safe_console, safe_streams, unwrapped
+from paragent.cli import main
 from paragent.cli.display import progress_line, progress_view
-from paragent.cli.main import main
 from paragent.cli.tables import console
 from paragent.config import RunConfig
 from paragent.rollout.live_status import LiveStatus, RolloutProgress

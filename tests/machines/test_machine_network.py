@@ -284,7 +284,7 @@ def test_machines_do_not_inherit_api_keys(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.qemu
 def test_the_console_log_of_a_machine_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paragent.machines.providers.qemu import provider as qemu
+    from paragent.machines.providers import qemu
 
     monkeypatch.setattr(qemu, "_LOG_BYTES", 50_000)
     with (

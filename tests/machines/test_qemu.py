@@ -16,8 +16,7 @@ import pytest
 from paragent import ConfigError, MachineFailed, UsageError, VMPoolManager
 from paragent.machines.cleanup import Owner
 from paragent.machines.images import frozen_states, images
-from paragent.machines.providers import MachineSettings
-from paragent.machines.providers.qemu import provider as qemu
+from paragent.machines.providers import MachineSettings, qemu
 from paragent.machines.providers.qemu.golden import remove_drafts
 from paragent.machines.providers.qemu.hardware import kvm_works
 from paragent.machines.providers.qemu.process import Monitor

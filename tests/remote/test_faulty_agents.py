@@ -16,7 +16,7 @@ from paragent import LimitExceeded, ParagentError, RpcAgentServerLauncher
 from paragent._internal.threads import fatal
 from paragent.agents.proxy import link_of
 from paragent.errors import InfrastructureError, ProtocolError
-from paragent.remote.client.link import link_to
+from paragent.remote.link import link_to
 from paragent.remote.protocol import (
     CallMethod,
     CallResult,

@@ -10,7 +10,7 @@ import pytest
 
 from paragent import AgentStopped, CallTimedOut, ConfigError
 from paragent.agents.proxy import link_of
-from paragent.remote.client import calls
+from paragent.remote import pending_calls as calls
 from tests.remote.faulty_agents import FaultyAgent
 
 if TYPE_CHECKING:

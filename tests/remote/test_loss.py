@@ -17,7 +17,7 @@ import pytest
 
 from paragent import Limits, RpcAgentServerLauncher, ServerLost
 from paragent.agents.proxy import link_of
-from paragent.remote.client.link import link_to
+from paragent.remote.link import link_to
 from paragent.transport import Address
 from paragent.transport.auth import ClientSide
 from paragent.transport.limits import TimeBudget

@@ -32,9 +32,8 @@ from paragent.errors import ConfigError, LeaseLost, UsageError
 from paragent.machines.cleanup import cache_folder
 from paragent.machines.providers.process import ProcessProvider
 from paragent.models import ModelSettings
-from paragent.rollout.leases import PausingModel, PoolAccess, WorkerLeases
 from paragent.rollout.live_status import RolloutProgress
-from paragent.rollout.machines import lease_limit
+from paragent.rollout.machines import PausingModel, PoolAccess, WorkerLeases, lease_limit
 from paragent.rollout.prepare import prepare
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.session import RolloutSession

@@ -16,8 +16,8 @@ from paragent.remote.protocol import DropAgent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paragent.remote.client.link import Link
-    from paragent.remote.client.result import Result
+    from paragent.remote.link import Link
+    from paragent.remote.result import Result
 
 __all__ = ["RpcAgent", "construct", "link_of", "move"]
 
@@ -140,7 +140,7 @@ def _revive(
     cls: type, address: tuple[str, int, str], tls: Any, agent: tuple[str, int], timeout: float | None
 ) -> RpcAgent:
     """Return an unpickled proxy."""
-    from paragent.remote.client.link import link_to
+    from paragent.remote.link import link_to
     from paragent.transport.address import Address
 
     return _proxy(cls, link_to(Address(*address), tls), agent, timeout, owns=True, child=None)

@@ -1,5 +1,79 @@
-"""The command line interface."""
+"""The command `paragent` and its subcommands."""
 
-from paragent.cli.main import main
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paragent._internal.text import safe_streams
+from paragent.cli import agent_server, demo, osworld, pool, rollout, runs, vm
+from paragent.errors import Interrupted, ParagentError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
+
+_COMMANDS = (demo, rollout, runs, agent_server, pool, vm, osworld)
+"""Modules with a function `add(subparsers)`. It sets the default `run`: a function that returns the exit status."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C.
+
+    `paragent rollout` returns 0 only if every rollout has a score, and 1 if some failed or are pending. Control characters
+    are removed from everything that is printed, including the output of agents and tasks.
+    """
+    with safe_streams():
+        try:
+            return _main(arguments)
+        except Exception:  # noqa: BLE001 - a bug: show the traceback, without control characters
+            traceback.print_exc()
+            return 1
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="paragent", description="Run agents in parallel, from one laptop to a cluster."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add(subparsers)
+    options = parser.parse_args(arguments)
+    options.arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if str(Path.cwd()) not in sys.path[:1]:
+        # For `--agent module:Class` and similar flags. Has priority over installed packages, as with `python -m`.
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        status = int(options.run(options))
+        sys.stdout.flush()
+    except (Interrupted, KeyboardInterrupt) as interruption:
+        return _print_error(str(interruption) or "interrupted", 130)
+    except ParagentError as error:
+        return _print_error(str(error), 2 if isinstance(error, UsageError) else 1)
+    except BrokenPipeError:  # the reader of the output has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python prints an error at exit
+        return 1
+    except OSError as error:  # a full disk, a folder without write permission, a connection that timed out
+        return _print_error(str(error) or type(error).__name__, 1)
+    return status
+
+
+def _print_error(problem: str, status: int) -> int:
+    print(f"paragent: {problem}", file=sys.stderr)
+    return status
+
+
+class _Version(argparse.Action):
+    """Prints the version. It is looked up only here, because that takes longer than parsing the command line."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"paragent {version('paragent')}")
+        parser.exit()

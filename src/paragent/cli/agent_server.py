@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from paragent.cli.options import Subparsers
-    from paragent.remote.client.link import Link
+    from paragent.remote.link import Link
     from paragent.transport import TlsConf
 
 __all__ = ["add"]
@@ -122,7 +122,7 @@ def _agent_classes(name: str) -> list[type]:
 
 
 def _link(options: argparse.Namespace) -> Link:
-    from paragent.remote.client.link import link_to
+    from paragent.remote.link import link_to
     from paragent.transport import Address
 
     return link_to(Address.of(options.host, options.port), tls_conf(options))

@@ -37,7 +37,7 @@ def add(subparsers: Subparsers) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     from paragent.osworld.coverage import coverage_of
-    from paragent.osworld.task_files import read_tasks
+    from paragent.osworld.formats import read_tasks
 
     coverage = coverage_of(read_tasks(options.data))
     if options.json:

@@ -21,7 +21,7 @@ __all__ = ["CHILD_MODULE", "PARSE_SECONDS", "AttemptContext", "GetterContext", "
 
 PARSE_SECONDS = 120.0
 """Time limit of one metric or of parsing one file; the largest expected file of OSWorld (a textbook as PDF) takes about 10 s."""
-CHILD_MODULE = "paragent.osworld.evaluators.child"
+CHILD_MODULE = "paragent.osworld.evaluators.registry"
 """The module whose functions run in child processes."""
 
 

@@ -24,9 +24,9 @@ from paragent.osworld.controller import Controller
 from paragent.osworld.coverage import missing_for_task
 from paragent.osworld.evaluators import evaluate
 from paragent.osworld.evaluators.evaluator import evaluation_processes
+from paragent.osworld.formats import is_index, read_index
 from paragent.osworld.observation import DesktopObserver, Observation, ScreenRecording
 from paragent.osworld.setup import set_up
-from paragent.osworld.task_files import is_index, read_index
 from paragent.tasks import doing
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from paragent.remote.children.pool import ChildServer
-    from paragent.remote.client.link import Link
+    from paragent.remote.link import Link
     from paragent.transport.address import TlsConf
 
 __all__ = [
@@ -95,7 +95,7 @@ def link_for(conf: DistConf) -> tuple[Link, ChildServer | None]:
         AccessDenied: the code belongs to a restricted server whose owner has not named the address.
     """
     if conf.host is not None:
-        from paragent.remote.client.link import link_to
+        from paragent.remote.link import link_to
 
         address = Address.of(conf.host, conf.port)
         _check_trusted(address)

@@ -20,8 +20,8 @@ from paragent.envs import SharedResources, environment_class
 from paragent.errors import InfrastructureError, UsageError
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import count_reply
-from paragent.rollout.leases import PoolAccess, WorkerLeases
 from paragent.rollout.live_status import StatusFile
+from paragent.rollout.machines import PoolAccess, WorkerLeases
 from paragent.scorers import SCORERS, open_scorer
 
 if TYPE_CHECKING:

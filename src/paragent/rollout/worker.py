@@ -42,7 +42,7 @@ from paragent.tasks import TURNS_USED_UP, current_activity
 
 if TYPE_CHECKING:
     from paragent.envs import Environment
-    from paragent.rollout.leases import LeasedMachine
+    from paragent.rollout.machines import LeasedMachine
     from paragent.tasks import BenchmarkTask
 
 __all__ = ["FATAL_KINDS", "SCORE_TIMEOUT", "RolloutWorker", "check_agent"]

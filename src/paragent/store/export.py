@@ -25,7 +25,7 @@ FORMATS = Registry(
     implementations={
         "jsonl": Implementation("paragent.store.export:export_jsonl"),
         "openai-chat": Implementation("paragent.store.export:export_openai_chat"),
-        "osworld": Implementation("paragent.osworld.export:export_osworld"),
+        "osworld": Implementation("paragent.osworld.formats:export_osworld"),
         "parquet": Implementation("paragent.store.export:export_parquet"),
     },
     entry_points="paragent.export_formats",

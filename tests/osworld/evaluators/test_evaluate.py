@@ -439,7 +439,7 @@ def test_a_metric_without_end_or_memory_limit_is_stopped(
     caplog.clear()
     monkeypatch.setattr(module, "PARSE_SECONDS", 100.0)
     greedy = {"func": "literal_match", "result": value("x"), "expected": value("x"), "options": {"type": "list"}}
-    helpers = SubprocessPool("paragent.osworld.evaluators.child", most=1, memory=200 << 20)
+    helpers = SubprocessPool("paragent.osworld.evaluators.registry", most=1, memory=200 << 20)
 
     async def both() -> tuple[float, float]:
         try:

@@ -1,10 +1,24 @@
-"""Registries of OSWorld's getters and metrics, and the reasons why some are not supported."""
+"""Registries of OSWorld's getters and metrics, why some are not supported, and the functions that child processes call."""
 
 from __future__ import annotations
 
-from paragent._internal.registry import Implementation, Registry
+from typing import Any
 
-__all__ = ["ACCOUNTS", "GETTERS", "INFEASIBLE", "LEFT_OUT", "METRICS", "STRICT"]
+from paragent._internal.registry import Implementation, Registry, import_object, import_required
+
+__all__ = [
+    "ACCOUNTS",
+    "GETTERS",
+    "INFEASIBLE",
+    "LEFT_OUT",
+    "METRICS",
+    "STRICT",
+    "load_metric",
+    "load_parser",
+    "parse",
+    "score",
+]
+
 
 INFEASIBLE = "infeasible"
 """The metric of infeasible tasks; it depends only on the agent's last action."""
@@ -109,3 +123,44 @@ LEFT_OUT = {
     "gotoRecreationPage_and_get_html_content": "finds its expectation by clicking through a public site as of 2024",
 }
 """Getters and metrics of OSWorld that are not supported, with the reason."""
+
+
+def load_metric(name: str) -> None:
+    """Import a metric, so that calls that are confined to a folder find it in memory.
+
+    Raises:
+        ParagentError: the metric does not exist, or needs something that is not installed.
+    """
+    METRICS.load(name)
+    import_required()
+
+
+def load_parser(function: str) -> None:
+    """Import `package.module:function`, for the same reason."""
+    import_object(function)
+    import_required()
+
+
+def score(name: str, arguments: list[Any], options: dict[str, Any], strict: bool = False) -> float:
+    """Return the score of a metric.
+
+    Args:
+        name: of the metric.
+        arguments: the result, or the result and the expectation.
+        options: the task's options of the metric.
+        strict: whether a metric with a known bug of OSWorld corrects it.
+
+    Raises:
+        Exception: any exception of the metric.
+    """
+    more = {"strict_evaluators": True} if strict and name in STRICT else {}
+    return float(METRICS.load(name)(*arguments, **options, **more))
+
+
+def parse(function: str, arguments: list[Any]) -> Any:
+    """Return the result of `package.module:function` for the arguments.
+
+    Raises:
+        Exception: any exception of the function.
+    """
+    return import_object(function)(*arguments)

@@ -25,7 +25,7 @@ from paragent.transport.address import Address
 from paragent.transport.auth import load_token
 
 if TYPE_CHECKING:
-    from paragent.remote.client.link import Link
+    from paragent.remote.link import Link
 
 __all__ = ["ChildServer", "child_link", "close_children", "own_child_link"]
 
@@ -122,7 +122,7 @@ class _ChildPool:
 
     def own(self, grace: float | None) -> tuple[Link, ChildServer]:
         """Return the link to a new child for one agent; it is killed if a cancelled call does not end within `grace`."""
-        from paragent.remote.client.calls import HardStop
+        from paragent.remote.pending_calls import HardStop
 
         with self._lock:
             link = self._start_child()
@@ -134,7 +134,7 @@ class _ChildPool:
     def _start_child(self) -> Link:
         server = fork_server()
         # Loading gRPC takes as long as starting the fork server; both happen at the same time.
-        from paragent.remote.client.link import Link, register_link
+        from paragent.remote.link import Link, register_link
 
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="paragent-"))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AgentStopped, LimitExceeded, ProtocolError, ServerLost
-from paragent.remote.client.link import data_link, link_to
-from paragent.remote.client.result import ENCODED, FAILED, RAISED
+from paragent.remote.link import data_link, link_to
 from paragent.remote.protocol import CallError, CallResult
+from paragent.remote.result import ENCODED, FAILED, RAISED
 from paragent.remote.server.policy import OwnResult
 from paragent.remote.values import encode_error, is_reference, restore, size_of
 from paragent.transport.address import Address, TlsConf
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from paragent.remote.client.link import Link
+    from paragent.remote.link import Link
     from paragent.remote.protocol import FetchResult, OutcomeKind, PushValue
     from paragent.remote.server.actors import Actor, ActorCall
     from paragent.remote.server.policy import Policy

@@ -6,15 +6,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from paragent.remote.client.result import FAILED, RAISED, READY, RemoteCall
 from paragent.remote.protocol import GrantCredit
+from paragent.remote.result import FAILED, RAISED, READY, RemoteCall
 from paragent.remote.values import decode, decode_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from paragent.remote.client.link import Link
-    from paragent.remote.client.result import Wakeups
+    from paragent.remote.link import Link
+    from paragent.remote.result import Wakeups
 
 __all__ = ["RemoteStream", "StreamBuffer"]
 

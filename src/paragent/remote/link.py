@@ -16,11 +16,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import CallTimedOut, ServerLost
-from paragent.remote.client.arguments import EncodedArguments
-from paragent.remote.client.calls import SMALL, Outbox, PendingCalls
-from paragent.remote.client.connection import Connection, ExternalServer
-from paragent.remote.client.result import RemoteCall, Result, cancelled, failed_call
-from paragent.remote.client.stream import RemoteStream, StreamBuffer
+from paragent.remote.arguments import EncodedArguments
+from paragent.remote.connection import Connection, ExternalServer
+from paragent.remote.pending_calls import SMALL, Outbox, PendingCalls
 from paragent.remote.protocol import (
     AddCode,
     CallMethod,
@@ -32,6 +30,8 @@ from paragent.remote.protocol import (
     ReadAttribute,
     StopAgent,
 )
+from paragent.remote.result import RemoteCall, Result, cancelled, failed_call
+from paragent.remote.stream import RemoteStream, StreamBuffer
 from paragent.remote.values import PLAIN, encode_argument
 from paragent.serialization.code_cache import SentCode
 from paragent.transport.auth import load_token
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.errors import ParagentError
-    from paragent.remote.client.calls import HardStop, ResultPin
-    from paragent.remote.client.connection import Endpoint
+    from paragent.remote.connection import Endpoint
+    from paragent.remote.pending_calls import HardStop, ResultPin
     from paragent.transport.address import Address, TlsConf
     from paragent.transport.auth import Token
 

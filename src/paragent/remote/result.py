@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from paragent.remote.client.link import Link
+    from paragent.remote.link import Link
 
     Wakeups = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent.remote.client.result import ENCODED, FAILED, HELD, PENDING, RAISED, RemoteCall, Result, call_of, value_of
 from paragent.remote.protocol import PushValue
+from paragent.remote.result import ENCODED, FAILED, HELD, PENDING, RAISED, RemoteCall, Result, call_of, value_of
 from paragent.remote.values import encode_argument, encode_error, encode_result, size_of
 
 if TYPE_CHECKING:
-    from paragent.remote.client.link import Link
+    from paragent.remote.link import Link
 
 __all__ = ["EncodedArguments"]
 

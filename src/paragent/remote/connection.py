@@ -20,7 +20,7 @@ from paragent.transport.limits import Limits, TimeBudget
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paragent.remote.client.calls import Outbox, PendingCalls
+    from paragent.remote.pending_calls import Outbox, PendingCalls
     from paragent.transport.address import Address, TlsConf
     from paragent.transport.auth import Token
 

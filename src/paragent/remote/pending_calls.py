@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paragent.errors import AgentStopped, ParagentError, ProtocolError
-from paragent.remote.client.result import ENCODED, FAILED, HELD, RAISED, wake_loops
 from paragent.remote.protocol import (
     CallError,
     CallMethod,
@@ -22,14 +21,15 @@ from paragent.remote.protocol import (
     ResultHeld,
     StreamItems,
 )
+from paragent.remote.result import ENCODED, FAILED, HELD, RAISED, wake_loops
 from paragent.remote.values import attach, restore
 from paragent.transport.limits import CALL_BYTES, Limits, TimeBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paragent.remote.client.link import Link
-    from paragent.remote.client.result import RemoteCall, Wakeups
+    from paragent.remote.link import Link
+    from paragent.remote.result import RemoteCall, Wakeups
 
 __all__ = ["SMALL", "HardStop", "Outbox", "PendingCalls", "ResultPin"]
 

@@ -1,1 +1,0 @@
-"""Client side of remote agents: lazy results, streams, and the links to agent servers."""
