@@ -19,19 +19,19 @@ class Guessing(Environment):
     name = "guessing"
     metric = "few_guesses"
 
-    async def open(self, item, machine=None):
+    async def open(self, task, machine=None):
         self.guesses = 0
-        return await super().open(item, machine)
+        return await super().open(task, machine)
 
     @tool
     async def guess(self, number: Annotated[int, "from 1 to 100"]) -> ToolResult:
         """Guess a number; the result says whether it is too small or too large."""
         self.guesses += 1
-        if number == int(self.item.answer):
+        if number == int(self.task.answer):
             return ToolResult("right", ends="found")
-        return ToolResult("too small" if number < int(self.item.answer) else "too large")
+        return ToolResult("too small" if number < int(self.task.answer) else "too large")
 
-    async def score(self, item, answer, transcript=()):
+    async def score(self, task, answer, transcript=()):
         return {"few_guesses": 1 / max(1, self.guesses)}
 
 

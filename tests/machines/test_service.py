@@ -247,7 +247,7 @@ def test_an_invalid_call_is_answered_with_an_error(
 
 def test_a_client_with_its_own_token_cannot_be_pickled() -> None:
     with pytest.raises(ConfigError, match="PARAGENT_TOKEN"):
-        pickle.dumps(PoolClient("127.0.0.1:1", token=Token("its own token")))
+        pickle.dumps(PoolClient("127.0.0.1:1", token=Token("the token of this client")))
 
 
 def test_clients_of_a_drained_pool_get_an_error() -> None:

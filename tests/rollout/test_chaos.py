@@ -84,5 +84,5 @@ def test_a_run_survives_killed_machines_and_workers(tmp_path: Path, monkeypatch:
         broken = [result.kind for result in journal.results("final = 0")]
     assert set(broken) <= {"machine", "worker"}
     wait_until(lambda: not any(map(alive, [*chaos.machines, *chaos.victims])))
-    assert not any((tmp_path / "cache/runs/rollout").iterdir())
+    assert not any((tmp_path / "cache/owners/rollout").iterdir())
     assert not [child for child in psutil.Process().children() if child.status() == psutil.STATUS_STOPPED]
