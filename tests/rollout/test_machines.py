@@ -126,7 +126,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replies: Any, **setting
 
 def nothing_is_left(tmp_path: Path) -> bool:
     """Check that no process and no folder of a machine of this test remains."""
-    runs = tmp_path / "cache/runs/rollout"
+    runs = tmp_path / "cache/owners/rollout"
     return not runs.exists() or not any(runs.iterdir())
 
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
+from paragent._internal.ids import new_id
 from paragent._internal.threads import write_traceback
 from paragent.errors import ParagentError
 from paragent.models.rate_limit.limiter import RequestReport
@@ -51,7 +52,7 @@ class RateLimitClient:
         state: Callable[[], tuple[int, int]],
         changed: Callable[[int | None, float], None],
     ) -> None:
-        self._address, self._hello = address, {"model": model, "most": most}
+        self._address, self._hello = address, {"model": model, "most": most, "client": new_id("client")}
         self._state, self._changed = state, changed
         self._lock = threading.Lock()
         """Protects the counts since the last report, and `_closed` together with `_work`."""

@@ -76,6 +76,8 @@ class _RateLimitService:
         """Shares to send, by worker."""
         self._sent: dict[str, int] = {}
         """The last share of each worker."""
+        self._connected: dict[str, str] = {}
+        """By client: its latest connection. An earlier one whose end has not been noticed yet has no share."""
 
     def pressure(self) -> tuple[int, int]:
         with self._lock:
@@ -85,26 +87,30 @@ class _RateLimitService:
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Admit every client that knows the secret of the run."""
         try:
-            return {}, (str(hello["model"]), int(hello["most"]))
+            return {}, (str(hello["model"]), int(hello["most"]), str(hello["client"]))
         except (KeyError, TypeError, ValueError):
-            raise ProtocolError("a client must name its model and how many requests it can use") from None
+            raise ProtocolError("a client must name itself, its model and how many requests it can use") from None
 
     async def serve(self, stream: ServerStream, admitted: Any) -> None:
         """Receive the reports of one worker and send it its shares."""
-        model, most = admitted
+        model, most, client = admitted
         worker = f"{stream.peer}#{next(self._numbers)}"
         limit = self._limits.setdefault(model, SharedLimit(self._most))
 
         async def report(fields: dict[str, Any]) -> None:
-            with self._lock:
-                limit.report(worker, RequestReport(**fields))
-            self._update_shares(limit)
+            if self._connected.get(client) == worker:
+                with self._lock:
+                    limit.report(worker, RequestReport(**fields))
+                self._update_shares(limit)
 
         connection = JsonConnection(stream, {"report": report})
         self._outboxes[worker] = asyncio.Queue()
         sender = asyncio.create_task(self._send_shares(connection, worker, limit))
         try:
             with self._lock:
+                if (earlier := self._connected.get(client)) is not None:
+                    limit.leave(earlier)
+                self._connected[client] = worker
                 limit.join(worker, most)
             self._update_shares(limit)
             await connection.serve()
@@ -112,9 +118,11 @@ class _RateLimitService:
             sender.cancel()
             del self._outboxes[worker]
             self._sent.pop(worker, None)
-            with self._lock:
-                limit.leave(worker)
-            self._update_shares(limit)
+            if self._connected.get(client) == worker:
+                del self._connected[client]
+                with self._lock:
+                    limit.leave(worker)
+                self._update_shares(limit)
 
     def _update_shares(self, limit: SharedLimit) -> None:
         """Queue the shares that have changed, and every share while no request may be sent."""
