@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from bench.measure import Contender, Measurement, Target
 from paragent._internal.clock import ManualClock
-from paragent.models.rate_limit.limiter import Limiter
+from paragent.models.rate_limit import Limiter
 from paragent.models.retry import Backoff
 
 if TYPE_CHECKING:

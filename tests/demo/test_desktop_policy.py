@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 
-from paragent.demo.image_search import focused_field, largest_area
+from paragent.demo.desktop_policy import focused_field, largest_area
 from paragent.demo.samples import sample_path
 from paragent.models import ModelSettings, open_model
 from tests.demo.desktop_tasks import desktop_tasks

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.rate_limits import ENDPOINTS, Endpoint, FixedLimit, Simulation, best_fixed
 from paragent._internal.clock import ManualClock
-from paragent.models.rate_limit.limiter import Limiter
+from paragent.models.rate_limit import Limiter
 
 KNOWN = {endpoint.name: endpoint for endpoint in ENDPOINTS}
 

@@ -17,7 +17,7 @@ from paragent._internal.clock import ManualClock
 from paragent.errors import ConfigError, ContextFull, EndpointDown, EndpointRefused, RequestRejected
 from paragent.models import Completion, ModelSettings, open_model
 from paragent.models.credentials import DEFAULT_URL, endpoint_from_environment, read_env_file
-from paragent.models.rate_limit.limiter import Limiter
+from paragent.models.rate_limit import Limiter
 from paragent.models.retry import Backoff
 from paragent.testing import Fault, OpenAIServer, Script
 

@@ -16,9 +16,9 @@ from paragent import RolloutConfig, run_parallel_rollout
 from paragent._internal.clock import ManualClock
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import RateLimitAddress
-from paragent.models.rate_limit.client import RateLimitClient
-from paragent.models.rate_limit.limiter import Limiter, RequestReport, SharedLimit, divide, without_occupied
-from paragent.models.rate_limit.server import RateLimitServer
+from paragent.models.rate_limit import Limiter, RequestReport, SharedLimit, divide, without_occupied
+from paragent.models.rate_limit_client import RateLimitClient
+from paragent.models.rate_limit_server import RateLimitServer
 from paragent.rollout.live_status import RolloutProgress
 from paragent.testing import Fault, OpenAIServer, Script
 from tests.waiting import wait_until
@@ -272,7 +272,7 @@ def test_every_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_failing_client_reconnects_and_its_worker_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paragent.models.rate_limit.client.RECONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("paragent.models.rate_limit_client.RECONNECT_SECONDS", 0.1)
     with RateLimitServer(8) as rate_limit:
         worker = Participant(rate_limit.address, 8)
         wait_until(lambda: worker.heard == [8])

@@ -13,7 +13,9 @@ import pytest
 
 from paragent import EngineFailed, Interrupted, RunConfig, Runners, Task, TaskResponse, TaskStatus
 from paragent.engines import Call, RuntimeEngine
-from paragent.runners import dispatch, prepare, responses, run
+from paragent.runners import calls as prepare
+from paragent.runners import calls as responses
+from paragent.runners import dispatch, run
 from paragent.serialization import pack, unpack
 from paragent.tasks import Ending, ErrorInfo, Outcome, record_step
 from paragent.testing.agents import echo

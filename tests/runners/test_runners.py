@@ -35,7 +35,7 @@ from paragent import (
     exec_tasks,
 )
 from paragent.engines._worker_handle import WorkerSettings
-from paragent.runners.prepare import IdSet
+from paragent.runners.calls import IdSet
 from paragent.testing.agents import echo, fail, nap, sleep_interval
 from paragent.testing.programs import alive
 from tests.waiting import wait_until

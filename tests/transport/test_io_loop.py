@@ -49,11 +49,11 @@ def test_a_rate_limit_client_decides_by_itself_and_reconnects() -> None:
     _run("""
         import subprocess, sys
         from paragent.models.base import RateLimitAddress
-        from paragent.models.rate_limit.client import RateLimitClient
+        from paragent.models.rate_limit_client import RateLimitClient
 
         serve = (
             "import sys\\n"
-            "from paragent.models.rate_limit.server import RateLimitServer\\n"
+            "from paragent.models.rate_limit_server import RateLimitServer\\n"
             "with RateLimitServer(8) as server:\\n"
             "    print(server.address.address, server.address.secret, flush=True)\\n"
             "    sys.stdin.read()\\n"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from paragent._internal.lazy import names_from
 
 if TYPE_CHECKING:
-    from paragent.agents.base import AgentBase
-    from paragent.agents.invoke import Reply, answer_of, replies_async
+    from paragent.agents.base import AgentBase, Reply, answer_of, replies_async
     from paragent.agents.parallel import ParallelizableAgent
 
 __all__ = ["AgentBase", "ParallelizableAgent", "Reply", "answer_of", "replies_async"]
@@ -16,8 +15,7 @@ __all__ = ["AgentBase", "ParallelizableAgent", "Reply", "answer_of", "replies_as
 __getattr__ = names_from(
     __name__,
     {
-        "base": ("AgentBase",),
+        "base": ("AgentBase", "Reply", "answer_of", "replies_async"),
         "parallel": ("ParallelizableAgent",),
-        "invoke": ("Reply", "answer_of", "replies_async"),
     },
 )

@@ -8,8 +8,7 @@ from collections import Counter
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from paragent.agents.base import AgentBase
-from paragent.agents.invoke import answer_of, ask, name_of, replies_async, require_agent
+from paragent.agents.base import AgentBase, answer_of, ask, name_of, replies_async, require_agent
 from paragent.errors import ConfigError, SubAgentError, SubAgentsFailed
 from paragent.tasks import record_step
 

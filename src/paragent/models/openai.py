@@ -15,7 +15,7 @@ from paragent._internal.text import well_formed_data
 from paragent.errors import ConfigError, EndpointDown, ToolsUnsupported
 from paragent.models.base import Completion, Model, ModelSettings, count_reply
 from paragent.models.credentials import DEFAULT_URL, NO_KEY
-from paragent.models.rate_limit.limiter import Limiter
+from paragent.models.rate_limit import Limiter
 from paragent.models.replies import MalformedReply, assemble_stream, read_reply
 from paragent.models.retry import Backoff, cause_of, raise_if_final, retry_after, short_cause
 from paragent.models.tool_text import as_text, calls_in, with_calls
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paragent.models.base import RateLimitAddress
-    from paragent.models.rate_limit.client import RateLimitClient
+    from paragent.models.rate_limit_client import RateLimitClient
 
 __all__ = ["OpenAIChat"]
 
@@ -130,7 +130,7 @@ class OpenAIChat(Model):
 
     def _connect_rate_limit(self, rate_limit: RateLimitAddress) -> None:
         """Share the endpoint's rate limit with the other workers of the run. Until connected, use the own adaptive limit."""
-        from paragent.models.rate_limit.client import RateLimitClient
+        from paragent.models.rate_limit_client import RateLimitClient
 
         loop, settings = asyncio.get_running_loop(), self.settings
 

@@ -188,7 +188,7 @@ class RolloutSession:
         if self.plan.engine.workers == 1 or self._config.model.name in MODELS.names():
             yield settings
             return
-        from paragent.models.rate_limit.server import RateLimitServer
+        from paragent.models.rate_limit_server import RateLimitServer
 
         run = self._config.run
         with RateLimitServer(run.num_rollouts, host_address(run)) as rate_limit:

@@ -14,9 +14,8 @@ from paragent._internal.registry import import_object
 from paragent._internal.text import well_formed
 from paragent._internal.threads import run_to_the_end
 from paragent._internal.tracebacks import described
-from paragent.agents.base import AgentBase
+from paragent.agents.base import AgentBase, answer_of, ask, replies_async, require_agent
 from paragent.agents.chat import AgentResult, ChatAgent
-from paragent.agents.invoke import answer_of, ask, replies_async, require_agent
 from paragent.errors import (
     ConfigError,
     EndpointDown,

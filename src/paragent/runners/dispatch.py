@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from paragent._internal.clock import Clock, monotonic
 from paragent.engines.base import Call
 from paragent.errors import EngineFailed
-from paragent.runners.responses import respond
+from paragent.runners.calls import respond
 from paragent.runners.retry import Failure, RetryPolicy, smaller_group
 from paragent.tasks import Ending, Outcome, TaskResponse
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.engines import open_engine
 from paragent.errors import DuplicateTaskId, EngineFailed, Interrupted, UsageError
+from paragent.runners.calls import IdSet, Preparer, Sequence, cancelled, failed_before_start, require_task
 from paragent.runners.dispatch import DispatchLoop
-from paragent.runners.prepare import IdSet, Preparer, Sequence, require_task
 from paragent.runners.progress import open_reporter
-from paragent.runners.responses import cancelled, failed_before_start
 from paragent.tasks import Ending, TaskResponse
 
 if TYPE_CHECKING:

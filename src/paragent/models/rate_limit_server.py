@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from paragent.errors import ParagentError, ProtocolError
 from paragent.models.base import RateLimitAddress
-from paragent.models.rate_limit.limiter import RequestReport, SharedLimit
+from paragent.models.rate_limit import RequestReport, SharedLimit
 from paragent.transport.address import Address
 from paragent.transport.auth import Token
 from paragent.transport.json_calls import JsonConnection

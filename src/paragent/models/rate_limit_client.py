@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from paragent._internal.ids import new_id
 from paragent._internal.threads import write_traceback
 from paragent.errors import ParagentError
-from paragent.models.rate_limit.limiter import RequestReport
-from paragent.models.rate_limit.server import SERVICE
+from paragent.models.rate_limit import RequestReport
+from paragent.models.rate_limit_server import SERVICE
 from paragent.transport.address import Address
 from paragent.transport.auth import Token
 from paragent.transport.client import connect
