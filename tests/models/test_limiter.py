@@ -63,7 +63,7 @@ def test_for_any_history_the_limit_is_in_range_and_slots_are_released(
                 refuse(limiter, limiter.in_flight if many else 1, amount if what == "close" else None)
         assert 1 <= limiter.limit <= most
         assert 0 <= limiter.in_flight <= most
-        assert 0 <= limiter.frees_in() <= 100
+        assert 0 <= limiter.frees_in() <= 100 + 1e-9  # the clock adds floats
         assert 0 <= limiter.tolerated < 1
     answer(limiter, limiter.in_flight)
     clock.advance(limiter.frees_in() + 1.0)
