@@ -17,13 +17,23 @@ if TYPE_CHECKING:
     from paragent.agents.chat import AgentResult, ChatAgent
     from paragent.agents.proxy import RpcAgent
     from paragent.config import EngineName, RunConfig, init
-    from paragent.engines import RuntimeEngine
+    from paragent.engines import Call, RuntimeEngine
     from paragent.engines.inline import InlineRuntime
     from paragent.engines.local import LocalRuntime
     from paragent.engines.ray import RayRuntime
     from paragent.engines.spark import SparkRuntime
     from paragent.envs import Environment, Tool, ToolFailed, ToolResult, tool
-    from paragent.machines import Lease, Machine, MachineSettings, MachineState, PoolClient, Provider, VMPoolManager
+    from paragent.machines import (
+        CommandResult,
+        Lease,
+        Machine,
+        MachineSettings,
+        MachineState,
+        PoolClient,
+        PoolStatus,
+        Provider,
+        VMPoolManager,
+    )
     from paragent.messages import ActionModel, Msg
     from paragent.models import Completion, Model, ModelSettings
     from paragent.remote import DistConf, concurrent
@@ -35,7 +45,9 @@ if TYPE_CHECKING:
     from paragent.scorers import Score, Scorer
     from paragent.tasks import (
         BenchmarkTask,
+        Ending,
         ErrorInfo,
+        Outcome,
         Task,
         TaskResponse,
         TaskStatus,
@@ -50,13 +62,23 @@ _MODULES = {
     "agents.chat": ("AgentResult", "ChatAgent"),
     "agents.proxy": ("RpcAgent",),
     "config": ("EngineName", "RunConfig", "init"),
-    "engines": ("RuntimeEngine",),
+    "engines": ("Call", "RuntimeEngine"),
     "engines.inline": ("InlineRuntime",),
     "engines.local": ("LocalRuntime",),
     "engines.ray": ("RayRuntime",),
     "engines.spark": ("SparkRuntime",),
     "envs": ("Environment", "Tool", "ToolFailed", "ToolResult", "tool"),
-    "machines": ("Lease", "Machine", "MachineSettings", "MachineState", "PoolClient", "Provider", "VMPoolManager"),
+    "machines": (
+        "CommandResult",
+        "Lease",
+        "Machine",
+        "MachineSettings",
+        "MachineState",
+        "PoolClient",
+        "PoolStatus",
+        "Provider",
+        "VMPoolManager",
+    ),
     "messages": ("ActionModel", "Msg"),
     "models": ("Completion", "Model", "ModelSettings"),
     "remote": ("DistConf", "concurrent"),
@@ -68,7 +90,9 @@ _MODULES = {
     "scorers": ("Score", "Scorer"),
     "tasks": (
         "BenchmarkTask",
+        "Ending",
         "ErrorInfo",
+        "Outcome",
         "Task",
         "TaskResponse",
         "TaskStatus",
@@ -85,9 +109,12 @@ __all__ = [
     "AgentBase",
     "AgentResult",
     "BenchmarkTask",
+    "Call",
     "ChatAgent",
+    "CommandResult",
     "Completion",
     "DistConf",
+    "Ending",
     "EngineName",
     "Environment",
     "ErrorInfo",
@@ -101,8 +128,10 @@ __all__ = [
     "Model",
     "ModelSettings",
     "Msg",
+    "Outcome",
     "ParallelizableAgent",
     "PoolClient",
+    "PoolStatus",
     "Progress",
     "Provider",
     "RayRuntime",

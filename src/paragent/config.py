@@ -23,7 +23,7 @@ class EngineName(StrEnum):
     INLINE = "inline"
     """In this process: for debugging, and for async agents that need no isolation."""
     LOCAL = "local"
-    """In worker processes on this machine."""
+    """In worker processes on this host."""
     RAY = "ray"
     """In worker processes on a Ray cluster."""
     SPARK = "spark"
@@ -55,7 +55,7 @@ class RunConfig:
     sequence_dependent: bool = False
     """Run the tasks one after the other; each answer is the input of the next task. A failure ends the sequence."""
     in_local: bool = True
-    """Ray and Spark: start a cluster on this machine. False: connect to the cluster that `engine_options` or the environment
+    """Ray and Spark: start a cluster on this host. False: connect to the cluster that `engine_options` or the environment
     variables of Ray and Spark name, and never start one."""
     cls: Any = None
     """Your own `RuntimeEngine` class, or the path to it, `module:Class`; has priority over `engine_name`."""
@@ -145,7 +145,7 @@ def init(
 
     Args:
         token: the secret that this program and its agent servers share (`PARAGENT_TOKEN`). By default, the programs of one
-            user on one machine share a file that only this user can read.
+            user on one host share a file that only this user can read.
         project: the project of this program (`PARAGENT_PROJECT`). Lists of programs show it with the name: the clients of
             agent servers (`paragent agents`) and the users of machines (`paragent pool status`).
         name: the name of this program (`PARAGENT_NAME`).

@@ -29,7 +29,7 @@ class ClusterContract(IsolationContract):
         responses = self.run(*tasks, worker_num=5, concurrency=1)
         assert len({response.unwrap().pid for response in responses.values()}) == 5
 
-    def test_a_killed_node_agent_costs_an_attempt_and_is_replaced(self, tmp_path: Path) -> None:
+    def test_a_killed_node_agent_costs_one_execution_and_is_replaced(self, tmp_path: Path) -> None:
         response = self.run(Task(str(tmp_path / "marker"), kill_node_agent, id="killer"))["killer"]
         assert response.success, response
         assert (response.answer, response.executions) == ("survived", 2)

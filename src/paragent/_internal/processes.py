@@ -71,7 +71,7 @@ def end_own_group() -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process with this id exists on this machine."""
+    """Return whether a process with this id exists on this host."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -61,7 +61,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default="localhost",
-        help="host name or address (default: localhost, only reachable from this machine)",
+        help="host name or address (default: localhost, only reachable from this host)",
     )
     parser.add_argument("--port", type=int, default=12345, help="port (default: 12345)")
     add_tls_options(parser)

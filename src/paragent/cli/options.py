@@ -38,7 +38,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PORT",
-        help="port of the guest to forward; may be repeated",
+        help="port of the machine to forward; may be repeated",
     )
     group.add_argument(
         "--machines-host", default="127.0.0.1", help="address of this host at which its machines are reachable"

@@ -1,4 +1,4 @@
-"""Engines: where attempts run. One contract (`base`), one module for each implementation."""
+"""Engines: where calls are executed. One contract (`base`), one module for each implementation."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> str:
-        """Connect to the system, or start it on this machine; return the address by which its nodes reach this machine.
+        """Connect to the system, or start it on this host; return the address by which its nodes reach this host.
 
         Raises:
             EngineFailed: the system is not available; the message says what to do.
@@ -265,13 +265,13 @@ def require_reachable(address: str, default_port: int, what: str) -> tuple[str, 
     except OSError as error:
         raise EngineFailed(
             f"{what} at {target[0]}:{target[1]} does not answer: {error}. Check the address, that the cluster runs, and "
-            "firewalls; or use in_local=True to start one on this machine"
+            "firewalls; or use in_local=True to start one on this host"
         ) from error
     return target
 
 
 def local_address_towards(target: tuple[str, int]) -> str:
-    """Return the address of this machine from which `target` is reached."""
+    """Return the address of this host from which `target` is reached."""
     family, kind, _, _, address = socket.getaddrinfo(*target, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)  # on a datagram socket this sends nothing

@@ -1,4 +1,4 @@
-"""Node agent: our process on a cluster node. It owns one worker and executes the commands of the engine.
+"""Node agent: runs on a cluster node, owns one worker and executes the commands of the engine.
 
 Time limits are enforced and dead workers replaced here, next to the worker, by the same `ProcessHandle` as on the local
 engine. The engine decides only what happens to the calls of a node that is lost.
@@ -55,7 +55,7 @@ _MAX_BACKLOG = 16 << 20
 
 
 class ParentProcess(NamedTuple):
-    """What a worker on the engine's own machine takes over from the engine's process, like a child process would."""
+    """What a worker on the engine's own host takes over from the engine's process, like a child process would."""
 
     sys_path: tuple[str, ...]
     directory: str
@@ -77,7 +77,7 @@ class NodeAgentSpec(NamedTuple):
     python: tuple[int, int]
     """The engine's Python version: pickled code cannot be exchanged between different versions."""
     parent: ParentProcess | None
-    """None: the node agent is on another machine and uses its own settings."""
+    """None: the node agent is on another host and uses its own settings."""
 
     def __repr__(self) -> str:
         return f"NodeAgentSpec({self.name!r}, {self.host}:{self.port})"

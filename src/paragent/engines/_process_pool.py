@@ -30,7 +30,7 @@ __all__ = ["ProcessPoolRuntime"]
 _THREAD = "paragent-engine"
 _MAX_FAILED_STARTS = 3
 """Workers in a row that end before they are ready; then the engine fails. A broken connection does not count: the calls of that
-worker are lost, and their number of attempts is limited."""
+worker are lost, and their number of executions is limited."""
 _STUCK_AFTER = 0.02
 """Seconds without an outcome after which a worker must return the calls that it has not started, if another worker is idle."""
 _STOP_TIMEOUT = 1.0

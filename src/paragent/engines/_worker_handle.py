@@ -1,4 +1,4 @@
-"""Handles of workers: the engine's side of one worker. `ProcessHandle` is the handle of a worker process on this machine.
+"""Handles of workers: the engine's side of one worker. `ProcessHandle` is the handle of a worker process on this host.
 
 A handle belongs to one thread, which selects on `filenos()` and calls `poll()` when one of them is ready or the `deadline` is
 reached.

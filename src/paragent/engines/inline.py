@@ -1,4 +1,4 @@
-"""The inline engine: attempts run in this process, for debugging and for async agents that need no isolation."""
+"""The inline engine: calls run in this process, for debugging and for async agents that need no isolation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local engine: worker processes on this machine."""
+"""The local engine: worker processes on this host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["LocalRuntime"]
 
 
 class LocalRuntime(ProcessPoolRuntime):
-    """Runs every attempt in one of a fixed number of processes, which start when they are needed and are reused.
+    """Runs every call in one of a fixed number of processes, which start when they are needed and are reused.
 
     The processes are fresh interpreters, not forks: they inherit no lock, thread or open connection of the program, and the
     program needs no `if __name__ == "__main__"`.

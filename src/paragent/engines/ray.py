@@ -34,10 +34,10 @@ OPTIONS: dict[str, tuple[type, ...]] = {
 }
 """The engine options and their types."""
 _START_LIMIT = 120
-"""Seconds for Ray's processes to find each other when it starts on this machine. Ray's default, 30, is too short on a busy
+"""Seconds for Ray's processes to find each other when it starts on this host. Ray's default, 30, is too short on a busy
 machine."""
 _MAX_STARTS = 2
-"""How often the engine tries to start Ray on this machine."""
+"""How often the engine tries to start Ray on this host."""
 _ACTOR_OPTIONS = ("num_cpus", "num_gpus", "memory", "resources", "runtime_env")
 
 
@@ -60,7 +60,7 @@ class RayCluster(Cluster):
         """The name and the actor of each node agent, by the object reference of its result."""
 
     def start(self) -> str:
-        """Use the existing connection; otherwise start Ray on this machine, or connect to the configured cluster."""
+        """Use the existing connection; otherwise start Ray on this host, or connect to the configured cluster."""
         os.environ.setdefault("RAY_raylet_start_wait_time_s", str(_START_LIMIT))  # read when Ray is first imported
         import ray
 
@@ -152,12 +152,12 @@ class RayCluster(Cluster):
             except Exception as error:
                 ray.shutdown()  # the part that had started
                 if not tries_left:
-                    raise EngineFailed(f"Ray does not start on this machine: {_first_lines(error)}") from error
+                    raise EngineFailed(f"Ray does not start on this host: {_first_lines(error)}") from error
             else:
                 return
 
     def _local_resources(self) -> dict[str, float]:
-        """Return the custom resources to declare for a Ray on this machine: as many as the workers request."""
+        """Return the custom resources to declare for a Ray on this host: as many as the workers request."""
         return {kind: amount * self._config.workers for kind, amount in self._options.get("resources", {}).items()}
 
     def _connect(self) -> str | None:
@@ -223,10 +223,10 @@ def _first_lines(error: BaseException) -> str:
 
 
 class RayRuntime(ClusterRuntime):
-    """Runs every attempt in one of a fixed number of workers that Ray places; docs/engines.md lists its options.
+    """Runs every call in one of a fixed number of workers that Ray places; docs/engines.md lists its options.
 
     Ray only starts the node agents. Calls and answers use the engine's own connections, and Ray restarts neither actors nor
-    tasks, so no attempt is repeated without the runner's decision.
+    tasks, so no call is repeated without the runner's decision.
     """
 
     error_hint = "See Ray's logs, /tmp/ray/session_latest/logs on the node"

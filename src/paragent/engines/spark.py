@@ -137,7 +137,7 @@ class SparkCluster(Cluster):
         self._slots: int | None = None
 
     def start(self) -> str:
-        """Use the existing context; otherwise create one for this machine, or for the configured cluster."""
+        """Use the existing context; otherwise create one for this host, or for the configured cluster."""
         from pyspark import SparkContext
 
         self._context = SparkContext._active_spark_context
@@ -205,7 +205,7 @@ class SparkCluster(Cluster):
 
     @contextmanager
     def _python(self) -> Iterator[None]:
-        """Let tasks on this machine use this interpreter, which has the packages that the program imports."""
+        """Let tasks on this host use this interpreter, which has the packages that the program imports."""
         before = self._context.pythonExec
         chosen = self._options.get("python")
         if chosen is None and self._config.in_local and "PYSPARK_PYTHON" not in os.environ:
@@ -319,10 +319,10 @@ def _run_in_task(groups: Iterable[list[NodeAgentSpec]]) -> Iterator[tuple[str, s
 
 
 class SparkRuntime(ClusterRuntime):
-    """Runs every attempt in one of a fixed number of workers that Spark places; docs/engines.md lists its options.
+    """Runs every call in one of a fixed number of workers that Spark places; docs/engines.md lists its options.
 
     Spark only starts the node agents. The engine rejects a node agent that Spark starts a second time, by speculation or
-    after the loss of an executor, so no attempt is repeated without the runner's decision.
+    after the loss of an executor, so no call is repeated without the runner's decision.
     """
 
     error_hint = "See the logs of Spark's executors"

@@ -32,7 +32,7 @@ _log = logging.getLogger("paragent.machines")
 _STOP_SECONDS = 60.0
 """For stopping one machine; a cloud answers such a request within seconds."""
 _YIELD_SECONDS = 0.25
-"""How long a reset waits for machines that are being given to holders: holders wait for those, nobody waits for the reset.
+"""How long a reset waits while machines are given to clients: clients wait for those, and none waits for the reset.
 Ten at once take a tenth of that."""
 _LIST_ATTEMPTS = 6
 """How often leftovers are listed before the owner's folder is kept for the next pool."""

@@ -215,7 +215,7 @@ class Connection:
             ServerLost: it is not the server process that this was connected to before.
         """
         if self._instance is not None and (welcome["instance"] != self._instance or not welcome["resumed"]):
-            raise ServerLost(f"agent server {self._endpoint.address} was started anew; its agents are gone")
+            raise ServerLost(f"agent server {self._endpoint.address} was restarted; its agents are gone")
         self._instance = welcome["instance"]
         self._pending.set_window(int(welcome["window"]))
         self.peer_tls = bool(welcome["peer_tls"])

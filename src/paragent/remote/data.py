@@ -1,4 +1,4 @@
-"""Encoding of data without code: for the arguments and frames that a server reads which accepts no code.
+"""Encoding of data without code: for arguments and frames that are sent to a server that accepts no code.
 
 The encoding is the length of a JSON text, the text, and the raw bytes that it refers to. In the text, null, true, false,
 numbers below 2**63 and short strings stand for themselves. An object is a dict whose keys are strings. An array begins with a

@@ -1,8 +1,8 @@
-"""Retry policy of tasks and rollouts: whether a failed attempt is executed again. No I/O, no clock.
+"""Retry policy of tasks and rollouts: whether a task or rollout that failed is executed again. No I/O, no clock.
 
 The rules:
 
-- A lost worker, machine or connection is not the task's fault. The attempt is retried twice, unless the user sets a number.
+- A lost worker, machine or connection is not the task's fault. It is retried twice, unless the user sets a number.
 - An error of the task's own code is a result. It is retried only if the user asks for retries.
 - A reached time limit, a cancellation and an error that is marked as final are never retried.
 """
@@ -18,7 +18,7 @@ __all__ = ["Failure", "RetryPolicy", "smaller_group"]
 
 
 class Failure(Enum):
-    """The cause of a failed attempt, as far as it matters for a retry."""
+    """The cause of a failed execution, as far as it matters for a retry."""
 
     INFRASTRUCTURE = auto()
     """A worker, a machine, an environment or a connection was lost."""
@@ -30,7 +30,7 @@ class Failure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How many retries an attempt has, and how long to wait before each."""
+    """How many retries a task or rollout has, and how long to wait before each."""
 
     infrastructure_retries: int = LOST_RETRIES
     """Retries after `Failure.INFRASTRUCTURE`."""
@@ -45,7 +45,7 @@ class RetryPolicy:
         return _DEFAULT if max_retries is None else cls(max_retries, max_retries)
 
     def allows(self, failure: Failure, executions: int) -> bool:
-        """Return whether an attempt that failed in this way, and was executed so many times, is executed again."""
+        """Return whether work that failed in this way, and was executed so many times, is executed again."""
         if failure is Failure.INFRASTRUCTURE:
             return executions <= self.infrastructure_retries
         return failure is Failure.TASK and executions <= self.task_retries

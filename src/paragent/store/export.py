@@ -64,7 +64,7 @@ def export_jsonl(journal: Journal, target: Path) -> int:
     count = 0
     with target.open("w", encoding="utf-8") as file:
         for task, result, trajectory in results_of(journal):
-            line = json.loads(result_line(result)) | {"item": task, "trajectory": trajectory}
+            line = json.loads(result_line(result)) | {"benchmark_task": task, "trajectory": trajectory}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             count += 1
     return count

@@ -494,7 +494,7 @@ class IsolationContract(EngineContract):
 
     # --- 4. workers that die ------------------------------------------------------------------------------------------
 
-    def test_a_killed_worker_costs_an_attempt(self, tmp_path: Path) -> None:
+    def test_a_killed_worker_costs_one_execution(self, tmp_path: Path) -> None:
         responses = self.run(
             Task(str(tmp_path / "died"), agents.die_once, id="once", max_retries=1),
             *(Task(i, agents.echo, id=str(i)) for i in range(20)),
@@ -538,7 +538,7 @@ class IsolationContract(EngineContract):
         responses = self.run(*(Task(0.0, agents.sleep_interval, id=str(i)) for i in range(200)))
         assert len({response.unwrap().pid for response in responses.values()}) <= 2
 
-    def test_every_attempt_has_a_new_process_if_configured(self) -> None:
+    def test_every_call_has_a_new_process_if_configured(self) -> None:
         responses = self.run(*(Task(0.0, agents.sleep_interval, id=str(i)) for i in range(5)), reuse_process=False)
         assert len({response.unwrap().pid for response in responses.values()}) == 5
 

@@ -49,7 +49,7 @@ class Address(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether only programs on this machine can connect to it."""
+        """Whether only programs on this host can connect to it."""
         if self.path or self.host in _LOOPBACK_NAMES:
             return True
         import ipaddress  # not at the top: every child server loads this module, and none needs `ipaddress`

@@ -143,7 +143,7 @@ class RpcServer:
         except RuntimeError as error:
             await server.stop(None)
             raise ConfigError(
-                f"cannot listen at {self._address}: the address is in use, or it is not an address of this machine"
+                f"cannot listen at {self._address}: the address is in use, or it is not an address of this host"
             ) from error
         before = asyncio.all_tasks()
         await server.start()

@@ -165,7 +165,7 @@ class Provider(ABC):
         """
 
     def set_holder_token(self, machine: Machine, token: str) -> None:  # noqa: B027 - optional
-        """Tell the token of the new holder to what the provider itself serves for this machine, such as screenshots."""
+        """Use the token of the new lease for services that the provider itself runs for this machine, such as screenshots."""
 
     @abstractmethod
     async def stop(self, machine_id: str) -> None:

@@ -1,7 +1,7 @@
 """`process`: machines are local processes that run our agent, for tests and for hosts without virtualization.
 
 It is not a sandbox: commands run as the user of the pool, on the pool's host, with a plain environment without API keys.
-Each machine has a folder in which its commands start. A reset kills every process of the machine and creates the folder anew.
+Each machine has a folder in which its commands start. A reset kills every process of the machine and creates the folder again.
 
 Options: `desktop` (whether the machine has a screen: Xvfb with a window manager and applications of this host),
 `applications` (which of them are open at the start, such as `terminal,editor`).
