@@ -54,6 +54,25 @@ def test_displaced_calls_do_not_count_as_durations() -> None:
     assert len(worker.calls) == 1
 
 
+def test_a_queue_of_one_kind_leaves_room_for_the_other_kind() -> None:
+    scheduler = CallScheduler(ConcurrencyLimits(1, 1000, shared=False))
+    assert scheduler.has_room() == (True, True)
+    scheduler.add([call(1), call(2), call(3, is_async=True)])
+    scheduler.assign([WorkerLoad()])
+    assert scheduler.has_room() == (False, True)
+
+
+def test_a_grouped_call_that_waits_for_an_empty_worker_leaves_room_in_others() -> None:
+    scheduler = CallScheduler(ConcurrencyLimits(2, 2, shared=True))
+    workers = [WorkerLoad(), WorkerLoad()]
+    for number, worker in enumerate(workers):
+        worker.add([call(number)])
+    scheduler.add([call(10, max_group=1)])
+    scheduler.assign(workers)
+    assert len(scheduler) == 1
+    assert scheduler.has_room() == (True, True)
+
+
 def test_calls_that_free_workers_can_run_are_not_prefetched() -> None:
     scheduler = CallScheduler(ConcurrencyLimits(2, 2, shared=True))
     scheduler.observe(([0.0001], []))

@@ -64,8 +64,8 @@ class ProcessPoolRuntime(RuntimeEngine):
         self._kill_at: float | None = None
         """When the workers that still run something are killed, after `cancel`."""
         self._submitted: deque[Sequence[Call]] = deque()
-        self._needs_calls = True
-        """The scheduler's queue is empty, or more workers may be started, so new calls must wake the engine's thread."""
+        self._has_room = (True, True)
+        """Whether a worker may have room for a sync call, and for an async call: then a new one wakes the engine's thread."""
         self._new_workers: deque[WorkerHandle] = deque()
         self._expected_calls = 0
         """Calls that were announced by `expect`, until workers were started for them."""
@@ -123,7 +123,8 @@ class ProcessPoolRuntime(RuntimeEngine):
             if self._failure:
                 raise self._failure
         self._submitted.append(calls)
-        if self._needs_calls:
+        sync_room, async_room = self._has_room
+        if (sync_room and async_room) or any(async_room if call.is_async else sync_room for call in calls):
             self._wake()
 
     def _start_thread(self) -> None:
@@ -195,9 +196,9 @@ class ProcessPoolRuntime(RuntimeEngine):
         self._recall_from_stuck_workers()
         workers = self.config.workers
         # Set before `_submitted` is looked at for the last time.
-        self._needs_calls = not len(self._scheduler) or len(self._workers) < workers
+        self._has_room = (True, True) if len(self._workers) < workers else self._scheduler.has_room()
         self._window = self._answer_size.limited(self._scheduler.window(workers), self._scheduler.capacity(workers))
-        ready = self._selector.select(0.0 if self._needs_calls and self._submitted else self._select_timeout())
+        ready = self._selector.select(0.0 if any(self._has_room) and self._submitted else self._select_timeout())
         loads = {key.data for key, _ in ready if key.data is not None}
         if any(key.data is None for key, _ in ready):
             with contextlib.suppress(BlockingIOError):

@@ -134,6 +134,18 @@ class CallScheduler:
     def __len__(self) -> int:
         return len(self._queues[0]) + len(self._queues[1]) + len(self._grouped)
 
+    def has_room(self) -> tuple[bool, bool]:
+        """Return whether a worker may have room for another sync call, and for another async call.
+
+        After `assign`, a queued call means that no worker has room for its kind. A grouped call waits for an empty worker
+        while others may have room.
+        """
+        if self._grouped or not len(self):
+            return True, True
+        if self._limits.shared or self._limits.single_use:
+            return False, False
+        return not self._queues[False], not self._queues[True]
+
     def add(self, calls: Sequence[Call]) -> None:
         """Queue calls."""
         self._grouped += [call for call in calls if call.max_group]

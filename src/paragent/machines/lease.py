@@ -138,8 +138,9 @@ class EventLoopBridge:
         return await asyncio.wrap_future(self.submit(work))
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call a function on the pool's loop, without waiting for it."""
-        self._loop().call_soon_threadsafe(function)
+        """Call a function on the pool's loop, without waiting for it. Does nothing if the pool has stopped."""
+        with contextlib.suppress(ParagentError):
+            self._loop().call_soon_threadsafe(function)
 
     def fail(self, error: ParagentError) -> None:
         """Let all pending and future work raise `error`, because the loop ended."""

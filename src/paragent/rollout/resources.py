@@ -79,12 +79,14 @@ class WorkerResources:
         self.settings = settings
         self.environment_class = environment_class(settings.environment)
         self.shared = SharedResources()
-        self.model = self.shared.add("model", open_model(settings.model))
+        self.model = self.shared.add(("worker", "model"), open_model(settings.model))
         self._judge = self.model
         if settings.judge != settings.model:
-            self._judge = self.shared.add("judge", open_model(settings.judge))
-        self._leases = self.shared.add("leases", WorkerLeases(settings.machines)) if settings.machines else None
-        self._status = self.shared.add("status file", StatusFile(settings.live)) if settings.live else None
+            self._judge = self.shared.add(("worker", "judge"), open_model(settings.judge))
+        self._leases = (
+            self.shared.add(("worker", "leases"), WorkerLeases(settings.machines)) if settings.machines else None
+        )
+        self._status = self.shared.add(("worker", "status file"), StatusFile(settings.live)) if settings.live else None
         self._scorer: Scorer | None = None
         self._active = 0
         self._reporting: asyncio.Task[None] | None = None
@@ -116,7 +118,7 @@ class WorkerResources:
         """Return the scorer that decides; None if only the environment computes that score."""
         name = self.scorer_name
         if self._scorer is None and (":" in name or name in SCORERS.names()):
-            self._scorer = self.shared.add("scorer", open_scorer(name, ask=self._ask_judge))
+            self._scorer = self.shared.add(("worker", "scorer"), open_scorer(name, ask=self._ask_judge))
         return self._scorer
 
     def enter(self, rollout: ActiveRollout) -> None:

@@ -98,6 +98,11 @@ class JsonConnection:
         finally:
             self._pending.pop(call_id, None)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the stream has ended, so that every call fails."""
+        return self._ended is not None
+
     async def notify(self, method: str, *args: Any) -> None:
         """Call a method of the peer without waiting for it.
 
@@ -237,7 +242,7 @@ class JsonClient:
             self._loop, self._lock = loop, asyncio.Lock()
             self._connection = self._reader = None
         async with self._lock:
-            if self._connection is None or self._reader is None or self._reader.done():
+            if self._connection is None or self._connection.ended or self._reader is None or self._reader.done():
                 stream = await self._connect()
                 self._connection = JsonConnection(stream, errors=self._errors, other_errors=self._other_errors)
                 self._reader = asyncio.create_task(_read(stream, self._connection), name="paragent JSON client")

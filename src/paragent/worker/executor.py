@@ -310,11 +310,13 @@ class CallExecutor:
             raise Abandoned
         self._finished(call.label)
         self._emit(outcome)
-        next_call = self._sync_admission.exchange()
-        if next_call is not None and not next_call.is_async:
-            return next_call  # this thread stays busy
+        # Not busy before the next call can be admitted: else the reader may start a second thread for it.
         with self._thread_lock:
             self._busy -= 1
+        next_call = self._sync_admission.exchange()
+        if next_call is not None and not next_call.is_async:
+            self._ensure_thread()
+            return next_call
         if next_call is not None:
             self._start([next_call])
         return None

@@ -236,7 +236,7 @@ def log_levels() -> dict[str, int]:
     root = getattr(sys.modules.get("logging"), "root", None)
     if root is None:
         return {"": _WARNING}
-    loggers = list(getattr(root.manager, "loggerDict", {}).items())
+    loggers = list(getattr(getattr(root, "manager", None), "loggerDict", {}).items())
     levels = {name: level for name, logger in loggers if (level := getattr(logger, "level", 0))}
     return {**levels, "": root.getEffectiveLevel()}
 
