@@ -43,7 +43,7 @@ class ScorerContract:
 
     async def ask(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Reply as the judge model; override it for scorers with `needs_model`."""
-        raise NotImplementedError
+        raise AssertionError(f"the scorer asked a model, so override `ask` in the contract class; it sent {messages!r}")
 
     def open(self) -> Scorer:
         """Return the scorer under test."""
