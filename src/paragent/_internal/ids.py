@@ -10,12 +10,14 @@ __all__ = ["new_id", "new_trace_id"]
 
 _prefix = ""
 _next_number = itertools.count().__next__
+_next_trace = itertools.count().__next__
 
 
 def _renew() -> None:
     """Draw a random prefix; a forked child gets one of its own."""
-    global _prefix, _next_number
+    global _prefix, _next_number, _next_trace
     _prefix, _next_number = os.urandom(5).hex(), itertools.count().__next__
+    _next_trace = itertools.count(int.from_bytes(os.urandom(5)) << 88).__next__
 
 
 _renew()
@@ -29,4 +31,4 @@ def new_id(kind: str) -> str:
 
 def new_trace_id() -> str:
     """Return 32 hexadecimal digits, the form that W3C Trace Context and OpenTelemetry use."""
-    return f"{_prefix}{_next_number():022x}"
+    return f"{_next_trace():032x}"

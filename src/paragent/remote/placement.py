@@ -114,8 +114,13 @@ def _children() -> ModuleType:
 
 # --- trusted servers ----------------------------------------------------------------------------------------------------
 
-_thread = threading.local()
-"""`trusted`: the servers that the code of this thread may use. Threads without it have no limit of their own."""
+
+class _ThreadLimit(threading.local):
+    trusted: frozenset[Address] | None = None
+    """The servers that the code of the current thread may use; None: it has no limit of its own."""
+
+
+_thread = _ThreadLimit()
 _process: list[frozenset[Address]] = []
 """The same for all threads: an entry for each restricted server that `wait_until_terminate` serves in this process."""
 
@@ -155,10 +160,10 @@ def unlimit_process(trusted: frozenset[Address]) -> None:
 
 def trusted_here() -> frozenset[Address] | None:
     """Return the servers that the current code may use; None: any server."""
-    limits = list(_process)
-    own: frozenset[Address] | None = getattr(_thread, "trusted", None)
-    if own is not None:
-        limits.append(own)
+    own = _thread.trusted
+    if own is None and not _process:
+        return None
+    limits = [*_process, *(() if own is None else (own,))]
     return frozenset.intersection(*limits) if limits else None
 
 

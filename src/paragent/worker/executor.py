@@ -56,11 +56,16 @@ class Admission:
         if admitted:
             self._start(admitted)
 
-    def exchange(self) -> Call | None:
-        """Record that one admitted call has ended; return the next call, if one is queued, for the caller to start."""
+    def exchange(self, before_release: Callable[[], None] | None = None) -> Call | None:
+        """Record that one admitted call has ended; return the next call, if one is queued, for the caller to start.
+
+        If none is queued, `before_release` is called before another call can be admitted.
+        """
         with self._lock:
             if self._waiting and self._running <= self._limit:
                 return self._waiting.popleft()
+            if before_release is not None:
+                before_release()
             self._running -= 1
             return None
 
@@ -301,8 +306,7 @@ class CallExecutor:
             else:
                 if self._thread_of.pop(call.number, None) is None:
                     raise Abandoned
-                with self._thread_lock:
-                    self._busy -= 1
+                self._thread_idle()
                 loop.call_soon_threadsafe(self._start_awaiting, call, result, recording, started)
                 return None
         outcome = self._outcome(call, ending, result, recording, started)
@@ -311,15 +315,16 @@ class CallExecutor:
         self._finished(call.label)
         self._emit(outcome)
         # Not busy before the next call can be admitted: else the reader may start a second thread for it.
+        next_call = self._sync_admission.exchange(self._thread_idle)
+        if next_call is not None and next_call.is_async:
+            self._thread_idle()
+            self._start([next_call])
+            return None
+        return next_call
+
+    def _thread_idle(self) -> None:
         with self._thread_lock:
             self._busy -= 1
-        next_call = self._sync_admission.exchange()
-        if next_call is not None and not next_call.is_async:
-            self._ensure_thread()
-            return next_call
-        if next_call is not None:
-            self._start([next_call])
-        return None
 
     # --- async calls --------------------------------------------------------------------------------------------------
 
@@ -433,7 +438,7 @@ class CallExecutor:
 
     def _outcome(self, call: Call, ending: Ending, result: Any, recording: ExecutionRecord, started: float) -> Outcome:
         """Return the outcome of a call. Packing an answer and describing an error run user code, which may raise."""
-        outcome = Outcome(call.number, ending, seconds=time.monotonic() - started, worker=self.worker)
+        outcome = Outcome(call.number, ending, None, None, time.monotonic() - started, self.worker)
         try:
             if ending is _RETURNED:
                 if is_plain(result):
