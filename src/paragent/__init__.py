@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from paragent.engines.ray import RayRuntime
     from paragent.engines.spark import SparkRuntime
     from paragent.envs import Environment, Tool, ToolFailed, ToolResult, tool
+    from paragent.execution import Ending, Outcome, current_task, record_step, record_usage
     from paragent.machines import (
         CommandResult,
         Lease,
@@ -43,18 +44,7 @@ if TYPE_CHECKING:
     from paragent.rollout import RolloutConfig, RolloutWorker, run_parallel_rollout
     from paragent.runners import Progress, Runners, exec_tasks
     from paragent.scorers import Score, Scorer
-    from paragent.tasks import (
-        BenchmarkTask,
-        Ending,
-        ErrorInfo,
-        Outcome,
-        Task,
-        TaskResponse,
-        TaskStatus,
-        current_task,
-        record_step,
-        record_usage,
-    )
+    from paragent.tasks import BenchmarkTask, ErrorInfo, Task, TaskResponse, TaskStatus
     from paragent.transport import Limits, TlsConf
 
 _MODULES = {
@@ -68,6 +58,7 @@ _MODULES = {
     "engines.ray": ("RayRuntime",),
     "engines.spark": ("SparkRuntime",),
     "envs": ("Environment", "Tool", "ToolFailed", "ToolResult", "tool"),
+    "execution": ("Ending", "Outcome", "current_task", "record_step", "record_usage"),
     "machines": (
         "CommandResult",
         "Lease",
@@ -90,15 +81,10 @@ _MODULES = {
     "scorers": ("Score", "Scorer"),
     "tasks": (
         "BenchmarkTask",
-        "Ending",
         "ErrorInfo",
-        "Outcome",
         "Task",
         "TaskResponse",
         "TaskStatus",
-        "current_task",
-        "record_step",
-        "record_usage",
     ),
     "transport": ("Limits", "TlsConf"),
 }

@@ -19,6 +19,7 @@ LEVELS: list[set[str]] = [
     {"worker"},
     {"transport", "subprocesses", "guest"},
     {"serialization"},
+    {"execution"},
     {"tasks", "config"},
     {"messages"},
     {"_internal"},

@@ -66,6 +66,12 @@ def test_the_records_of_tasks_do_not_load_engines() -> None:
     assert not loaded & (HEAVY - {"asyncio"}), loaded & HEAVY
 
 
+def test_a_worker_loads_no_dataclasses_before_it_is_ready() -> None:
+    loaded = modules_after("import paragent.worker.main")
+    unneeded = {"asyncio", "dataclasses", "inspect", "json", "pathlib", "socket"}
+    assert not loaded & unneeded, loaded & unneeded
+
+
 def test_importing_paragent_is_quick() -> None:
     """Measured as CPU time, the best of five, so that the load of the machine does not matter."""
     code = "import time; t = time.process_time(); import paragent; print(time.process_time() - t)"

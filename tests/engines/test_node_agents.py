@@ -32,8 +32,8 @@ from paragent.engines._node_agent import (
 from paragent.engines._node_handle import NodeHandle, NodeListener
 from paragent.engines._worker_handle import WorkerReport
 from paragent.engines.base import Call
+from paragent.execution import Ending
 from paragent.serialization.packing import Packer
-from paragent.tasks import Ending
 from paragent.testing import IsolationContract, agents, programs
 from paragent.transport.auth import MESSAGE_LIMIT, ClientSide, Token, accept_with_proof, connect_with_proof
 from paragent.transport.framing import encode, frame, receive

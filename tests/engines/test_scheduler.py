@@ -8,8 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from paragent.engines._scheduler import CallDuration, CallScheduler, ConcurrencyLimits, WorkerLoad, max_held
 from paragent.engines.base import Call
+from paragent.execution import Ending, Outcome
 from paragent.serialization import Payload
-from paragent.tasks import Ending, Outcome
 
 TARGET = Payload(b"", {})
 

@@ -17,8 +17,8 @@ from paragent import EngineFailed, RunConfig, Runners, Task, TaskStatus
 from paragent._internal.threads import raise_in_thread
 from paragent.engines import Call, open_engine
 from paragent.engines._process_pool import ProcessPoolRuntime
+from paragent.execution import Ending, Outcome, current_record, record_usage
 from paragent.serialization.packing import Packer
-from paragent.tasks import Ending, Outcome, current_record, record_usage
 from paragent.testing import agents, programs
 from paragent.worker.executor import CallExecutor
 from paragent.worker.output import MAX_LINE_LENGTH, LabelledStream, Line

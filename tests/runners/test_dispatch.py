@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from paragent._internal.clock import ManualClock
 from paragent.config import RunConfig
 from paragent.engines import Call, RuntimeEngine
+from paragent.execution import Ending, Outcome
 from paragent.runners.dispatch import DispatchLoop
 from paragent.runners.retry import smaller_group
 from paragent.serialization import Payload
-from paragent.tasks import Ending, ErrorInfo, Outcome, Task, TaskResponse, TaskStatus
+from paragent.tasks import ErrorInfo, Task, TaskResponse, TaskStatus
 
 TARGET = Payload(b"", {})
 

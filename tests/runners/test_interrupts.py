@@ -13,11 +13,12 @@ import pytest
 
 from paragent import EngineFailed, Interrupted, RunConfig, Runners, Task, TaskResponse, TaskStatus
 from paragent.engines import Call, RuntimeEngine
+from paragent.execution import Ending, Outcome, record_step
 from paragent.runners import calls as prepare
 from paragent.runners import calls as responses
 from paragent.runners import dispatch, run
 from paragent.serialization import pack, unpack
-from paragent.tasks import Ending, ErrorInfo, Outcome, record_step
+from paragent.tasks import ErrorInfo
 from paragent.testing.agents import echo
 
 TRACED = {module.__file__ for module in (dispatch, prepare, responses, run)}

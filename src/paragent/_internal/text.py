@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -58,6 +57,8 @@ def read_json(text: str) -> Any:
     Raises:
         ValueError: it is not JSON.
     """
+    import json  # not at the top: every worker loads this module, and few read JSON
+
     data = json.loads(text)
     return well_formed_data(data) if "\\u" in text or not text.isascii() else data
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.agents.base import AgentBase, answer_of, ask, name_of, replies_async, require_agent
 from paragent.errors import ConfigError, SubAgentError, SubAgentsFailed
-from paragent.tasks import record_step
+from paragent.execution import record_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

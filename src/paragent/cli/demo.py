@@ -17,9 +17,10 @@ from paragent._internal.text import counted
 from paragent.agents import AgentBase, ParallelizableAgent
 from paragent.config import RunConfig, usable_cores
 from paragent.errors import ParagentError, UsageError
+from paragent.execution import record_usage
 from paragent.messages import Msg
 from paragent.runners import Runners
-from paragent.tasks import Task, TaskStatus, record_usage
+from paragent.tasks import Task, TaskStatus
 
 if TYPE_CHECKING:
     from rich.console import Console

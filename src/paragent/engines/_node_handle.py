@@ -15,7 +15,8 @@ from paragent._internal.threads import start_thread, write_traceback
 from paragent.engines._node_agent import HEARTBEAT, SILENCE_LIMIT, NodeReport, keep_alive
 from paragent.engines._worker_handle import BatchWriter, WorkerReport
 from paragent.errors import AccessDenied, ProtocolError
-from paragent.tasks import Ending, ErrorInfo, Outcome
+from paragent.execution import Ending, Outcome
+from paragent.tasks import ErrorInfo
 from paragent.transport.auth import Token, accept_with_proof
 from paragent.transport.framing import READ_BUDGET, FramedSocket
 from paragent.worker.protocol import WorkerCommand

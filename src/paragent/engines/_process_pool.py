@@ -15,7 +15,7 @@ from paragent._internal.threads import start_thread
 from paragent.engines._scheduler import AnswerSize, CallScheduler, ConcurrencyLimits, WorkerLoad
 from paragent.engines.base import RuntimeEngine, thread_failure
 from paragent.errors import EngineFailed
-from paragent.tasks import Ending, Outcome
+from paragent.execution import Ending, Outcome
 from paragent.worker.output import show
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from paragent.execution import Ending
 from paragent.serialization import size_of
-from paragent.tasks import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paragent.engines.base import Call
-    from paragent.tasks import Outcome
+    from paragent.execution import Outcome
 
 __all__ = ["AnswerSize", "CallDuration", "CallScheduler", "ConcurrencyLimits", "WorkerLoad", "max_held"]
 

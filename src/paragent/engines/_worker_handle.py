@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import paragent
 from paragent._internal.processes import describe_exit, kill_group
+from paragent.execution import Ending, Outcome
 from paragent.serialization import Payload
 from paragent.serialization.code_cache import SentCode
-from paragent.tasks import Ending, Outcome
 from paragent.transport.framing import READ_BUDGET, FramedSocket
 from paragent.worker.output import log_levels
 from paragent.worker.protocol import CallBatch, OutcomeBatch, WorkerCommand, WorkerSetup, WorkerUpdate

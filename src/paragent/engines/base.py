@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from paragent.config import RunConfig
-    from paragent.tasks import Outcome
+    from paragent.execution import Outcome
 
 __all__ = ["ENGINES", "Call", "RuntimeEngine", "open_engine", "thread_failure"]
 

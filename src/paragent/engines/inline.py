@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from paragent._internal.threads import start_thread
 from paragent.engines.base import RuntimeEngine, thread_failure
 from paragent.errors import EngineFailed
-from paragent.tasks import Ending, Outcome
+from paragent.execution import Ending, Outcome
 from paragent.worker.executor import CallExecutor
 from paragent.worker.output import OutputCapture, labelled_logs, show
 

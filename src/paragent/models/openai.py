@@ -13,13 +13,13 @@ import openai
 
 from paragent._internal.text import well_formed_data
 from paragent.errors import ConfigError, EndpointDown, ToolsUnsupported
+from paragent.execution import doing, waiting
 from paragent.models.base import Completion, Model, ModelSettings, count_reply
 from paragent.models.credentials import DEFAULT_URL, NO_KEY
 from paragent.models.rate_limit import Limiter
 from paragent.models.replies import MalformedReply, assemble_stream, read_reply
 from paragent.models.retry import Backoff, cause_of, raise_if_final, retry_after, short_cause
 from paragent.models.tool_text import as_text, calls_in, with_calls
-from paragent.tasks import doing, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.agents.chat import AgentResult
 from paragent.errors import UsageError
-from paragent.tasks import TURNS_USED_UP, doing
+from paragent.execution import doing
+from paragent.tasks import TURNS_USED_UP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

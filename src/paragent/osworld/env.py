@@ -16,6 +16,7 @@ from paragent._internal.validation import integer, seconds
 from paragent.envs.base import Environment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
 from paragent.errors import EnvironmentFailed, InfrastructureError
+from paragent.execution import doing
 from paragent.osworld.access import Access
 from paragent.osworld.actions import Action, BadAction, actions_in, command_of, read_action, special_in
 from paragent.osworld.agent_adapter import predict_agent_factory
@@ -27,7 +28,6 @@ from paragent.osworld.evaluators.evaluator import evaluation_processes
 from paragent.osworld.formats import is_index, read_index
 from paragent.osworld.observation import DesktopObserver, Observation, ScreenRecording
 from paragent.osworld.setup import set_up
-from paragent.tasks import doing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

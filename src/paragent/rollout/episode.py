@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.clock import Clock, monotonic
 from paragent._internal.text import well_formed
 from paragent.errors import TurnsUsedUp
+from paragent.execution import doing, record_usage
 from paragent.messages import with_images
-from paragent.tasks import doing, record_usage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Mapping, Sequence

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent.errors import ConfigError, LeaseLost, MachineFailed, ParagentError, PoolFailed, ServerLost
+from paragent.execution import waiting
 from paragent.machines.state_machine import MachineState
 from paragent.models import Model
-from paragent.tasks import waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

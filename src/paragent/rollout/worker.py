@@ -30,6 +30,7 @@ from paragent.errors import (
     TurnsUsedUp,
     UsageError,
 )
+from paragent.execution import current_activity
 from paragent.models.base import reply_counter
 from paragent.rollout.config import RolloutConfig
 from paragent.rollout.episode import RolloutEpisode, WorkClock
@@ -37,7 +38,7 @@ from paragent.rollout.live_status import ActiveRollout
 from paragent.rollout.resources import RolloutSettings, WorkerResources, worker_resources
 from paragent.store import PendingRollout, RolloutResult, RolloutStatus
 from paragent.store.records import pack_trajectory
-from paragent.tasks import TURNS_USED_UP, current_activity
+from paragent.tasks import TURNS_USED_UP
 
 if TYPE_CHECKING:
     from paragent.envs import Environment

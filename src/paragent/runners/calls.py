@@ -12,16 +12,17 @@ from paragent._internal.tracebacks import message_of, type_name
 from paragent.agents import Reply, replies_async
 from paragent.agents.base import require_agent
 from paragent.errors import DuplicateTaskId, UsageError
+from paragent.execution import Ending
 from paragent.serialization import Payload, is_plain, unpack
 from paragent.serialization.packing import Packer
-from paragent.tasks import Ending, ErrorInfo, Task, TaskResponse, TaskStatus
+from paragent.tasks import ErrorInfo, Task, TaskResponse, TaskStatus
 from paragent.worker.protocol import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from paragent.config import RunConfig
-    from paragent.tasks import Outcome
+    from paragent.execution import Outcome
 
 __all__ = ["IdSet", "Preparer", "Sequence", "cancelled", "failed_before_start", "require_task", "respond"]
 

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from paragent._internal.clock import Clock, monotonic
 from paragent.engines.base import Call
 from paragent.errors import EngineFailed
+from paragent.execution import Ending, Outcome
 from paragent.runners.calls import respond
 from paragent.runners.retry import Failure, RetryPolicy, smaller_group
-from paragent.tasks import Ending, Outcome, TaskResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from paragent.engines.base import RuntimeEngine
+    from paragent.tasks import TaskResponse
 
 __all__ = ["DispatchLoop"]
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.engines import open_engine
 from paragent.errors import DuplicateTaskId, EngineFailed, Interrupted, UsageError
+from paragent.execution import Ending
 from paragent.runners.calls import IdSet, Preparer, Sequence, cancelled, failed_before_start, require_task
 from paragent.runners.dispatch import DispatchLoop
 from paragent.runners.progress import open_reporter
-from paragent.tasks import Ending, TaskResponse
+from paragent.tasks import TaskResponse
 
 if TYPE_CHECKING:
     import asyncio

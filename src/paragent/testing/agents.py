@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paragent.agents import AgentBase
+from paragent.execution import current_task, record_step, record_usage
 from paragent.messages import Msg
-from paragent.tasks import current_task, record_step, record_usage
 
 __all__ = [
     "Counter",

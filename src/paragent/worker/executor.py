@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paragent._internal.processes import here
 from paragent._internal.threads import raise_in_thread, run_loop, start_thread
 from paragent._internal.tracebacks import message_of, traceback_of, type_name
+from paragent.errors import Unserialisable
+from paragent.execution import Ending, ExecutionRecord, Outcome, current_record
 from paragent.serialization import is_plain, pack, unpack
-from paragent.tasks import Ending, ErrorInfo, ExecutionRecord, Outcome, current_record
 from paragent.worker.output import as_str
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from paragent.serialization import Payload
+    from paragent.tasks import ErrorInfo
     from paragent.worker.protocol import Call
 
 __all__ = ["Admission", "CallExecutor", "StartTimes"]
@@ -469,8 +471,6 @@ def _is_awaitable(result: Any) -> bool:
 
 
 def _set_answer(outcome: Outcome, answer: Any, label: str) -> None:
-    from paragent.errors import Unserialisable
-
     try:
         outcome.value = pack(answer, f"the answer of task {label!r}", "answer")
     except Unserialisable as error:
@@ -480,6 +480,8 @@ def _set_answer(outcome: Outcome, answer: Any, label: str) -> None:
 
 def _error_info(error: BaseException) -> ErrorInfo:
     """Return the record of an error, even if its own methods raise."""
+    from paragent.tasks import ErrorInfo  # not at the top: see `paragent.execution`
+
     try:
         trace = traceback_of(error, of_ours=True)
         info = ErrorInfo(type_name(error), message_of(error), trace, bool(getattr(error, "retryable", True)))
@@ -499,8 +501,6 @@ def _described(part: Callable[[BaseException], str], error: BaseException) -> st
 
 
 def _set_trajectory(outcome: Outcome, steps: list[Any], label: str) -> None:
-    from paragent.errors import Unserialisable
-
     try:
         outcome.trajectory = pack(steps, f"the trajectory of task {label!r}", "trajectory")
     except Unserialisable as error:

@@ -15,8 +15,9 @@ from typing import Any
 
 from paragent._internal.processes import die_with_parent, end_own_group
 from paragent._internal.threads import fatal, start_thread
+from paragent._internal.tracebacks import message_of, type_name
+from paragent.execution import Ending, Outcome
 from paragent.serialization import Payload, add_code, drop_code, size_of
-from paragent.tasks import Ending, Outcome
 from paragent.transport.framing import encode, read_frame, write_bytes
 from paragent.worker.executor import CallExecutor
 from paragent.worker.output import Line, OutputCapture, forward_logs
@@ -71,6 +72,10 @@ def main(socket_fd: int, starts_fd: int) -> None:
     write_bytes(stream, encode(WorkerUpdate(OutcomeBatch.of([]), [])))
     writer = start_thread(_write, stream, queue, name="paragent-writer")
     start_thread(_read, stream, executor, queue, name="paragent-reader")
+    # Now, while the first calls are on their way, and before they run: code that has used up all files or all memory would
+    # prevent the import that `ErrorInfo` needs to report it.
+    import paragent.tasks  # noqa: F401
+
     try:
         executor.run_sync_calls()
     except BaseException as error:  # noqa: BLE001 - reported on file descriptor 2; stdout and stderr belong to tasks
@@ -169,8 +174,7 @@ def _sendable(outcome: Outcome) -> Outcome:
     try:
         encode(OutcomeBatch.of([outcome]))
     except Exception as problem:  # noqa: BLE001 - the other outcomes must be sent, whatever is wrong with this one
-        from paragent._internal.tracebacks import message_of, type_name  # not at the top: most workers never need it
-        from paragent.tasks import ErrorInfo
+        from paragent.tasks import ErrorInfo  # not at the top: see `paragent.execution`
 
         error = ErrorInfo(type_name(problem), f"the outcome cannot be sent to the engine: {message_of(problem)}")
         return Outcome(outcome.number, Ending.RAISED, error=error, seconds=outcome.seconds)

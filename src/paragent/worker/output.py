@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paragent._internal.threads import write_traceback
-from paragent.tasks import current_task
+from paragent.execution import current_task
 
 if TYPE_CHECKING:
     import logging

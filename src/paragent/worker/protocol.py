@@ -9,13 +9,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from paragent.execution import Outcome
 from paragent.serialization import Payload
-from paragent.tasks import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from paragent.tasks import Ending, ErrorInfo
+    from paragent.execution import Ending
+    from paragent.tasks import ErrorInfo
     from paragent.worker.output import Line
 
 __all__ = ["Call", "CallBatch", "OutcomeBatch", "WorkerCommand", "WorkerSetup", "WorkerUpdate"]
@@ -39,8 +40,8 @@ class WorkerCommand(Enum):
 class Call:
     """One execution of a task as an engine sees it: `unpack(target)(unpack(argument))` with a time limit.
 
-    It can be pickled, without the fields that only the dispatch loop uses. Not a dataclass: creating one would double the
-    time that a worker takes to start.
+    It can be pickled, without the fields that only the dispatch loop uses. Not a dataclass, for the reason that
+    `paragent.execution` names.
     """
 
     __slots__ = (
