@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletionMessage
+from pydantic import BaseModel, Field
 
 from paragent._internal.clock import ManualClock
 from paragent.errors import ConfigError, ContextFull, EndpointDown, EndpointRefused, RequestRejected
@@ -24,7 +30,7 @@ from paragent.testing import Fault, OpenAIServer, Script
 ASK = [{"role": "user", "content": "what is it?"}]
 
 
-def ask(server: Any, count: int = 1, **settings: Any) -> list[Completion]:
+def ask(server: Any, count: int = 1, messages: Any = ASK, **settings: Any) -> list[Completion]:
     async def run() -> list[Completion]:
         chosen: dict[str, Any] = {
             "max_retries": 3,
@@ -34,7 +40,7 @@ def ask(server: Any, count: int = 1, **settings: Any) -> list[Completion]:
         } | settings
         model = open_model(ModelSettings(name="m", base_url=server.url, **chosen))
         try:
-            return await asyncio.gather(*(model.complete(ASK, []) for _ in range(count)))
+            return await asyncio.gather(*(model.complete(messages, []) for _ in range(count)))
         finally:
             await model.close()
 
@@ -112,12 +118,15 @@ def test_retry_after_of_an_error_is_honoured() -> None:
         assert time.monotonic() - began >= 1.0, "by itself it would wait 0.75 s at most"
 
 
-@pytest.mark.parametrize("body", [b"{}", b'{"choices": []}', b"[1]", b"<html>"])
-def test_a_malformed_reply_is_a_failure_of_the_endpoint(body: bytes) -> None:
+@contextmanager
+def fixed_endpoint(status: int, body: bytes) -> Iterator[SimpleNamespace]:
+    """Serve the same response to every request. `requests` has the headers and the body of each."""
+    requests: list[tuple[list[tuple[str, str]], bytes]] = []
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
+            requests.append((self.headers.items(), self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -128,10 +137,51 @@ def test_a_malformed_reply_is_a_failure_of_the_endpoint(body: bytes) -> None:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
-        with pytest.raises(EndpointDown):
-            ask(SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}/v1"), max_retries=0)
+        yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}/v1", requests=requests)
         server.shutdown()
         thread.join(10)
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"choices": []}', b"[1]", b"<html>"])
+def test_a_malformed_reply_is_a_failure_of_the_endpoint(body: bytes) -> None:
+    with fixed_endpoint(200, body) as server, pytest.raises(EndpointDown):
+        ask(server, max_retries=0)
+
+
+def test_headers_are_those_of_the_openai_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streamed requests are sent by the package itself."""
+    custom = {"authorization": "Bearer other", "USER-AGENT": "mine", "x-stainless-lang": "none", "X-Extra": "1"}
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "\n".join(f"{name}: {value}" for name, value in custom.items()))
+    monkeypatch.setenv("OPENAI_ORG_ID", "org")
+    with fixed_endpoint(400, b"{}") as server:
+        for stream in (False, True):
+            with pytest.raises(RequestRejected):
+                ask(server, stream=stream)
+    own, expected = (
+        sorted((name.lower(), value) for name, value in headers if name.lower() != "content-length")
+        for headers, _ in server.requests
+    )
+    assert own == expected
+    assert {(name.lower(), value) for name, value in custom.items()} <= set(own)
+    assert len(own) == len(dict(own)), "no header is sent twice"
+
+
+class Part(BaseModel):
+    kind: str = Field(alias="type")
+    text: str
+    unset: int = 0
+
+
+def test_bodies_are_encoded_as_by_the_openai_package() -> None:
+    parts = [Part(type="text", text="caf\u00e9"), {"type": "date", "date": datetime(2026, 1, 2, tzinfo=UTC)}, (1, None)]
+    message = ChatCompletionMessage(role="assistant", content="before")
+    with fixed_endpoint(400, b"{}") as server:
+        for stream in (False, True):
+            with pytest.raises(RequestRejected):
+                ask(server, stream=stream, messages=[message, {"role": "user", "content": parts}])
+    own, expected = (json.loads(body) for _, body in server.requests)
+    assert own["messages"] == expected["messages"]
+    assert own["messages"][1]["content"][0] == {"type": "text", "text": "caf\u00e9"}
 
 
 @pytest.mark.parametrize("status", [408, 409])
@@ -183,6 +233,30 @@ def test_final_errors_are_not_retried() -> None:
             with pytest.raises(error):
                 ask(server)
             assert server.seen.requests == 1
+
+
+PHRASE = "the maximum context length"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"error": {"message": f"{PHRASE} is 4096"}}, ContextFull),
+        ({"error": f"{PHRASE} is 4096"}, ContextFull),
+        ({"message": f"{PHRASE} is 4096", "code": 400}, ContextFull),
+        ({"detail": f"{PHRASE} is 4096"}, ContextFull),
+        ({"error": {"message": "bad", "code": "context_length_exceeded"}}, ContextFull),
+        ({"error": {"message": "bad", "param": PHRASE}}, RequestRejected),
+        ({"error": {"message": "bad"}, "request": {"messages": [PHRASE]}}, RequestRejected),
+        ({"detail": [{"loc": ["body"], "msg": "bad", "input": PHRASE}]}, RequestRejected),
+    ],
+)
+def test_a_full_context_is_recognised_by_the_message_or_code_only(
+    body: Any, error: type[Exception], stream: bool
+) -> None:
+    with fixed_endpoint(400, json.dumps(body).encode()) as server, pytest.raises(error):
+        ask(server, stream=stream)
 
 
 def test_a_key_that_cannot_be_encoded_is_rejected() -> None:

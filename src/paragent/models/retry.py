@@ -111,7 +111,7 @@ def raise_if_final(error: Exception, model: str, address: str, *, with_tools: bo
         if str(error.code) in _NO_CREDIT:
             raise EndpointRefused(f"{address} has no credit for {model!r}: {message}") from error
         return
-    if str(error.code) in _TOO_LONG or any(words in str(error.message).lower() for words in _TOO_LONG_PHRASES):
+    if str(error.code) in _TOO_LONG or any(words in _own_message(error).lower() for words in _TOO_LONG_PHRASES):
         raise ContextFull(message) from error
     if status in {401, 403, 404}:
         raise EndpointRefused(
@@ -124,13 +124,23 @@ def raise_if_final(error: Exception, model: str, address: str, *, with_tools: bo
 
 def _message(error: openai.APIError) -> str:
     """Return the endpoint's own message, on one line."""
-    text: Any = error.body
-    for name in ("error", "message", "detail"):
-        if isinstance(text, dict) and text.get(name):
-            text = text[name]
-    if not isinstance(text, str) or not text.strip():
-        text = str(text or error.message)
+    text = _own_message(error) or str(_description(error) or error.message)
     return well_formed(" ".join(text.split()))[:_LONGEST_MESSAGE].rstrip(".")
+
+
+def _own_message(error: openai.APIError) -> str:
+    """Return the endpoint's own message; empty if it sent none. Other parts of a body may repeat the prompt."""
+    described = _description(error)
+    return described.strip() if isinstance(described, str) else ""
+
+
+def _description(error: openai.APIError) -> Any:
+    """Return the part of an error's body that says what is wrong. It is a message or, from some endpoints, a structure."""
+    found: Any = error.body
+    for name in ("error", "message", "detail"):
+        if isinstance(found, dict) and found.get(name):
+            found = found[name]
+    return found
 
 
 _FIRST_ERROR_PAUSE = 0.5
