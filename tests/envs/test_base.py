@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+import re
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from paragent.envs import ENVIRONMENTS, Environment, SharedResources, ToolFailed, ToolResult, environment_class, tool
 from paragent.envs.tools import Arguments
@@ -78,7 +80,7 @@ def test_schemas_are_derived_from_annotations() -> None:
                 "properties": {
                     "first": {"type": "integer", "description": "one"},
                     "second": {"type": "number", "description": "another", "default": 2.0},
-                    "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+                    "note": {"type": "string"},
                 },
                 "required": ["first"],
                 "additionalProperties": False,
@@ -117,9 +119,15 @@ def test_tool_failures_are_results_and_other_exceptions_are_raised() -> None:
 
 def test_options_are_converted_or_rejected() -> None:
     assert Sample({"depth": "3", "loud": "true", "kind": None}).options == Options(3, "a", True)
-    for bad in ({"depth": "x"}, {"kind": "c"}, {"loud": 3}, {"size": 1}):
+    for bad in ({"depth": "x"}, {"depth": "5.0"}, {"kind": "c"}, {"loud": 3}, {"loud": "yes"}, {"size": 1}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
             Sample(bad)
+
+
+@pytest.mark.parametrize("value", [1, None])
+def test_unknown_options_are_rejected_whatever_their_value(value: Any) -> None:
+    with pytest.raises(ConfigError, match="'dept' is unknown; known are: depth, kind, loud"):
+        Sample({"dept": value})
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "1e999", [1], {}, True])
@@ -132,9 +140,156 @@ def test_large_integers_are_accepted() -> None:
     assert Arguments("sample", {"number": (int, ...)}).validate({"number": 10**400}) == {"number": 10**400}
 
 
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        (int, "5", 5),
+        (int, " -5 ", -5),
+        (int, 5.0, 5),
+        (Annotated[int, Field(ge=1)], "5", 5),
+        (float, 1, 1.0),
+        (float, "1.5", 1.5),
+        (bool, "True", True),
+        (bool, " false ", False),
+        (str, "5", "5"),
+        (Path, "a/b", Path("a/b")),
+        (Any, b"x", b"x"),
+        (int | None, "5", 5),
+        (int | None, None, None),
+        (int | str, "5", "5"),
+        (bool | str, "true", "true"),
+        (list[int] | None, ["5"], [5]),
+        (list[int], (1, 2), [1, 2]),
+        (dict[str, float], {"a": "1"}, {"a": 1.0}),
+        (tuple[int, ...], ["1", 2], (1, 2)),
+        (Sequence[bool], ["true"], [True]),
+    ],
+)
+def test_texts_are_converted_to_numbers_and_booleans(annotation: Any, value: Any, expected: Any) -> None:
+    [found] = Arguments("sample", {"value": (annotation, ...)}).validate({"value": value}).values()
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "path"),
+    [
+        (int, True, "value"),
+        (int, "5.0", "value"),
+        (int, "", "value"),
+        (int, b"5", "value"),
+        (Annotated[int, Field(ge=1)], "0", "value"),
+        (float, False, "value"),
+        (float, "inf", "value"),
+        (float, b"1", "value"),
+        (bool, 1, "value"),
+        (bool, 0.0, "value"),
+        (bool, "yes", "value"),
+        (bool, "1", "value"),
+        (str, b"text", "value"),
+        (str, 5, "value"),
+        (str | None, b"text", "value"),
+        (int | list[str], True, "value"),
+        (int | list[str], {}, "value"),
+        (list[int], [1, True], "value.1"),
+        (list[str], [b"text"], "value.0"),
+        (list[int | None], ["5.0"], "value.0"),
+        (dict[str, list[bool]], {"a": [1]}, "value.a.0"),
+        (dict[str, int] | None, {"a": True}, "value.a"),
+        (tuple[int, str], [True, "a"], "value.0"),
+    ],
+)
+def test_other_conversions_are_rejected_at_any_depth(annotation: Any, value: Any, path: str) -> None:
+    with pytest.raises(ValueError, match=f"^'{re.escape(path)}' must be "):
+        Arguments("sample", {"value": (annotation, ...)}).validate({"value": value})
+
+
 class Point(BaseModel):
     x: int
     y: int = 0
+    label: str | None = None
+
+
+class Drawing(Environment):
+    @tool
+    async def draw(
+        self,
+        size: Annotated[int | None, "in pixels"] = None,
+        where: Point | None = None,
+        names: list[str | None] | None = None,
+        either: int | list[str] | None = None,
+        title: str | None = "none",
+        on: bool = False,
+    ) -> str:
+        """Draw."""
+        return f"{size} {where} {names} {either} {title} {on}"
+
+
+def test_schemas_have_neither_null_nor_titles() -> None:
+    [draw] = Drawing().tools()
+    assert draw.parameters == {
+        "type": "object",
+        "properties": {
+            "size": {"type": "integer", "description": "in pixels"},
+            "where": {"$ref": "#/$defs/Point"},
+            "names": {"type": "array", "items": {"type": "string"}},
+            "either": {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "string"}}]},
+            "title": {"type": "string", "default": "none"},
+            "on": {"type": "boolean", "default": False},
+        },
+        "required": [],
+        "additionalProperties": False,
+        "$defs": {
+            "Point": {
+                "type": "object",
+                "properties": {
+                    "x": {"type": "integer"},
+                    "y": {"type": "integer", "default": 0},
+                    "label": {"type": "string"},
+                },
+                "required": ["x"],
+            }
+        },
+    }
+    result = run(Drawing().call("draw", {"size": None, "where": None, "names": [None]}))
+    assert result.text == "None None [None] None none False", "null is still accepted"
+
+
+class Unbound(Environment):
+    @tool
+    @staticmethod
+    async def outer_static(first: int, second: str = "b") -> str:
+        """Tool applied to the static method."""
+        return f"{first} {second}"
+
+    @staticmethod
+    @tool
+    async def inner_static(first: int, second: str = "b") -> str:
+        """Tool applied to the function."""
+        return f"{first} {second}"
+
+    @tool
+    @classmethod
+    async def outer_class(cls, first: int, second: str = "b") -> str:
+        """Tool applied to the class method."""
+        return f"{first} {second} {cls.__name__}"
+
+    @classmethod
+    @tool(name="renamed")
+    async def inner_class(cls, first: int, second: str = "b") -> str:
+        """Tool applied to the function."""
+        return f"{first} {second} {cls.__name__}"
+
+
+def test_static_and_class_methods_can_be_tools() -> None:
+    tools = Unbound().tools()
+    assert [one.name for one in tools] == ["outer_static", "inner_static", "outer_class", "renamed"]
+    for one in tools:
+        assert list(one.parameters["properties"]) == ["first", "second"]
+        assert one.parameters["required"] == ["first"]
+        assert one.description.startswith("Tool applied")
+    texts = [run(Unbound().call(one.name, {"first": 1, "second": "c"})).text for one in tools]
+    assert texts == ["1 c", "1 c", "1 c Unbound", "1 c Unbound"]
 
 
 def test_nested_unions_and_literals_have_correct_schemas() -> None:

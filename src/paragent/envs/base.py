@@ -112,14 +112,15 @@ class Environment:
 
     @classmethod
     def read_options(cls, given: Mapping[str, Any]) -> Any:
-        """Return `given` as an `options_type`. None means the default; texts are converted to the option's type.
+        """Return `given` as an `options_type`. None means the default; numbers and booleans may be given as text.
 
         Raises:
             ConfigError: an option is unknown or has the wrong type.
         """
-        chosen = {name: value for name, value in given.items() if value is not None}
+        arguments = option_arguments(cls.options_type)
+        chosen = {name: value for name, value in given.items() if value is not None or name not in arguments.names}
         try:
-            values = option_arguments(cls.options_type).validate(chosen)
+            values = arguments.validate(chosen)
         except ValueError as error:
             raise ConfigError(f"the environment {cls.name!r}: the option {error}") from None
         return cls.options_type(**values)

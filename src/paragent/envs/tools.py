@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, overload
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    LiteralString,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from paragent._internal.text import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from pydantic import BaseModel
 
@@ -46,7 +60,10 @@ class ToolResult:
 class Arguments:
     """The named arguments of a tool, or the options of an environment: their JSON schema and their validation.
 
-    Annotations may be everything that pydantic supports. Text in `Annotated[T, "text"]` is the description.
+    Annotations may be everything that pydantic supports. Text in `Annotated[T, "text"]` is the description. Models and
+    shells write numbers and booleans as text, so "5" is accepted as a number, and "true" and "false" as booleans. Other
+    conversions between texts, numbers and booleans are rejected, also within unions and collections. Fields of pydantic
+    models and dataclasses follow the configuration of their class.
 
     Args:
         title: the name of the tool or environment.
@@ -58,7 +75,7 @@ class Arguments:
 
         self.names = list(fields)
         definitions: dict[str, Any] = {  # aliases, because pydantic reserves names such as `json` and `copy`
-            f"argument_{number}": (_with_description(annotation), Field(default, alias=name))
+            f"argument_{number}": (_restricted(annotation), Field(default, alias=name))
             for number, (name, (annotation, default)) in enumerate(fields.items())
         }
         self._attributes = dict(zip(fields, definitions, strict=True))
@@ -68,20 +85,11 @@ class Arguments:
     @functools.cached_property
     def json_schema(self) -> dict[str, Any]:
         """A JSON schema of type `object`."""
-        from pydantic.json_schema import GenerateJsonSchema
-
-        class Untitled(GenerateJsonSchema):
-            """Leaves out the titles of fields, which only repeat the names and cost tokens."""
-
-            def field_title_should_be_set(self, _: Any) -> bool:
-                return False
-
-        schema = self._model.model_json_schema(schema_generator=Untitled)
-        schema.pop("title")
+        schema = self._model.model_json_schema(schema_generator=_schema_generator())
         return {"type": "object", "properties": {}, "required": [], **schema}
 
     def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the given values, converted to the annotated types. Numbers and booleans may be given as text.
+        """Return the given values, converted to the annotated types.
 
         Raises:
             ValueError: a value is missing, unknown or has the wrong type. The message says which and what is expected.
@@ -91,31 +99,93 @@ class Arguments:
         try:
             model = self._model.model_validate(given)
         except ValidationError as error:
-            raise ValueError(self._problem(error)) from None
-        values = {name: getattr(model, self._attributes[name]) for name in given}
-        for name, value in values.items():
-            if isinstance(given[name], bool) and not isinstance(value, bool) and value is not given[name]:
-                raise ValueError(f"{name!r} must be a number, not {given[name]!r}")
-        return values
+            raise ValueError(self._problem(error, given)) from None
+        return {name: getattr(model, self._attributes[name]) for name in given}
 
-    def _problem(self, error: Any) -> str:
+    def _problem(self, error: Any, given: Mapping[str, Any]) -> str:
         first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
+        name = ".".join(_path(first["loc"], given))
+        if first["type"] == "missing":
+            return f"{'.'.join([*_path(first['loc'][:-1], given), first['loc'][-1]])!r} is required"
         if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
             return f"{name!r} is unknown; known are: {', '.join(self.names) or 'none'}"
-        if first["type"] == "missing":
-            return f"{name!r} is required"
         return f"{name!r} {first['msg'].replace('Input should', 'must')}, not {first['input']!r:.{_LONGEST_VALUE}}"
 
 
-def _with_description(annotation: Any) -> Any:
-    """Replace the texts of an `Annotated` by pydantic's form of a description."""
-    if get_origin(annotation) is not Annotated:
-        return annotation
-    from pydantic import Field
+def _path(location: tuple[str | int, ...], given: Any) -> list[str]:
+    """Return the location of a pydantic error within `given`, without the parts that name a branch of a union."""
+    path, value = [], given
+    for part in location:
+        if part in value if isinstance(value, Mapping) else isinstance(part, int) and isinstance(value, list | tuple):
+            path.append(str(part))
+            value = value[part]
+    return path
 
-    base, *metadata = get_args(annotation)
-    return Annotated[(base, *(Field(description=one) if isinstance(one, str) else one for one in metadata))]
+
+@functools.cache
+def _schema_generator() -> Any:
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class PlainSchema(GenerateJsonSchema):
+        """Leaves out what only costs tokens or confuses models: titles, which repeat names, and null as a type or default."""
+
+        def generate(self, schema: Any, mode: Any = "validation") -> dict[str, Any]:
+            generated = super().generate(schema, mode)
+            for one in (generated, *generated.get("$defs", {}).values()):
+                one.pop("title", None)
+            return generated
+
+        def field_title_should_be_set(self, _: Any) -> bool:
+            return False
+
+        def nullable_schema(self, schema: Any) -> dict[str, Any]:
+            return self.generate_inner(schema["schema"])
+
+        def default_schema(self, schema: Any) -> dict[str, Any]:
+            generated = super().default_schema(schema)
+            return {key: value for key, value in generated.items() if key != "default" or value is not None}
+
+    return PlainSchema
+
+
+def _restricted(annotation: Any) -> Any:
+    """Restrict the conversions that pydantic makes for an annotation; see `Arguments`. Texts become descriptions."""
+    from pydantic import BeforeValidator, Field, Strict
+
+    base, *metadata = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    metadata = [Field(description=one) if isinstance(one, str) else one for one in metadata]
+    origin, args = get_origin(base), get_args(base)
+    if base is str:
+        metadata.append(Strict())
+    elif base in (bool, int, float):
+        metadata.append(BeforeValidator({bool: _boolean, int: _integer, float: _number}[base]))
+    elif origin in (Union, UnionType):
+        base = Union[tuple(map(_restricted, args))]  # noqa: UP007 - the members are only known at run time
+    elif args and isinstance(origin, type) and issubclass(origin, Collection):
+        base = origin[tuple(map(_restricted, args))]  # type: ignore[index]
+    return Annotated[(base, *metadata)] if metadata else base
+
+
+def _boolean(value: Any) -> Any:
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word in ("true", "false"):
+        return word
+    return value if isinstance(value, bool) else _reject("true or false")
+
+
+def _integer(value: Any) -> Any:
+    number = isinstance(value, int | float | str) and not isinstance(value, bool)
+    return value if number and not (isinstance(value, str) and "." in value) else _reject("an integer")
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) and not isinstance(value, bool) else _reject("a number")
+
+
+def _reject(expected: LiteralString) -> NoReturn:
+    from pydantic_core import PydanticCustomError
+
+    raise PydanticCustomError("wrong_type", f"Input should be {expected}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +236,13 @@ def tool(method: Any = None, *, name: str | None = None) -> Any:
 
 
 def _mark(method: Any, name: str | None) -> Any:
-    method.__paragent_tool__ = name
+    _function_of(method).__paragent_tool__ = name
     return method
+
+
+def _function_of(attribute: Any) -> Any:
+    """Return the function in a static method or class method; another attribute as it is."""
+    return attribute.__func__ if isinstance(attribute, staticmethod | classmethod) else attribute
 
 
 def tools_of(owner: Any) -> dict[str, Tool]:
@@ -185,17 +260,21 @@ def _described_tools(kind: type) -> dict[str, tuple[str, Any, Arguments]]:
     """Return attribute, function and arguments by tool. Cached by class: pydantic takes milliseconds for each tool."""
     attributes: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        marked = {attribute: getattr(one, "__paragent_tool__", None) for attribute, one in vars(base).items()}
+        marked = {
+            attribute: getattr(_function_of(one), "__paragent_tool__", None) for attribute, one in vars(base).items()
+        }
         attributes.update({name: attribute for attribute, name in marked.items() if name is not None})
     return {
-        name: (attribute, function := getattr(kind, attribute), _arguments_of(name, function))
+        name: (attribute, getattr(kind, attribute), _arguments_of(name, inspect.getattr_static(kind, attribute)))
         for name, attribute in attributes.items()
     }
 
 
-def _arguments_of(name: str, function: Any) -> Arguments:
+def _arguments_of(name: str, method: Any) -> Arguments:
+    function = _function_of(method)
     annotations = get_type_hints(function, include_extras=True)
-    _, *parameters = inspect.signature(function).parameters.values()  # without `self`
+    first = 0 if isinstance(method, staticmethod) else 1  # without `self` or `cls`
+    parameters = list(inspect.signature(function).parameters.values())[first:]
     missing = inspect.Parameter.empty
     return Arguments(
         name, {one.name: (annotations[one.name], ... if one.default is missing else one.default) for one in parameters}
