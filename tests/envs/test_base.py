@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -313,6 +314,13 @@ def test_nested_unions_and_literals_have_correct_schemas() -> None:
     assert values == {"points": [Point(x=1)], "json": {"a": 1.0}}
     with pytest.raises(ValueError, match=r"points\.0\.x"):
         arguments.validate({"points": [{"x": "a"}], "json": {}})
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS.names())
+def test_environments_keep_the_parameter_names_of_the_base_class(name: str) -> None:
+    for method in ("open", "score", "missing_requirements"):
+        own, base = (inspect.signature(getattr(kind, method)) for kind in (environment_class(name), Environment))
+        assert list(own.parameters) == list(base.parameters), method
 
 
 def test_unknown_names_and_missing_extras_are_different_errors(monkeypatch: pytest.MonkeyPatch) -> None:

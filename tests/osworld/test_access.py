@@ -172,8 +172,8 @@ def test_the_home_folder_is_a_data_folder_only_if_named(monkeypatch: pytest.Monk
         located = with_data_folder({}, kind, folder / "tasks.json")
         assert "data_folder" not in located
         step = {"type": "upload_file", "parameters": {"files": [{"local_path": "x", "path": "/there"}]}}
-        item = BenchmarkTask("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
-        [told] = open_environment("osworld", located).missing_requirements(item)
+        task = BenchmarkTask("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
+        [told] = open_environment("osworld", located).missing_requirements(task)
         assert "--env-option data_folder=FOLDER" in told
     assert with_data_folder({}, kind, home / "tasks" / "t.json") == {"data_folder": str(home / "tasks")}
     assert with_data_folder({"data_folder": str(home)}, kind, home / "t.json") == {"data_folder": str(home)}

@@ -48,7 +48,7 @@ class Desk(Environment):
         self.presses += command == CODE
         return ToolResult("pressed" if command == CODE else "this is no valid action", error=command != CODE)
 
-    async def score(self, item: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float]:
+    async def score(self, task: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float]:
         return {"presses": self.presses / 10}
 
 

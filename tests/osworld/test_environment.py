@@ -25,18 +25,18 @@ FOUND = {
     "result": {"type": "vm_command_line", "command": "cat ~/found.txt", "shell": True},
     "expected": {"type": "rule", "rules": {"expected": "it is\n"}},
 }
-ITEM = BenchmarkTask("a", "Write it.", None, {"evaluator": FOUND})
+TASK = BenchmarkTask("a", "Write it.", None, {"evaluator": FOUND})
 
 
 def attempt(
     machine: Machine,
     do: Callable[[OSWorldEnvironment, str], Awaitable[Answer]],
-    item: BenchmarkTask = ITEM,
+    task: BenchmarkTask = TASK,
     **options: Any,
 ) -> Answer:
     async def run() -> Answer:
         async with OSWorldEnvironment({"pause": 1.0, **options}) as environment:
-            return await do(environment, await environment.open(item, machine))
+            return await do(environment, await environment.open(task, machine))
 
     return asyncio.run(asyncio.wait_for(run(), 110))
 
@@ -57,8 +57,8 @@ def test_an_agent_types_into_the_terminal_and_is_scored(desktop: Machine) -> Non
         assert not clicked.error
         assert not typed.error
         assert picture(typed.images[0]).size == (1280, 800)
-        assert await environment.score(ITEM, "", []) == {"success": 1.0}
-        assert await environment.score(ITEM, "FAIL", []) == {"success": 0.0}
+        assert await environment.score(TASK, "", []) == {"success": 1.0}
+        assert await environment.score(TASK, "FAIL", []) == {"success": 0.0}
         done = await environment.call("computer", {"action_type": "DONE"})
         assert (done.ends, done.error, done.images, len(done.kept)) == ("done", False, (), 1)
         assert done.extras == {"action": {"action_type": "DONE"}, "done": True}
@@ -74,7 +74,7 @@ def test_an_agent_types_into_the_terminal_and_is_scored(desktop: Machine) -> Non
 def test_the_recording_is_kept(desktop: Machine) -> None:
     async def run() -> dict[str, bytes]:
         environment = OSWorldEnvironment({"record": True})
-        await environment.open(ITEM, desktop)
+        await environment.open(TASK, desktop)
         for x in (100, 200, 300):
             await environment.call("computer", {"action_type": "MOVE_TO", "x": x, "y": 390})
         await environment.close()
@@ -90,7 +90,7 @@ def test_a_machine_that_cannot_record_gets_a_video_of_screenshots(desktop: Machi
         guest = Controller(desktop)
         await guest.start_recording()  # and so it refuses to record for anybody else
         environment = OSWorldEnvironment({"record": True})
-        await environment.open(ITEM, desktop)
+        await environment.open(TASK, desktop)
         for x in (100, 200, 300):
             await environment.call("computer", {"action_type": "MOVE_TO", "x": x, "y": 390})
         await environment.close()
@@ -114,9 +114,9 @@ def test_marks_are_drawn_and_can_be_clicked(desktop: Machine) -> None:
         result = await environment.call("pyautogui", {"command": code})
         assert not result.error, result.text
         assert environment.first_images != result.images
-        assert await environment.score(ITEM, "done", []) == {"success": 1.0}
+        assert await environment.score(TASK, "done", []) == {"success": 1.0}
         assert (await environment.call("pyautogui", {"action_type": "FAIL"})).ends == "gave up"
-        assert await environment.score(ITEM, "", []) == {"success": 0.0}
+        assert await environment.score(TASK, "", []) == {"success": 0.0}
 
     attempt(desktop, do, observation_type="som", action_space="pyautogui")
 
@@ -135,7 +135,7 @@ def test_invalid_actions_are_rejected_and_do_nothing(desktop: Machine) -> None:
         assert "nothing was done" in result.text
         waited = await environment.call("computer", {"action_type": "WAIT"})
         assert not waited.error
-        assert await environment.score(ITEM, "", []) == {"success": 0.0}
+        assert await environment.score(TASK, "", []) == {"success": 0.0}
 
     attempt(desktop, do)
 
@@ -152,7 +152,7 @@ def test_failing_code_is_reported_with_its_error(desktop: Machine) -> None:
 
 
 def test_launched_programs_are_on_the_first_screenshot(desktop: Machine) -> None:
-    item = BenchmarkTask(
+    task = BenchmarkTask(
         "a", "Read it.", None, {"config": [{"type": "launch", "parameters": {"command": ["mousepad", "hello.txt"]}}]}
     )
 
@@ -160,9 +160,9 @@ def test_launched_programs_are_on_the_first_screenshot(desktop: Machine) -> None
         assert "hello.txt" in first
         assert environment.first_images == ()
         assert len(environment.first_kept) == 1
-        assert await environment.score(item, "", []) is None
+        assert await environment.score(task, "", []) is None
 
-    attempt(desktop, do, item, observation_type="a11y_tree", terminal=True)
+    attempt(desktop, do, task, observation_type="a11y_tree", terminal=True)
 
 
 @pytest.mark.parametrize("kind", ["screenshot", "a11y_tree"])
@@ -185,7 +185,7 @@ def test_the_raw_observation_is_available(desktop: Machine, kind: str) -> None:
 
 def test_missing_requirements_are_reported_without_a_machine() -> None:
     environment = OSWorldEnvironment()
-    assert environment.missing_requirements(ITEM) == []
+    assert environment.missing_requirements(TASK) == []
     login = {"type": "login", "parameters": {}}
     strange = {"config": [login], "evaluator": {**FOUND, "func": "no_such_metric", "postconfig": [{"type": "dance"}]}}
     told = environment.missing_requirements(BenchmarkTask("b", "x", None, strange))
@@ -204,20 +204,20 @@ def test_options_are_validated_and_a_machine_is_required() -> None:
         OSWorldEnvironment({"action_space": "mouse"})
     assert OSWorldEnvironment().needs_machine
     with pytest.raises(EnvironmentFailed, match="needs a machine"):
-        asyncio.run(OSWorldEnvironment().open(ITEM))
+        asyncio.run(OSWorldEnvironment().open(TASK))
 
 
 def test_a_stored_attempt_at_an_infeasible_task_can_be_scored_again() -> None:
-    item = BenchmarkTask("a", "x", None, {"evaluator": {"func": "infeasible"}})
+    task = BenchmarkTask("a", "x", None, {"evaluator": {"func": "infeasible"}})
     call = {"function": {"name": "computer", "arguments": '{"action_type": "FAIL"}'}}
     transcript: list[dict[str, Any]] = [
         {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "content": "gave up"},
     ]
     environment = OSWorldEnvironment()
-    assert asyncio.run(environment.score(item, "", transcript)) == {"success": 1.0}
-    assert asyncio.run(environment.score(item, "", transcript[1:])) == {"success": 0.0}
-    assert asyncio.run(environment.score(ITEM, "", transcript)) is None
+    assert asyncio.run(environment.score(task, "", transcript)) == {"success": 1.0}
+    assert asyncio.run(environment.score(task, "", transcript[1:])) == {"success": 0.0}
+    assert asyncio.run(environment.score(TASK, "", transcript)) is None
 
 
 class Screen:

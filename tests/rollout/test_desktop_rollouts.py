@@ -141,9 +141,9 @@ def index(tmp_path: Path) -> Path:
 def test_an_index_is_read_with_its_examples(index: Path) -> None:
     for spaces in (2, None):
         index.write_text(json.dumps(json.loads(index.read_text()), indent=spaces))
-        items = list(read_benchmark(index, load_tasks=OSWorldEnvironment.load_tasks))
-        assert [(item.id, item.metadata["domain"]) for item in items] == [("b", "os"), ("a", "os"), ("c", "chrome")]
-        assert items[0].question == "Do b."
+        found = list(read_benchmark(index, load_tasks=OSWorldEnvironment.load_tasks))
+        assert [(one.id, one.metadata["domain"]) for one in found] == [("b", "os"), ("a", "os"), ("c", "chrome")]
+        assert found[0].question == "Do b."
     index.write_text('{"os": ["a",\n "b"]}')
     assert read_benchmark(index, task_ids=["a"], load_tasks=OSWorldEnvironment.load_tasks).size == 1
     index.write_text(json.dumps({"os": ["a", "gone", "../os/b"]}))
@@ -162,7 +162,7 @@ def test_single_tasks_lists_and_lines_are_read(tmp_path: Path) -> None:
     }
     for name, text in forms.items():
         (tmp_path / name).write_text(text)
-        assert [item.id for item in read_benchmark(tmp_path / name)] == ["a"], name
+        assert [one.id for one in read_benchmark(tmp_path / name)] == ["a"], name
 
 
 def test_unsupported_tasks_are_named_before_the_run(index: Path, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_unsupported_tasks_are_named_before_the_run(index: Path, tmp_path: Path)
         run_parallel_rollout(RolloutConfig(**settings))
     assert not (tmp_path / "out").exists()
     prepared = prepare(RolloutConfig(**settings, skip_unsupported=True))
-    assert [item.id for item in prepared.benchmark] == ["b", "a"]
+    assert [one.id for one in prepared.benchmark] == ["b", "a"]
     assert prepared.benchmark.size == 2
     with pytest.raises(UsageError, match="that this environment supports"):
         prepare(RolloutConfig(**settings, skip_unsupported=True, task_id=["c"]))

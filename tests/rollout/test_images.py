@@ -33,10 +33,10 @@ class Painter(Environment):
     one_at_a_time = True
     images_shown = 2
 
-    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
         self.strokes = 0
         self.first_images = (png("blank"),)
-        return await super().open(item, machine)
+        return await super().open(task, machine)
 
     @tool
     async def stroke(self, colour: Annotated[str, "which"]) -> ToolResult:
@@ -52,7 +52,7 @@ class Painter(Environment):
     def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
         return [("stroke", {"colour": text.removeprefix("paint ")})] if text.startswith("paint ") else []
 
-    async def score(self, item: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float]:
+    async def score(self, task: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float]:
         return {"strokes": self.strokes / 10}
 
     async def close(self) -> None:

@@ -306,7 +306,7 @@ class Undecided(Scorer):
 
     name = "undecided"
 
-    async def score(self, item: BenchmarkTask, answer: str) -> Score:
+    async def score(self, task: BenchmarkTask, answer: str) -> Score:
         return Score(None if "?" in answer else 1.0)
 
 

@@ -91,7 +91,7 @@ class Broken(Environment):
     name = "broken"
     metric = "contains"
 
-    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
         raise EnvironmentFailed("there is no browser")
 
 
@@ -102,12 +102,12 @@ class Closing(Tiny):
     closed = 0
     opens = scores = True
 
-    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
         if not self.opens:
             raise KeyError("cannot open")
-        return await super().open(item, machine)
+        return await super().open(task, machine)
 
-    async def score(self, item: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float] | None:
+    async def score(self, task: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float] | None:
         if not self.scores:
             await asyncio.sleep(300)
         return None
@@ -487,13 +487,13 @@ def test_data_formats(form: str, tmp_path: Path) -> None:
     texts = {"jsonl": lines, "list": json.dumps(entries), "items": json.dumps({"items": entries})}
     texts["pretty"] = json.dumps({"items": entries}, indent=2)
     path.write_bytes(gzip.compress(lines.encode()) if form == "gz" else texts[form].encode())
-    items = list(read_benchmark(path))
-    assert [item.question for item in items] == ["q1", "q2", "q3", "q4"]
-    assert [item.id for item in items] == ["1", "b", "item_3", "item_4"]
-    assert items[0].metadata == {"level": 3}
-    assert items[1].references == ("x", "y")
-    assert [item.id for item in read_benchmark(path, limit=2)] == ["1", "b"]
-    assert [item.id for item in read_benchmark(path, task_ids=["b"])] == ["b"]
+    tasks = list(read_benchmark(path))
+    assert [task.question for task in tasks] == ["q1", "q2", "q3", "q4"]
+    assert [task.id for task in tasks] == ["1", "b", "item_3", "item_4"]
+    assert tasks[0].metadata == {"level": 3}
+    assert tasks[1].references == ("x", "y")
+    assert [task.id for task in read_benchmark(path, limit=2)] == ["1", "b"]
+    assert [task.id for task in read_benchmark(path, task_ids=["b"])] == ["b"]
     with pytest.raises(UsageError, match="no task 'z'"):
         read_benchmark(path, task_ids=["z"])
 

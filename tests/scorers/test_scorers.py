@@ -222,8 +222,8 @@ class Replies:
 
 def judge(*replies: str, answer: str = "It is Paris") -> tuple[Score, Replies]:
     model = Replies(*replies)
-    item = BenchmarkTask("a", "What is the capital of France?", "Paris")
-    return asyncio.run(open_scorer("llm_judge", ask=model).score(item, answer)), model
+    task = BenchmarkTask("a", "What is the capital of France?", "Paris")
+    return asyncio.run(open_scorer("llm_judge", ask=model).score(task, answer)), model
 
 
 def test_the_judge_gets_question_references_and_answer() -> None:

@@ -167,12 +167,12 @@ class OSWorldEnvironment(Environment):
         if self.options.observation_type == "som":
             require_extra("the observation type 'som'", extra="osworld", package="PIL")
 
-    def missing_requirements(self, item: BenchmarkTask) -> list[str]:
-        if found := missing_for_task(item.metadata):
+    def missing_requirements(self, task: BenchmarkTask) -> list[str]:
+        if found := missing_for_task(task.metadata):
             return found  # the steps may be malformed
         steps = [
-            *(item.metadata.get("config") or ()),
-            *((item.metadata.get("evaluator") or {}).get("postconfig") or ()),
+            *(task.metadata.get("config") or ()),
+            *((task.metadata.get("evaluator") or {}).get("postconfig") or ()),
         ]
         return [f"the file {refusal}" for refusal in self._access.refused(steps)]
 
@@ -182,8 +182,8 @@ class OSWorldEnvironment(Environment):
 
     # --- attempt ----------------------------------------------------------------------------------------------------------
 
-    async def open(self, item: BenchmarkTask, machine: Any = None) -> str:
-        await super().open(item, machine)
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
+        await super().open(task, machine)
         if machine is None:
             raise EnvironmentFailed("the environment 'osworld' needs a machine")
         options = self.options
@@ -201,19 +201,19 @@ class OSWorldEnvironment(Environment):
             access=self._access,
         )
         self._observer = DesktopObserver(controller, options.observation_type, self._screen, terminal=options.terminal)
-        steps = item.metadata.get("config") or []
+        steps = task.metadata.get("config") or []
         if steps:
             doing("setting up")
             await self._observer.remember_screen()
             await self._attempt.set_up(steps)
         if options.record:
-            self._recording = ScreenRecording(item.id, controller, self._observer, self._folder)
+            self._recording = ScreenRecording(task.id, controller, self._observer, self._folder)
             await self._recording.start()
         self._seen = seen = await self._observer.observe(await self._wait_for_programs(steps))
         self._marks = seen.marks
         self.first_images = seen.images
         self.first_kept = () if seen.images else (seen.screenshot,)
-        return "\n\n".join(part for part in (item.question, seen.text) if part)
+        return "\n\n".join(part for part in (task.question, seen.text) if part)
 
     async def _wait_for_programs(self, steps: Sequence[Mapping[str, Any]]) -> bytes | None:
         """Wait until the programs that the set-up started are shown; return the last screenshot."""
@@ -332,9 +332,9 @@ class OSWorldEnvironment(Environment):
     # --- scoring and closing ----------------------------------------------------------------------------------------------
 
     async def score(
-        self, item: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+        self, task: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
-        evaluator = item.metadata.get("evaluator")
+        evaluator = task.metadata.get("evaluator")
         if evaluator is None:
             return None
         said = special_in(answer)  # the last message can be an action
