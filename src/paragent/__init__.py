@@ -14,7 +14,7 @@ from paragent.errors import *  # noqa: F403 - every error is public
 
 if TYPE_CHECKING:
     from paragent.agents import AgentBase, ParallelizableAgent
-    from paragent.agents.chat import AgentResult, ChatAgent
+    from paragent.agents.chat import AgentResult, ChatAgent, Episode
     from paragent.agents.proxy import RpcAgent
     from paragent.config import EngineName, RunConfig, init
     from paragent.engines import Call, RuntimeEngine
@@ -22,18 +22,23 @@ if TYPE_CHECKING:
     from paragent.engines.local import LocalRuntime
     from paragent.engines.ray import RayRuntime
     from paragent.engines.spark import SparkRuntime
-    from paragent.envs import Environment, Tool, ToolFailed, ToolResult, tool
+    from paragent.envs import AgentFactory, Environment, LoadedTask, SharedResources, Tool, ToolFailed, ToolResult, tool
     from paragent.execution import Ending, Outcome, current_task, record_step, record_usage
     from paragent.machines import (
         CommandResult,
+        GuestReply,
         Lease,
         Machine,
         MachineSettings,
         MachineState,
+        MachineStatus,
+        Owner,
         PoolClient,
         PoolStatus,
         Provider,
+        RequestBody,
         VMPoolManager,
+        complete_or_undo,
     )
     from paragent.messages import ActionModel, Msg
     from paragent.models import Completion, Model, ModelSettings
@@ -41,15 +46,27 @@ if TYPE_CHECKING:
     from paragent.remote.launcher import RpcAgentServerLauncher
     from paragent.remote.result import Result, wait
     from paragent.remote.stream import RemoteStream
-    from paragent.rollout import RolloutConfig, RolloutWorker, run_parallel_rollout
+    from paragent.rollout import (
+        AgentSection,
+        DataSection,
+        EnvironmentSection,
+        MachinesSection,
+        ModelSection,
+        RolloutConfig,
+        RolloutProgress,
+        RolloutWorker,
+        RunSection,
+        run_parallel_rollout,
+    )
     from paragent.runners import Progress, Runners, exec_tasks
     from paragent.scorers import Score, Scorer
+    from paragent.store import RolloutResult, RolloutStatus, Summary
     from paragent.tasks import BenchmarkTask, ErrorInfo, Task, TaskResponse, TaskStatus
     from paragent.transport import Limits, TlsConf
 
 _MODULES = {
     "agents": ("AgentBase", "ParallelizableAgent"),
-    "agents.chat": ("AgentResult", "ChatAgent"),
+    "agents.chat": ("AgentResult", "ChatAgent", "Episode"),
     "agents.proxy": ("RpcAgent",),
     "config": ("EngineName", "RunConfig", "init"),
     "engines": ("Call", "RuntimeEngine"),
@@ -57,35 +74,55 @@ _MODULES = {
     "engines.local": ("LocalRuntime",),
     "engines.ray": ("RayRuntime",),
     "engines.spark": ("SparkRuntime",),
-    "envs": ("Environment", "Tool", "ToolFailed", "ToolResult", "tool"),
+    "envs": (
+        "AgentFactory",
+        "Environment",
+        "LoadedTask",
+        "SharedResources",
+        "Tool",
+        "ToolFailed",
+        "ToolResult",
+        "tool",
+    ),
     "execution": ("Ending", "Outcome", "current_task", "record_step", "record_usage"),
     "machines": (
         "CommandResult",
+        "GuestReply",
         "Lease",
         "Machine",
         "MachineSettings",
         "MachineState",
+        "MachineStatus",
+        "Owner",
         "PoolClient",
         "PoolStatus",
         "Provider",
+        "RequestBody",
         "VMPoolManager",
+        "complete_or_undo",
     ),
     "messages": ("ActionModel", "Msg"),
     "models": ("Completion", "Model", "ModelSettings"),
     "remote": ("DistConf", "concurrent"),
+    "remote.launcher": ("RpcAgentServerLauncher",),
     "remote.result": ("Result", "wait"),
     "remote.stream": ("RemoteStream",),
-    "remote.launcher": ("RpcAgentServerLauncher",),
-    "rollout": ("RolloutConfig", "RolloutWorker", "run_parallel_rollout"),
+    "rollout": (
+        "AgentSection",
+        "DataSection",
+        "EnvironmentSection",
+        "MachinesSection",
+        "ModelSection",
+        "RolloutConfig",
+        "RolloutProgress",
+        "RolloutWorker",
+        "RunSection",
+        "run_parallel_rollout",
+    ),
     "runners": ("Progress", "Runners", "exec_tasks"),
     "scorers": ("Score", "Scorer"),
-    "tasks": (
-        "BenchmarkTask",
-        "ErrorInfo",
-        "Task",
-        "TaskResponse",
-        "TaskStatus",
-    ),
+    "store": ("RolloutResult", "RolloutStatus", "Summary"),
+    "tasks": ("BenchmarkTask", "ErrorInfo", "Task", "TaskResponse", "TaskStatus"),
     "transport": ("Limits", "TlsConf"),
 }
 """The module of each public name. Errors are not in it: `paragent.errors` is small and imported at once."""
@@ -93,28 +130,39 @@ _MODULES = {
 __all__ = [
     "ActionModel",
     "AgentBase",
+    "AgentFactory",
     "AgentResult",
+    "AgentSection",
     "BenchmarkTask",
     "Call",
     "ChatAgent",
     "CommandResult",
     "Completion",
+    "DataSection",
     "DistConf",
     "Ending",
     "EngineName",
     "Environment",
+    "EnvironmentSection",
+    "Episode",
     "ErrorInfo",
+    "GuestReply",
     "InlineRuntime",
     "Lease",
     "Limits",
+    "LoadedTask",
     "LocalRuntime",
     "Machine",
     "MachineSettings",
     "MachineState",
+    "MachineStatus",
+    "MachinesSection",
     "Model",
+    "ModelSection",
     "ModelSettings",
     "Msg",
     "Outcome",
+    "Owner",
     "ParallelizableAgent",
     "PoolClient",
     "PoolStatus",
@@ -122,17 +170,24 @@ __all__ = [
     "Provider",
     "RayRuntime",
     "RemoteStream",
+    "RequestBody",
     "Result",
     "RolloutConfig",
+    "RolloutProgress",
+    "RolloutResult",
+    "RolloutStatus",
     "RolloutWorker",
     "RpcAgent",
     "RpcAgentServerLauncher",
     "RunConfig",
+    "RunSection",
     "Runners",
     "RuntimeEngine",
     "Score",
     "Scorer",
+    "SharedResources",
     "SparkRuntime",
+    "Summary",
     "Task",
     "TaskResponse",
     "TaskStatus",
@@ -141,6 +196,7 @@ __all__ = [
     "ToolFailed",
     "ToolResult",
     "VMPoolManager",
+    "complete_or_undo",
     "concurrent",
     "current_task",
     "exec_tasks",

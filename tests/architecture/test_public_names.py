@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import collections.abc
+import inspect
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +42,30 @@ def test_type_checkers_and_the_program_see_the_same_names() -> None:
 @pytest.mark.parametrize("name", ["Environment", "Model", "Provider", "RuntimeEngine", "Scorer", "Tool"])
 def test_extension_points_are_public(name: str) -> None:
     assert name in paragent.__all__
+
+
+def annotations_of(kind: type) -> Iterator[tuple[str, str]]:
+    """Yield the annotations of the fields, public methods and constructor of a class and its bases in this package."""
+    for base in kind.__mro__:
+        if not base.__module__.startswith("paragent."):
+            continue
+        yield from ((name, str(text)) for name, text in vars(base).get("__annotations__", {}).items() if name[0] != "_")
+        for name, member in vars(base).items():
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if inspect.isfunction(function) and (name[0] != "_" or name == "__init__"):
+                yield from ((f"{name}({parameter})", str(text)) for parameter, text in function.__annotations__.items())
+
+
+@pytest.mark.parametrize(
+    "name", ["AgentBase", "ChatAgent", "Environment", "Machine", "Model", "PoolStatus", "Provider", "RolloutConfig"]
+)
+def test_classes_in_signatures_of_extension_points_are_public(name: str) -> None:
+    """Who writes an environment, an agent, a model or a provider imports everything from `paragent`."""
+    trees = (ast.parse(path.read_text()) for path in Path(paragent.__file__).parent.rglob("*.py"))
+    classes = {node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+    hidden = classes - set(paragent.__all__) - set(dir(collections.abc))
+    found = {where: hidden & set(re.findall(r"\w+", text)) for where, text in annotations_of(getattr(paragent, name))}
+    assert not {where: names for where, names in found.items() if names}
 
 
 @pytest.mark.parametrize("kind", ["Engine", "Environment", "Model", "Provider", "Scorer"])

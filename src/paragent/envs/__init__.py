@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import Implementation, Registry, import_object
-from paragent.envs.base import Environment
+from paragent.envs.base import AgentFactory, Environment, LoadedTask
 from paragent.envs.resources import SharedResources
 from paragent.envs.tools import Tool, ToolFailed, ToolResult, tool
 from paragent.errors import ConfigError
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENVIRONMENTS",
+    "AgentFactory",
     "Environment",
+    "LoadedTask",
     "SharedResources",
     "Tool",
     "ToolFailed",

@@ -7,12 +7,46 @@ from typing import TYPE_CHECKING
 from paragent._internal.lazy import names_from
 
 if TYPE_CHECKING:
-    from paragent.rollout.config import RolloutConfig
+    from paragent.rollout.config import (
+        AgentSection,
+        DataSection,
+        EnvironmentSection,
+        MachinesSection,
+        ModelSection,
+        RolloutConfig,
+        RunSection,
+    )
+    from paragent.rollout.live_status import RolloutProgress
     from paragent.rollout.session import run_parallel_rollout
     from paragent.rollout.worker import RolloutWorker
 
-__all__ = ["RolloutConfig", "RolloutWorker", "run_parallel_rollout"]
+__all__ = [
+    "AgentSection",
+    "DataSection",
+    "EnvironmentSection",
+    "MachinesSection",
+    "ModelSection",
+    "RolloutConfig",
+    "RolloutProgress",
+    "RolloutWorker",
+    "RunSection",
+    "run_parallel_rollout",
+]
 
 __getattr__ = names_from(
-    __name__, {"config": ("RolloutConfig",), "session": ("run_parallel_rollout",), "worker": ("RolloutWorker",)}
+    __name__,
+    {
+        "config": (
+            "AgentSection",
+            "DataSection",
+            "EnvironmentSection",
+            "MachinesSection",
+            "ModelSection",
+            "RolloutConfig",
+            "RunSection",
+        ),
+        "live_status": ("RolloutProgress",),
+        "session": ("run_parallel_rollout",),
+        "worker": ("RolloutWorker",),
+    },
 )

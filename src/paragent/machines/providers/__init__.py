@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.errors import ConfigError
-from paragent.machines.providers.base import MachineSettings, Provider
+from paragent.machines.providers.base import MachineSettings, Provider, complete_or_undo
 
 if TYPE_CHECKING:
     from paragent.machines.cleanup import Owner
 
-__all__ = ["PROVIDERS", "MachineSettings", "Provider", "open_provider", "provider_class"]
+__all__ = ["PROVIDERS", "MachineSettings", "Provider", "complete_or_undo", "open_provider", "provider_class"]
 
 PROVIDERS = Registry(
     kind="provider",
