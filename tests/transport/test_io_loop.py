@@ -6,6 +6,10 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
+from paragent._internal.threads import FATAL_STATUS
+
 _PREPARE = """
     import asyncio, selectors, time
     from paragent import ServerLost
@@ -14,35 +18,63 @@ _PREPARE = """
 
     selector = selectors.DefaultSelector()
     loops = [asyncio.SelectorEventLoop(selector), asyncio.new_event_loop()]
-    asyncio.new_event_loop = lambda: loops.pop(0)
+    new_event_loop = asyncio.new_event_loop
+    asyncio.new_event_loop = lambda: loops.pop(0) if loops else new_event_loop()
+    loop.io_loop()
 
     def break_loop():
         loop.io_loop().call_soon_threadsafe(selector.close)
 """
 
 
-def _run(program: str) -> str:
+def _run(program: str, status: int = 0) -> str:
     script = textwrap.dedent(_PREPARE) + textwrap.dedent(program)
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False)
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == status, ended.stderr
     return ended.stderr
 
 
 def test_submitted_work_fails_and_the_next_use_starts_a_new_loop() -> None:
     said = _run("""
-        told = []
+        called = []
         for _ in range(2):
-            loop.on_failure(lambda name, error: told.append(name))
-        once = lambda name, error: told.append("once")
+            loop.on_failure(lambda name, error: called.append(name))
+        once = lambda name, error: called.append("once")
         loop.on_failure(once)
         loop.on_failure(once)
+        removed = lambda name, error: called.append("removed")
+        loop.on_failure(removed)
+        loop.off_failure(removed)
         pending = loop.submit(asyncio.sleep(60))
         break_loop()
         assert isinstance(pending.exception(20), ServerLost)
-        assert told == ["paragent-io", "paragent-io", "once"]
+        assert called == ["paragent-io", "paragent-io", "once"]
         assert loop.run(asyncio.sleep(0, "result"), 20) == "result"
     """)
     assert "'paragent-io' ended unexpectedly" in said
+
+
+_SERVERS = {
+    "pool": "from paragent import VMPoolManager\nwith VMPoolManager('process', 1) as pool:\n    pool.serve()",
+    "rate limit": "from paragent.models.rate_limit_server import RateLimitServer\nwith RateLimitServer(8) as server:",
+}
+
+
+@pytest.mark.parametrize("server", _SERVERS)
+def test_a_server_ends_its_process_visibly(server: str) -> None:
+    said = _run(f"{_SERVERS[server]}\n    break_loop()\n    time.sleep(60)\n", FATAL_STATUS)
+    assert "'paragent-io' ended unexpectedly, so process" in said
+    assert "Traceback" in said
+
+
+@pytest.mark.parametrize("server", _SERVERS)
+def test_a_server_that_was_closed_does_not_end_its_process(server: str) -> None:
+    _run(f"""{_SERVERS[server]}
+    pass
+pending = loop.submit(asyncio.sleep(60))
+break_loop()
+assert isinstance(pending.exception(20), ServerLost)
+""")
 
 
 def test_a_rate_limit_client_decides_by_itself_and_reconnects() -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from paragent._internal.threads import fatal, start_thread, write_traceback
+from paragent._internal.threads import start_thread, write_traceback
 from paragent._internal.validation import seconds
 from paragent.errors import ConfigError, ServerLost, UsageError
 from paragent.remote.placement import limit_process, parse_trusted, unlimit_process
@@ -190,7 +190,7 @@ class RpcAgentServerLauncher:
     def _launch_here(self) -> None:
         from paragent.remote.server.policy import Policy
         from paragent.remote.server.service import open_server
-        from paragent.transport.loop import on_failure, run
+        from paragent.transport.loop import run
 
         policy = Policy(
             self._classes,
@@ -210,7 +210,6 @@ class RpcAgentServerLauncher:
             stop=self._ended.set,
             failed=self._thread_failed,
         )
-        on_failure(fatal)  # without the I/O loop, ending the process is the only way to notify clients
         dispatcher, listener, port = run(opening, _START)
         self.address = Address(self.address.host, port)
         self._server = (dispatcher, listener)

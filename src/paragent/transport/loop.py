@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
 
-__all__ = ["io_loop", "on_failure", "run", "submit"]
+__all__ = ["io_loop", "is_running", "off_failure", "on_failure", "run", "submit"]
 
 T = TypeVar("T")
 
@@ -42,6 +42,11 @@ def io_loop() -> asyncio.AbstractEventLoop:
     return _loop
 
 
+def is_running() -> bool:
+    """Whether the thread of the loop has been started, so that there can be connections."""
+    return _loop is not None
+
+
 def on_failure(callback: Callable[[str, BaseException], object]) -> None:
     """Call `callback` with the thread's name and the error if the loop ends unexpectedly. Registering twice has no effect.
 
@@ -50,6 +55,12 @@ def on_failure(callback: Callable[[str, BaseException], object]) -> None:
     """
     if callback not in _callbacks:
         _callbacks.append(callback)
+
+
+def off_failure(callback: Callable[[str, BaseException], object]) -> None:
+    """Undo `on_failure(callback)`."""
+    if callback in _callbacks:
+        _callbacks.remove(callback)
 
 
 def _failed(name: str, error: BaseException) -> None:

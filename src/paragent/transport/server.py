@@ -12,11 +12,13 @@ import grpc
 import grpc.aio
 
 from paragent._internal.text import printable
+from paragent._internal.threads import fatal
 from paragent.errors import AccessDenied, ConfigError, LimitExceeded, ParagentError, ProtocolError, ServerLost
 from paragent.transport.address import Address
 from paragent.transport.auth import ServerSide, encode_message
 from paragent.transport.client import METHOD
 from paragent.transport.limits import MESSAGE_BYTES, Limits, TokenBucket
+from paragent.transport.loop import off_failure, on_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +92,10 @@ class Service(Protocol):
 
 
 class RpcServer:
-    """Listens at one address for one or more services.
+    """Listens at one address for one or more services, on the I/O loop.
+
+    If that loop ends unexpectedly, the server ends its process: its port would stay open with nothing behind it, and clients
+    would wait for ever.
 
     Raises:
         ConfigError: (by `start`) the address cannot be listened at.
@@ -119,16 +124,21 @@ class RpcServer:
     async def start(self) -> int:
         """Start to listen; return the port (the system chooses one if the address has port 0)."""
         port = await self._listen()
+        on_failure(self._loop_failed)
         self._address = Address(self._address.host, port, self._address.path)
         return port
 
     async def stop(self, grace: float) -> None:
         """Stop listening, and end every stream after at most `grace` seconds."""
         server, self._server = self._server, None
+        off_failure(self._loop_failed)
         if self._restarting is not None:
             self._restarting.cancel()
         if server is not None:
             await server.stop(grace)
+
+    def _loop_failed(self, name: str, error: BaseException) -> None:
+        fatal(name, error)
 
     async def _listen(self) -> int:
         server = grpc.aio.server(options=_OPTIONS)
