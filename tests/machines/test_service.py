@@ -56,6 +56,23 @@ def test_a_pickled_pool_is_a_client(client: PoolClient) -> None:
     assert client.status().size == 2
 
 
+def test_closing_a_client_that_never_connected_starts_no_thread() -> None:
+    program = """if True:
+        import threading
+        from paragent import PoolClient, PoolStopped
+
+        with PoolClient("localhost:1") as client:
+            pass
+        assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
+        try:
+            client.status()
+        except PoolStopped:
+            print("closed")
+    """
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == "closed\n", ended.stderr
+
+
 def test_a_client_pauses_and_resumes_a_machine(client: PoolClient) -> None:
     lease = client.allocate(timeout=20)
     lease.pause()

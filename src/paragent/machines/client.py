@@ -15,7 +15,7 @@ from paragent.transport.address import Address
 from paragent.transport.auth import Token, load_token
 from paragent.transport.client import ClientStream, connect
 from paragent.transport.json_calls import JsonClient
-from paragent.transport.loop import io_loop
+from paragent.transport.loop import io_loop, is_running
 
 if TYPE_CHECKING:
     from paragent.transport.address import TlsConf
@@ -80,7 +80,9 @@ class PoolClient(Pool):
 
     def close(self) -> None:
         """Close the connection; leases that are still held end by their deadline."""
-        self.bridge.wait(self._remote.close(), _CONNECT_SECONDS)
+        self._remote.reject_calls()
+        if is_running():  # without the I/O loop there is no connection
+            self.bridge.wait(self._remote.disconnect(), _CONNECT_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -159,9 +161,12 @@ class RemotePool:
             raise PoolStopped("this client was closed")
         return await self._calls.call(method, *args)
 
-    async def close(self) -> None:
-        """Close the connection."""
+    def reject_calls(self) -> None:
+        """Let every later call raise `PoolStopped`; may be called from any thread."""
         self._closed = True
+
+    async def disconnect(self) -> None:
+        """Close the connection, if there is one."""
         await self._calls.close()
 
     async def _call_until(self, seconds: float, method: str, *args: Any) -> Any:
@@ -194,10 +199,10 @@ class RemotePool:
             )
         except ServerLost as error:
             host, port, _ = self._address
-            cure = f"start one there with: paragent pool serve --host {host} --port {port}"
+            advice = f"start one there with: paragent pool serve --host {host} --port {port}"
             if self._tls is None:
-                cure += ", or connect with TLS (--tls-ca) if the pool is served with it"
-            raise ServerLost(f"no pool answers at {self._address}; {cure} ({error})") from None
+                advice += ", or connect with TLS (--tls-ca) if the pool is served with it"
+            raise ServerLost(f"no pool answers at {self._address}; {advice} ({error})") from None
         return stream
 
 
