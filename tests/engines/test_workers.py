@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -326,6 +327,56 @@ def test_a_line_longer_than_the_limit_is_split() -> None:
     stream.write("\n")
     assert lines[-1].text == "c"
     assert "".join(line.text for line in lines) == "a" * (MAX_LINE_LENGTH + 3) + "b" + "c" * (2 * MAX_LINE_LENGTH)
+
+
+def write_and_wait(given: tuple[str, str]) -> None:
+    """Print and log while another task does, then wait for permission to return."""
+    folder, name = given
+    Path(folder, name).touch()
+    programs.wait_until(lambda: all(Path(folder, each).exists() for each in "ab"), 60)
+    print("printed", end="")
+    logging.getLogger("tasks").warning("logged by %s", name)
+    programs.wait_until(Path(folder, f"end {name}").exists, 60)
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_inline_engines_in_two_threads_label_each_line_once(
+    order: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = (logging.getLogRecordFactory(), sys.stdout, sys.stderr)
+    threads = {}
+    for name in "ab":
+        task = Task((str(tmp_path), name), write_and_wait, id=name)
+        arguments = ([task], RunConfig(engine_name="inline"))
+        threads[name] = threading.Thread(target=Runners.sync_run_task, args=arguments)
+        threads[name].start()
+        programs.wait_until((tmp_path / name).exists, 60)
+    for name in order:
+        (tmp_path / f"end {name}").touch()
+        threads[name].join(60)
+        assert not threads[name].is_alive()
+    assert sorted(caplog.messages) == ["[a] logged by a", "[b] logged by b"]
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[a] printed", "[b] printed"]
+    assert (logging.getLogRecordFactory(), sys.stdout, sys.stderr) == before
+
+
+def print_and_log(_: Any) -> None:
+    print("printed")
+    logging.getLogger("tasks").warning("logged")
+
+
+def run_inline(_: Any) -> None:
+    Runners.sync_run_task([Task(None, print_and_log, id="inner")], RunConfig(engine_name="inline"))
+    print_and_log(None)
+
+
+def test_an_inline_engine_in_a_worker_labels_each_line_once(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    [response] = Runners.sync_run_task([Task(None, run_inline, id="outer")], ONE).values()
+    assert response.success, response.msg
+    assert caplog.messages == ["[inner] logged", "[outer] logged"]
+    assert capsys.readouterr().out.splitlines() == ["[inner] printed", "[outer] printed"]
 
 
 def print_much(_: Any) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -13,7 +11,7 @@ from paragent.engines.base import RuntimeEngine, thread_failure
 from paragent.errors import EngineFailed
 from paragent.execution import Ending, Outcome
 from paragent.worker.executor import CallExecutor
-from paragent.worker.output import OutputCapture, labelled_logs, show
+from paragent.worker.output import LabelledOutput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +40,7 @@ class InlineRuntime(RuntimeEngine):
         self._open = True
         self._failure: EngineFailed | None = None
         self._executor: CallExecutor | None = None
-        self._output: OutputCapture | None = None
-        self._log_labels = contextlib.ExitStack()
+        self._output: LabelledOutput | None = None
         self._changed = threading.Condition()
         """Protects all attributes above; notified when there is an outcome, a new call, a failure, or the engine closes."""
 
@@ -104,13 +101,10 @@ class InlineRuntime(RuntimeEngine):
         if self._executor is not None:
             self._executor.close()
         if self._output is not None:
-            self._output.restore()
-        self._log_labels.close()
+            self._output.close()
 
     def _start(self) -> CallExecutor:
-        streams = (sys.stdout, sys.stderr)
-        self._output = OutputCapture(lambda line: show([line], streams), keep_unlabelled=True)
-        self._log_labels.enter_context(labelled_logs())
+        self._output = LabelledOutput()
         executor = CallExecutor(
             self._add_outcome,
             sync_limit=self.config.sync_limit,

@@ -57,7 +57,7 @@ def main(socket_fd: int, starts_fd: int) -> None:
     sys.path[:] = setup.sys_path
     starts = memoryview(mmap.mmap(starts_fd, 0)).cast("d")
     queue = _SendQueue()
-    output = OutputCapture(queue.put_line, keep_unlabelled=False)
+    output = OutputCapture(queue.put_line)
     forward_logs(queue.put_line, setup.log_levels)
     executor = CallExecutor(
         queue.put,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sys
 import threading
@@ -13,16 +12,16 @@ from paragent.execution import current_task
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
     "MAX_LINE_LENGTH",
+    "LabelledOutput",
     "LabelledStream",
     "Line",
     "OutputCapture",
     "as_str",
     "forward_logs",
-    "labelled_logs",
     "log_levels",
     "show",
 ]
@@ -30,6 +29,8 @@ __all__ = [
 
 _WARNING = 30
 """`logging.WARNING`, the level of a root logger that is not configured."""
+_forwarding = False
+"""Whether the log records of this process are sent to another one, which labels them."""
 MAX_LINE_LENGTH = 1 << 20
 """Characters of a line; a longer line is split. A task that prints without newlines buffers no more than this."""
 
@@ -92,7 +93,9 @@ class LabelledStream(io.TextIOBase):
     ) -> None:
         self._name = name
         self._emit = emit
-        self._original = original
+        self.original = original
+        self.users = 0
+        """How many objects share this stream; protected by `_sharing`."""
         self._keep_unlabelled = keep_unlabelled
         self._partial_lines: dict[str | None, _PartialLine] = {}
         self._lock = threading.Lock()
@@ -105,7 +108,7 @@ class LabelledStream(io.TextIOBase):
         """Emit complete lines at once; buffer the rest until the next newline or the end of the task."""
         label = current_task()
         if label is None and self._keep_unlabelled:
-            return self._original.write(text)
+            return self.original.write(text)
         *lines, rest = as_str(text).split("\n")
         with self._lock:
             partial = self._partial_lines.get(label)
@@ -142,7 +145,7 @@ class LabelledStream(io.TextIOBase):
 
     def fileno(self) -> int:
         """Return the file descriptor of the original stream, so that child processes can inherit it."""
-        return self._original.fileno()
+        return self.original.fileno()
 
     def flush(self) -> None:
         """Do nothing: complete lines are emitted at once."""
@@ -151,12 +154,14 @@ class LabelledStream(io.TextIOBase):
 class OutputCapture:
     """Replaces `sys.stdout` and `sys.stderr` of this process until `restore` is called."""
 
-    def __init__(self, emit: Callable[[Line], None], *, keep_unlabelled: bool) -> None:
+    def __init__(self, emit: Callable[[Line], None]) -> None:
         self._before = (sys.stdout, sys.stderr)
         self._streams = [
-            LabelledStream(name, emit, stream, keep_unlabelled=keep_unlabelled)  # type: ignore[arg-type]
+            LabelledStream(name, emit, stream, keep_unlabelled=False)  # type: ignore[arg-type]
             for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr))
         ]
+        for stream in self._streams:
+            stream.users = 1  # so that `LabelledOutput` objects in this process share them and never remove them
         sys.stdout, sys.stderr = self._streams
 
     def finish(self, label: str) -> None:
@@ -223,6 +228,8 @@ def forward_logs(emit: Callable[[Line], None], levels: Mapping[str, int]) -> Non
                 return
             emit(Line(current_task(), "log", as_str(text), as_str(record.name), int(record.levelno)))
 
+    global _forwarding
+    _forwarding = True
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
     logging.getLogger().addHandler(Forwarder())
@@ -241,23 +248,72 @@ def log_levels() -> dict[str, int]:
     return {**levels, "": root.getEffectiveLevel()}
 
 
-@contextlib.contextmanager
-def labelled_logs() -> Iterator[None]:
-    """Put the id of the task in front of every log record that a task of this process creates."""
-    import logging  # as in `forward_logs`
+_sharing = threading.Lock()
+"""Protects what `LabelledOutput` objects share: the installed streams and record factory, and their `users`."""
 
-    original = logging.getLogRecordFactory()
 
-    def create(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = original(*args, **kwargs)
-        if label := current_task():
+class _LabellingFactory:
+    """A log record factory that puts the id of the task in front of the message."""
+
+    def __init__(self, original: Callable[..., logging.LogRecord]) -> None:
+        self.original = original
+        self.users = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self.original(*args, **kwargs)
+        label = None if _forwarding else current_task()
+        if label:
             prefix = f"[{label}] "
             record.msg = (prefix.replace("%", "%%") if record.args else prefix) + str(record.msg)
         return record
 
-    logging.setLogRecordFactory(create)
-    try:
-        yield
-    finally:
-        if logging.getLogRecordFactory() is create:
-            logging.setLogRecordFactory(original)
+
+class LabelledOutput:
+    """Puts the id of the task in front of each line and log record that tasks of this process write, until it is closed.
+
+    Objects that are open at the same time share the streams and the record factory that they install: each line has one label,
+    and the last object that closes restores the originals. What other code has replaced meanwhile is left as it is.
+    """
+
+    def __init__(self) -> None:
+        import logging  # as in `forward_logs`
+
+        with _sharing:
+            self._streams = {name: _labelled_stream(name) for name in ("stdout", "stderr")}
+            factory: Any = logging.getLogRecordFactory()
+            self._factory = factory if isinstance(factory, _LabellingFactory) else _LabellingFactory(factory)
+            logging.setLogRecordFactory(self._factory)
+            self._count_users(1)
+
+    def finish(self, label: str) -> None:
+        """Emit what a finished task printed without a newline."""
+        for stream in self._streams.values():
+            stream.finish(label)
+
+    def close(self) -> None:
+        """Restore the originals if no other object shares them; to be called once."""
+        import logging  # as in `forward_logs`
+
+        with _sharing:
+            self._count_users(-1)
+            for name, stream in self._streams.items():
+                if not stream.users and getattr(sys, name) is stream:
+                    setattr(sys, name, stream.original)
+            factory: Any = logging.getLogRecordFactory()
+            if not self._factory.users and factory is self._factory:
+                logging.setLogRecordFactory(self._factory.original)
+
+    def _count_users(self, change: int) -> None:
+        self._factory.users += change
+        for stream in self._streams.values():
+            stream.users += change
+
+
+def _labelled_stream(name: str) -> LabelledStream:
+    """Return the stream that labels prints to `sys.stdout` or `sys.stderr`; install one if there is none."""
+    current = getattr(sys, name)
+    if isinstance(current, LabelledStream):
+        return current
+    stream = LabelledStream(name, lambda line: show([line], (current, current)), current, keep_unlabelled=True)
+    setattr(sys, name, stream)
+    return stream
