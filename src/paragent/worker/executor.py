@@ -212,14 +212,17 @@ class CallExecutor:
         return any(task is current for other, (task, _) in self._running.copy().items() if other != number)
 
     def close(self) -> None:
-        """End every thread after its current call, and end the event loop; calls that hang in native code are not waited for."""
+        """End the event loop, then every thread after its current call; calls that hang in native code are not waited for.
+
+        The threads end last: a worker process ends with its main thread, and tasks on the event loop clean up before that.
+        """
         self._closing = True
-        for _ in range(self._threads):
-            self._sync.put(None)
         if self._loop:
             self._call_in_loop(self._loop.stop)
         if self._loop_thread:
             self._loop_thread.join(2 * _CLEANUP_TIMEOUT)
+        for _ in range(self._threads):
+            self._sync.put(None)
 
     def _call_in_loop(self, action: Callable[[], None]) -> None:
         if self._loop:
