@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ import pytest
 
 from paragent import AgentBase, AgentResult, Environment, RolloutConfig, TurnsUsedUp, run_parallel_rollout, tool
 from paragent.cli import main
+from paragent.execution import waiting
 from paragent.rollout.prepare import prepare
 from paragent.rollout.session import RolloutSession, SameFailures
 from paragent.scorers import Score, Scorer
 from paragent.store import Journal, RolloutResult, RolloutStatus
 from paragent.tasks import BenchmarkTask
 from paragent.testing import Fault, OpenAIServer, Script
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_async
 
 HERE = "tests.rollout.test_limits"
 
@@ -41,6 +43,22 @@ class Plain(Environment):
         return ""
 
 
+class Sharing(Plain):
+    """Has a resource that writes down, when it is closed, which status files there are."""
+
+    @staticmethod
+    @contextlib.asynccontextmanager
+    async def resource() -> AsyncIterator[None]:
+        live = Path("results/run/live")
+        await wait_until_async(lambda: any(live.glob("*.json")), 60)
+        yield
+        Path("closed.json").write_text(json.dumps([path.name for path in live.glob("*.json")]))
+
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
+        await self.shared.get("resource", self.resource)
+        return await super().open(task, machine)
+
+
 class Restless(AgentBase):
     """Requests completions forever."""
 
@@ -51,15 +69,16 @@ class Restless(AgentBase):
 
 
 class Stubborn(AgentBase):
-    """Requests completions forever and ignores TurnsUsedUp."""
+    """Requests completions forever and ignores TurnsUsedUp. Only the requests that are refused count as working time."""
 
     async def run_episode(self, episode: Any) -> AgentResult:
         episode.messages.append({"role": "user", "content": episode.question})
-        while True:
-            try:
+        with waiting("completions"), contextlib.suppress(TurnsUsedUp):
+            while True:
                 await episode.complete()
-            except TurnsUsedUp:
-                continue
+        while True:
+            with contextlib.suppress(TurnsUsedUp):
+                await episode.complete()
 
 
 class Thinker(AgentBase):
@@ -138,7 +157,7 @@ def test_max_turns_applies_to_agents_that_control_the_episode(
 
 def test_an_agent_that_ignores_max_turns_times_out(run: Any, tmp_path: Path) -> None:
     with OpenAIServer(Script(default="42")) as server:
-        assert main(run(server, 1, "--max-turns", "2", "--timeout", "0.5", "--agent", f"{HERE}:Stubborn")) == 1
+        assert main(run(server, 1, "--max-turns", "2", "--timeout", "1", "--agent", f"{HERE}:Stubborn")) == 1
         assert server.seen.requests == 2
     [result] = results(tmp_path)
     assert (result.status, result.turns, result.requests) == (RolloutStatus.TIMED_OUT, 2, 2)
@@ -193,7 +212,9 @@ def test_usage_of_a_killed_worker_is_counted(victim: str, run: Any, tmp_path: Pa
             worker = int(board.stem.rpartition("-")[2])
             if victim == "worker":
                 os.kill(worker, signal.SIGKILL)
-                wait_until(lambda: len(used(tmp_path)) > 3, 60)  # what the dead one wrote is still there
+                # What the dead worker wrote is still there. All requests of the new one have been answered: a request that is
+                # in flight when the rollout is cancelled is not counted.
+                wait_until(lambda: len(used(tmp_path)) == 6, 60)
                 process.send_signal(signal.SIGINT)
             else:
                 process.kill()
@@ -213,6 +234,14 @@ def _again(command: list[str]) -> RolloutConfig:
     """Return the configuration of a command line."""
     flags = dict(zip(command[1::2], command[2::2], strict=True))
     return RolloutConfig(**{name.removeprefix("--"): value for name, value in flags.items()})
+
+
+@pytest.mark.parametrize("engine", ["inline", "local"])
+def test_a_worker_removes_its_status_file_before_it_closes_its_resources(engine: str, run: Any, tmp_path: Path) -> None:
+    with OpenAIServer(Script(default="42")) as server:
+        assert main([*run(server, 1), "--env", f"{HERE}:Sharing", "--engine", engine, "--workers", "1"]) == 0
+    wait_until((tmp_path / "closed.json").exists, 60)
+    assert json.loads((tmp_path / "closed.json").read_text()) == []
 
 
 # --- giving up, and the exit status ---------------------------------------------------------------------------------------

@@ -95,8 +95,8 @@ class StatusFile:
             draft.write_text(json.dumps(content))
             draft.replace(self._path)
 
-    async def close(self) -> None:
-        """Remove the file."""
+    def remove(self) -> None:
+        """Remove the file: this worker executes nothing."""
         with contextlib.suppress(OSError):
             self._path.unlink()
 

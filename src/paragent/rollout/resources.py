@@ -1,7 +1,7 @@
 """Resources of one worker: the model client, the scorer, the pool connection, the environment's shared resources.
 
 They belong to one event loop. They are opened by the first rollout and closed shortly after the last one. `SharedResources` keeps
-all of them, so that there is one order of closing.
+everything that must be closed, so that there is one order of closing.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class WorkerResources:
         self._leases = (
             self.shared.add(("worker", "leases"), WorkerLeases(settings.machines)) if settings.machines else None
         )
-        self._status = self.shared.add(("worker", "status file"), StatusFile(settings.live)) if settings.live else None
+        self._status = StatusFile(settings.live) if settings.live else None
         self._scorer: Scorer | None = None
         self._active = 0
         self._reporting: asyncio.Task[None] | None = None
@@ -173,6 +173,8 @@ class WorkerResources:
     async def _close(self) -> None:
         self._closed = True
         _open_resources.pop((id(asyncio.get_running_loop()), self.settings.run), None)
+        if self._status:
+            self._status.remove()  # first: closing the rest can take many seconds, and this worker does no more work
         await self.shared.close()
 
 

@@ -83,9 +83,10 @@ class RolloutWorker:
     async def __call__(self, rollout: PendingRollout) -> RolloutResult:
         """Execute a rollout once."""
         result = RolloutResult(rollout.task.id, rollout.attempt, RolloutStatus.COMPLETED, worker=here())
-        active = ActiveRollout(rollout, WorkClock(self.settings.timeout))
         try:
             resources = worker_resources(self.settings)
+            # After the resources: the first rollout opens them for all, and that is not its working time.
+            active = ActiveRollout(rollout, WorkClock(self.settings.timeout))
             resources.enter(active)
         except (UsageError, InfrastructureError) as error:
             _set_error(result, error)
