@@ -64,7 +64,8 @@ def test_a_worker_whose_thread_ends_writes_a_traceback_and_is_replaced(
     marker = str(tmp_path / "ended")
     killer = Task(marker, break_the_loop_once) if name == "paragent-loop" else Task((name, marker), end_thread_once)
     killer.id, killer.max_retries = "killer", 1
-    others = [Task(0.2, agents.sleep, id=str(i)) for i in range(5)]
+    # More than the engine sends at once: the reader ends when it receives the next message.
+    others = [Task(0.1, agents.sleep, id=str(i)) for i in range(20)]
     responses = Runners.sync_run_task([killer, *others], RunConfig(worker_num=1, concurrency=2))
     assert all(response.success for response in responses.values()), responses
     assert responses["killer"].answer == "survived"
