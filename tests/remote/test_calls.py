@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 import openai
+import psutil
 import pytest
 
 import paragent
@@ -27,6 +28,7 @@ from paragent import (
     Result,
     RpcAgent,
     RpcAgentServerLauncher,
+    ServerLost,
     Unserialisable,
 )
 from paragent.remote.values import decode_error, encode_error
@@ -280,6 +282,31 @@ def test_own_process_runs_an_agent_in_its_own_process(eventually: Any) -> None:
     assert len(last.result(10)) == 2 << 20, "pending calls end first, and a result is kept while its `Result` lives"
     del last
     eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_stop_of_a_proxy_with_options_ends_the_agent_and_its_process(eventually: Any) -> None:
+    agent = remote(Worker, own_process=True)
+    pid = agent.pid().result(10)
+    assert agent.options(timeout=20).stop().result(10)
+    with pytest.raises((AgentStopped, ServerLost)):
+        agent.note(1).result(10)
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_agents_that_ended_with_their_own_process_leave_no_open_files(stop: bool, eventually: Any) -> None:
+    def run() -> None:
+        agent = remote(Worker, own_process=True)
+        assert agent.note(1).result(10) == 1
+        if stop:
+            agent.stop().result(10)
+
+    run()  # opens what all agents share
+    process = psutil.Process()
+    files = process.num_fds()
+    for _ in range(3):
+        run()
+    eventually(lambda: process.num_fds() <= files)
 
 
 def test_many_agents_share_a_few_processes() -> None:

@@ -16,6 +16,7 @@ from paragent.remote.protocol import DropAgent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from paragent.remote.children.pool import ChildServer
     from paragent.remote.link import Link
     from paragent.remote.result import Result
 
@@ -34,15 +35,18 @@ class RpcAgent(AgentBase):
     first use.
     """
 
-    __slots__ = ("__paragent_link__", "_agent", "_child", "_owns", "_timeout")
+    __slots__ = ("__paragent_link__", "_agent", "_child", "_original", "_owns", "_timeout")
     __paragent_agent__: type = AgentBase
     __paragent_link__: Link
+    _original: RpcAgent | None
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ConfigError("create a proxy with to_dist: MyAgent(..., to_dist=True), or agent.to_dist()")
 
     def stop(self) -> Result:
         """Free the agent now: its waiting and running calls fail with `AgentStopped`. The result arrives when it is freed."""
+        if self._original is not None:
+            return self._original.stop()
         result: Result = self.__paragent_link__.stop(self._agent)
         self._owns = False
         if self._child is not None:
@@ -57,10 +61,7 @@ class RpcAgent(AgentBase):
         """
         if timeout is not None:
             seconds(timeout, "timeout", none=True)
-        # The new proxy keeps the original alive, which owns the agent.
-        return _proxy(
-            type(self).__paragent_agent__, self.__paragent_link__, self._agent, timeout, owns=False, child=self
-        )
+        return _proxy(type(self).__paragent_agent__, self.__paragent_link__, self._agent, timeout, original=self)
 
     def to_dist(self, *_: Any, **__: Any) -> RpcAgent:
         """Raise `ConfigError`: the agent is already on a server."""
@@ -117,9 +118,8 @@ def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], where: A
         Unserialisable: an argument cannot be pickled.
     """
     conf = DistConf.of(where)
-    assert conf is not None
     link, child = link_for(conf)
-    return _proxy(cls, link, link.create_agent(cls, "init", args, kwargs), conf.timeout, owns=True, child=child)
+    return _proxy(cls, link, link.create_agent(cls, "init", args, kwargs), conf.timeout, child=child)
 
 
 def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
@@ -133,7 +133,7 @@ def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
     reduced = agent.__reduce_ex__(4)
     plain = not isinstance(reduced, str) and len(reduced[1]) == 1 and reduced[1][0] is cls and not any(reduced[3:])
     how, state = ("state", reduced[2]) if plain else ("object", agent)
-    return _proxy(cls, link, link.create_agent(cls, how, (state,), {}), conf.timeout, owns=True, child=child)
+    return _proxy(cls, link, link.create_agent(cls, how, (state,), {}), conf.timeout, child=child)
 
 
 def _revive(
@@ -143,17 +143,36 @@ def _revive(
     from paragent.remote.link import link_to
     from paragent.transport.address import Address
 
-    return _proxy(cls, link_to(Address(*address), tls), agent, timeout, owns=True, child=None)
+    return _proxy(cls, link_to(Address(*address), tls), agent, timeout)
 
 
-def _proxy(cls: type, link: Link, agent: Any, timeout: float | None, *, owns: bool, child: Any) -> RpcAgent:
+def _proxy(
+    cls: type,
+    link: Link,
+    agent: Any,
+    timeout: float | None,
+    *,
+    child: ChildServer | None = None,
+    original: RpcAgent | None = None,
+) -> RpcAgent:
+    """Return a proxy of an agent.
+
+    Args:
+        cls: the agent's class.
+        link: the link to its server.
+        agent: its number, or session and number.
+        timeout: the deadline of each call in seconds.
+        child: the process that the agent has for itself.
+        original: the proxy that owns the agent, which the new proxy keeps alive; None: the new proxy owns it.
+    """
     proxy: RpcAgent = object.__new__(_proxy_class(cls))
     put = object.__setattr__
     put(proxy, "__paragent_link__", link)
     put(proxy, "_agent", agent)
     put(proxy, "_timeout", timeout)
-    put(proxy, "_owns", owns)
     put(proxy, "_child", child)
+    put(proxy, "_original", original)
+    put(proxy, "_owns", original is None)
     return proxy
 
 

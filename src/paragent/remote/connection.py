@@ -55,8 +55,8 @@ class Endpoint(Protocol):
     async def gone(self) -> str:
         """Return a message when the server has ended; never return if only the connection shows that."""
 
-    def advice(self, trouble: str, *, first: bool) -> str:
-        """Return the error message for a server that cannot be reached: for the first time, or any more."""
+    def unreachable(self, trouble: str, *, first: bool) -> str:
+        """Return the error message for a server that cannot be reached; `first`: it has never been reached."""
 
 
 class ExternalServer:
@@ -69,10 +69,12 @@ class ExternalServer:
         """Return at once: connecting shows whether the server is there."""
 
     async def gone(self) -> str:
+        """Never return."""
         await asyncio.Event().wait()
         raise AssertionError
 
-    def advice(self, trouble: str, *, first: bool) -> str:
+    def unreachable(self, trouble: str, *, first: bool) -> str:
+        """Return the error message; if the server was never reached, it says how to start one."""
         if not first:
             return f"agent server {self.address} is gone: it died, was stopped or cannot be reached ({trouble})"
         if self.address.path:
@@ -191,9 +193,13 @@ class Connection:
     async def _reach(self, budget: TimeBudget) -> dict[str, Any]:
         """Connect; try again until the time budget is used up."""
         while True:
-            hello: dict[str, Any] = {"session": self.session, "program": program()}
-            hello |= {"received": self._frames.received, "reconnect": self._instance is not None}
-            hello["data_only"] = self._data_only
+            hello = {
+                "session": self.session,
+                "program": program(),
+                "received": self._frames.received,
+                "reconnect": self._instance is not None,
+                "data_only": self._data_only,
+            }
             try:
                 self._stream, welcome = await connect(
                     self._endpoint.address, "agents", self._token, self._tls, hello, budget
@@ -202,7 +208,7 @@ class Connection:
                 if budget.left <= _RETRY:
                     if isinstance(error, LimitExceeded):
                         raise
-                    raise ServerLost(self._endpoint.advice(str(error), first=self._instance is None)) from None
+                    raise ServerLost(self._endpoint.unreachable(str(error), first=self._instance is None)) from None
                 await asyncio.sleep(_RETRY)
                 budget.left -= _RETRY
                 continue

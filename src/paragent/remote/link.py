@@ -343,8 +343,8 @@ def link_to(address: Address, tls: TlsConf | None) -> Link:
     with _links_lock:
         link = _links.get(key)
         if link is None or link.lost is not None or link.broken:
-            link = _links[key] = Link(ExternalServer(address), load_token(), tls)
-            _all_links.add(link)
+            link = Link(ExternalServer(address), load_token(), tls)
+            _add(key, link)
     return link
 
 
@@ -359,8 +359,15 @@ def data_link(address: Address, tls: TlsConf | None) -> Link:
 def register_link(link: Link) -> None:
     """Have `link_to` find a link by its address, and `close_links` close it."""
     with _links_lock:
-        _links[(tuple(link.address), None)] = link
-        _all_links.add(link)
+        _add((tuple(link.address), None), link)
+
+
+def _add(key: tuple[Any, ...], link: Link) -> None:
+    """Add a link and forget the links whose server is lost. The caller holds the lock."""
+    for other in [other for other, known in _links.items() if known.lost is not None]:
+        del _links[other]
+    _links[key] = link
+    _all_links.add(link)
 
 
 def close_links() -> None:

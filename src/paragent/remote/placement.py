@@ -67,14 +67,12 @@ class DistConf:
         check_fields(self, {"timeout": optional(seconds), "grace": optional(seconds)})
 
     @classmethod
-    def of(cls, given: Any) -> DistConf | None:
-        """Return the configuration for a `to_dist` argument: True, a mapping or a `DistConf`; None for False and None.
+    def of(cls, given: Any) -> DistConf:
+        """Return the configuration for a `to_dist` argument: True, a mapping or a `DistConf`.
 
         Raises:
             ConfigError: the argument has another type, or a setting is unknown.
         """
-        if given is None or given is False:
-            return None
         if given is True:
             return _CHILD
         if isinstance(given, cls):

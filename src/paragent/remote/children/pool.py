@@ -45,8 +45,9 @@ class ChildServer:
         self._started = asyncio.Event()
         self._pid = 0
         """Known once the process has started."""
-        self._ended = False
-        """Whether the process is known to have ended. The system may then reuse its process id."""
+        self.ended = False
+        """Whether the process has ended or failed to start. The lifeline is closed then, and the system may reuse the process
+        id."""
 
     async def ready(self) -> None:
         """Wait until the process listens."""
@@ -57,6 +58,7 @@ class ChildServer:
         except (TimeoutError, OSError):
             message = b"it did not start in time"
         if not message.startswith(b"ready "):
+            self._close_ended()
             raise ServerLost(f"a child server could not start: {message.decode(errors='replace') or 'it died'}")
         self._pid = int(message.removeprefix(b"ready "))
         self._started.set()
@@ -66,10 +68,14 @@ class ChildServer:
         await self._started.wait()
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().sock_recv(self._lifeline, 1)
-        self._ended = True
+        self._close_ended()
         return "the agent server, a child process of this program, died; its agents are lost"
 
-    def advice(self, trouble: str, *, first: bool) -> str:
+    def _close_ended(self) -> None:
+        self.ended = True
+        self.close()
+
+    def unreachable(self, trouble: str, *, first: bool) -> str:
         """Return the error message for a failed connection."""
         what = "could not be reached" if first else "died; its agents are lost"
         return f"the agent server, a child process of this program, {what} ({trouble})"
@@ -81,7 +87,7 @@ class ChildServer:
 
     def kill(self) -> None:
         """Kill the process and the processes that it started, even while native code holds its interpreter."""
-        if self._pid and not self._ended:
+        if self._pid and not self.ended:
             kill_group(self._pid)
         self.end()
 
@@ -155,7 +161,7 @@ class _ChildPool:
         with theirs:
             server.fork(json.dumps(settings).encode(), theirs)
         child = ChildServer(address, ours)
-        self._children.append(child)
+        self._children = [*(other for other in self._children if not other.ended), child]
         link = Link(child, token, None)
         register_link(link)
         return link
