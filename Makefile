@@ -90,8 +90,8 @@ $(IMAGES): $(shell find src/paragent/machines src/paragent/guest -name '*.py') M
 demo: $(LIGHT) $(PROGRAMS) $(IMAGES) ## Run tasks, benchmarks and desktops in parallel and show the results
 	@$(BIN)/paragent demo
 
-# Hundreds of tests kill processes, nodes and machines. A failed test is tried once more, and its first failure is printed at the end, so
-# that a race is seen and fixed.
+# Hundreds of tests kill processes, nodes and machines. A failed test is run again once, and its first failure is printed at the end, so
+# that races are noticed and fixed.
 test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Check format, lint and types, then run all tests
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
@@ -129,11 +129,11 @@ format: $(READY) ## Format the code and sort imports
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --quiet .
 
-lock: $(READY) ## Write constraints.txt anew, with the latest versions
+lock: $(READY) ## Update constraints.txt to the latest versions
 	@{ head -1 constraints.txt; $(BIN)/uv pip compile --quiet --universal --python-version 3.11.7 --no-header --no-annotate --no-emit-index-url \
 		$(foreach extra,$(subst $(comma), ,$(ALL_EXTRAS)),--extra $(extra)) pyproject.toml; } > constraints.new && mv constraints.new constraints.txt
 
-bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Measure against peers; writes a table, JSON and a plot to bench/out (minutes; run nothing else meanwhile)
+bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Measure against peers; writes a table, JSON and a plot to bench/out (takes minutes; run nothing else at the same time)
 	@$(BIN)/python -m bench
 
 osworld-parity: $(READY) $(SYSTEM) ## Compare our OSWorld metrics with OSWorld's own package (installs it in an environment of its own; minutes)

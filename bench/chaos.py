@@ -70,22 +70,22 @@ class Chaos:
         self.machines: set[int] = set()
         self.workers: set[int] = set()
 
-    def __call__(self, tally: RolloutProgress) -> None:
+    def __call__(self, progress: RolloutProgress) -> None:
         """Look, and strike if it is time to; for `run_parallel_rollout`."""
         here = f"rollout-{os.getpid()}-"
         self.runs |= {path.name for path in cache_folder("owners", "rollout").iterdir() if path.name.startswith(here)}
         machines = owned_processes(self.runs)
         self.machines |= machines.keys()
-        self.workers |= set(self._playing())
+        self.workers |= set(self._active_workers())
         for strike in self.strikes:
             if strike.gone is None and not alive(strike.pid):
-                strike.gone = tally.seconds
+                strike.gone = progress.seconds
         number = len(self.strikes)
-        if number < len(self._plan) and tally.done >= (number + 1) * self._tasks // 10:
+        if number < len(self._plan) and progress.done >= (number + 1) * self._tasks // 10:
             hit = self._plan[number](machines)
             if hit is not None:
-                self.strikes.append(Strike(*hit, tally.seconds, tally.done))
-                print(f"{tally.seconds:5.0f} s, {tally.done} results: {hit[0]}", flush=True)
+                self.strikes.append(Strike(*hit, progress.seconds, progress.done))
+                print(f"{progress.seconds:5.0f} s, {progress.done} results: {hit[0]}", flush=True)
 
     def _kill_a_machine(self, machines: dict[int, str]) -> tuple[str, int] | None:
         for pid in machines:
@@ -102,14 +102,14 @@ class Chaos:
         return None
 
     def _kill_a_worker(self, _: dict[int, str]) -> tuple[str, int] | None:
-        for pid in self._playing():
+        for pid in self._active_workers():
             if pid != os.getpid() and alive(pid):
                 os.kill(pid, signal.SIGKILL)
                 return "a worker is killed", pid
         return None
 
-    def _playing(self) -> list[int]:
-        return [int(board.stem.rpartition("-")[2]) for board in self._live.glob("*.json")]
+    def _active_workers(self) -> list[int]:
+        return [int(status_file.stem.rpartition("-")[2]) for status_file in self._live.glob("*.json")]
 
 
 def _is_leased(pid: int) -> bool:
@@ -141,16 +141,16 @@ def _left(chaos: Chaos) -> list[str]:
     return found + [f"folder {path}" for path in folders if path.name in chaos.runs]
 
 
-def _told(path: Path, summary: Summary, chaos: Chaos) -> dict[str, Any]:
+def _facts(path: Path, summary: Summary, chaos: Chaos) -> dict[str, Any]:
     with Journal(path / "journal.sqlite", read_only=True) as journal:
-        plays = list(journal.results())
-        broken = Counter(play.kind for play in journal.results("final = 0"))
+        results = list(journal.results())
+        broken = Counter(result.kind for result in journal.results("final = 0"))
     return {
-        "results": len(plays),
-        "scored": sum(play.score is not None for play in plays),
+        "results": len(results),
+        "scored": sum(result.score is not None for result in results),
         "mean score": summary.mean,
         "seconds": round(summary.seconds),
-        "plays that infrastructure ended": dict(broken),
+        "executions that infrastructure ended": dict(broken),
         "machines": summary.machines,
         "machine processes": len(chaos.machines),
         "worker processes": len(chaos.workers),
@@ -160,11 +160,11 @@ def _told(path: Path, summary: Summary, chaos: Chaos) -> dict[str, Any]:
 
 def main() -> int:
     """Run the rollouts, break things and report; return 0 if every task was scored and nothing is left."""
-    parser = argparse.ArgumentParser(prog="python -m bench.chaos", description="Break things while rollouts play.")
+    parser = argparse.ArgumentParser(prog="python -m bench.chaos", description="Break things while rollouts run.")
     parser.add_argument("--provider-name", default="qemu", choices=["qemu", "process"])
     parser.add_argument("--tasks", type=int, default=60)
     parser.add_argument("--engine", default="local")
-    parser.add_argument("--fresh", action="store_true", help="start anew instead of continuing a run that was stopped")
+    parser.add_argument("--fresh", action="store_true", help="start again instead of continuing a run that was stopped")
     parser.add_argument("--output-dir", type=Path, default=Path("results"))
     options = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
@@ -195,13 +195,13 @@ def main() -> int:
     except Interrupted:
         print("stopped; the same command continues")
         return 130
-    with contextlib.suppress(TimeoutError):  # what is left then is told
+    with contextlib.suppress(TimeoutError):  # what is left then is reported
         wait_until(lambda: not _left(chaos))
-    told = _told(options.output_dir / _RUN, summary, chaos)
+    facts = _facts(options.output_dir / _RUN, summary, chaos)
     print("\n".join(map(str, chaos.strikes)))
-    print(json.dumps(told, indent=2))
-    whole = told["scored"] == options.tasks and summary.pending == 0
-    return 0 if whole and len(chaos.strikes) == 3 and not told["left"] else 1
+    print(json.dumps(facts, indent=2))
+    whole = facts["scored"] == options.tasks and summary.pending == 0
+    return 0 if whole and len(chaos.strikes) == 3 and not facts["left"] else 1
 
 
 if __name__ == "__main__":

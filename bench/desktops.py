@@ -31,18 +31,18 @@ def _pool(size: int, spares: int, provider: Any = "qemu") -> VMPoolManager:
     return VMPoolManager(provider, size, spares=spares, name="bench", path_to_vm="desktop")
 
 
-def _hand_over(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
-    """From one holder's release to the next one's first picture, while the next one waits in the queue."""
+def _transfer(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
+    """From one holder's release to the next one's first image, while the next one waits in the queue."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
         with _pool(1, spares, provider) as pool, ThreadPoolExecutor(1) as other:
-            yield lambda: statistics.median(_changes_hands(pool, other, spares) for _ in range(size))
+            yield lambda: statistics.median(_changes_holder(pool, other, spares) for _ in range(size))
 
     return opened
 
 
-def _changes_hands(pool: VMPoolManager, other: ThreadPoolExecutor, spares: int) -> float:
+def _changes_holder(pool: VMPoolManager, other: ThreadPoolExecutor, spares: int) -> float:
     pool.wait_until_free(1 + spares, _LIMIT)
     lease = pool.allocate(timeout=_LIMIT)
     lease.machine.screenshot()
@@ -63,8 +63,8 @@ def _changes_hands(pool: VMPoolManager, other: ThreadPoolExecutor, spares: int) 
     return answered.result(_LIMIT) - released
 
 
-def _picture(path: str) -> Callable[[int], AbstractContextManager[Run]]:
-    """One picture of the screen, by the emulated display or by the guest."""
+def _screenshot(path: str) -> Callable[[int], AbstractContextManager[Run]]:
+    """One image of the screen, by the emulated display or by the guest."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
@@ -73,8 +73,8 @@ def _picture(path: str) -> Callable[[int], AbstractContextManager[Run]]:
             def run() -> float:
                 started = perf_counter()
                 for _ in range(size):
-                    picture = machine.request("GET", path, timeout=_LIMIT).body if path else machine.screenshot()
-                    assert picture.startswith(b"\x89PNG")
+                    image = machine.request("GET", path, timeout=_LIMIT).body if path else machine.screenshot()
+                    assert image.startswith(b"\x89PNG")
                 return (perf_counter() - started) / size * 1e3
 
             yield run
@@ -180,8 +180,8 @@ MEASUREMENTS = (
         size=5,
         quick_size=1,
         contenders=(
-            Contender(_OURS, _hand_over("qemu", 1), needs="qemu"),
-            Contender(_BOOT, _hand_over("bench.qemu_resets:BootEach", 0), needs="qemu"),
+            Contender(_OURS, _transfer("qemu", 1), needs="qemu"),
+            Contender(_BOOT, _transfer("bench.qemu_resets:BootEach", 0), needs="qemu"),
         ),
         targets=(Target("at most", 1.2), Target("at most", 0.1, times=_BOOT)),
         warm_up=False,
@@ -207,8 +207,8 @@ MEASUREMENTS = (
         size=10,
         quick_size=2,
         contenders=(
-            Contender(_OURS, _picture(""), needs="qemu"),
-            Contender(_IN_GUEST, _picture("/screenshot"), needs="qemu"),
+            Contender(_OURS, _screenshot(""), needs="qemu"),
+            Contender(_IN_GUEST, _screenshot("/screenshot"), needs="qemu"),
         ),
         targets=(Target("at most", 100.0),),
         most_rounds=3,

@@ -59,7 +59,7 @@ def _tasks(spares: int) -> Callable[[int], AbstractContextManager[Run]]:
     return opened
 
 
-def _hand_over(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
+def _transfer(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
     """From one holder's release to the next one's first answered command, while the next one waits in the queue."""
 
     @contextmanager
@@ -68,14 +68,14 @@ def _hand_over(provider: Any, spares: int) -> Callable[[int], AbstractContextMan
             pool.wait_until_free(1 + spares, _LIMIT)
 
             def run() -> float:
-                return statistics.median(_changes_hands(pool, other) for _ in range(size))
+                return statistics.median(_changes_holder(pool, other) for _ in range(size))
 
             yield run
 
     return opened
 
 
-def _changes_hands(pool: VMPoolManager, other: ThreadPoolExecutor) -> float:
+def _changes_holder(pool: VMPoolManager, other: ThreadPoolExecutor) -> float:
     lease = pool.allocate(timeout=_LIMIT)
     lease.machine.execute(["true"])
     waits = threading.Event()
@@ -139,7 +139,7 @@ def proportional(pid: int) -> float:
     return int(found[1]) / 1000
 
 
-def _crowd(spread: float) -> Callable[[int], AbstractContextManager[Run]]:
+def _many_requests(spread: float) -> Callable[[int], AbstractContextManager[Run]]:
     """So many requests wait for 10 machines; the median from a release to the next holder's grant, in their order.
 
     Args:
@@ -156,13 +156,13 @@ def _crowd(spread: float) -> Callable[[int], AbstractContextManager[Run]]:
 
 
 async def _queue_up(pool: VMPoolManager, size: int, spread: float) -> float:
-    crowd = new_id("crowd")
+    requester = new_id("requester")
     released: deque[float] = deque()
     times: list[float] = []
     tokens: dict[int, int] = {}
 
     async def hold(number: int) -> None:
-        token, _ = await pool.async_pool.acquire(f"{crowd}-{number}", "crowd", 60.0, None)
+        token, _ = await pool.async_pool.acquire(f"{requester}-{number}", "requester", 60.0, None)
         if released:
             times.append(perf_counter() - released.popleft())
         tokens[number] = token
@@ -232,9 +232,9 @@ MEASUREMENTS = (
         size=5,
         quick_size=1,
         contenders=(
-            Contender(_OURS, _hand_over("qemu", 1), needs="qemu"),
-            Contender(_LOAD, _hand_over("bench.qemu_resets:SnapshotLoad", 0), needs="qemu"),
-            Contender(_BOOT, _hand_over("bench.qemu_resets:BootEach", 0), needs="qemu"),
+            Contender(_OURS, _transfer("qemu", 1), needs="qemu"),
+            Contender(_LOAD, _transfer("bench.qemu_resets:SnapshotLoad", 0), needs="qemu"),
+            Contender(_BOOT, _transfer("bench.qemu_resets:BootEach", 0), needs="qemu"),
         ),
         targets=(Target("at most", 0.3), Target("at most", 0.5, times=_LOAD), Target("at most", 0.1, times=_BOOT)),
         warm_up=False,
@@ -268,7 +268,7 @@ MEASUREMENTS = (
         unit="ms",
         size=1_000,
         quick_size=100,
-        contenders=(Contender(_OURS, _crowd(1.0)),),
+        contenders=(Contender(_OURS, _many_requests(1.0)),),
         targets=(Target("at most", 5.0),),
         warm_up=False,
         most_rounds=2,
@@ -279,7 +279,7 @@ MEASUREMENTS = (
         unit="ms",
         size=1_000,
         quick_size=100,
-        contenders=(Contender(_OURS, _crowd(0.0)),),
+        contenders=(Contender(_OURS, _many_requests(0.0)),),
         targets=(Target("at most", 5.0),),
         warm_up=False,
         most_rounds=2,

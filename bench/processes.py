@@ -18,7 +18,7 @@ def run_script(name: str, *arguments: object) -> str:
     """Run a program of `bench/scripts` and return what it printed.
 
     Python may keep the bytecode it compiles, whatever the environment says: peers are installed with theirs, and without
-    it a checkout of paragent would be compiled anew at every start, in the program and in each worker.
+    it a checkout of paragent would be compiled again at every start, in the program and in each worker.
 
     Raises:
         RuntimeError: it failed; the message ends with the last line of its error output.

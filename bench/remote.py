@@ -1,4 +1,4 @@
-"""Agents on servers beside Ray's actors, AgentScope's and bare gRPC: round trips, crowds of calls, starts, a crowd of agents."""
+"""Agents on servers compared with Ray's actors, AgentScope and plain gRPC: round trips, many calls, starts, many agents."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _agentscope(outstanding: int) -> Callable[[int], AbstractContextManager[Run]
     return opened
 
 
-def _crowd(outstanding: int, size: int, times_ray: float, agentscope: bool) -> Measurement:
+def _many_calls(outstanding: int, size: int, times_ray: float, agentscope: bool) -> Measurement:
     peers = [
         Contender(_RAY, _rate(ray_actor, outstanding), needs="ray"),
         Contender(_GRPC, _rate(bare_grpc, outstanding)),
@@ -139,8 +139,8 @@ MEASUREMENTS = (
         ),
         targets=(Target("at most", 0.7, times=_RAY),),
     ),
-    _crowd(64, 20_000, 12.0, agentscope=True),
-    _crowd(1_024, 40_000, 20.0, agentscope=False),
+    _many_calls(64, 20_000, 12.0, agentscope=True),
+    _many_calls(1_024, 40_000, 20.0, agentscope=False),
     Measurement(
         name="remote-1MB",
         question="How many calls per second with an argument of 1 MB, 4 in flight?",

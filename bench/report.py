@@ -95,10 +95,10 @@ def as_table(report: Report) -> RenderableType:
                 for text, verdict in beside
             )
             table.add_row("  " + contender, median, spread, verdicts)
-    return Group(table, _tally([report]))
+    return Group(table, _counts([report]))
 
 
-def _tally(reports: Iterable[Report]) -> str:
+def _counts(reports: Iterable[Report]) -> str:
     verdicts = [j.verdict for report in reports for result in report.results for j in result.judgements()]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict)
 
@@ -116,7 +116,7 @@ def newest(reports: Iterable[Report]) -> list[Report]:
 
 def as_markdown(reports: Sequence[Report]) -> str:
     """Return the results of several runs for a document, each run with the state of the machine that it found."""
-    lines = [f"Targets: {_tally(reports)}."]
+    lines = [f"Targets: {_counts(reports)}."]
     for report in reports:
         lines += ["", *(f"- {line}" for line in _caption(report))]
         for result in report.results:

@@ -56,8 +56,8 @@ def _endpoint() -> Iterator[str]:
             process.communicate()
 
 
-def _play(python: str, name: str, size: int) -> Iterator[Run]:
-    """A program that plays `size` rollouts and prints the seconds from the first request to the last result."""
+def _execute(python: str, name: str, size: int) -> Iterator[Run]:
+    """A program that executes `size` rollouts and prints the seconds from the first request to the last result."""
     with _endpoint() as url, tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "any"}
 
@@ -74,7 +74,7 @@ def _play(python: str, name: str, size: int) -> Iterator[Run]:
 
 @contextmanager
 def _paragent(size: int) -> Iterator[Run]:
-    yield from _play(sys.executable, "rollouts_paragent.py", size)
+    yield from _execute(sys.executable, "rollouts_paragent.py", size)
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def _inspect(size: int) -> Iterator[Run]:
     python = _PEERS / "inspect_ai" / "bin" / "python"
     if not python.exists():
         raise RuntimeError("inspect_ai has no environment: python -m bench.peers")
-    yield from _play(str(python), "rollouts_inspect.py", size)
+    yield from _execute(str(python), "rollouts_inspect.py", size)
 
 
 def _without_http(value: str) -> Callable[[int], AbstractContextManager[Run]]:
@@ -96,7 +96,7 @@ def _without_http(value: str) -> Callable[[int], AbstractContextManager[Run]]:
     return opened
 
 
-def _plays(size: int) -> list[RolloutResult]:
+def _results(size: int) -> list[RolloutResult]:
     body = os.urandom(1000)
     return [
         RolloutResult(str(n), 1, RolloutStatus.COMPLETED, score=1.0, answer="42", trajectory=body) for n in range(size)
@@ -106,11 +106,11 @@ def _plays(size: int) -> list[RolloutResult]:
 @contextmanager
 def _journal(size: int) -> Iterator[Run]:
     def run() -> float:
-        plays = _plays(size)
+        recorded = _results(size)
         with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal") as journal:
             began = time.perf_counter()
             for start in range(0, size, _BATCH):
-                journal.record(plays[start : start + _BATCH])
+                journal.record(recorded[start : start + _BATCH])
             return size / (time.perf_counter() - began)
 
     yield run
@@ -121,7 +121,7 @@ def _plain_sqlite(size: int) -> Iterator[Run]:
     """The least that anybody could write: one table, two columns, the same durability."""
 
     def run() -> float:
-        rows = [(play.task, play.trajectory) for play in _plays(size)]
+        rows = [(one.task, one.trajectory) for one in _results(size)]
         with tempfile.TemporaryDirectory() as folder:
             db = sqlite3.connect(Path(folder) / "plain", isolation_level=None)
             db.execute("PRAGMA journal_mode = WAL")

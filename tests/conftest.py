@@ -14,17 +14,17 @@ pytest.register_assert_rewrite(
     "paragent.testing", "tests.engines.cluster_contract"
 )  # for failures that say what was seen
 
-_PATIENCE = 180
+_START_SECONDS = 180
 """Seconds for each step of Ray's start, which gives up after 30 by itself: a node took longer on a machine with a load of ten."""
 
 os.environ |= {
-    "RAY_raylet_start_wait_time_s": f"{_PATIENCE}",
-    "RAY_gcs_server_port_wait_time_s": f"{_PATIENCE}",
-    "RAY_gcs_server_request_timeout_seconds": f"{_PATIENCE}",
-    "RAY_py_gcs_connect_timeout_s": f"{_PATIENCE}",
-    "RAY_gcs_rpc_server_connect_timeout_s": f"{_PATIENCE}",
-    "RAY_worker_register_timeout_seconds": f"{_PATIENCE}",
-    "RAY_agent_register_timeout_ms": f"{1000 * _PATIENCE}",
+    "RAY_raylet_start_wait_time_s": f"{_START_SECONDS}",
+    "RAY_gcs_server_port_wait_time_s": f"{_START_SECONDS}",
+    "RAY_gcs_server_request_timeout_seconds": f"{_START_SECONDS}",
+    "RAY_py_gcs_connect_timeout_s": f"{_START_SECONDS}",
+    "RAY_gcs_rpc_server_connect_timeout_s": f"{_START_SECONDS}",
+    "RAY_worker_register_timeout_seconds": f"{_START_SECONDS}",
+    "RAY_agent_register_timeout_ms": f"{1000 * _START_SECONDS}",
 }
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

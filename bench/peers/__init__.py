@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["agentscope_run", "bare_grpc", "ray_actor"]
 
 _HERE = Path(__file__).parent
-_PATIENCE = 120.0
+_START_SECONDS = 120.0
 """Seconds for a program that needs five."""
 
 
@@ -86,7 +86,7 @@ def agentscope_run(outstanding: int, size: int) -> float:
     script = [str(python), str(_HERE / "agentscope_echo.py"), str(outstanding), str(size)]
     with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, start_new_session=True) as program:
         # It says its number and then does not end: its server process keeps it. So both are ended here, also if it is late.
-        late = threading.Timer(_PATIENCE, os.killpg, (program.pid, signal.SIGKILL))
+        late = threading.Timer(_START_SECONDS, os.killpg, (program.pid, signal.SIGKILL))
         late.start()
         try:
             assert program.stdout is not None

@@ -54,8 +54,8 @@ class Memory:
     def __init__(self) -> None:
         self.first = self.highest = 0
 
-    def __call__(self, tally: Any) -> None:
-        if tally.done < AT_A_TIME:
+    def __call__(self, progress: Any) -> None:
+        if progress.done < AT_A_TIME:
             return
         driver = psutil.Process()
         now = sum(process.memory_info().rss for process in [driver, *driver.children()])
@@ -63,7 +63,7 @@ class Memory:
         self.highest = max(self.highest, now)
 
 
-def play(size: int, folder: Path, watch: Any = None) -> float:
+def execute(size: int, folder: Path, watch: Any = None) -> float:
     """Run the rollouts and return the CPU time used."""
     data = folder / f"{size}.jsonl"
     data.write_text("".join(json.dumps({"id": n, "question": f"6*7, {n}", "answer": "42"}) + "\n" for n in range(size)))
@@ -78,7 +78,7 @@ def play(size: int, folder: Path, watch: Any = None) -> float:
 if __name__ == "__main__":
     size, folder = int(sys.argv[1]), Path(sys.argv[2])
     memory = Memory()
-    start = play(AT_A_TIME, folder)
-    whole = play(size, folder, memory)
+    start = execute(AT_A_TIME, folder)
+    whole = execute(size, folder, memory)
     cpu_ms = (whole - start) / (size - AT_A_TIME) * 1e3
     print(json.dumps({"cpu_ms": cpu_ms, "growth_mb": (memory.highest - memory.first) / 1e6}))

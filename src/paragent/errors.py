@@ -185,12 +185,12 @@ class MissingExtra(UsageError, ImportError):
 class MissingProgram(UsageError):
     """A part of paragent needs a program that is not a Python package, and it is not installed or cannot run."""
 
-    def __init__(self, part: str, problem: str, cure: str) -> None:
-        self.part, self.problem, self.cure = part, problem, cure
-        super().__init__(f"{part}: {problem}; {cure}")
+    def __init__(self, part: str, problem: str, advice: str) -> None:
+        self.part, self.problem, self.advice = part, problem, advice
+        super().__init__(f"{part}: {problem}; {advice}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.part, self.problem, self.cure))
+        return (type(self), (self.part, self.problem, self.advice))
 
 
 class Unserialisable(UsageError, TypeError):

@@ -31,7 +31,7 @@ class Meeting(AgentBase):
 
     def reply(self, x: Any = None) -> Msg:
         self.everybody.wait()
-        return Msg(name=self.name, content=f"{self.name} heard {x.content}")
+        return Msg(name=self.name, content=f"{self.name} received {x.content}")
 
 
 class AsyncMeeting(AgentBase):
@@ -60,7 +60,7 @@ def ask(agent: ParallelizableAgent, text: str = "hi") -> Any:
 
 def test_sync_sub_agents_reply_at_the_same_time() -> None:
     agent = ParallelizableAgent(name="all", agents=[Meeting(name) for name in "abc"])
-    assert ask(agent) == {"a": "a heard hi", "b": "b heard hi", "c": "c heard hi"}
+    assert ask(agent) == {"a": "a received hi", "b": "b received hi", "c": "c received hi"}
 
 
 def test_async_sub_agents_reply_at_the_same_time() -> None:

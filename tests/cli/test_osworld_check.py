@@ -29,7 +29,7 @@ TASKS = {
         task(
             "likeness", PLAIN | {"func": ["exact_match", "compare_pdfs"], "result": [RULE] * 2, "expected": [RULE] * 2}
         ),
-        task("film", PLAIN | {"func": "compare_image_text"}),
+        task("recording", PLAIN | {"func": "compare_image_text"}),
     ],
     "chrome": [
         task("proxied", proxy=True),
@@ -63,41 +63,41 @@ def index(tmp_path: Path) -> Callable[..., Path]:
 
 def test_each_task_has_one_verdict(index: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["osworld", "check", "--data", str(index(TASKS)), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     counts = {"same score": 2, "differs": 1, "cannot be scored": 4}
-    assert told["total"] == {"tasks": 7, **counts, "need a proxy": 1}
+    assert reported["total"] == {"tasks": 7, **counts, "need a proxy": 1}
     counts = {"same score": 1, "differs": 1, "cannot be scored": 1}
-    assert told["domains"]["os"] == {"tasks": 3, **counts, "need a proxy": 0}
-    verdicts = {one["id"]: one["verdict"] for one in told["tasks"]}
+    assert reported["domains"]["os"] == {"tasks": 3, **counts, "need a proxy": 0}
+    verdicts = {one["id"]: one["verdict"] for one in reported["tasks"]}
     assert [name for name, verdict in verdicts.items() if verdict == "same score"] == ["good", "proxied"]
     assert [name for name, verdict in verdicts.items() if verdict == "differs"] == ["likeness"]
-    reasons = {one["id"]: one["reasons"] for one in told["tasks"]}
+    reasons = {one["id"]: one["reasons"] for one in reported["tasks"]}
     assert reasons["good"] == []
     assert "pypdf" in reasons["likeness"][0]
     assert reasons["drive"] == ["a Google account"]
-    needs = {need["what"]: (need["tasks"], need["unlocks"]) for need in told["needs"]}
+    needs = {need["what"]: (need["tasks"], need["unlocks"]) for need in reported["needs"]}
     assert sorted(needs.values()) == [(1, 1), (1, 1), (2, 1), (2, 1)]
     assert needs["a Google account"] == (1, 1)
-    assert {one["id"]: one["covered"] for one in told["tasks"]} == {
+    assert {one["id"]: one["covered"] for one in reported["tasks"]} == {
         "good": True,
         "likeness": True,
-        "film": False,
+        "recording": False,
         "proxied": False,
         "drive": False,
         "both": False,
         "odd": False,
     }
-    assert "levitate" in next(one["missing"][0] for one in told["tasks"] if one["id"] == "odd")
+    assert "levitate" in next(one["missing"][0] for one in reported["tasks"] if one["id"] == "odd")
 
 
 def test_the_tables_have_each_task_and_what_is_missing(
     index: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["osworld", "check", "--data", str(index(TASKS))]) == 1
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     for words in ("chrome", "metric compare_image_text", "a Google account", "a proxy", "levitate", "unlocks"):
-        assert words in told
-    [line] = [line for line in told.splitlines() if "likeness" in line and "differs" in line]
+        assert words in reported
+    [line] = [line for line in reported.splitlines() if "likeness" in line and "differs" in line]
     assert "compare_pdfs" in line
     assert main(["osworld", "check", "--data", str(index(TASKS)), "--summary"]) == 1
     short = capsys.readouterr().out

@@ -102,9 +102,9 @@ def test_the_plan_waits_for_missing_elements() -> None:
 def test_menu_keys_are_pressed_once_the_menu_is_open() -> None:
     closed, opened = drawn(), drawn(((100, 100, 200, 300), "white"))
     question = "Change the settings of the text editor: show line numbers."
-    told = [*shown(question, closed), *answered("{}", closed), *answered("{}", closed)]
-    assert ask(told) == {"action_type": "WAIT"}
-    assert ask([*told, *answered('{"action_type": "WAIT"}', opened)]) == {"action_type": "PRESS", "key": "u"}
+    reported = [*shown(question, closed), *answered("{}", closed), *answered("{}", closed)]
+    assert ask(reported) == {"action_type": "WAIT"}
+    assert ask([*reported, *answered('{"action_type": "WAIT"}', opened)]) == {"action_type": "PRESS", "key": "u"}
 
 
 def test_the_terminal_is_found_in_a_screenshot() -> None:

@@ -46,7 +46,7 @@ class Sample(Environment):
     @tool
     async def fail(self) -> str:
         """Fail."""
-        raise ToolFailed("told")
+        raise ToolFailed("reported")
 
     @tool
     async def hang(self) -> str:
@@ -112,7 +112,7 @@ def test_arguments_are_converted_or_rejected() -> None:
 
 
 def test_tool_failures_are_results_and_other_exceptions_are_raised() -> None:
-    assert call("fail", {}) == ToolResult("told", error=True)
+    assert call("fail", {}) == ToolResult("reported", error=True)
     assert "longer than 0.2 s" in call("hang", {}).text
     with pytest.raises(KeyError, match="bug"):
         call("bug", {})

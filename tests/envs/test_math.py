@@ -92,9 +92,9 @@ def test_the_demo_model_solves_the_sample_tasks() -> None:
         async with open_environment("math") as environment:
             for entry in entries:
                 asked = entry.get("expression") or entry["question"].removeprefix("Compute ").rstrip(".")
-                told = await environment.call("calculator", {"expression": asked})
-                exact = told.text.partition(" ≈ ")[0]
+                reported = await environment.call("calculator", {"expression": asked})
+                exact = reported.text.partition(" ≈ ")[0]
                 task = BenchmarkTask(entry["id"], entry["question"], entry["answer"])
-                assert await environment.score(task, f"\\boxed{{{exact}}}") == {"math": 1.0}, (entry, told)
+                assert await environment.score(task, f"\\boxed{{{exact}}}") == {"math": 1.0}, (entry, reported)
 
     run(scenario([json.loads(line) for line in sample_path("math").read_text().splitlines()]))

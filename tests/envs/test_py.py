@@ -56,8 +56,8 @@ def score(answer: str, task: BenchmarkTask = TASK, **options: Any) -> float | No
 
 
 def test_variables_are_kept_and_the_last_value_is_shown() -> None:
-    told = cells("x = 20", "x + 1", "print('a'); print('b')", "def f():\n    return x", "f()")
-    assert [result.text for result in told] == ["(no output)", "21", "a\nb", "(no output)", "20"]
+    reported = cells("x = 20", "x + 1", "print('a'); print('b')", "def f():\n    return x", "f()")
+    assert [result.text for result in reported] == ["(no output)", "21", "a\nb", "(no output)", "20"]
 
 
 def test_an_exception_shows_its_line_and_keeps_the_variables() -> None:
@@ -78,20 +78,20 @@ def test_a_cell_over_its_time_limit_is_interrupted_and_keeps_the_variables() -> 
 
 
 def test_output_of_child_processes_and_c_code_is_captured() -> None:
-    (told,) = cells("import os\nprint('one', flush=True)\nos.system('echo two')\nos.write(2, b'three\\n');None")
-    assert told.text.split() == ["one", "two", "three"]
+    (reported,) = cells("import os\nprint('one', flush=True)\nos.system('echo two')\nos.write(2, b'three\\n');None")
+    assert reported.text.split() == ["one", "two", "three"]
 
 
 def test_long_output_is_shortened_in_the_middle() -> None:
-    (told,) = cells("print('a' * 50_000 + 'z')")
-    assert len(told.text) < 11_000
-    assert "omitted" in told.text
-    assert told.text.endswith("z")
+    (reported,) = cells("print('a' * 50_000 + 'z')")
+    assert len(reported.text) < 11_000
+    assert "omitted" in reported.text
+    assert reported.text.endswith("z")
 
 
 def test_reading_input_does_not_hang() -> None:
-    (told,) = cells("input()")
-    assert "EOFError" in told.text
+    (reported,) = cells("input()")
+    assert "EOFError" in reported.text
 
 
 # --- hostile programs --------------------------------------------------------------------------------------------------
@@ -100,8 +100,8 @@ def test_reading_input_does_not_hang() -> None:
 def test_there_is_no_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        (told,) = cells(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=3)")
-    assert "ConnectionRefused" in told.text or "unreachable" in told.text
+        (reported,) = cells(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=3)")
+    assert "ConnectionRefused" in reported.text or "unreachable" in reported.text
 
 
 def test_other_files_are_hidden_and_the_system_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,16 +109,16 @@ def test_other_files_are_hidden_and_the_system_is_read_only(tmp_path: Path, monk
     secret = tmp_path / "secret"
     secret.write_text("treasure")
     secret.chmod(0o644)
-    told = cells(
+    reported = cells(
         f"open({str(secret)!r}).read()",
         "open('/usr/x', 'w')",
         "open('/x', 'w')",
         "open('/tmp/mine', 'w').write('fine')",
         "import os; sorted(os.environ)",
     )
-    assert "treasure" not in told[0].text
-    assert [result.error for result in told] == [True, True, True, False, False]
-    assert "KEY" not in told[4].text
+    assert "treasure" not in reported[0].text
+    assert [result.error for result in reported] == [True, True, True, False, False]
+    assert "KEY" not in reported[4].text
 
 
 def test_sandboxes_are_isolated_from_each_other() -> None:
@@ -141,28 +141,28 @@ def test_shared_memory_of_the_host_is_hidden() -> None:
     segment = libc.shmget(0, 4096, 0o1666)  # readable by all users
     assert segment >= 0, os.strerror(ctypes.get_errno())
     try:
-        (told,) = cells("len(open('/proc/sysvipc/shm').readlines())")
+        (reported,) = cells("len(open('/proc/sysvipc/shm').readlines())")
     finally:
         libc.shmctl(segment, 0, None)
-    assert told.text == "1", "the head of the table, and nothing in it"
+    assert reported.text == "1", "the head of the table, and nothing in it"
 
 
 def test_a_fork_bomb_is_contained() -> None:
-    told = cells(
+    reported = cells(
         "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass", "1 + 1", cell_limit=5
     )
-    assert told[0].error
-    assert told[1].text == "2"
+    assert reported[0].error
+    assert reported[1].text == "2"
     assert not [one for one in psutil.Process().children(recursive=True) if "bwrap" in one.name()]
 
 
 def test_forking_up_to_the_limit_fails_inside() -> None:
-    (told,) = cells(
+    (reported,) = cells(
         "import os, time\nn = 0\ntry:\n    while True:\n        if os.fork() == 0:\n            time.sleep(60)\n        n += 1\n"
         "except OSError:\n    print(n)",
         processes=20,
     )
-    assert int(told.text) < 20
+    assert int(reported.text) < 20
 
 
 def test_a_memory_bomb_is_contained_in_one_process_and_in_many() -> None:
@@ -179,13 +179,13 @@ def test_a_memory_bomb_is_contained_in_one_process_and_in_many() -> None:
 
 
 def test_a_full_disk_only_affects_the_program() -> None:
-    (told,) = cells("for i in range(99):\n    open(f'/tmp/{i}', 'wb').write(b'x' * (50 << 20))")
-    assert "No space left" in told.text
+    (reported,) = cells("for i in range(99):\n    open(f'/tmp/{i}', 'wb').write(b'x' * (50 << 20))")
+    assert "No space left" in reported.text
 
 
 def test_endless_output_is_stopped() -> None:
-    told, after = cells("while True:\n    print('y' * 1000)", "1 + 1")
-    assert "printed more than" in told.text
+    reported, after = cells("while True:\n    print('y' * 1000)", "1 + 1")
+    assert "printed more than" in reported.text
     assert after.text == "2"
 
 
@@ -200,16 +200,16 @@ def test_endless_output_is_stopped() -> None:
     ],
 )
 def test_a_killed_interpreter_is_replaced_without_its_variables(code: str) -> None:
-    _, told, after = cells("x = 1", code, "x", cell_limit=1)
-    assert told.error
-    assert "variables are lost" in told.text
+    _, reported, after = cells("x = 1", code, "x", cell_limit=1)
+    assert reported.error
+    assert "variables are lost" in reported.text
     assert "NameError" in after.text
 
 
 def test_processes_started_by_a_cell_end_with_the_attempt() -> None:
     mark = f"{secrets.randbelow(10**9) + 10**9}.25"
-    (told,) = cells(f"import subprocess\nsubprocess.Popen(['sleep', '{mark}'], start_new_session=True).pid > 0")
-    assert told.text == "True"
+    (reported,) = cells(f"import subprocess\nsubprocess.Popen(['sleep', '{mark}'], start_new_session=True).pid > 0")
+    assert reported.text == "True"
     _, alive = psutil.wait_procs(
         [one for one in psutil.process_iter(["cmdline"]) if mark in (one.info["cmdline"] or [])], timeout=10
     )
@@ -217,10 +217,10 @@ def test_processes_started_by_a_cell_end_with_the_attempt() -> None:
 
 
 def test_the_program_is_not_root() -> None:
-    (told,) = cells(
+    (reported,) = cells(
         "import os; os.getuid(), os.geteuid(), open('/proc/self/status').read().split('CapEff:')[1].split()[0]"
     )
-    uid, effective, capabilities = eval(told.text)
+    uid, effective, capabilities = eval(reported.text)
     assert uid == effective != 0 or os.geteuid() != 0
     assert int(capabilities, 16) == 0
 

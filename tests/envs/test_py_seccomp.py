@@ -113,15 +113,15 @@ def test_the_session_keyring_is_replaced_even_without_the_filter() -> None:
     ],
 )
 def test_denied_system_calls_fail(attack: str, answer: str) -> None:
-    _, told = inside(_PRELUDE, f"attempt({attack})")
-    assert told == repr(answer)
+    _, reported = inside(_PRELUDE, f"attempt({attack})")
+    assert reported == repr(answer)
 
 
 def test_a_process_in_new_namespaces_cannot_be_cloned() -> None:
     number = {"x86_64": 56, "aarch64": 220}[platform.machine()]
     flags = [0x10000000 | 17, 0x40000000 | 17, 0x20000 | 17]
-    told = inside(_PRELUDE, *(f"attempt('syscall', {number}, {flag}, None, None, None, None)" for flag in flags))
-    assert told[1:] == ["'EPERM'"] * 3
+    reported = inside(_PRELUDE, *(f"attempt('syscall', {number}, {flag}, None, None, None, None)" for flag in flags))
+    assert reported[1:] == ["'EPERM'"] * 3
 
 
 def test_threads_processes_sockets_and_events_work() -> None:
@@ -139,11 +139,11 @@ def test_threads_processes_sockets_and_events_work() -> None:
 
 
 def test_the_filter_descriptor_is_not_inherited() -> None:
-    _, told = inside(
+    _, reported = inside(
         "import os",
         "sorted({os.readlink(f'/proc/self/fd/{n}') for n in range(3, 20) if os.path.exists(f'/proc/self/fd/{n}')})",
     )
-    assert "memfd" not in told
+    assert "memfd" not in reported
 
 
 def test_an_unsupported_cpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_duplicate_ids_get_a_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "reported"),
     [
         ("kb.jsonl", '{"text": "a"}\n{"text": ', "line 2 is not valid JSON"),
         ("kb.jsonl", '{"text": "a"}\n{"title": "b"}', "line 2 has no text"),
@@ -70,9 +70,9 @@ def test_duplicate_ids_get_a_number(tmp_path: Path) -> None:
         ("kb.jsonl", '{"text": "\udcff"}', "not UTF-8 text"),
     ],
 )
-def test_an_invalid_document_is_reported_with_its_line(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_an_invalid_document_is_reported_with_its_line(tmp_path: Path, name: str, text: str, reported: str) -> None:
     (tmp_path / name).write_text(text, errors="surrogateescape")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reported):
         list(read_documents(tmp_path / name))
 
 

@@ -49,14 +49,14 @@ threading.Event().wait(60)
 
 
 def test_a_failed_function_can_handle_the_end_of_a_thread() -> None:
-    heard: list[tuple[str, BaseException]] = []
+    received: list[tuple[str, BaseException]] = []
     error = SystemExit(3)
 
     def end() -> None:
         raise error
 
-    start_thread(end, name="loop", failed=lambda *told: heard.append(told)).join(10)
-    assert heard == [("loop", error)]
+    start_thread(end, name="loop", failed=lambda *reported: received.append(reported)).join(10)
+    assert received == [("loop", error)]
 
 
 @pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt, None])

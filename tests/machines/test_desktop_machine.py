@@ -96,9 +96,9 @@ def test_a_reset_restores_the_identical_desktop(pool: VMPoolManager) -> None:
     assert "left" not in fresh.execute("ls Desktop").output
     with pytest.raises((MachineFailed, LeaseLost)):
         former.screenshot()
-    stranger = Machine(fresh.id, fresh.host, fresh.port, "12345", fresh.ports, fresh.details)
+    other_client = Machine(fresh.id, fresh.host, fresh.port, "12345", fresh.ports, fresh.details)
     with pytest.raises(LeaseLost):
-        stranger.screenshot()
+        other_client.screenshot()
     lease.release()
 
 

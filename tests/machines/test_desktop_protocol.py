@@ -348,10 +348,10 @@ def test_the_screen_is_recorded(machine: Machine) -> None:
     assert post(machine, "/start_recording").json()["status"] == "success"
     assert post(machine, "/start_recording").status == 400
     python(machine, "pyautogui.moveTo(500, 500); time.sleep(0.5)")
-    film = post(machine, "/end_recording").body
-    assert film[4:8] == b"ftyp"
-    assert b"moov" in film
-    assert len(film) > 1000
+    recording = post(machine, "/end_recording").body
+    assert recording[4:8] == b"ftyp"
+    assert b"moov" in recording
+    assert len(recording) > 1000
 
 
 def test_invalid_requests_are_rejected_and_the_agent_goes_on(machine: Machine) -> None:

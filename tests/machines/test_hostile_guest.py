@@ -212,14 +212,14 @@ def test_a_machine_cannot_set_the_address_of_its_browser() -> None:
 
     with guest(note) as other:
 
-        def told(url: str) -> Answer:
+        def reported(url: str) -> Answer:
             body = json.dumps({"webSocketDebuggerUrl": url}).encode()
             return says(OK + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
-        with guest(told(f"ws://127.0.0.1:{other}/devtools/browser/1-a")) as port:
+        with guest(reported(f"ws://127.0.0.1:{other}/devtools/browser/1-a")) as port:
             assert asyncio.run(browser_address(f"127.0.0.1:{port}")) == f"ws://127.0.0.1:{port}/devtools/browser/1-a"
         for url in (f"http://127.0.0.1:{other}/x", "ws://x/a b", "ws://x/?y", "ws://x/\r\nX: y", "5", "ws://x/@y"):
-            with guest(told(url)) as port, pytest.raises(MachineFailed):
+            with guest(reported(url)) as port, pytest.raises(MachineFailed):
                 asyncio.run(browser_address(f"127.0.0.1:{port}"))
     assert not came.is_set()
 

@@ -103,7 +103,7 @@ def test_the_folder_of_an_owner_stays_until_its_machines_are_gone(cloud: type[Cl
 def test_cancelled_work_is_completed_and_undone() -> None:
     done: list[str] = []
 
-    async def play() -> None:
+    async def attack() -> None:
         may_end = asyncio.Event()
 
         async def work() -> str:
@@ -126,7 +126,7 @@ def test_cancelled_work_is_completed_and_undone() -> None:
         assert done == ["undone made"]
         assert await complete_or_undo(asyncio.sleep(0, "plain")) == "plain"
 
-    asyncio.run(play())
+    asyncio.run(attack())
 
 
 # --- EC2 ------------------------------------------------------------------------------------------------------------------

@@ -135,8 +135,8 @@ def test_a_client_resets_its_machine(client: PoolClient) -> None:
 
 def test_a_client_with_a_wrong_token_is_rejected(pool: VMPoolManager) -> None:
     address = pool.address
-    with PoolClient(address, token=Token("not the user's token")) as stranger, pytest.raises(AccessDenied):
-        stranger.status()
+    with PoolClient(address, token=Token("not the user's token")) as other_client, pytest.raises(AccessDenied):
+        other_client.status()
 
 
 def test_a_pool_that_cannot_be_reached_is_an_error() -> None:

@@ -169,11 +169,11 @@ def test_a_run_shows_the_requests_of_all_workers(tmp_path: Path, monkeypatch: py
     data = tmp_path / "tasks.jsonl"
     data.write_text("".join(json.dumps({"id": str(n), "question": "?", "answer": "42"}) + "\n" for n in range(60)))
     seen: list[tuple[int, int]] = []
-    playing: list[int] = []
+    active_counts: list[int] = []
 
-    def watch(tally: RolloutProgress) -> None:
-        playing.append(tally.active)
-        seen.append((tally.live.in_flight, tally.live.request_limit))
+    def watch(progress: RolloutProgress) -> None:
+        active_counts.append(progress.active)
+        seen.append((progress.live.in_flight, progress.live.request_limit))
 
     chosen: dict[str, Any] = {"env": "tests.rollout.test_rollouts:Tiny", "data": data, "workers": 2, "num_rollouts": 20}
     with OpenAIServer(Script(default="42", latency=0.1, most_at_once=6)) as server:
@@ -182,7 +182,7 @@ def test_a_run_shows_the_requests_of_all_workers(tmp_path: Path, monkeypatch: py
         summary = run_parallel_rollout(RolloutConfig(**chosen, output_dir=tmp_path / "results"), watch)
         assert (summary.mean, summary.pending) == (1.0, 0)
         assert server.seen.most_in_flight <= 20
-    assert max(playing) <= 20, "so many rollouts play at the same time, and no more"
+    assert max(active_counts) <= 20, "so many rollouts run at the same time, and no more"
     assert max(flying for flying, _ in seen) > 0
     assert min(limit for _, limit in seen if limit) < 20
 
@@ -198,7 +198,7 @@ def test_scattered_refusals_do_not_lower_the_limit_of_a_run(tmp_path: Path, monk
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         config = RolloutConfig(**chosen, output_dir=tmp_path / "results")
-        summary = run_parallel_rollout(config, lambda tally: limits.append(tally.live.request_limit))
+        summary = run_parallel_rollout(config, lambda progress: limits.append(progress.live.request_limit))
         assert (summary.mean, summary.pending) == (1.0, 0)
         assert server.seen.refused >= 4
     assert {limit for limit in limits if limit} == {20}
@@ -209,7 +209,7 @@ class Participant:
 
     def __init__(self, address: RateLimitAddress, most: int) -> None:
         self.limiter = Limiter(most, ManualClock())
-        self.heard: list[int | None] = []
+        self.received: list[int | None] = []
         self.most, self.fails = most, False
         self.member = RateLimitClient(address, "m", most, self._state, self._changed)
 
@@ -220,7 +220,7 @@ class Participant:
         return self.limiter.in_flight, self.most
 
     def _changed(self, share: int | None, closed: float) -> None:
-        self.heard.append(share)
+        self.received.append(share)
         if share is None:
             self.limiter.clear_share()
         else:
@@ -230,7 +230,7 @@ class Participant:
 def test_a_burst_of_refusals_lowers_the_share_of_one_worker_briefly() -> None:
     with RateLimitServer(100) as rate_limit:
         workers = [Participant(rate_limit.address, 25) for _ in range(4)]
-        wait_until(lambda: all(worker.heard and worker.limiter.limit == 25 for worker in workers))
+        wait_until(lambda: all(worker.received and worker.limiter.limit == 25 for worker in workers))
         for worker in workers:
             for _ in range(25):
                 worker.limiter.admit()
@@ -256,7 +256,7 @@ def test_every_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(SharedLimit, "report", noted)
     with RateLimitServer(8) as rate_limit:
         worker = Participant(rate_limit.address, 8)
-        wait_until(lambda: bool(worker.heard) and bool(reports))
+        wait_until(lambda: bool(worker.received) and bool(reports))
         member = worker.member
         events: list[Callable[[], None]] = [
             lambda: member.throttled(None),
@@ -275,9 +275,9 @@ def test_a_failing_client_reconnects_and_its_worker_continues(monkeypatch: pytes
     monkeypatch.setattr("paragent.models.rate_limit_client.RECONNECT_SECONDS", 0.1)
     with RateLimitServer(8) as rate_limit:
         worker = Participant(rate_limit.address, 8)
-        wait_until(lambda: worker.heard == [8])
+        wait_until(lambda: worker.received == [8])
         worker.fails = True
-        wait_until(lambda: worker.heard[-2:] == [None, 8])
+        wait_until(lambda: worker.received[-2:] == [None, 8])
         worker.member.close()
-        wait_until(lambda: worker.heard[-1] is None)
+        wait_until(lambda: worker.received[-1] is None)
         assert worker.limiter.limit == 8

@@ -158,7 +158,7 @@ def test_a_slow_server_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         thread.start()
         try:
             with pytest.raises(EnvironmentFailed, match="longer than"):
-                fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/film", Access(allow_private=True))
+                fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/recording", Access(allow_private=True))
         finally:
             given_up.set()
             thread.join(20)
@@ -173,8 +173,8 @@ def test_the_home_folder_is_a_data_folder_only_if_named(monkeypatch: pytest.Monk
         assert "data_folder" not in located
         step = {"type": "upload_file", "parameters": {"files": [{"local_path": "x", "path": "/there"}]}}
         task = BenchmarkTask("a", "?", None, {"config": [step], "evaluator": {"func": "infeasible"}})
-        [told] = open_environment("osworld", located).missing_requirements(task)
-        assert "--env-option data_folder=FOLDER" in told
+        [reported] = open_environment("osworld", located).missing_requirements(task)
+        assert "--env-option data_folder=FOLDER" in reported
     assert with_data_folder({}, kind, home / "tasks" / "t.json") == {"data_folder": str(home / "tasks")}
     assert with_data_folder({"data_folder": str(home)}, kind, home / "t.json") == {"data_folder": str(home)}
 
@@ -265,8 +265,8 @@ def test_tasks_that_read_other_files_are_reported_before_a_run(data: Path) -> No
         return environment.missing_requirements(first)
 
     assert missing_for_steps("files/note.txt") == []
-    [told] = missing_for_steps("../secret.txt")
-    assert "'../secret.txt', which is outside" in told
+    [reported] = missing_for_steps("../secret.txt")
+    assert "'../secret.txt', which is outside" in reported
     assert "hidden" in missing_for_steps(".env")[0]
     assert missing_for_steps("secret.txt", data_folder=str(data.parent)) == []
 

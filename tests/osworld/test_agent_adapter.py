@@ -26,7 +26,7 @@ HERE = "tests.osworld.test_agent_adapter"
 CODE = "pyautogui.press('a')"
 
 
-class Desk(Environment):
+class Desktop(Environment):
     """Accepts actions like a desktop, and counts them."""
 
     name = "desk"
@@ -62,14 +62,14 @@ class Toolless(Environment):
     agent_factory = staticmethod(predict_agent_factory)
 
 
-def played(agent: str, environment: str = "Desk", **settings: Any) -> tuple[RolloutResult, dict[str, Any]]:
+def run_rollout(agent: str, environment: str = "Desktop", **settings: Any) -> tuple[RolloutResult, dict[str, Any]]:
     model = ModelSettings(name="demo", max_tokens=99)
     names: dict[str, Any] = {"environment": f"{HERE}:{environment}", "agent": f"{HERE}:{agent}"}
-    play = RolloutWorker(RolloutSettings(run="r", model=model, judge=model, **names, **settings)).run(
+    rollout = RolloutWorker(RolloutSettings(run="r", model=model, judge=model, **names, **settings)).run(
         BenchmarkTask("a", "Question?")
     )
-    assert play.trajectory is not None
-    return play, unpack_trajectory(play.trajectory)
+    assert rollout.trajectory is not None
+    return rollout, unpack_trajectory(rollout.trajectory)
 
 
 class Scripted:
@@ -100,10 +100,10 @@ class AllForms(Scripted):
 
 
 def test_a_prediction_is_a_message_with_a_tool_call_for_each_action() -> None:
-    play, trajectory = played("AllForms")
-    assert (play.status, play.ending, play.answer, play.score) == ("completed", "done", "The end.", 0.3)
-    assert (play.turns, play.tool_calls, play.requests) == (5, 7, 0)
-    assert (play.prompt_tokens, play.completion_tokens) == (None, None)
+    rollout, trajectory = run_rollout("AllForms")
+    assert (rollout.status, rollout.ending, rollout.answer, rollout.score) == ("completed", "done", "The end.", 0.3)
+    assert (rollout.turns, rollout.tool_calls, rollout.requests) == (5, 7, 0)
+    assert (rollout.prompt_tokens, rollout.completion_tokens) == (None, None)
     messages = trajectory["messages"]
     assert messages[0] == {"role": "user", "content": "Question?"}
     said = [message for message in messages if message["role"] == "assistant"]
@@ -112,8 +112,8 @@ def test_a_prediction_is_a_message_with_a_tool_call_for_each_action() -> None:
     given = [json.loads(call["function"]["arguments"]) for call in calls]
     assert given[:5] == [*[{"command": CODE}] * 3, {"command": "pyautogui.("}, {"command": None}]
     assert given[5:] == [{"action_type": "JUMP", "parameters": {"x": "y"}}, {"command": "DONE"}]
-    told = [message for message in messages if message["role"] == "tool"]
-    assert [message["tool_call_id"] for message in told] == [call["id"] for call in calls]
+    reported = [message for message in messages if message["role"] == "tool"]
+    assert [message["tool_call_id"] for message in reported] == [call["id"] for call in calls]
     assert len({call["id"] for call in calls}) == 7
     steps = [(step["kind"], step["turn"]) for step in trajectory["steps"]]
     assert [turn for kind, turn in steps if kind == "agent"] == [1, 2, 3, 4, 5]
@@ -133,10 +133,10 @@ class Odd(Scripted):
 
 
 def test_the_rollout_ends_without_actions_and_after_the_last_turn() -> None:
-    play, _ = played("Idle", max_retries=2)
-    assert (play.ending, play.turns, play.score) == ("no actions", 5, 0.1)
-    play, _ = played("Tireless", max_turns=4)
-    assert (play.ending, play.turns, play.score) == ("turns used up", 4, 0.4)
+    rollout, _ = run_rollout("Idle", max_retries=2)
+    assert (rollout.ending, rollout.turns, rollout.score) == ("no actions", 5, 0.1)
+    rollout, _ = run_rollout("Tireless", max_turns=4)
+    assert (rollout.ending, rollout.turns, rollout.score) == ("turns used up", 4, 0.4)
 
 
 class Slow(Scripted):
@@ -146,8 +146,8 @@ class Slow(Scripted):
 
 
 def test_a_blocking_prediction_ends_by_the_time_limit() -> None:
-    play, trajectory = played("Slow", timeout=1.5)
-    assert (play.status, play.kind, play.prompt_tokens) == (RolloutStatus.TIMED_OUT, "time limit", None)
+    rollout, trajectory = run_rollout("Slow", timeout=1.5)
+    assert (rollout.status, rollout.kind, rollout.prompt_tokens) == (RolloutStatus.TIMED_OUT, "time limit", None)
     assert [message["role"] for message in trajectory["messages"]] == ["user"]
 
 
@@ -163,8 +163,8 @@ class Promising(Scripted):
 
 def test_an_agent_may_be_asynchronous() -> None:
     for name in ("Later", "Promising"):
-        play, _ = played(name)
-        assert (play.ending, play.answer) == ("done", "Press a.")
+        rollout, _ = run_rollout(name)
+        assert (rollout.ending, rollout.answer) == ("done", "Press a.")
 
 
 # --- what the agent is given ------------------------------------------------------------------------------------------
@@ -216,9 +216,9 @@ class ByName(Remembering):
     ],
 )
 def test_reset_gets_the_arguments_of_its_signature(agent: str, got: Any) -> None:
-    play, _ = played(agent)
-    assert play.answer is not None, play.error
-    assert json.loads(play.answer) == got
+    rollout, _ = run_rollout(agent)
+    assert rollout.answer is not None, rollout.error
+    assert json.loads(rollout.answer) == got
 
 
 class Constructed(Remembering):
@@ -237,29 +237,29 @@ an_agent = Scripted()
 
 
 def test_constructors_get_the_known_arguments_of_their_signature() -> None:
-    play, _ = played("Constructed")
-    assert json.loads(play.answer or "") == ["ubuntu", "demo", 99, 0.5, 1, {}]
+    rollout, _ = run_rollout("Constructed")
+    assert json.loads(rollout.answer or "") == ["ubuntu", "demo", 99, 0.5, 1, {}]
 
 
 @pytest.mark.parametrize(
-    ("agent", "environment", "told"),
+    ("agent", "environment", "reported"),
     [
-        ("Needy", "Desk", "missing a required argument: 'env'"),
-        ("an_agent", "Desk", "name the class"),
+        ("Needy", "Desktop", "missing a required argument: 'env'"),
+        ("an_agent", "Desktop", "name the class"),
         ("Bare", "Mute", "must be an AgentBase or a function"),
         ("Bare", "Toolless", "`action_type`"),
     ],
 )
-def test_unusable_agents_are_usage_errors(agent: str, environment: str, told: str) -> None:
-    play, _ = played(agent, environment)
-    assert (play.status, play.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
-    assert told in play.error
+def test_unusable_agents_are_usage_errors(agent: str, environment: str, reported: str) -> None:
+    rollout, _ = run_rollout(agent, environment)
+    assert (rollout.status, rollout.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
+    assert reported in rollout.error
 
 
 def test_a_malformed_prediction_is_an_error_of_the_agent() -> None:
-    play, _ = played("Odd")
-    assert (play.status, play.kind, play.prompt_tokens) == (RolloutStatus.FAILED, "TypeError", None)
-    assert "a response and a list of actions, not 'DONE'" in play.error
+    rollout, _ = run_rollout("Odd")
+    assert (rollout.status, rollout.kind, rollout.prompt_tokens) == (RolloutStatus.FAILED, "TypeError", None)
+    assert "a response and a list of actions, not 'DONE'" in rollout.error
 
 
 # --- at a desktop -----------------------------------------------------------------------------------------------------
@@ -323,9 +323,9 @@ def test_an_agent_of_osworlds_runner_solves_a_task_at_a_desktop(space: str, tmp_
     flags += ["--output-dir", str(tmp_path), "--run-name", "run", "--num-rollouts", "1", "--agent", f"{HERE}:Typist"]
     assert main(["rollout", *flags]) == 0
     with Journal(tmp_path / "run/journal.sqlite", read_only=True) as journal:
-        [play] = journal.results()
-    assert (play.error, play.score, play.ending, play.answer) == ("", 1.0, "done", "Thought 3")
-    assert (play.prompt_tokens, play.completion_tokens) == (None, None)
+        [rollout] = journal.results()
+    assert (rollout.error, rollout.score, rollout.ending, rollout.answer) == ("", 1.0, "done", "Thought 3")
+    assert (rollout.prompt_tokens, rollout.completion_tokens) == (None, None)
     assert len(list(images_folder(tmp_path / "run", "02-list", 1).glob("step_*.png"))) >= 2
     assert main(["export", str(tmp_path / "run"), "--format", "osworld", "--output", str(tmp_path / "out")]) == 0
     folder = tmp_path / "out" / space / "screenshot_a11y_tree/demo/terminal/02-list"

@@ -98,10 +98,10 @@ def test_a_machine_that_cannot_record_gets_a_video_of_screenshots(desktop: Machi
         return environment.files
 
     files = asyncio.run(asyncio.wait_for(run(), 100))
-    film = tmp_path / "film.mp4"
-    film.write_bytes(files["recording.mp4"])
+    video = tmp_path / "video.mp4"
+    video.write_bytes(files["recording.mp4"])
     counted = ["-count_frames", "-show_entries", "stream=nb_read_frames,width,height", "-of", "csv=p=0"]
-    shown = subprocess.run(["ffprobe", "-v", "error", *counted, film], capture_output=True, text=True, check=True)
+    shown = subprocess.run(["ffprobe", "-v", "error", *counted, video], capture_output=True, text=True, check=True)
     width, height, frames = (int(number) for number in shown.stdout.split(","))
     assert (width, height) == (1280, 800)
     assert frames >= 4
@@ -188,11 +188,11 @@ def test_missing_requirements_are_reported_without_a_machine() -> None:
     assert environment.missing_requirements(TASK) == []
     login = {"type": "login", "parameters": {}}
     strange = {"config": [login], "evaluator": {**FOUND, "func": "no_such_metric", "postconfig": [{"type": "dance"}]}}
-    told = environment.missing_requirements(BenchmarkTask("b", "x", None, strange))
-    assert len(told) == 3
-    assert "Google account" in told[0]
-    assert "no_such_metric" in told[1]
-    assert "dance" in told[2]
+    reported = environment.missing_requirements(BenchmarkTask("b", "x", None, strange))
+    assert len(reported) == 3
+    assert "Google account" in reported[0]
+    assert "no_such_metric" in reported[1]
+    assert "dance" in reported[2]
     malformed: list[dict[str, Any]] = [{"config": "x"}, {"config": [5]}, {"evaluator": 5}, {"evaluator": {}}]
     for metadata in malformed:
         [reason] = environment.missing_requirements(BenchmarkTask("c", "x", None, metadata))

@@ -258,13 +258,13 @@ def test_tabs_are_opened_and_closed(browser: str, site: str, attempt: AttemptCon
 
 
 def test_missing_requirements_of_steps_are_reported() -> None:
-    told = missing_for_steps(
+    reported = missing_for_steps(
         [step("launch"), step("login"), step("googledrive"), step("proxy"), step("dance"), step("dance")]
     )
-    assert len(told) == 4
-    assert "Google account" in told[0]
-    assert "proxy" in told[2]
-    assert "'dance'" in told[3]
+    assert len(reported) == 4
+    assert "Google account" in reported[0]
+    assert "proxy" in reported[2]
+    assert "'dance'" in reported[3]
     assert missing_for_steps([step(kind) for kind in STEPS]) == []
 
 

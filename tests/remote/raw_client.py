@@ -30,7 +30,7 @@ class Bomb:
 
 
 class RawClient:
-    """A client with an agent (number 1). It ignores the window, and reads only when told to."""
+    """A client with an agent (number 1). It ignores the window, and reads only on request."""
 
     def __init__(
         self, address: Address, *, writes_data: bool = False, data_only: bool = False, agent: type = Worker
@@ -63,9 +63,9 @@ class RawClient:
 
         async def hear() -> None:
             while len(answers) < count:
-                heard = self._frames.receive(await self.stream.read())
-                if heard is not None:
-                    answers.extend(heard[1])
+                messages = self._frames.receive(await self.stream.read())
+                if messages is not None:
+                    answers.extend(messages[1])
                     for message in self._frames.next_frame([]):
                         await self.stream.write(message)
 

@@ -243,7 +243,7 @@ def test_proxies_can_be_passed_and_pickled(worker: Any) -> None:
 
 
 def test_dropping_a_proxy_frees_its_agent_after_its_pending_calls(mark: Any, eventually: Any) -> None:
-    keeper = remote(Worker, own_process=True)
+    owner = remote(Worker, own_process=True)
     agent = remote(Worker, own_process=False)
     result = agent.note(1)
     pickled = pickle.dumps(agent)
@@ -258,7 +258,7 @@ def test_dropping_a_proxy_frees_its_agent_after_its_pending_calls(mark: Any, eve
         return False
 
     eventually(is_freed)
-    del keeper
+    del owner
 
 
 def test_stop_frees_the_agent_at_once() -> None:

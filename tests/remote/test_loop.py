@@ -63,9 +63,9 @@ def test_only_the_cancelled_callback_does_not_run(loop: TimerBatchingLoop) -> No
 
 @pytest.mark.parametrize("when", ["soon", "later"])
 def test_the_exception_handler_gets_an_error_and_the_next_callback_runs(loop: TimerBatchingLoop, when: str) -> None:
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     called: list[int] = []
-    loop.set_exception_handler(lambda _, context: told.append(context))
+    loop.set_exception_handler(lambda _, context: reported.append(context))
     at = loop.time() + 0.01
     ask: Any = loop.call_soon if when == "soon" else lambda *call: loop.call_at(at, *call)
     ask(int, "no number")
@@ -73,7 +73,7 @@ def test_the_exception_handler_gets_an_error_and_the_next_callback_runs(loop: Ti
     ask(loop.stop)
     loop.run_forever()
     assert called == [1]
-    assert isinstance(told[0]["exception"], ValueError)
+    assert isinstance(reported[0]["exception"], ValueError)
 
 
 def test_tasks_sleep_time_out_and_are_cancelled(loop: TimerBatchingLoop) -> None:
@@ -117,12 +117,12 @@ def test_a_negative_delay_is_due_now_and_nan_is_rejected(loop: TimerBatchingLoop
 def test_system_exit_in_a_callback_does_not_drop_other_callbacks() -> None:
     loop = BatchingLoop()
     called: list[int] = []
-    told: list[Any] = []
+    reported: list[Any] = []
 
     def end(kind: type[BaseException]) -> None:
         raise kind
 
-    loop.set_exception_handler(lambda _, context: told.append(type(context["exception"])))
+    loop.set_exception_handler(lambda _, context: reported.append(type(context["exception"])))
     for number, kind in enumerate((SystemExit, KeyboardInterrupt)):
         loop.call_soon(end, kind)
         loop.call_soon(called.append, number)
@@ -132,7 +132,7 @@ def test_system_exit_in_a_callback_does_not_drop_other_callbacks() -> None:
     loop.run_forever()
     loop.close()
     assert called == [0, 1, 2, 3]
-    assert told == [SystemExit, KeyboardInterrupt] * 2
+    assert reported == [SystemExit, KeyboardInterrupt] * 2
 
 
 def test_steps_are_batched_where_asyncio_has_its_queue() -> None:

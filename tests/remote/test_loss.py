@@ -280,14 +280,14 @@ def test_a_time_budget_counts_only_time_spent_waiting() -> None:
             await asyncio.sleep(0.1)
             return 1
 
-        patience = TimeBudget(0.5)
+        time_limit = TimeBudget(0.5)
         asyncio.get_running_loop().call_later(0.02, time.sleep, 1.0)
-        assert await patience.run(answer()) == 1
-        assert patience.left > 0
+        assert await time_limit.run(answer()) == 1
+        assert time_limit.left > 0
         started = time.monotonic()
         with pytest.raises(TimeoutError):
-            await patience.run(asyncio.sleep(60))
-        assert time.monotonic() - started >= patience.left
+            await time_limit.run(asyncio.sleep(60))
+        assert time.monotonic() - started >= time_limit.left
         with pytest.raises(KeyError):
             await TimeBudget(5.0).run(fail())
 

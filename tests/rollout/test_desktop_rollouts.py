@@ -181,9 +181,9 @@ def test_unsupported_tasks_are_named_before_the_run(index: Path, tmp_path: Path)
 def test_skipped_tasks_are_printed(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["rollout", "--mode", "osworld", "--data", str(index), "--model", "demo", "--output-dir", str(tmp_path)]
     assert main([*arguments, *MACHINES, "--skip-unsupported", "--dry-run"]) == 0
-    told = capsys.readouterr()
-    assert "skipping c: it needs a Google account" in told.err
-    assert "2 tasks" in told.out
+    reported = capsys.readouterr()
+    assert "skipping c: it needs a Google account" in reported.err
+    assert "2 tasks" in reported.out
 
 
 def test_flags_reach_the_environment(index: Path) -> None:

@@ -56,7 +56,7 @@ class Painter(Environment):
         return {"strokes": self.strokes / 10}
 
     async def close(self) -> None:
-        self.files["film.mp4"] = b"film"
+        self.files["recording.mp4"] = b"recording"
         await super().close()
 
 
@@ -124,7 +124,7 @@ def test_images_are_files_and_the_journal_has_their_names(
     }
     assert contents["step0"] == png("blank")
     assert sorted(file.read_bytes() for file in files) == sorted(
-        [png("blank"), png("red"), png("blue"), png("green"), png("palette"), b"film"]
+        [png("blank"), png("red"), png("blue"), png("green"), png("palette"), b"recording"]
     )
     with Journal(path / "journal.sqlite", read_only=True) as journal:
         [result] = list(journal.results())
@@ -138,8 +138,8 @@ def test_images_are_files_and_the_journal_has_their_names(
     assert "files" not in [row[1] for row in database.execute("PRAGMA table_info(results)")]
     database.close()
     assert main(["show", str(path), "a/../b"]) == 0
-    told = capsys.readouterr().out
-    assert all(name in told.replace("\n", "") for name in named)
+    reported = capsys.readouterr().out
+    assert all(name in reported.replace("\n", "") for name in named)
 
 
 def test_exports_contain_images(run: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:

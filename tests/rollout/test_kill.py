@@ -27,7 +27,7 @@ pytestmark = [
 ]
 TASKS = int(os.environ.get("PARAGENT_KILL_TASKS", "100"))
 ENGINE = os.environ.get("PARAGENT_KILL_ENGINE", "local")
-PATIENCE = max(60, TASKS)
+SECONDS = max(60, TASKS)
 """Seconds for a part of the tasks on a slow machine and an engine that starts slowly."""
 SCRIPT = {
     "default": [{"tool": "calculator", "arguments": {"expression": "6*7"}}, "The answer is \\boxed{42}."],
@@ -129,11 +129,11 @@ def recorded(folder: Path) -> int:
 def active_workers(folder: Path) -> list[int]:
     """Return the worker processes, from their status files."""
     boards = (folder / "results/run/live").glob("*.json")
-    return [pid for board in boards if alive(pid := int(board.stem.rpartition("-")[2]))]
+    return [pid for status_file in boards if alive(pid := int(status_file.stem.rpartition("-")[2]))]
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=PATIENCE + 40)
+    out, err = process.communicate(timeout=SECONDS + 40)
     return process.returncode, out, err
 
 
@@ -167,7 +167,7 @@ def test_a_run_continues_after_its_driver_is_killed_repeatedly(tmp_path: Path, e
     orphans: list[int] = []
     for part in range(1, 4):
         process = start(tmp_path, endpoint)
-        wait_until(lambda part=part: recorded(tmp_path) >= part * TASKS // 5, PATIENCE)  # type: ignore[misc]
+        wait_until(lambda part=part: recorded(tmp_path) >= part * TASKS // 5, SECONDS)  # type: ignore[misc]
         time.sleep(moments.uniform(0.0, 0.2))
         orphans += kill_coordinator(process)
     before = recorded(tmp_path)
@@ -186,8 +186,8 @@ def test_a_killed_worker_loses_no_result(tmp_path: Path, endpoint: Endpoint) -> 
     write_tasks(tmp_path / "tasks.jsonl")
     process = start(tmp_path, endpoint)
     for part in (1, 2):
-        wait_until(lambda part=part: recorded(tmp_path) >= part * TASKS // 5, PATIENCE)  # type: ignore[misc]
-        victim = wait_until(lambda: active_workers(tmp_path), PATIENCE)[0]
+        wait_until(lambda part=part: recorded(tmp_path) >= part * TASKS // 5, SECONDS)  # type: ignore[misc]
+        victim = wait_until(lambda: active_workers(tmp_path), SECONDS)[0]
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda victim=victim: not alive(victim))  # type: ignore[misc]
     status, out, err = finish(process)
@@ -198,7 +198,7 @@ def test_a_killed_worker_loses_no_result(tmp_path: Path, endpoint: Endpoint) -> 
 def test_an_endpoint_that_dies_leaves_rollouts_pending(tmp_path: Path, endpoint: Endpoint) -> None:
     write_tasks(tmp_path / "tasks.jsonl")
     process = start(tmp_path, endpoint)
-    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, PATIENCE)
+    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, SECONDS)
     endpoint.kill()
     status, out, err = finish(process)
     assert status == 1, err
@@ -215,7 +215,7 @@ def test_an_endpoint_that_dies_leaves_rollouts_pending(tmp_path: Path, endpoint:
 def test_ctrl_c_stores_results_and_prints_the_command_to_continue(tmp_path: Path, endpoint: Endpoint) -> None:
     write_tasks(tmp_path / "tasks.jsonl")
     process = start(tmp_path, endpoint)
-    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, PATIENCE)
+    wait_until(lambda: recorded(tmp_path) >= TASKS // 5, SECONDS)
     os.killpg(process.pid, signal.SIGINT)
     status, _, err = finish(process)
     assert status == 130, err

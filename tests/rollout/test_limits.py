@@ -208,8 +208,8 @@ def test_usage_of_a_killed_worker_is_counted(victim: str, run: Any, tmp_path: Pa
         process = start(command, tmp_path)
         try:
             wait_until(lambda: len(used(tmp_path)) == 3, 60)
-            [board] = (tmp_path / "results/run/live").glob("*.json")
-            worker = int(board.stem.rpartition("-")[2])
+            [status_file] = (tmp_path / "results/run/live").glob("*.json")
+            worker = int(status_file.stem.rpartition("-")[2])
             if victim == "worker":
                 os.kill(worker, signal.SIGKILL)
                 # What the dead worker wrote is still there. All requests of the new one have been answered: a request that is

@@ -259,8 +259,8 @@ def test_a_served_pool_with_tls(
     with OpenAIServer(Script(default=LOOK)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
-        told = ["rollout", "--env", f"{HERE}:Room", "--data", str(data), "--config", str(written), "--json"]
-        assert main(told) == 0
+        reported = ["rollout", "--env", f"{HERE}:Room", "--data", str(data), "--config", str(written), "--json"]
+        assert main(reported) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["mean"], summary["machines"]["leases_granted"]) == (1.0, 6)
     assert pool.failure is None
@@ -273,12 +273,12 @@ def test_a_lease_has_a_hard_limit(pool: VMPoolManager) -> None:
     assert lease_limit(60.0) == 60 + 1800 + 630
 
     async def hang() -> None:
-        desk = WorkerLeases(PoolAccess(address=str(pool.serve().address), limit=0.5))
+        leases = WorkerLeases(PoolAccess(address=str(pool.serve().address), limit=0.5))
         try:
-            async with desk.lease("somebody") as held, held.watched():
+            async with leases.lease("somebody") as held, held.watched():
                 await asyncio.sleep(0.6)
         finally:
-            await desk.close()
+            await leases.close()
 
     with pytest.raises(LeaseLost):
         asyncio.run(hang())

@@ -125,8 +125,8 @@ def test_lone_surrogates_do_not_stop_a_run(endpoint: Endpoint) -> None:
 def test_messages_are_sent_without_lone_surrogates(endpoint: Endpoint) -> None:
     with OpenAIServer(Script(default=[RIGHT, "42"]), keep_requests=True) as server:
         summary = endpoint.run(server.url, ["what?"], agent=f"{HERE}:Quoting")
-        told = server.seen.bodies[0]["messages"][0]["content"]
-    assert (summary.mean, told) == (1.0, "quoted \ufffd")
+        reported = server.seen.bodies[0]["messages"][0]["content"]
+    assert (summary.mean, reported) == (1.0, "quoted \ufffd")
 
 
 class Quoting(AgentBase):

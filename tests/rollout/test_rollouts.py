@@ -164,10 +164,10 @@ def test_a_rollout_is_scored_and_has_a_complete_trajectory() -> None:
         "assistant",
     ]
     assert [message["role"] for message in trajectory["messages"]] == roles
-    told = [message["content"] for message in trajectory["messages"] if message["role"] == "tool"]
-    assert told[0] == "42"
-    assert "no tool 'nothing'" in told[1]
-    assert "JSON" in told[2]
+    reported = [message["content"] for message in trajectory["messages"] if message["role"] == "tool"]
+    assert reported[0] == "42"
+    assert "no tool 'nothing'" in reported[1]
+    assert "JSON" in reported[2]
     assert [step["kind"] for step in trajectory["steps"]] == ["model", "tool", "tool", "model", "tool", "model"]
     assert done.completion_tokens == sum(
         step["usage"]["completion_tokens"] for step in trajectory["steps"] if "usage" in step

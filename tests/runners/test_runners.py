@@ -184,14 +184,14 @@ def test_unwrap_returns_the_answer_or_raises_with_the_worker_traceback() -> None
 
 
 def test_progress_is_reported_to_a_function() -> None:
-    told: list[tuple[int, int | None]] = []
+    reported: list[tuple[int, int | None]] = []
 
     def tell(progress: Progress) -> None:
-        told.append((progress.done, progress.total))
+        reported.append((progress.done, progress.total))
 
     Runners.sync_run_task([Task(0.05, nap) for _ in range(10)], ONE.with_settings(progress=tell))
-    assert told[-1] == (10, 10)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert reported[-1] == (10, 10)
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
 
 
 def test_progress_is_printed_as_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

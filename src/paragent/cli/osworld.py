@@ -72,8 +72,8 @@ def _as_json(coverage: Coverage) -> dict[str, Any]:
 
 
 def _task_as_json(task: TaskNeeds) -> dict[str, Any]:
-    told = {"covered": task.covered, "verdict": task.verdict, "reasons": list(task.reasons)}
-    return dataclasses.asdict(task) | told
+    judgement = {"covered": task.covered, "verdict": task.verdict, "reasons": list(task.reasons)}
+    return dataclasses.asdict(task) | judgement
 
 
 def _show(coverage: Coverage, *, each: bool) -> None:

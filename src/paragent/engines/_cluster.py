@@ -88,7 +88,7 @@ class ClusterRuntime(ProcessPoolRuntime):
             require_extra(f"the engine {self.extra!r}", extra=self.extra, package=self.package)
             check_options(self.extra, config.engine_options, self.options)
         super().__init__(config)
-        self.carries_modules = not config.in_local
+        self.sends_modules = not config.in_local
         self._token = Token(secrets.token_urlsafe(32))
         self._requests: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
         self._manager: threading.Thread | None = None

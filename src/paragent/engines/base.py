@@ -32,7 +32,7 @@ class RuntimeEngine(abc.ABC):
     - `submit`, `wait` and `cancel` may be called from different threads. Constructing an engine starts nothing.
     """
 
-    carries_modules = False
+    sends_modules = False
     """Workers may run where the program's own modules are not installed, so payloads include them."""
 
     def __init__(self, config: RunConfig) -> None:

@@ -66,8 +66,8 @@ def find_program(name: str) -> str:
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
         package = _PACKAGES.get(name)
-        cure = f"sudo apt-get install --no-install-recommends {package}" if package else "install it"
-        raise UsageError(f"the program {name} is not installed: {cure}")
+        advice = f"sudo apt-get install --no-install-recommends {package}" if package else "install it"
+        raise UsageError(f"the program {name} is not installed: {advice}")
     return found
 
 

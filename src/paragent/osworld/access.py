@@ -118,8 +118,8 @@ async def fetch(url: str, access: Access) -> Path:
             await asyncio.to_thread(_fetch, url, kept, _opener(access))
         except (OSError, ValueError, http.client.HTTPException) as error:
             if isinstance(error, PrivateAddress) or isinstance(getattr(error, "reason", None), PrivateAddress):
-                cure = "if that is wanted: --env-option allow_private=true"
-                raise EnvironmentFailed(f"cannot fetch {url}: {error}; {cure}") from error
+                advice = "if that is wanted: --env-option allow_private=true"
+                raise EnvironmentFailed(f"cannot fetch {url}: {error}; {advice}") from error
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
             if number == _TRIES or refused:
                 raise EnvironmentFailed(f"cannot fetch {url}: {error}") from error

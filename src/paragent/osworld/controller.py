@@ -315,8 +315,12 @@ def _command_reply(reply: GuestReply, what: str, *, code_field: str = "returncod
                 message = reply.fields()
             except MachineFailed:
                 message = {}
-            told = str(message.get("error") or message.get("message") or reply.body[:500].decode(errors="replace"))
-            return CommandReply(str(message.get("output") or ""), told, int(message.get(code_field) or -1), "error")
+            error_text = str(
+                message.get("error") or message.get("message") or reply.body[:500].decode(errors="replace")
+            )
+            return CommandReply(
+                str(message.get("output") or ""), error_text, int(message.get(code_field) or -1), "error"
+            )
         answer = checked(reply, what).fields()
         return CommandReply(
             output=str(answer.get("output") or ""),

@@ -73,7 +73,7 @@ def _lack(registry: Registry, kind: str, name: str) -> str:
     except MissingExtra as error:
         return f"pip install 'paragent[{error.extra}]' ({kind} {name} needs {error.missing})"
     except MissingProgram as error:
-        return f"{error.cure} ({kind} {name}: {error.problem})"
+        return f"{error.advice} ({kind} {name}: {error.problem})"
     except UnknownName:
         return f"{kind} {name}: {LEFT_OUT.get(name, 'unknown')}"
     return ""

@@ -159,9 +159,9 @@ class OSWorldEnvironment(Environment):
     def _instructions(self) -> str:
         options = self.options
         width, height = self._screen
-        told = _COMPUTER_13 if options.action_space == "computer_13" else _PYAUTOGUI
+        template = _COMPUTER_13 if options.action_space == "computer_13" else _PYAUTOGUI
         marks = _SOM[options.action_space] if options.observation_type == "som" else ""
-        return told.format(width=width, height=height, password=options.client_password) + marks
+        return template.format(width=width, height=height, password=options.client_password) + marks
 
     async def check(self) -> None:
         if self.options.observation_type == "som":
@@ -228,8 +228,8 @@ class OSWorldEnvironment(Environment):
         if self._observer is None or self.task is None:
             return {}
         self._seen = seen = self._seen or await self._observer.observe()
-        told = {"screenshot": seen.screenshot, "accessibility_tree": seen.tree, "terminal": seen.terminal}
-        return {**told, "instruction": self.task.question}
+        state = {"screenshot": seen.screenshot, "accessibility_tree": seen.tree, "terminal": seen.terminal}
+        return {**state, "instruction": self.task.question}
 
     @tool
     async def computer(

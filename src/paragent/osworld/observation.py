@@ -140,10 +140,12 @@ def _visible(widget: Widget, screen: tuple[int, int]) -> bool:
 
 def _notable(widget: Widget) -> str:
     """Return the states that matter for the next action."""
-    told: list[str] = [state for state in ("checked", "selected", "focused", "expanded") if state in widget.states]
+    shown_states: list[str] = [
+        state for state in ("checked", "selected", "focused", "expanded") if state in widget.states
+    ]
     if not widget.states.intersection(_ENABLING) and widget.role != "label":
-        told.append("disabled")
-    return f" ({', '.join(told)})" if told else ""
+        shown_states.append("disabled")
+    return f" ({', '.join(shown_states)})" if shown_states else ""
 
 
 def _short(text: str) -> str:

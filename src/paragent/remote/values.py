@@ -54,7 +54,7 @@ ATTACHED = {"p": "b", "M": "B", "d": "D"}
 """Tags of values that are bytes, and their tags when the bytes are an attachment."""
 _RESTORED = {attached: tag for tag, attached in ATTACHED.items()}
 
-_packers = (Packer(), Packer(carries_modules=True))
+_packers = (Packer(), Packer(sends_modules=True))
 """For servers on this host, which can import its modules, and for servers on other hosts, which are sent their code."""
 packing = threading.RLock()
 """Protects `_packers`, and the packer of `payloads.pack`. Reentrant: what is packed may run code of its own that packs."""

@@ -129,10 +129,10 @@ _AGENTS_KEPT = 64
 class Preparer:
     """Makes the calls of one run. An agent that many tasks share is packed once."""
 
-    def __init__(self, config: RunConfig, numbers: Iterator[int], *, carries_modules: bool = False) -> None:
+    def __init__(self, config: RunConfig, numbers: Iterator[int], *, sends_modules: bool = False) -> None:
         self._timeout = config.timeout
         self._numbers = numbers
-        self._packer = Packer(carries_modules=carries_modules)
+        self._packer = Packer(sends_modules=sends_modules)
         self._agents: OrderedDict[int, tuple[Any, Payload, bool]] = OrderedDict()
 
     def calls(self, tasks: Iterable[Any]) -> list[Call]:

@@ -54,7 +54,7 @@ class Run:
         self._config = config
         self._owns_engine = engine is None or not lent
         self._engine = engine if engine is not None else open_engine(config)
-        self._preparer = Preparer(config, self._engine.numbers, carries_modules=self._engine.carries_modules)
+        self._preparer = Preparer(config, self._engine.numbers, sends_modules=self._engine.sends_modules)
         self._sequence = Sequence() if config.sequence_dependent else None
         self._ids: IdSet | None = IdSet()
         self._prepared: list[Call] = []
@@ -226,10 +226,10 @@ def iterate(run: Run) -> Generator[TaskResponse]:
     run.open()
     try:
         for _ in _turns(run, source):
-            yield from _hand_out(run)
+            yield from _take_ready(run)
     except KeyboardInterrupt:
         run.cancel(source.rest())
-        yield from _hand_out(run)
+        yield from _take_ready(run)
         raise Interrupted({}) from None
     finally:
         run.close()
@@ -246,7 +246,7 @@ def _turns(run: Run, source: _Source) -> Generator[None]:
         yield
 
 
-def _hand_out(run: Run) -> Generator[TaskResponse]:
+def _take_ready(run: Run) -> Generator[TaskResponse]:
     """Yield what is ready; each response is removed when it has been yielded, also if Ctrl-C comes then."""
     ready = run.ready
     for number in list(ready):
@@ -305,7 +305,7 @@ async def stream(run: Run) -> AsyncGenerator[TaskResponse, None]:
                 return
             seconds = _COLLECT_SECONDS if source.exhausted or not run.room else _DRAW_SECONDS
             await loop.run_in_executor(waiter, run.collect, seconds)
-            for response in _hand_out(run):
+            for response in _take_ready(run):
                 yield response
     finally:
         await asyncio.shield(loop.run_in_executor(waiter, run.close))

@@ -37,11 +37,11 @@ class Packer:
     """Packs objects in their current state. It pickles each class or function once, so use one packer for each run.
 
     Args:
-        carries_modules: add the program's own modules to each payload, for workers on machines that do not have them.
+        sends_modules: add the program's own modules to each payload, for workers on machines that do not have them.
     """
 
-    def __init__(self, *, carries_modules: bool = False) -> None:
-        self._carries_modules = carries_modules
+    def __init__(self, *, sends_modules: bool = False) -> None:
+        self._sends_modules = sends_modules
         self._modules: dict[str, bytes] = {}
         self._modules_seen = 0
         self._written: OrderedDict[int, _Written] = OrderedDict()
@@ -71,7 +71,7 @@ class Packer:
             pickler.dump(thing)
         except Exception as error:
             raise _unserialisable(thing, what, root, error) from error
-        code = {**self._own_modules(), **pickler.code} if self._carries_modules else pickler.code
+        code = {**self._own_modules(), **pickler.code} if self._sends_modules else pickler.code
         return Payload(buffer.getvalue(), code)
 
     def _own_modules(self) -> dict[str, bytes]:

@@ -146,9 +146,11 @@ def test_settings_of_applications(
         raise MachineRefused("there is no such window")
 
     monkeypatch.setattr(attempt.controller, "activate_window", activate)
-    told = get("vscode_config", vscode_extension_command="Open", path=str(home / "OpenProject.txt"), dest="told.txt")
-    assert Path(told).read_text() == "/home/user/project"
-    asked = {"vscode_extension_command": "Open", "path": str(home / "nothing.txt"), "dest": "told.txt"}
+    reported = get(
+        "vscode_config", vscode_extension_command="Open", path=str(home / "OpenProject.txt"), dest="reported.txt"
+    )
+    assert Path(reported).read_text() == "/home/user/project"
+    asked = {"vscode_extension_command": "Open", "path": str(home / "nothing.txt"), "dest": "reported.txt"}
     assert get("vscode_config", **asked) is None
     folder = '{"folder": "file:///home/user/project"}'
     put(home, ".config/Code/User/workspaceStorage/abc/workspace.json", folder)

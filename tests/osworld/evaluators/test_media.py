@@ -66,7 +66,7 @@ def test_sounds_are_compared_as_by_librosa(score: Score, tmp_path: Path, write: 
     assert score("compare_audios", None, one) == 0
 
 
-def film(path: Path, pattern: str, seconds: float) -> str:
+def recording(path: Path, pattern: str, seconds: float) -> str:
     source = f"{pattern}=size=96x64:rate=10:duration={seconds}"
     command = [
         "ffmpeg",
@@ -89,29 +89,29 @@ def film(path: Path, pattern: str, seconds: float) -> str:
 
 
 def test_videos(score: Score, tmp_path: Path, write: Callable[..., str]) -> None:
-    gold = film(tmp_path / "gold.avi", "testsrc", 2)
-    assert score("compare_videos", film(tmp_path / "same.avi", "testsrc", 2), gold) == 1
-    assert score("compare_videos", film(tmp_path / "short.avi", "testsrc", 1), gold) == 0
-    assert score("compare_videos", film(tmp_path / "short.avi", "testsrc", 1), gold, max_frames_to_check=5) == 1
-    assert score("compare_videos", film(tmp_path / "other.avi", "smptebars", 2), gold) == 0
-    assert score("compare_videos", write("bad.avi", b"no film"), gold) == 0
+    gold = recording(tmp_path / "gold.avi", "testsrc", 2)
+    assert score("compare_videos", recording(tmp_path / "same.avi", "testsrc", 2), gold) == 1
+    assert score("compare_videos", recording(tmp_path / "short.avi", "testsrc", 1), gold) == 0
+    assert score("compare_videos", recording(tmp_path / "short.avi", "testsrc", 1), gold, max_frames_to_check=5) == 1
+    assert score("compare_videos", recording(tmp_path / "other.avi", "smptebars", 2), gold) == 0
+    assert score("compare_videos", write("bad.avi", b"no recording"), gold) == 0
     assert score("compare_videos", None, gold) == 0
 
 
 def test_ffmpeg_works_within_the_limits_of_a_child_process(tmp_path: Path) -> None:
-    film(tmp_path / "film.avi", "testsrc", 1)
-    (tmp_path / "copy.avi").write_bytes((tmp_path / "film.avi").read_bytes())
+    recording(tmp_path / "recording.avi", "testsrc", 1)
+    (tmp_path / "copy.avi").write_bytes((tmp_path / "recording.avi").read_bytes())
     tone(tmp_path / "one.wav", 440, 1)
     tone(tmp_path / "two.wav", 441, 1)
-    sides = [{"type": "cache_file", "path": name} for name in ("film.avi", "copy.avi", "one.wav", "two.wav")]
+    sides = [{"type": "cache_file", "path": name} for name in ("recording.avi", "copy.avi", "one.wav", "two.wav")]
     attempt = AttemptContext(cast("Controller", None), tmp_path)
     evaluator = {"func": ["compare_videos", "compare_audios"], "result": sides[::2], "expected": sides[1::2]}
     assert 0.9 < asyncio.run(asyncio.wait_for(evaluate(evaluator, attempt), 110)) < 1
 
 
 def test_a_playlist_does_not_reach_the_network(score: Score, tmp_path: Path, write: Callable[..., str]) -> None:
-    gold = film(tmp_path / "gold.avi", "testsrc", 1)
-    playlist = write("list.m3u8", "#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/film.ts\n#EXT-X-ENDLIST\n")
+    gold = recording(tmp_path / "gold.avi", "testsrc", 1)
+    playlist = write("list.m3u8", "#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/recording.ts\n#EXT-X-ENDLIST\n")
     assert score("compare_videos", playlist, gold) == 0
 
 
@@ -128,7 +128,7 @@ def test_a_playlist_does_not_reach_other_files(
     score: Score, tmp_path: Path, write: Callable[..., str], playlist: str
 ) -> None:
     path = tmp_path / "gold.ts"
-    film(tmp_path / "gold.avi", "testsrc", 1)
+    recording(tmp_path / "gold.avi", "testsrc", 1)
     command = ["ffmpeg", "-v", "error", "-nostdin", "-i", str(tmp_path / "gold.avi"), "-c:v", "mpeg2video", str(path)]
     subprocess.run(command, check=True, timeout=60)
     assert score("compare_videos", str(path), str(path)) == 1

@@ -80,10 +80,10 @@ def start_browser(folder: Path, address: str) -> tuple[subprocess.Popen[bytes], 
     command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
     command += ["--remote-debugging-port=0", f"--user-data-dir={folder}", address]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    told = folder / "DevToolsActivePort"
+    reported = folder / "DevToolsActivePort"
     try:
         lines = wait_until(
-            lambda: told.read_text().splitlines() if told.is_file() else [], 45, what="DevTools", interval=0.1
+            lambda: reported.read_text().splitlines() if reported.is_file() else [], 45, what="DevTools", interval=0.1
         )
     except TimeoutError:
         end(process)

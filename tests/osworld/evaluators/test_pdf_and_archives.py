@@ -125,7 +125,7 @@ def test_archives_of_all_types_are_compared(score: Score, zipped: Make, tarred: 
     with pytest.raises(ValueError, match="suffix of an archive"):
         score("compare_archive", zipped("f.dat", inside), gold, file_path="docs")
     with pytest.raises(UnsupportedCheck):
-        score("compare_archive", gold, gold, file_type="film")
+        score("compare_archive", gold, gold, file_type="recording")
 
 
 def test_books(score: Score, zipped: Make) -> None:

@@ -263,7 +263,7 @@ _VARIABLES = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-_CURE = (
+_ADVICE = (
     "install the package `bubblewrap` (0.8 or later) on a kernel that allows user namespaces, use --sandbox vm, "
     "or use --sandbox none to run programs without protection"
 )
@@ -280,7 +280,7 @@ async def start_in_bubblewrap(limits: ProcessLimits) -> Child:
     """
     program = shutil.which("bwrap")
     if program is None:
-        raise MissingProgram("the sandbox of the environment 'py'", "bubblewrap (bwrap) is not installed", _CURE)
+        raise MissingProgram("the sandbox of the environment 'py'", "bubblewrap (bwrap) is not installed", _ADVICE)
     try:
         blocked = filter_file()
     except UnsupportedMachine as error:
@@ -295,7 +295,7 @@ async def start_in_bubblewrap(limits: ProcessLimits) -> Child:
     except ChildLost as lost:
         if "bwrap:" in lost.output:
             problem = f"bubblewrap does not work here ({lost.output.strip()[-500:]})"
-            raise MissingProgram("the sandbox of the environment 'py'", problem, _CURE) from None
+            raise MissingProgram("the sandbox of the environment 'py'", problem, _ADVICE) from None
         raise EnvironmentFailed(f"the interpreter {lost.reason}: {lost.output[-500:]}") from None
     return child
 

@@ -251,10 +251,14 @@ class AccessibilityClient:
 
     def _name_actions(self, nodes: Sequence[Node]) -> None:
         """Request the original names of actions; the other properties of actions come with translated names."""
-        told = [(self._constant[node.reference].get("actions", ()), node) for node in nodes]
-        calls = [node.call("Action", "GetName", "i", index) for actions, node in told for index in range(len(actions))]
+        with_actions = [(self._constant[node.reference].get("actions", ()), node) for node in nodes]
+        calls = [
+            node.call("Action", "GetName", "i", index)
+            for actions, node in with_actions
+            for index in range(len(actions))
+        ]
         names = iter(self._call(calls))
-        for actions, node in told:
+        for actions, node in with_actions:
             named = [(str(name[0]) if (name := next(names)) else shown, *more) for shown, *more in actions]
             self._constant[node.reference]["actions"] = named
 

@@ -128,8 +128,8 @@ async def open_tabs_info(context: GetterContext, config: Mapping[str, Any]) -> l
 
 
 async def _contents(page: Page, title: str | None = None) -> dict[str, str]:
-    told = await limited(page.title()) if title is None else title
-    return {"title": told, "url": page.url, "content": await limited(page.content())}
+    title_text = await limited(page.title()) if title is None else title
+    return {"title": title_text, "url": page.url, "content": await limited(page.content())}
 
 
 async def page_info(context: GetterContext, config: Mapping[str, Any]) -> dict[str, str]:
