@@ -134,7 +134,7 @@ def _response_table(responses: dict[str, TaskResponse], seconds: float) -> Any:
     from rich.table import Table
 
     table = Table(title=f"{counted(len(responses), 'response')} in {seconds:.1f} s", title_justify="left")
-    for heading in ("status", "tasks", "mean work", "mean queue", "attempts", "tokens"):
+    for heading in ("status", "tasks", "mean work", "mean queue", "executions", "tokens"):
         table.add_column(heading, justify="left" if heading == "status" else "right")
     for status in TaskStatus:
         chosen = [response for response in responses.values() if response.status is status]

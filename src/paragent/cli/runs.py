@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from paragent._internal.text import counted
 from paragent.cli.tables import COLOURS, console, number, plain_table, summary_table
 from paragent.errors import ConfigError, UsageError
-from paragent.store import JOURNAL_FILE, RolloutStatus
+from paragent.store import ATTEMPTS, JOURNAL_FILE, RolloutStatus
 
 if TYPE_CHECKING:
     import argparse
@@ -82,7 +82,7 @@ def _journal(path: Path) -> Journal:
 
 
 def _attempts(journal: Journal) -> int:
-    return int(journal.meta("attempts") or 1)
+    return int(journal.meta(ATTEMPTS) or 1)
 
 
 def _runs(options: argparse.Namespace) -> int:
@@ -92,7 +92,7 @@ def _runs(options: argparse.Namespace) -> int:
 
     found = find_runs(options.output_dir)
     if not found:
-        print(f"no runs in {options.output_dir}")
+        print(f"no runs in {options.output_dir}; --output-dir names another folder")
         return 0
     table = plain_table("", "run", "done", "score", "failed", "tokens in / out", "time")
     for path in found:

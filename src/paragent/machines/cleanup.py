@@ -3,6 +3,8 @@
 Every pool process is one owner. The owner's folder contains a file that the process keeps locked while it lives; the kernel
 releases the lock when the process ends, however it ends. An owner whose lock is free is therefore dead, and everything with
 its id (processes, containers, cloud instances, folders) may be removed. Nothing else is removed.
+
+This module also has what providers and images need of the host: the cache folder, and programs by name.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["OWNER_VARIABLE", "Owner", "cache_folder", "dead_owners", "find_program", "kill_owned", "owned_processes"]
 
-
+OWNER_VARIABLE = "PARAGENT_OWNER"
+"""The environment variable of local processes that belong to a machine: `<owner id>/<provider's machine id>`."""
+_KILL_SECONDS = 10.0
+"""For the kernel to remove killed processes; freeing a machine's memory takes milliseconds."""
 _PACKAGES = {
     "dbus-daemon": "dbus-daemon",
     "debugfs": "e2fsprogs",
@@ -69,12 +74,6 @@ def find_program(name: str) -> str:
         advice = f"sudo apt-get install --no-install-recommends {package}" if package else "install it"
         raise UsageError(f"the program {name} is not installed: {advice}")
     return found
-
-
-OWNER_VARIABLE = "PARAGENT_OWNER"
-"""The environment variable of local processes that belong to a machine: `<owner id>/<provider's machine id>`."""
-_KILL_SECONDS = 10.0
-"""For the kernel to remove killed processes; freeing a machine's memory takes milliseconds."""
 
 
 class Owner:

@@ -23,7 +23,6 @@ from paragent.errors import LeaseLost, LeaseTimeout, ParagentError, PoolStopped
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
-    from types import TracebackType
 
     from paragent.machines.machine import Machine, PoolStatus
 
@@ -297,9 +296,7 @@ class LeaseContext:
         self.lease = await self.acquire_async()
         return self.lease.machine
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self.lease is not None
         await asyncio.shield(asyncio.ensure_future(self.lease.arelease()))
 
@@ -318,7 +315,7 @@ class LeaseContext:
         bridge = self._pool.bridge
         waiter = _Waiter(self._pool.async_pool, bridge, self._options)
         try:
-            return await asyncio.wrap_future(bridge.submit(waiter.wait()))
+            return await bridge.wait_async(waiter.wait())
         except asyncio.CancelledError:
             bridge.call_soon(waiter.abandon)
             raise

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandResult", "Machine", "MachineStatus", "PoolStatus", "assign_to_holder", "verify_clean"]
 
-
 _FILE_SECONDS = 60.0
 """For the transfer of a file; a machine's network transfers tens of megabytes per second."""
 _REPLY_SECONDS = 10.0
@@ -36,6 +35,11 @@ COMMAND_SECONDS = 90.0
 """The time limit of a command in OSWorld's client."""
 _POOL_SECONDS = 20.0
 """For one reply to the pool of a machine that is known to be up; a busy host with emulation takes up to some seconds."""
+_NOT_FOUND = 404
+"""The status of a reply to `/paragent/...` by an agent that is not ours, such as OSWorld's own server."""
+_MARKER = ".paragent-marker"
+_CREATE_MARKER = f"import pathlib; pathlib.Path.home().joinpath({_MARKER!r}).touch()"
+_FIND_MARKER = f"import pathlib; print(pathlib.Path.home().joinpath({_MARKER!r}).exists())"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +200,6 @@ class PoolStatus:
     def count(self, state: MachineState) -> int:
         """Return how many machines are in a state."""
         return sum(1 for machine in self.machines if machine.state is state)
-
-
-_NOT_FOUND = 404
-"""The status of a reply to `/paragent/...` by an agent that is not ours, such as OSWorld's own server."""
-_MARKER = ".paragent-marker"
-_CREATE_MARKER = f"import pathlib; pathlib.Path.home().joinpath({_MARKER!r}).touch()"
-_FIND_MARKER = f"import pathlib; print(pathlib.Path.home().joinpath({_MARKER!r}).exists())"
 
 
 async def verify_clean(machine: Machine) -> None:

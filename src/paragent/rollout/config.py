@@ -293,7 +293,10 @@ class RolloutConfig:
         return {setting.name: getattr(getattr(self, setting.section), setting.field) for setting in rollout_settings()}
 
     def stored(self) -> dict[str, Any]:
-        """Return the flat settings as JSON values for `config.json`: secrets are hidden, and the file continues the run."""
+        """Return the flat settings as JSON values for `config.json`, without secrets.
+
+        `fresh` and `retry_failed` are off, so that `--config` with the stored file continues the run.
+        """
         settings = {name: _stored_value(name, value) for name, value in self.flat().items()}
         return settings | {"fresh": False, "retry_failed": False}
 
@@ -411,9 +414,9 @@ def _stored_value(name: str, value: Any) -> Any:
 
 
 def _to_bool(value: Any) -> bool:
-    return (
-        value if isinstance(value, bool) else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
-    )
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
 
 
 def _to_list(value: Any) -> list[str]:

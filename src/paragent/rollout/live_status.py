@@ -37,7 +37,6 @@ __all__ = [
     "unfinished_rollouts",
 ]
 
-
 _STALE_AFTER = 5.0
 """Seconds after which a status file belongs to a worker that has ended."""
 
@@ -227,8 +226,8 @@ class RolloutProgress:
     def seconds_left(self) -> float | None:
         """The estimated time to the end, from the speed of this session."""
         ended = self.done + self.infrastructure_failures
-        here = ended - self.done_before
-        return (self.total - ended) * self.seconds / here if here else None
+        ended_now = ended - self.done_before
+        return (self.total - ended) * self.seconds / ended_now if ended_now else None
 
     def count(self, result: RolloutResult) -> None:
         """Count a result that has been recorded."""

@@ -38,12 +38,22 @@ __all__ = [
     "served_pool",
 ]
 
-
+DEFAULT_PROVIDER = "qemu"
+_POOL_NAME = "rollout"
+"""All runs use the same pool name, so that the next run removes what a killed run left at a remote provider."""
 _QUEUE_TIMEOUT = 86_400.0
 """Seconds to wait for a machine: one day, longer than any queue of rollouts that take an hour each. A pool that stops or
 fails reports that at once."""
 _POLL_INTERVAL = 0.5
 """Seconds between two checks whether the lease is still valid."""
+_STATUS_INTERVAL = 1.0
+"""Seconds between two status requests to a pool that is served elsewhere."""
+_TIME_AFTER_WORK = 630.0
+"""Seconds beyond the working time of a rollout: 600 at most for scoring and 30 at most for closing."""
+_LEAST_WAIT = 1800.0
+"""Seconds that a lease allows at least for waiting at the endpoint: how long one turn waits when requests are refused."""
+_EXTERNAL_ADDRESS = ("192.0.2.1", 9)
+"""An address reserved for documentation. No packet is sent; the route to it selects the network interface."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,25 +201,12 @@ class PausingModel(Model):
         self._model, self._lease = model, lease
 
     async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
-        """Request a completion. Raises what the other model raises, and LeaseLost if the machine is lost."""
+        """Request a completion; raises as the other model, and `LeaseLost` if the machine is lost."""
         try:
             await self._lease.apause()  # inside the try: a cancelled call may already have paused the machine
             return await self._model.complete(messages, tools)
         finally:
             await self._lease.aresume()
-
-
-DEFAULT_PROVIDER = "qemu"
-_POOL_NAME = "rollout"
-"""All runs use the same pool name, so that the next run removes what a killed run left at a remote provider."""
-_STATUS_INTERVAL = 1.0
-"""Seconds between two status requests to a pool that is served elsewhere."""
-_TIME_AFTER_WORK = 630.0
-"""Seconds beyond the working time of a rollout: 600 at most for scoring and 30 at most for closing."""
-_LEAST_WAIT = 1800.0
-"""Seconds that a lease allows at least for waiting at the endpoint: how long one turn waits when requests are refused."""
-_EXTERNAL_ADDRESS = ("192.0.2.1", 9)
-"""An address reserved for documentation. No packet is sent; the route to it selects the network interface."""
 
 
 def lease_limit(timeout: float | None) -> float | None:

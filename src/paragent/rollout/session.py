@@ -22,6 +22,7 @@ from paragent.rollout.worker import FATAL_KINDS, RolloutWorker
 from paragent.runners.retry import Failure, RetryPolicy
 from paragent.runners.run import Run
 from paragent.store import (
+    ATTEMPTS,
     MACHINES,
     PRICES,
     PendingRollout,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from paragent.rollout.resources import RolloutSettings
 
 __all__ = ["RETRIES", "WATCH_INTERVAL", "RolloutSession", "SameFailures", "run_parallel_rollout"]
-
 
 RETRIES = RetryPolicy(pause=2.0)
 """The retries of a rollout within one session; a new session may retry as often again."""
@@ -70,29 +70,31 @@ def run_parallel_rollout(config: RolloutConfig, watch: Callable[[RolloutProgress
         Interrupted: Ctrl-C; all results so far are recorded.
         StoreFailed: results cannot be stored; what was recorded before is safe.
     """
-    with RolloutSession(prepare(config), watch) as session:
+    with RolloutSession(prepare(config)) as session:
+        if watch is not None:
+            session.watch(watch)
         return session.run()
 
 
 class RolloutSession:
     """One session of a run: a context manager that locks the run directory."""
 
-    def __init__(self, plan: RolloutPlan, watch: Callable[[RolloutProgress], None] | None = None) -> None:
+    def __init__(self, plan: RolloutPlan) -> None:
         self.plan = plan
-        self._watch = watch
+        self._watch: Callable[[RolloutProgress], None] | None = None
         self._config = plan.config
         self.directory = RunDirectory(plan.path)
         self._retries: list[tuple[float, int, PendingRollout]] = []
         """A heap of rollouts to execute again, by the time from which they may be."""
         self._executions: dict[tuple[str, int], int] = {}
-        """How often those rollouts were executed in this session."""
+        """How often rollouts with infrastructure failures were executed in this session, by task and attempt."""
         self._active: dict[str, PendingRollout] = {}
         """Dispatched rollouts by the id of their runner task."""
         self._unrecorded: dict[str, RolloutResult] = {}
         """Results that are not recorded yet, by the id of their runner task."""
         self._dispatched = 0
         self._endpoint_failures = 0
-        """Consecutive rollouts that the endpoint ended."""
+        """Consecutive rollouts that failed because of the endpoint."""
         self._same_failures = SameFailures(plan.config.run.give_up_after)
         self._session_updated = 0.0
         self._watch_called = 0.0
@@ -116,7 +118,7 @@ class RolloutSession:
         self.directory.clear_live()
         if journal.count_tasks() < self.plan.benchmark.size:
             journal.add_tasks(self.plan.benchmark)
-        journal.set_meta("attempts", str(self._config.data.attempts))
+        journal.set_meta(ATTEMPTS, str(self._config.data.attempts))
         if self.plan.prices is not None:
             journal.set_meta(PRICES, json.dumps(self.plan.prices))
         summary = self.summary()

@@ -89,7 +89,7 @@ class RolloutWorker:
             active = ActiveRollout(rollout, WorkClock(self.settings.timeout))
             resources.enter(active)
         except (UsageError, InfrastructureError) as error:
-            _set_error(result, error)
+            _set_failure(result, error)
             result.ended = time.time()
             return result
         current_activity.set(active.clock)
@@ -171,7 +171,7 @@ class _Execution:
             raise EnvironmentFailed(f"scoring took longer than {SCORE_TIMEOUT:g} s") from error
 
     async def _cause_of(self, error: Exception) -> Exception:
-        """Return the cause of an error: if the machine is lost, the error is a consequence of that."""
+        """Return the cause of an error: the loss of the machine, if it is lost, otherwise the error itself."""
         if self._machine is not None:
             try:
                 await self._machine.confirm()
@@ -184,7 +184,7 @@ class _Execution:
             self._result.status, self._result.kind = RolloutStatus.TIMED_OUT, "time limit"
             self._result.error = f"worked longer than {self._settings.timeout:g} s"
         else:
-            _set_error(self._result, error)
+            _set_failure(self._result, error)
 
     async def _finish(self) -> None:
         """Close the environment and copy usage, files and trajectory into the result."""
@@ -197,8 +197,8 @@ class _Execution:
             _copy_episode(self._result, episode)
 
 
-def _set_error(result: RolloutResult, error: BaseException) -> None:
-    """Set status, kind and message of a failure."""
+def _set_failure(result: RolloutResult, error: BaseException) -> None:
+    """Set status, kind and message of a failed rollout."""
     result.error = described(error)
     result.status = RolloutStatus.INFRASTRUCTURE
     if isinstance(error, EndpointRefused | UsageError):

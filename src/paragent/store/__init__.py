@@ -3,9 +3,10 @@
 from paragent.store.directory import JOURNAL_FILE, RunDirectory, find_runs, images_folder
 from paragent.store.journal import Journal
 from paragent.store.records import PendingRollout, RolloutResult, RolloutStatus
-from paragent.store.summary import MACHINES, PRICES, Comparison, Summary, compare, final_failures, summarise
+from paragent.store.summary import ATTEMPTS, MACHINES, PRICES, Comparison, Summary, compare, final_failures, summarise
 
 __all__ = [
+    "ATTEMPTS",
     "JOURNAL_FILE",
     "MACHINES",
     "PRICES",

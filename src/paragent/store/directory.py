@@ -31,7 +31,6 @@ from paragent.store.records import RolloutResult, storable_files
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from paragent.store.summary import Summary
 
@@ -164,9 +163,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _close_files(self) -> None:

@@ -33,6 +33,32 @@ FORMATS = Registry(
 """Functions `(journal, target) -> int` that write every final result of a run and return their number."""
 _BATCH = 1000
 """Rows of a Parquet file that are in memory at the same time."""
+_PARQUET_COLUMNS = {
+    "task": "string",
+    "attempt": "int64",
+    "status": "string",
+    "score": "float64",
+    "scores": "string",
+    "answer": "string",
+    "ending": "string",
+    "kind": "string",
+    "error": "string",
+    "turns": "int64",
+    "tool_calls": "int64",
+    "requests": "int64",
+    "prompt_tokens": "int64",
+    "completion_tokens": "int64",
+    "judge_prompt_tokens": "int64",
+    "judge_completion_tokens": "int64",
+    "seconds": "float64",
+    "waited": "float64",
+    "ended": "float64",
+    "worker": "string",
+    "question": "string",
+    "expected": "string",
+    "trajectory": "string",
+}
+"""The columns of a Parquet file and their types; structures are JSON texts."""
 
 
 def export(journal: Journal, form: str, target: Path) -> int:
@@ -101,38 +127,16 @@ class _ImageReader:
 def export_parquet(journal: Journal, target: Path) -> int:
     """Write a Parquet file with one row for each result."""
     try:
-        arrow = import_object("pyarrow:Table")
+        table_class = import_object("pyarrow:Table")
         writer_class = import_object("pyarrow.parquet:ParquetWriter")
     except ModuleNotFoundError as error:
         raise MissingExtra("the format 'parquet'", "parquet", str(error.name)) from error
-    writer: Any = None
-    count = 0
-    try:
+    schema, count = import_object("pyarrow:schema")(_PARQUET_COLUMNS.items()), 0
+    with writer_class(target, schema) as writer:
         for rows in _batches(journal):
-            table = arrow.from_pylist(rows, schema=None if writer is None else writer.schema)
-            if writer is None:
-                table = arrow.from_pylist(rows, schema=_schema())
-                writer = writer_class(target, table.schema)
-            writer.write_table(table)
+            writer.write_table(table_class.from_pylist(rows, schema=schema))
             count += len(rows)
-        if writer is None:
-            writer = writer_class(target, _schema())
-    finally:
-        if writer is not None:
-            writer.close()
     return count
-
-
-def _schema() -> Any:
-    schema, text = import_object("pyarrow:schema"), import_object("pyarrow:string")()
-    whole, real = import_object("pyarrow:int64")(), import_object("pyarrow:float64")()
-    kinds = {"attempt": whole, "turns": whole, "tool_calls": whole, "requests": whole, "prompt_tokens": whole}
-    kinds |= {"judge_prompt_tokens": whole, "judge_completion_tokens": whole}
-    kinds |= {"completion_tokens": whole, "score": real, "seconds": real, "waited": real, "ended": real}
-    names = "task attempt status score scores answer ending kind error turns tool_calls requests prompt_tokens "
-    names += "completion_tokens judge_prompt_tokens judge_completion_tokens "
-    names += "seconds waited ended worker question expected trajectory"
-    return schema([(name, kinds.get(name, text)) for name in names.split()])
 
 
 def _batches(journal: Journal) -> Iterator[list[dict[str, Any]]]:

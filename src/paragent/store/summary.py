@@ -15,8 +15,20 @@ if TYPE_CHECKING:
 
     from paragent.store.journal import Journal
 
-__all__ = ["MACHINES", "PRICES", "Comparison", "Summary", "compare", "final_failures", "pass_at", "summarise"]
+__all__ = [
+    "ATTEMPTS",
+    "MACHINES",
+    "PRICES",
+    "Comparison",
+    "Summary",
+    "compare",
+    "final_failures",
+    "pass_at",
+    "summarise",
+]
 
+ATTEMPTS = "attempts"
+"""Journal key. The number of attempts at each task."""
 PRICES = "prices"
 """Journal key. JSON: the prices `input` and `output` per million tokens of the `model` and, if it is another model, of the
 `judge`. Without it the cost is unknown."""

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["AGENT_PORT", "CommandLineTool", "LocalProcesses", "MachineSettings", "Provider", "complete_or_undo"]
 
-
 AGENT_PORT = 5000
 """The port of OSWorld's server and of our agent inside a machine."""
 _ATTEMPT_SECONDS = 0.3
 """For one attempt to reach a machine that boots: QEMU's network accepts a connection before the agent listens, and such a
 connection never gets an answer."""
 _ATTEMPT_PAUSE = 0.05
+_KILL_SECONDS = 10.0
+"""For a killed program or machine to end."""
+_LOG = "machine.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,9 +233,6 @@ async def _undo_result(
         await undo(task.result())
 
 
-_KILL_SECONDS = 10.0
-
-
 class CommandLineTool:
     """A program of this host. It is searched when it is first run, so that a provider can be created without it."""
 
@@ -266,9 +265,6 @@ class CommandLineTool:
         if process.returncode:
             raise MachineFailed(f"{self._name} {' '.join(arguments)} failed: {text.strip()[-500:]}")
         return text
-
-
-_LOG = "machine.log"
 
 
 class LocalProcesses:
@@ -391,7 +387,7 @@ class LocalProcesses:
         if process is None or descendants:
             await asyncio.to_thread(kill_owned, owner, machine_id)
         for each in both:
-            await asyncio.to_thread(each.wait, 10.0)
+            await asyncio.to_thread(each.wait, _KILL_SECONDS)
         await asyncio.to_thread(shutil.rmtree, self._owner.folder.parent / owner / machine_id, True)
 
     def _owner_of(self, machine_id: str) -> str:

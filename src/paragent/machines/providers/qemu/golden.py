@@ -132,10 +132,9 @@ async def _create(
     ready: Callable[[Machine], Awaitable[None]],
 ) -> None:
     draft = GoldenState(golden.folder.with_name(f".{golden.folder.name}"), golden.has_disk)
+    # These are left by a process that was killed: the lock shows that no other process is creating them.
     for folder in (draft.folder, golden.folder):
-        shutil.rmtree(
-            folder, ignore_errors=True
-        )  # left by a process that was killed: the lock shows that no other is creating it
+        shutil.rmtree(folder, ignore_errors=True)
     draft.folder.mkdir(mode=0o700)
     try:
         if disk is not None:

@@ -21,10 +21,7 @@ from paragent.machines.providers.qemu.network import INNER_ADDRESS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Accelerator", "Hardware", "MachineFiles", "QemuProgram", "kvm_works", "qemu_program"]
-
-Accelerator = str
-"""`kvm` or `tcg`."""
+__all__ = ["Hardware", "MachineFiles", "QemuProgram", "kvm_works", "qemu_program"]
 
 _FORMAT = 2
 """Version of golden states; to be increased whenever the devices on the command line change."""
@@ -95,7 +92,8 @@ class Hardware:
     program: str
     version: str
     machine: str
-    accelerator: Accelerator
+    accelerator: str
+    """`kvm` or `tcg`."""
     memory_mib: int
     cores: int
     image_key: str
@@ -114,7 +112,7 @@ class Hardware:
 
     @property
     def key(self) -> str:
-        """Return the name of the golden state: a digest of everything that a state depends on.
+        """The name of the golden state: a digest of everything that a state depends on.
 
         It does not depend on forwarded ports, nor on the paths of the program and the image, whose version and key count.
         """

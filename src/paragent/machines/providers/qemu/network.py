@@ -162,9 +162,8 @@ class NetworkNamespace:
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(_SECONDS)
-                connection.connect(
-                    f"/proc/self/fd/{folder}/{_API}"
-                )  # the path itself may be too long for a socket address
+                # The path of the folder itself may be too long for a socket address.
+                connection.connect(f"/proc/self/fd/{folder}/{_API}")
                 connection.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
                 connection.shutdown(socket.SHUT_WR)
                 data = b"".join(iter(lambda: connection.recv(4096), b""))

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Monitor", "QemuProcess", "ScreenServer"]
 
-
 _PASSWORD_CHARACTERS = 8
 """VNC ignores further characters."""
 _REPLY_SECONDS = 20.0
