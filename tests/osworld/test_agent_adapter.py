@@ -62,8 +62,10 @@ class Toolless(Environment):
     agent_factory = staticmethod(predict_agent_factory)
 
 
-def run_rollout(agent: str, environment: str = "Desktop", **settings: Any) -> tuple[RolloutResult, dict[str, Any]]:
-    model = ModelSettings(name="demo", max_tokens=99)
+def run_rollout(
+    agent: str, environment: str = "Desktop", *, max_retries: int = 3, **settings: Any
+) -> tuple[RolloutResult, dict[str, Any]]:
+    model = ModelSettings(name="demo", max_tokens=99, max_retries=max_retries)
     names: dict[str, Any] = {"environment": f"{HERE}:{environment}", "agent": f"{HERE}:{agent}"}
     rollout = RolloutWorker(RolloutSettings(run="r", model=model, judge=model, **names, **settings)).run(
         BenchmarkTask("a", "Question?")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paragent.errors import ConfigError
 
@@ -55,8 +54,12 @@ def machine_settings(options: argparse.Namespace) -> MachineSettings:
     Raises:
         ConfigError: an option is malformed or out of range.
     """
-    from paragent.machines import MachineSettings
+    from paragent.machines.providers.base import MachineSettings, parse_option
 
+    pairs = [text.partition("=") for text in options.option]
+    for name, separator, _ in pairs:
+        if not separator:
+            raise ConfigError(f"--option must be of the form NAME=VALUE, not {name!r}")
     return MachineSettings(
         path_to_vm=options.path_to_vm,
         snapshot_name=options.snapshot_name,
@@ -67,18 +70,8 @@ def machine_settings(options: argparse.Namespace) -> MachineSettings:
         forwards=tuple(options.forward),
         host=options.machines_host,
         region=options.region,
-        options=dict(_option(text) for text in options.option),
+        options={name: parse_option(value) for name, _, value in pairs},
     )
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise ConfigError(f"--option must be of the form NAME=VALUE, not {text!r}")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def add_tls_options(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["act_on_desktop", "focused_field", "largest_area"]
 
-
 _GRID = 8
 """Pixels between two samples: larger than letters, so that text does not split an area."""
 _FRAME = ((33, 73), (112, 152), (208, 248))
@@ -314,10 +313,10 @@ def _replace(name: str, old: str, new: str) -> list[Step]:
     dialog = [*_menu("Search", "Find and Replace", "l"), _field("Find and Replace")]
     filled = [_press("ctrl", "a"), _type(old), _press("alt", "w"), _type(new)]
     everywhere = [_press("alt", "a"), _press("alt", "r")]
-    again = _press(
-        "alt", "w"
-    )  # is also a letter of "Wrap around"; a field with the keyboard shows when the dialog goes
-    closed = [again, again, _field("Find and Replace"), _press("escape")]
+    # Alt+W is the key of "Replace with" and of "Wrap around", so it takes two presses to focus a field again. The frame of the
+    # focused field shows in screenshots whether the dialog is still open.
+    focus = _press("alt", "w")
+    closed = [focus, focus, _field("Find and Replace"), _press("escape")]
     return [_editor(name), *dialog, *filled, *everywhere, *closed, _without_dialog(_press("ctrl", "s"))]
 
 

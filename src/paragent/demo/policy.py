@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PROGRAMS", "RESULTS", "DemoModel"]
 
-
 PROGRAMS = {
     "running_maximum": """    return [max(numbers[: end + 1]) for end in range(len(numbers))]
 """,

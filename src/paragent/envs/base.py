@@ -85,8 +85,8 @@ class Environment:
 
     def __init__(self, options: Mapping[str, Any] | None = None, *, shared: SharedResources | None = None) -> None:
         self.options = self.read_options(options or {})
-        self._own_shared = SharedResources() if shared is None else None
-        self.shared = shared or self._own_shared or SharedResources()
+        self.shared = SharedResources() if shared is None else shared
+        self._owns_shared = shared is None
         self.task: BenchmarkTask | None = None
         self.machine: Any = None
         self.first_images: tuple[bytes, ...] = ()
@@ -252,8 +252,8 @@ class Environment:
 
     async def close(self) -> None:
         """Release everything that this attempt acquired. Idempotent; also called after `open` failed."""
-        if self._own_shared is not None:
-            await self._own_shared.close()
+        if self._owns_shared:
+            await self.shared.close()
 
 
 AgentFactory = Callable[[Environment, "ModelSettings", int], Any]

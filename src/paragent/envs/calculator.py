@@ -78,6 +78,8 @@ _OF_SYMPY = (
     "arg",
     "conjugate",
 )
+_WITH_RANGES = {"integrate", "summation", "product", "limit", "diff"}
+"""Functions that take a range as a tuple: (k, 1, 10)."""
 _FUNCTIONS: dict[str, Any] = {name: getattr(sympy, name) for name in _OF_SYMPY}
 _FUNCTIONS |= {
     "ln": sympy.log,
@@ -152,7 +154,3 @@ def _call(name: str, arguments: list[Any]) -> Any:
     ranges = [tuple(one) if isinstance(one, list) and name in _WITH_RANGES else one for one in arguments]
     value: Any = function(*ranges)
     return value
-
-
-_WITH_RANGES = {"integrate", "summation", "product", "limit", "diff"}
-"""Functions that take a range as a tuple: (k, 1, 10)."""

@@ -104,7 +104,6 @@ class MathEnvironment(Environment):
     ) -> dict[str, float] | None:
         scorer = await self.shared.get(Mathematics.name, Mathematics.running)
         value = (await scorer.score(task, answer)).value
-
         return None if value is None else {"math": value}
 
     async def close(self) -> None:

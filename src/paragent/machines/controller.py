@@ -67,7 +67,7 @@ class PoolController:
         self._changed = asyncio.Event()
         self._activations = 0
         self._no_activations = asyncio.Event()
-        """Set when the last activation under way has ended."""
+        """Set when the last activation in progress has ended."""
         self._expiry: asyncio.TimerHandle | None = None
         self._health_check: asyncio.Task[None] | None = None
         self._late_cleanup: asyncio.Task[None] | None = None
@@ -455,7 +455,7 @@ class PoolController:
     # --- health and expiry ------------------------------------------------------------------------------------------
 
     async def _check_health(self) -> None:
-        """Check every machine that has no operation under way, periodically."""
+        """Check every machine that has no operation in progress, periodically."""
         while True:
             await asyncio.sleep(self._provider.health_check_seconds)
             for machine_id, machine in list(self._machines.items()):

@@ -29,6 +29,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "fetch"]
 
+_TRIES = 3
+_PAUSE = 2.0
+"""Seconds before the second try, twice as many before the third."""
+_SILENCE = 60.0
+"""Seconds without data after which a connection is given up."""
+_SECONDS = 600.0
+"""Time limit of one try. A slow connection gives 500 KB/s, and a video of OSWorld has 100 MB."""
+_LARGEST = 2 << 30
+"""Maximum size of one file in bytes."""
+_KEPT = 16 << 30
+"""Maximum size of the cache in bytes; all files of OSWorld's tasks have about 4 GiB."""
+_CHUNK = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -49,7 +62,7 @@ class Access:
             raise EnvironmentFailed(f"the task reads {refusal}")
         path = self._path(name)
         if not path.is_file():
-            raise EnvironmentFailed(f"the task reads {name!r}: No such file in {self.data_folder}")
+            raise EnvironmentFailed(f"the task reads {name!r}, which is not a file in {self.data_folder}")
         return path
 
     def refused(self, steps: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -83,20 +96,6 @@ class Access:
         return ""
 
 
-_TRIES = 3
-_PAUSE = 2.0
-"""Seconds before the second try, twice as many before the third."""
-_SILENCE = 60.0
-"""Seconds without data after which a connection is given up."""
-_SECONDS = 600.0
-"""Time limit of one try. A slow connection gives 500 KB/s, and a video of OSWorld has 100 MB."""
-_LARGEST = 2 << 30
-"""Maximum size of one file in bytes."""
-_KEPT = 16 << 30
-"""Maximum size of the cache in bytes; all files of OSWorld's tasks have about 4 GiB."""
-_CHUNK = 1 << 20
-
-
 async def fetch(url: str, access: Access) -> Path:
     """Return the path of a local copy of `url`. It is downloaded once and kept in the user's cache folder.
 
@@ -107,11 +106,10 @@ async def fetch(url: str, access: Access) -> Path:
     if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
         raise EnvironmentFailed(f"cannot fetch {url}: only http and https are allowed")
     name = os.path.basename(urllib.parse.urlsplit(url).path) or "file"  # noqa: PTH119 - of an address, not of a file
-    folder = (
-        "osworld-private" if access.allow_private else "osworld"
-    )  # files that only some runs may download must be found by those runs only
+    # A run that may only use public addresses must not find files that another run downloaded from a private one.
+    folder = "osworld-private" if access.allow_private else "osworld"
     kept = cache_folder(folder) / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{name[-80:]}"
-    if _use(kept):
+    if _mark_as_used(kept):
         return kept
     for number in range(1, _TRIES + 1):
         try:
@@ -129,8 +127,8 @@ async def fetch(url: str, access: Access) -> Path:
     return kept
 
 
-def _use(kept: Path) -> bool:
-    """Return whether the file exists, and update its access time."""
+def _mark_as_used(kept: Path) -> bool:
+    """Update the time of a file, for `_prune`; return whether the file exists."""
     try:
         os.utime(kept)
     except FileNotFoundError:

@@ -30,7 +30,6 @@ __all__ = [
     "typing",
 ]
 
-
 _NAMED = """
 accept add alt altleft altright apps backspace browserback browserfavorites browserforward browserhome browserrefresh
 browsersearch browserstop capslock clear command convert ctrl ctrlleft ctrlright decimal del delete divide down end enter esc
@@ -279,8 +278,8 @@ def _read_python(said: Any, marks: Sequence[tuple[int, int]]) -> Action:
     except (SyntaxError, ValueError) as error:
         raise BadAction(f"invalid Python: {error}") from None
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    places = [f"tag_{number} = {place!r}" for number, place in enumerate(marks, 1) if f"tag_{number}" in used]
-    return Action(said, "\n".join([*places, _with_less_than(tree, code)]))
+    tags = [f"tag_{number} = {centre!r}" for number, centre in enumerate(marks, 1) if f"tag_{number}" in used]
+    return Action(said, "\n".join([*tags, _with_less_than(tree, code)]))
 
 
 def _with_less_than(tree: ast.Module, code: str) -> str:

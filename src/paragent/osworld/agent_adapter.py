@@ -85,7 +85,7 @@ class PredictAdapter:
         self._agent_class, self._arguments, self._vm_ip = agent_class, arguments, vm_ip
 
     async def run_episode(self, episode: Episode) -> AgentResult:
-        """RolloutResult one rollout until an action ends it, no turns are left, or too many predictions in a row have no action.
+        """Run one rollout until an action ends it, no turns are left, or too many predictions in a row have no action.
 
         Raises:
             UsageError: the constructor needs unknown arguments, or the environment has no tool for actions.

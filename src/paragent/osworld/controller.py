@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMAND_SECONDS", "RETRY_PAUSES", "CommandReply", "Controller", "checked"]
 
-
 COMMAND_SECONDS = 90.0
 """Time limit that OSWorld's client gives a command."""
 _GUEST_SECONDS = 120.0

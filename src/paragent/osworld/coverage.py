@@ -31,7 +31,6 @@ __all__ = [
     "needs_of",
 ]
 
-
 DIFFERENCES: dict[str, str] = {
     "compare_archive": "text of PDF files in archives is extracted by pypdf, not by PyMuPDF",
     "compare_audios": "sounds are decoded by ffmpeg, not by librosa; the similarity to a silent file differs by up to 0.15",
@@ -108,9 +107,9 @@ class TaskNeeds:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the verdict is not `same score`."""
-        return (
-            (*self.missing, *([self.account] if self.account else [])) if self.verdict == CANNOT else self.differences
-        )
+        if self.verdict != CANNOT:
+            return self.differences
+        return (*self.missing, self.account) if self.account else self.missing
 
     @property
     def covered(self) -> bool:

@@ -42,6 +42,8 @@ _SETTLE_STILL = 1.0
 _OPENING = {"launch", "open", "chrome_open_tabs"}
 """Set-up steps that show something new on the screen."""
 _ENDS = {"DONE": "done", "FAIL": "gave up"}
+_TOOLS = {"computer_13": "computer", "pyautogui": "pyautogui"}
+"""The tool of each action space."""
 _COMPUTER_13 = (
     "You work at a computer with {width} x {height} pixels. Every call of the tool `computer` performs one action and shows you "
     "the screen after it. Coordinates are pixels from the upper left corner. When the task is done, perform DONE; if it cannot "
@@ -57,8 +59,6 @@ _SOM = {
     "computer_13": " Marks with numbers are drawn on what can be clicked; `mark` stands for its coordinates.",
     "pyautogui": " Marks with numbers are drawn on what can be clicked; the variables tag_1, tag_2, ... are their coordinates.",
 }
-
-
 ActionType = Literal[
     "MOVE_TO",
     "CLICK",
@@ -130,7 +130,8 @@ class OSWorldEnvironment(Environment):
         super().__init__(options, **more)
         chosen = self.options
         self.images_shown = chosen.screenshots
-        self._tools = {name: one for name, one in self._tools.items() if name in _TOOLS[chosen.action_space]}
+        tool_name = _TOOLS[chosen.action_space]
+        self._tools = {tool_name: self._tools[tool_name]}
         self._screen = (chosen.screen_width, chosen.screen_height)
         self._access = Access(chosen.data_folder, chosen.allow_private)
         self._marks: tuple[tuple[int, int], ...] = ()
@@ -178,7 +179,7 @@ class OSWorldEnvironment(Environment):
 
     def calls_in(self, text: str) -> list[tuple[str, dict[str, Any]]]:
         space = self.options.action_space
-        return [("computer" if space == "computer_13" else "pyautogui", said) for said in actions_in(text, space)]
+        return [(_TOOLS[space], said) for said in actions_in(text, space)]
 
     # --- attempt ----------------------------------------------------------------------------------------------------------
 
@@ -228,8 +229,12 @@ class OSWorldEnvironment(Environment):
         if self._observer is None or self.task is None:
             return {}
         self._seen = seen = self._seen or await self._observer.observe()
-        state = {"screenshot": seen.screenshot, "accessibility_tree": seen.tree, "terminal": seen.terminal}
-        return {**state, "instruction": self.task.question}
+        return {
+            "screenshot": seen.screenshot,
+            "accessibility_tree": seen.tree,
+            "terminal": seen.terminal,
+            "instruction": self.task.question,
+        }
 
     @tool
     async def computer(
@@ -250,21 +255,10 @@ class OSWorldEnvironment(Environment):
         parameters: Annotated[dict[str, Any] | None, "all parameters in one object, as an alternative"] = None,
     ) -> ToolResult:
         """Perform one action at the computer and see the screen after it."""
-        beside: dict[str, Any] = {
-            "x": x,
-            "y": y,
-            "mark": mark,
-            "button": button,
-            "num_clicks": num_clicks,
-            "dx": dx,
-            "dy": dy,
-        }
-        beside |= {"text": text, "key": key, "keys": keys}
-        given = {name: value for name, value in beside.items() if value is not None}
-        said: dict[str, Any] = {"action_type": action_type, **given}
-        if parameters is not None:
-            said["parameters"] = parameters
-        return await self.act(said)
+        said: dict[str, Any] = {"action_type": action_type, "x": x, "y": y, "mark": mark, "button": button}
+        said |= {"num_clicks": num_clicks, "dx": dx, "dy": dy, "text": text, "key": key, "keys": keys}
+        said |= {"parameters": parameters}
+        return await self.act({name: value for name, value in said.items() if value is not None})
 
     @tool
     async def pyautogui(
@@ -342,9 +336,8 @@ class OSWorldEnvironment(Environment):
             said = said or special_in(_last_action(transcript))
             return {"success": float(said == "FAIL")} if evaluator.get("func") == "infeasible" else None
         self._attempt.last_action = said or self._attempt.last_action
-        if (
-            self._observer is not None and not self._attempt.failed
-        ):  # the last action may still have an effect, such as saving a file
+        if self._observer is not None and not self._attempt.failed:
+            # The last action may still have an effect, such as saving a file.
             await self._observer.wait_until_still(self.options.pause)
         if self._recording is not None:
             await self._recording.stop()
@@ -365,9 +358,6 @@ class OSWorldEnvironment(Environment):
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         await super().close()
-
-
-_TOOLS = {"computer_13": {"computer"}, "pyautogui": {"pyautogui"}}
 
 
 def _last_action(transcript: Sequence[Mapping[str, Any]]) -> Any:

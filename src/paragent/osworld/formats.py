@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["export_osworld", "is_index", "read_index", "read_tasks"]
 
-
 _EXAMPLES = "examples"
 """The folder beside an index; a task is in `examples/<domain>/<id>.json`."""
 _REQUIRED = ("id", "instruction", "evaluator")

@@ -36,6 +36,8 @@ __all__ = [
     "widgets",
 ]
 
+_log = logging.getLogger(__name__)
+
 _SHOWN_TEXT = 300
 """Characters shown of one name or text; the whole text of a document would leave no room for other widgets."""
 _SHOWN_ROWS = 400
@@ -46,6 +48,7 @@ _VALUED = {"level-bar", "progress-bar", "slider", "spin-button"}
 """Roles whose value is shown as their text."""
 _COORDINATES = re.compile(r"-?\d+")
 _ENABLING = ("enabled", "sensitive")
+"""Widgets without any of these states are disabled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,9 +354,6 @@ class ScreenshotVideo:
         except subprocess.TimeoutExpired:
             return None
         return target.read_bytes() if done.returncode == 0 else None
-
-
-_log = logging.getLogger(__name__)
 
 
 class ScreenRecording:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 import time
 from dataclasses import dataclass
@@ -233,7 +232,7 @@ def machine_settings(config: RolloutConfig, environment: type[Environment]) -> M
     Raises:
         ConfigError: a setting is out of range.
     """
-    from paragent.machines import MachineSettings
+    from paragent.machines.providers.base import MachineSettings, parse_option
 
     machines = config.machines
     return MachineSettings(
@@ -248,7 +247,7 @@ def machine_settings(config: RolloutConfig, environment: type[Environment]) -> M
         forwards=environment.machine_ports,
         host=host_address(config.run),
         region=machines.region,
-        options={name: _option_value(text) for name, text in machines.vm_option.items()},
+        options={name: parse_option(text) for name, text in machines.vm_option.items()},
     )
 
 
@@ -399,11 +398,3 @@ def _connect(access: PoolAccess) -> tuple[PoolClient, PoolStatus]:
         client.close()
         raise PoolFailed(status.failure)
     return client, status
-
-
-def _option_value(text: Any) -> Any:
-    """Return an option of a provider: parsed as JSON if possible, else the text."""
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError):
-        return text

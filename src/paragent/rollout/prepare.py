@@ -282,7 +282,6 @@ def _settings(config: RolloutConfig, options: dict[str, Any], run: str, live: st
         agent=config.agent.location,
         metric=environment.metric,
         max_turns=config.agent.max_turns,
-        max_retries=config.model.max_retries,
         timeout=config.run.timeout,
         live=live,
         driver=os.getpid(),

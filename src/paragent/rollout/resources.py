@@ -58,7 +58,6 @@ class RolloutSettings:
     metric: str | None = None
     """The scorer that decides; None: the environment's own."""
     max_turns: int = 100
-    max_retries: int = 3
     timeout: float | None = None
     machines: PoolAccess | None = None
     """The pool, for environments that need a machine."""

@@ -133,7 +133,7 @@ class _Execution:
             leasing = resources.leases.lease(f"{here()} {self._task.id}")
             self._machine = await leases.enter_async_context(leasing)
             model = self._machine.wrap(model)
-        episode = RolloutEpisode(environment, model, settings.max_turns, settings.max_retries)
+        episode = RolloutEpisode(environment, model, settings.max_turns, settings.model.max_retries)
         self._active.episode = episode
         reply_counter.set(episode.count)
         if self._machine:

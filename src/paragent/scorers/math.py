@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Mathematics", "equal", "load"]
 
-
 require("math_verify")
 
 _LIMIT = 20.0

@@ -29,7 +29,6 @@ __all__ = [
     "words",
 ]
 
-
 _MARKED = re.compile(
     r"(?:^|\n)[ \t>*_#-]*(?:the[ ]+)?(?:final[ ]+)?answer[ \t*_]*(?:is|:)[ \t*_:]*(?P<answer>[^\n]*\S[^\n]*)",
     re.IGNORECASE,
@@ -161,7 +160,7 @@ class Contains(_TextScorer):
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)?(?:\.\d+|(?<=\d)\.?)(?:e[-+]?\d+)?(?![\d])", re.IGNORECASE
 )
-TOLERANCE = 1e-6
+_TOLERANCE = 1e-6
 """Relative, and absolute near 0: the precision of a number that was printed with seven digits."""
 
 
@@ -177,12 +176,11 @@ def same_number(answer: str, reference: str) -> bool:
         ours, theirs = (float(text.strip().replace(",", "")) for text in (answer, reference))
     except ValueError:
         return False
-    return close(ours, theirs)
+    return _nearly_equal(ours, theirs)
 
 
-def close(ours: float, theirs: float) -> bool:
-    """Return whether two numbers are equal within the tolerance."""
-    return math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+def _nearly_equal(ours: float, theirs: float) -> bool:
+    return math.isclose(ours, theirs, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
 
 
 class Numeric(Scorer):
@@ -197,4 +195,4 @@ class Numeric(Scorer):
         ours = final_number(answer)
         if ours is None:
             return Score(0.0, "the answer has no number")
-        return Score(float(any(close(ours, theirs) for theirs in expected)), f"the final number is {ours:g}")
+        return Score(float(any(_nearly_equal(ours, theirs) for theirs in expected)), f"the final number is {ours:g}")

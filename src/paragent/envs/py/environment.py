@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PyEnvironment", "PyOptions", "hidden_tests", "program_in", "readings"]
 
-
+_SHOWN = 10_000
+"""Characters of output that an agent is shown: about 3,000 tokens."""
+_INVALID = re.compile(r"(?:^|\n)(?:SyntaxError|IndentationError|TabError)\b[^\n]*$")
+"""The end of a traceback of a program that is not valid Python."""
 _FENCED = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 _PYTHON = {"", "python", "py", "python3"}
 
@@ -72,11 +75,6 @@ def hidden_tests(task: BenchmarkTask) -> str | None:
     if isinstance(listed, list) and listed:
         return "\n".join([str(task.metadata.get("test_setup_code") or ""), *map(str, listed)])
     return None
-
-
-_SHOWN = 10_000
-"""Characters of output that an agent is shown: about 3,000 tokens."""
-_INVALID = re.compile(r"(?:^|\n)(?:SyntaxError|IndentationError|TabError)\b[^\n]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +200,7 @@ def _shortened(text: str) -> str:
 
 
 def _same_output(given: str, reference: str) -> bool:
-    if [line.rstrip() for line in given.strip().splitlines()] == [
-        line.rstrip() for line in reference.strip().splitlines()
-    ]:
+    ours, theirs = ([line.rstrip() for line in text.strip().splitlines()] for text in (given, reference))
+    if ours == theirs:
         return True
     return bool(exact_match(given, reference)) or same_number(given, reference)

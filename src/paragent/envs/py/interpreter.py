@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["GRACE", "Execution", "Interpreter", "LocalInterpreter", "MachineInterpreter", "MachineShell"]
 
-
 GRACE = 2.0
 """Seconds between the soft time limit, which keeps the variables, and the hard limit, which kills the interpreter."""
+_OVERHEAD = 20.0
+"""Seconds that a command may take in addition to the cell, for slow machines."""
+_POLL_INTERVAL = 0.1
+"""Seconds between two checks for the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Interpreter(Protocol):
 
 
 class LocalInterpreter:
-    """An interpreter in a child process on this computer, started with the first cell."""
+    """An interpreter in a child process on this host, started with the first cell."""
 
     def __init__(self, start: Callable[[ProcessLimits], Awaitable[Child]], limits: ProcessLimits) -> None:
         self._start, self._limits = start, limits
@@ -76,12 +79,6 @@ class LocalInterpreter:
         child, self._child = self._child, None
         if child is not None:
             await child.close()
-
-
-_OVERHEAD = 20.0
-"""Seconds that a command may take in addition to the cell, for slow machines."""
-_POLL_INTERVAL = 0.1
-"""Seconds between two checks for the reply."""
 
 
 class MachineShell(Protocol):
@@ -134,7 +131,6 @@ class MachineInterpreter:
         )
         if started.returncode != 0:
             problem = started.error or started.output or "python3 is not installed (the image `tiny` has it)"
-
             raise EnvironmentFailed(f"the machine cannot run Python: {problem}")
         self._running = True
 

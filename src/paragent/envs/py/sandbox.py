@@ -30,7 +30,6 @@ __all__ = [
     "start_unprotected",
 ]
 
-
 JOIN_SESSION_KEYRING = 1
 """The only allowed operation of keyctl. Called without a name, it replaces the session keyring by a new, empty one."""
 
@@ -141,7 +140,7 @@ class UnsupportedMachine(Exception):
 
 
 def filter_program(machine: str | None = None) -> bytes:
-    """Return the compiled filter for a CPU architecture; default: that of this computer.
+    """Return the compiled filter for a CPU architecture; default: that of this host.
 
     Raises:
         UnsupportedMachine: there is no filter for it.
@@ -171,13 +170,14 @@ def filter_program(machine: str | None = None) -> bytes:
     return b"".join([*code, _allow()])
 
 
-def keyctl_number(machine: str | None = None) -> int:
-    """Return the number of the system call keyctl.
+def keyctl_number() -> int:
+    """Return the number of the system call keyctl on this host.
 
     Raises:
-        UnsupportedMachine: it is not known for this architecture.
+        UnsupportedMachine: it is not known for this CPU architecture.
     """
-    return _CHECKED["keyctl"][_machine(machine)[0]]
+    column, _ = _machine(None)
+    return _CHECKED["keyctl"][column]
 
 
 def filter_file() -> int:
@@ -242,7 +242,6 @@ def _only(argument: int, values: tuple[int, ...], *, listed: bool) -> list[bytes
 
 def _new_session_keyring() -> list[bytes]:
     """Allow only keyctl(JOIN_SESSION_KEYRING, NULL): with a name, it would join an existing keyring."""
-
     code = [_load(_argument(0)), *_unless(_EQUAL, JOIN_SESSION_KEYRING, [_fail(errno.EPERM)])]
     for high in (False, True):
         code += [_load(_argument(1, high=high)), *_unless(_EQUAL, 0, [_fail(errno.EPERM)])]
@@ -252,7 +251,7 @@ def _new_session_keyring() -> list[bytes]:
 _TMP_BYTES = 256 << 20
 """Size of the sandbox's /tmp, which is kept in memory."""
 _START_LIMIT = 60.0
-"""Seconds for an interpreter to start; it takes 0.1 on a quiet machine."""
+"""Seconds for an interpreter to start; it takes 0.1 on an idle host."""
 _CHILD_MAIN = Path(child_main.__file__)
 _INSIDE = "/run/child_main.py"
 _TMP = "/tmp"  # noqa: S108 - inside the sandbox
@@ -272,7 +271,7 @@ _ADVICE = (
 async def start_in_bubblewrap(limits: ProcessLimits) -> Child:
     """Start an interpreter without network, with a read-only system, its own empty /tmp, and no view of other processes.
 
-    It replaces the session keyring before it runs code. A seccomp filter denies the system calls listed in `seccomp`.
+    It replaces the session keyring before it runs code. A seccomp filter (`filter_program`) denies dangerous system calls.
 
     Raises:
         MissingProgram: bubblewrap is missing or does not work here, or there is no seccomp filter for this CPU.
@@ -351,13 +350,8 @@ def _file_system() -> list[str]:
     # Bind mounts come after the tmpfs mounts, which would hide an interpreter that is installed below /tmp.
     pythons = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if not path.startswith("/usr")]
     parents = {str(parent) for path in (*pythons, _INSIDE, "/etc/x") for parent in Path(path).parents}
-    for folder in sorted(parents - {"/", _TMP}):
-        options += [
-            "--perms",
-            "0755",
-            "--dir",
-            folder,
-        ]  # bubblewrap would create them with access for its own user only
+    for folder in sorted(parents - {"/", _TMP}):  # bubblewrap would create them with access for its own user only
+        options += ["--perms", "0755", "--dir", folder]
     options += ["--ro-bind", "/usr", "/usr", "--ro-bind", str(_CHILD_MAIN), _INSIDE]
     for path in ("/bin", "/lib", "/lib64", "/etc/ld.so.cache"):
         options += ["--ro-bind-try", path, path]
@@ -368,7 +362,6 @@ def _file_system() -> list[str]:
 
 async def start_unprotected(limits: ProcessLimits) -> Child:
     """Start an interpreter with all rights of this process. Only for trusted programs.
-
 
     Raises:
         EnvironmentFailed: it does not start.

@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RagEnvironment", "RagOptions", "citation", "cited", "expected_documents", "shared_index"]
 
+require("bm25s")
 
-_BRACKETS = re.compile(r"\[([^\[\]\n]{1,300})\]")
+_PAGE = 8_000
+"""Characters of a document that are shown at a time: about 2,000 tokens."""
+_CITATION = re.compile(r"\[([^\[\]\n]{1,300})\]")
+_CITATION_AND_SPACE = re.compile(r"\s*\[[^\[\]\n]*\]")
+"""A citation of any length and the spaces before it."""
 _KEYS = ("documents", "document", "evidence", "supporting_facts", "source", "sources")
 
 
@@ -48,7 +53,7 @@ def expected_documents(task: BenchmarkTask) -> set[str]:
 
 def cited(answer: str) -> set[str]:
     """Return the citations of an answer: the texts in square brackets, separated by `;` or `,`."""
-    return {_plain(part) for found in _BRACKETS.findall(answer) for part in re.split(r"[;,]", found) if part.strip()}
+    return {_plain(part) for found in _CITATION.findall(answer) for part in re.split(r"[;,]", found) if part.strip()}
 
 
 def citation(task: BenchmarkTask, answer: str) -> float | None:
@@ -70,13 +75,6 @@ def citation(task: BenchmarkTask, answer: str) -> float | None:
 
 def _plain(name: str) -> str:
     return " ".join(name.split()).casefold()
-
-
-require("bm25s")
-
-_PAGE = 8_000
-"""Characters of a document that are shown at a time: about 2,000 tokens."""
-_OPTION_BRACKETS = re.compile(r"\s*\[[^\[\]\n]*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +188,9 @@ class RagEnvironment(Environment):
     ) -> dict[str, float] | None:
         scores = {}
         if task.references:
-            final = _OPTION_BRACKETS.sub("", final_answer(answer))
+            final = _CITATION_AND_SPACE.sub("", final_answer(answer))
             scores["exact_match"] = max(exact_match(final, one) for one in task.references)
             scores["f1"] = max(f1(final, one) for one in task.references)
-        if (cited := citation(task, answer)) is not None:
-            scores["citation"] = cited
+        if (citation_score := citation(task, answer)) is not None:
+            scores["citation"] = citation_score
         return scores or None

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Document", "Found", "Index", "build_once", "digest", "open_index", "passages", "read_documents"]
 
-
 _TEXTS = {".md", ".markdown", ".rst", ".txt"}
 _ID_KEYS = ("id", "doc_id", "_id", "docid", "url")
 _TEXT_KEYS = ("text", "content", "contents", "body", "passage")
@@ -99,11 +98,7 @@ def _blocks(paragraph: str) -> Iterator[str]:
 def _files(kb: Path) -> list[Path]:
     if kb.is_file():
         return [kb]
-    found = (
-        sorted(path for path in kb.rglob("*") if path.suffix.lower() in _TEXTS and path.is_file())
-        if kb.is_dir()
-        else []
-    )
+    found = sorted(path for path in kb.rglob("*") if path.suffix.lower() in _TEXTS and path.is_file())
     if not found:
         problem = f"has no {', '.join(sorted(_TEXTS))} files" if kb.is_dir() else "does not exist"
         raise ConfigError(f"the knowledge base {str(kb)!r} {problem}; give a .json or .jsonl file or a folder of texts")
@@ -141,18 +136,14 @@ def _parse(text: str, where: str) -> Any:
 def _entry(entry: Any, where: str, number: int) -> Document:
     if isinstance(entry, str):
         return Document(str(number), "", entry)
-    text = (
-        next((entry[key] for key in _TEXT_KEYS if isinstance(entry.get(key), str)), None)
-        if isinstance(entry, dict)
-        else None
-    )
-    if text is None:
+    texts = [entry[key] for key in _TEXT_KEYS if isinstance(entry.get(key), str)] if isinstance(entry, dict) else []
+    if not texts:
         raise ConfigError(f"{where} has no text; a document is {{'id': ..., 'title': ..., 'text': ...}}")
     title = str(entry.get("title") or "")
     given = next((str(entry[key]) for key in _ID_KEYS if entry.get(key) not in (None, "")), None)
     sentence = entry.get("sentence_id")
     named = f"{title}#{sentence}" if title and sentence is not None else title
-    return Document(given or named or str(number), title, text)
+    return Document(given or named or str(number), title, texts[0])
 
 
 def _heading(text: str) -> str:
@@ -261,7 +252,7 @@ def build_once(path: Path, build: Callable[[], None]) -> None:
     """
     if path.exists():
         return
-    with Path(f"{path}.lock").open("w") as lock:  # ensures that only one process builds
+    with Path(f"{path}.lock").open("w") as lock:
         _acquire(lock)
         if not path.exists():
             build()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["FLAGS", "Browser", "Tab"]
 
 _START_LIMIT = 60.0
-"""Seconds; it takes one or two on a quiet machine."""
+"""Seconds for Chromium to start; it takes one or two on an idle host."""
 _DISPLAY = ("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY")
 """Environment variables for a visible window. Other variables are not passed on: a browser runs untrusted code."""
 FLAGS = [

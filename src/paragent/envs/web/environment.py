@@ -42,7 +42,7 @@ class WebOptions:
     search: Annotated[Literal["none", "local", "searxng", "serper", "tavily"], "the search service"] = "none"
     kb: Annotated[Path | None, "for the search `local`: a knowledge base in which ids are addresses"] = None
     site: Annotated[Path | None, "a folder of pages that is served as http://site.test/"] = None
-    allow_private: Annotated[bool, "allow pages on this computer and in private networks"] = False
+    allow_private: Annotated[bool, "allow pages on this host and in private networks"] = False
     page_limit: Annotated[float, "seconds for a page to load"] = 30.0
     headless: Annotated[bool, "run without a visible window"] = True
     screen_width: int = 1280

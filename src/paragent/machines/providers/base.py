@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
     from paragent.machines.cleanup import Owner
     from paragent.machines.machine import Machine
 
-__all__ = ["AGENT_PORT", "CommandLineTool", "LocalProcesses", "MachineSettings", "Provider", "complete_or_undo"]
+__all__ = [
+    "AGENT_PORT",
+    "CommandLineTool",
+    "LocalProcesses",
+    "MachineSettings",
+    "Provider",
+    "complete_or_undo",
+    "parse_option",
+]
 
 AGENT_PORT = 5000
 """The port of OSWorld's server and of our agent inside a machine."""
@@ -84,6 +93,14 @@ class MachineSettings:
             ConfigError: an option is unknown.
         """
         reject_unknown(provider, "option", self.options, known)
+
+
+def parse_option(text: Any) -> Any:
+    """Return the value of an option that a user wrote as text: parsed as JSON if possible, otherwise unchanged."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
 
 
 class Provider(ABC):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from paragent.osworld.context import AttemptContext
 
-__all__ = ["Check", "checks_of", "evaluate"]
+__all__ = ["Check", "checks_of", "evaluate", "evaluation_processes"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,11 +40,9 @@ def checks_of(evaluator: Mapping[str, Any]) -> list[Check]:
     if isinstance(functions, str):
         options = evaluator.get("options") or {}
         return [Check(functions, evaluator.get("result") or None, evaluator.get("expected") or None, options)]
-    results, expectations, options = (_listed(evaluator, name, len(functions)) for name in _FIELDS)
+    fields = ("result", "expected", "options")
+    results, expectations, options = (_listed(evaluator, name, len(functions)) for name in fields)
     return [Check(*parts) for parts in zip(functions, results, expectations, [o or {} for o in options], strict=True)]
-
-
-_FIELDS = ("result", "expected", "options")
 
 
 def _listed(evaluator: Mapping[str, Any], name: str, length: int) -> list[Any]:
@@ -89,9 +87,9 @@ async def evaluate(
         return float(infeasible and attempt.failed)
     conjunction = str(evaluator.get("conj", "and"))
     if processes is not None:
-        return await _joined(checks, conjunction, attempt, processes, strict)
+        return await _combined_score(checks, conjunction, attempt, processes, strict)
     async with evaluation_processes() as own:
-        return await _joined(checks, conjunction, attempt, own, strict)
+        return await _combined_score(checks, conjunction, attempt, own, strict)
 
 
 async def _prepared(attempt: AttemptContext, steps: Sequence[Mapping[str, Any]]) -> bool:
@@ -106,9 +104,9 @@ async def _prepared(attempt: AttemptContext, steps: Sequence[Mapping[str, Any]])
 
 
 @asynccontextmanager
-async def evaluation_processes(most: int = 1) -> AsyncIterator[SubprocessPool]:
-    """Start child processes for `evaluate`; several attempts of a worker may share them."""
-    async with SubprocessPool.running(CHILD_MODULE, most=most) as processes:
+async def evaluation_processes() -> AsyncIterator[SubprocessPool]:
+    """Run a pool with one child process for `evaluate`; several attempts of a worker may share it."""
+    async with SubprocessPool.running(CHILD_MODULE, most=1) as processes:
         yield processes
 
 
@@ -121,12 +119,12 @@ def _load(checks: list[Check]) -> None:
                 GETTERS.load(side["type"])
 
 
-async def _joined(
+async def _combined_score(
     checks: list[Check], conjunction: str, attempt: AttemptContext, processes: SubprocessPool, strict: bool
 ) -> float:
     scores = []
     for check in checks:
-        score = await _one(check, attempt, processes, strict)
+        score = await _score(check, attempt, processes, strict)
         if conjunction == "and" and score == 0.0:
             return 0.0
         if conjunction == "or" and score == 1.0:
@@ -135,12 +133,12 @@ async def _joined(
     return sum(scores) / len(scores) if conjunction == "and" else max(scores)
 
 
-async def _one(check: Check, attempt: AttemptContext, processes: SubprocessPool, strict: bool) -> float:
+async def _score(check: Check, attempt: AttemptContext, processes: SubprocessPool, strict: bool) -> float:
     try:
-        found = attempt.folder / "result"
-        result = await _get(check.result, GetterContext(attempt, found, processes))
-        known = None if strict else found
-        expected = await _get(check.expected, GetterContext(attempt, attempt.folder / "expected", processes, known))
+        result_folder = attempt.folder / "result"
+        result = await _get(check.result, GetterContext(attempt, result_folder, processes))
+        reused = None if strict else result_folder
+        expected = await _get(check.expected, GetterContext(attempt, attempt.folder / "expected", processes, reused))
     except (FileNotFoundError, MachineRefused) as error:
         _log.info("%s has no input, which scores 0: %s", check.metric, error)
         return 0.0

@@ -29,7 +29,6 @@ __all__ = [
     "vscode_config",
 ]
 
-
 VLC_STATUS = """
 import base64, urllib.request
 address = "http://127.0.0.1:8080/requests/status.xml"

@@ -32,7 +32,6 @@ __all__ = [
     "vm_window_size",
 ]
 
-
 Answer = TypeVar("Answer")
 _VIDEO = (  # noqa: SIM905 - a table of words
     "3gp 3gpp 3gpp2 avi divx dv fli flv mp2t mp4 mp4v-es mpeg mpeg-system msvideo ogg quicktime vnd.divx vnd.mpegurl "

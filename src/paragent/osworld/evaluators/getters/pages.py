@@ -108,6 +108,10 @@ async def _connected(playwright: Playwright, context: GetterContext) -> Browser 
         return None
 
 
+def _open_pages(browser: Browser) -> list[Page]:
+    return [page for context in browser.contexts for page in context.pages]
+
+
 async def open_tabs_info(context: GetterContext, config: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the title and address of every tab."""
     from playwright.async_api import Error
@@ -115,7 +119,7 @@ async def open_tabs_info(context: GetterContext, config: Mapping[str, Any]) -> l
 
     found = []
     async with _browser(context, start=True) as browser:
-        for page in [] if browser is None else [page for context in browser.contexts for page in context.pages]:
+        for page in [] if browser is None else _open_pages(browser):
             try:
                 await page.wait_for_load_state("networkidle", timeout=_TAB_SECONDS * 1000)
                 title = await limited(page.title())
@@ -261,7 +265,7 @@ async def active_tab_html_parse(context: GetterContext, config: Mapping[str, Any
 async def _tab_at(browser: Browser, address: str) -> Page | None:
     from playwright.async_api import Error
 
-    for page in [page for context in browser.contexts for page in context.pages]:
+    for page in _open_pages(browser):
         if unquote(page.url).rstrip("/") == unquote(address).rstrip("/"):
             with contextlib.suppress(Error):  # a tab that does not finish loading is skipped, as in OSWorld
                 await page.wait_for_load_state("networkidle", timeout=_PAGE_SECONDS * 1000)

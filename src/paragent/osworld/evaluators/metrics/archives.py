@@ -6,7 +6,6 @@ import difflib
 import importlib
 import io
 import logging
-import operator
 import tarfile
 from contextlib import suppress
 from functools import cache
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import require
 from paragent.osworld.evaluators.metrics.files import line_ratio
-from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck, ratio
+from paragent.osworld.evaluators.metrics.matching import COMPARISONS, UnsupportedCheck, ratio
 from paragent.osworld.evaluators.metrics.reading import TooLarge, open_package, readable
 from paragent.osworld.evaluators.registry import METRICS
 
@@ -34,7 +33,8 @@ __all__ = [
     "compare_zip_files",
 ]
 
-require("pypdf", "lxml")
+require("pypdf", "lxml", "numpy", "PIL")
+_log = logging.getLogger(__name__)
 _BYTES = 256 << 20
 """Maximum size of an unpacked archive in bytes."""
 _MEMBERS = 20_000
@@ -70,8 +70,6 @@ def _zip_members(path: str) -> dict[str, bytes]:
 def _same(name: str, first: bytes, second: bytes) -> bool:
     if not name.lower().endswith(".pdf"):
         return first == second
-    from paragent.osworld.evaluators.metrics.archives import plain_text
-
     return difflib.SequenceMatcher(None, plain_text(first), plain_text(second)).ratio() >= _PDF_LIKENESS
 
 
@@ -85,13 +83,12 @@ def compare_archive(
     Raises:
         UnsupportedCheck: files of this type cannot be compared.
     """
-
     if file_type not in _COMPARERS:
         raise UnsupportedCheck(f"files of the type {file_type!r} in archives cannot be compared")
     if not result:
         return 0.0
-    with TemporaryDirectory() as place:
-        folders = [Path(place, side) for side in ("one", "other")]
+    with TemporaryDirectory() as parent:
+        folders = [Path(parent, side) for side in ("one", "other")]
         for folder, path in zip(folders, (result, expected), strict=True):
             _unpack(_members(path), folder)
         first, second = (sorted(path.name for path in folder.joinpath(file_path).iterdir()) for folder in folders)
@@ -175,9 +172,8 @@ def _chapters(path: str) -> dict[str, str]:
     return found
 
 
-require("pypdf", "numpy", "PIL")
-_log = logging.getLogger(__name__)
-_RELATIONS = {name: getattr(operator, name) for name in ("eq", "ne", "le", "lt", "ge", "gt")}
+# --- PDF files ------------------------------------------------------------------------------------------------------------
+
 _ALIKE = 5
 """OSWorld's threshold: the number of bits by which the hashes of two similar images may differ."""
 
@@ -214,7 +210,7 @@ def check_pdf_pages(result: str | None, rules: Mapping[str, Any], **_: Any) -> b
     """Return whether the number of pages has the expected relation to the expected number."""
     if result is None:
         return False
-    return bool(_RELATIONS[rules["relation"]](len(_reader(result).pages), rules["ref_value"]))
+    return bool(COMPARISONS[rules["relation"]](len(_reader(result).pages), rules["ref_value"]))
 
 
 def compare_pdfs(result: str | list[str | None] | None, expected: str | list[str], **_: Any) -> float:
@@ -251,11 +247,11 @@ def _images(path: str) -> list[Any]:
 
     library = _pymupdf()
     if library is None:
-        return [picture.image for page in _reader(path).pages for picture in page.images if picture.image is not None]
-    found_images = []
+        return [file.image for page in _reader(path).pages for file in page.images if file.image is not None]
+    found = []
     with library.open(readable(path)) as document:
         for page in document:
             for entry in page.get_images(full=True):
                 with suppress(UnidentifiedImageError):
-                    found_images.append(Image.open(io.BytesIO(document.extract_image(entry[0])["image"])))
-    return found_images
+                    found.append(Image.open(io.BytesIO(document.extract_image(entry[0])["image"])))
+    return found

@@ -11,16 +11,14 @@ from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
 from paragent.osworld.evaluators.metrics.workbooks import NoSheet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Condition = Callable[[Any], bool]
-    Formula = Callable[[list[Any]], Any]
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from paragent.osworld.evaluators.metrics.workbooks import Sheet
 
-__all__ = ["NotComputable", "condition_of", "style_of", "styles_of"]
+    Condition = Callable[[Any], bool]
+    Formula = Callable[[list[Any]], Any]
 
+__all__ = ["NotComputable", "condition_of", "style_of", "styles_of"]
 
 _BY_FORMULA = {
     "expression",

@@ -40,8 +40,7 @@ __all__ = [
     "texts_of_pair",
 ]
 
-
-require("docx")
+require("docx", "PIL")
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 _STYLE = "{urn:oasis:names:tc:opendocument:xmlns:style:1.0}"
 _FO = "{urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0}"
@@ -109,7 +108,6 @@ def has_background(path: str, colour: str) -> bool:
     return any(prop.get(f"{_FO}background-color") == colour for style in styles for prop in style)
 
 
-require("docx", "PIL")
 _ABOVE_BASE = 0.01
 """OSWorld's threshold: how much better a score must be than that of the unchanged document."""
 _RECORD_PARTS = 4

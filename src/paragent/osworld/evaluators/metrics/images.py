@@ -69,8 +69,6 @@ def _checked_size(image: Image) -> Image:
 
 def _similar(first: Image, second: Image, threshold: float = 0.9) -> bool:
     """Return whether two images have the same size and a structural similarity of at least the threshold."""
-    from paragent.osworld.evaluators.metrics.images import WINDOW, similarity
-
     if first.size != second.size or min(first.size) < WINDOW:
         return False
     return similarity(first.convert("RGB"), second.convert("RGB")) >= threshold
@@ -84,8 +82,6 @@ def compare_images(
     With `reference_base_result`, the score of the unchanged image, only the part above it counts.
     """
     from PIL.Image import Resampling
-
-    from paragent.osworld.evaluators.metrics.images import similarity
 
     if not result or not expected:
         return 0.0
@@ -129,8 +125,6 @@ def check_structure_sim_with_threshold(
 ) -> bool:
     """Return whether two images, resized to the same size, have at least the similarity of the threshold."""
     from PIL.Image import Resampling
-
-    from paragent.osworld.evaluators.metrics.images import WINDOW, similarity
 
     if not result or not expected:
         return False
@@ -301,8 +295,10 @@ def check_textbox_on_leftside(result: str | None, **_: Any) -> bool:
     return False
 
 
-require("numpy", "PIL")
+# --- structural similarity ------------------------------------------------------------------------------------------------
+
 WINDOW = 7
+"""Pixels of the side of a window."""
 _BAND = 256
 """Rows of windows that are computed at a time: about ten arrays of 256 x 4,000 numbers take 80 MB."""
 _LEVELS = 255
@@ -359,7 +355,8 @@ def _means(values: Any, window: int) -> Any:
     return values
 
 
-require("numpy", "PIL")
+# --- perceptual hashes ----------------------------------------------------------------------------------------------------
+
 _SIDE = 32
 """Size of the reduced image: four pixels for each of the eight frequencies that are kept."""
 _KEPT = 8
@@ -389,6 +386,8 @@ def _cosines() -> Any:
     return 2 * np.cos(np.pi * steps[:, None] * (2 * steps[None, :] + 1) / (2 * _SIDE))
 
 
+# --- colours --------------------------------------------------------------------------------------------------------------
+
 _WHITE = (0.95047, 1.0, 1.08883)
 """White point: daylight (D65) for an observer of two degrees."""
 _EPSILON, _KAPPA = 0.008856, 7.787
@@ -396,7 +395,7 @@ _EPSILON, _KAPPA = 0.008856, 7.787
 
 
 def difference(first: tuple[int, ...], second: tuple[int, ...]) -> float:
-    """Return the difference of two RGB colours (CIE76); below about 2 it is not visible."""
+    """Return the difference of two RGB colours (CIEDE2000); below about 2 it is not visible."""
     (l1, a1, b1), (l2, a2, b2) = _lab(first), _lab(second)
     chroma = (hypot(a1, b1) + hypot(a2, b2)) / 2
     stretch = 1.5 - 0.5 * sqrt(chroma**7 / (chroma**7 + 25.0**7))

@@ -25,7 +25,7 @@ __all__ = [
     "is_expected_tabs",
 ]
 
-require("lxml", "cssselect")
+require("bs4", "cssselect", "lxml", "tldextract", "yaml")
 _PARTS = {
     "st": "state",
     "attr": "attributes",
@@ -82,9 +82,6 @@ def _likeness(text: str | None, rule: Mapping[str, Any]) -> float:
     return float(text == rule["text"]) if rule["exact"] else ratio(text, rule["text"])
 
 
-require("bs4", "lxml")
-
-
 def compare_htmls(result: str, expected: str, *, ignore_sdnum: bool = False, **_: Any) -> bool:
     """Return whether two pages have the same elements with the same texts and attributes, up to the end of the shorter one.
 
@@ -104,9 +101,6 @@ def _shown(node: Any, ignore_sdnum: bool) -> Any:
         return str(node)
     attributes = {name: value for name, value in node.attrs.items() if not (ignore_sdnum and name == "sdnum")}
     return (node.name, node.text.strip(), attributes)
-
-
-require("yaml")
 
 
 def check_json(result: str | None, rules: Mapping[str, Any], *, is_yaml: bool = False, **_: Any) -> bool:
@@ -141,7 +135,6 @@ def _fits(data: Any, rule: Mapping[str, Any]) -> bool:
     return matches(value, rule)
 
 
-require("tldextract")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+\-.]*://")
 
 
@@ -149,9 +142,8 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+\-.]*://")
 def _suffixes() -> Any:
     import tldextract
 
-    return tldextract.TLDExtract(
-        suffix_list_urls=(), cache_dir=None
-    )  # the list that is part of the package, without network access
+    # Uses the list that is part of the package, without network access.
+    return tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
 
 
 def same_address(first: str | None, second: str | None) -> bool:

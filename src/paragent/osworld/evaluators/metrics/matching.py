@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
+    "COMPARISONS",
     "UnsupportedCheck",
     "check_direct_json_object",
     "check_include_exclude",
@@ -129,7 +130,7 @@ class UnsupportedCheck(ValueError):
     """
 
 
-_COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "le", "lt", "ge", "gt")}
+COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "le", "lt", "ge", "gt")}
 
 
 def matches(value: Any, rule: Mapping[str, Any]) -> bool:
@@ -143,15 +144,15 @@ def matches(value: Any, rule: Mapping[str, Any]) -> bool:
         UnsupportedCheck: the method is unknown.
     """
     method, ref = str(rule["method"]), rule["ref"]
-    if method in _COMPARISONS:
-        return bool(_COMPARISONS[method](value, ref))
+    if method in COMPARISONS:
+        return bool(COMPARISONS[method](value, ref))
     if method.startswith("re") and method.split(".")[0] == "re":
         flags = sum(getattr(re, flag) for flag in method.split(".")[1:])
         return re.search(ref, value, flags) is not None
     if method.startswith("approx:"):
         return _near(value, float(ref), float(method.partition(":")[2]))
     if method.startswith("range."):
-        low, high = (_COMPARISONS[f"l{end}"] for end in method[6:8])
+        low, high = (COMPARISONS[f"l{end}"] for end in method[6:8])
         return bool(low(ref[0], value) and high(value, ref[1]))
     if method in {"str_list_eq", "str_set_eq"}:
         kind = list if method == "str_list_eq" else set

@@ -264,7 +264,7 @@ def compare_videos(
     options = ("-map", "v:0", "-frames:v", str(max_frames_to_check), "-f", "image2pipe", "-c:v", "ppm")
     different = 0
     with decoded(result, *options) as first, decoded(expected, *options) as second:
-        for _number in range(max_frames_to_check):
+        for _frame_number in range(max_frames_to_check):
             one, other = _frame(first), _frame(second)
             if one is None or other is None:
                 return one is other

@@ -54,8 +54,10 @@ def background_fill(slide: Any) -> Any:
     return fill if fill.type == _SOLID else None
 
 
-_DRAWING = {"a": "http://schemas.openxmlformats.org/drawingml/2006/main"}
-"""XML namespace of DrawingML."""
+_NAMESPACES = {
+    "a": "http://schemas.openxmlformats.org/drawingml/2006/main",
+    "p": "http://schemas.openxmlformats.org/presentationml/2006/main",
+}
 _SAME_LEVELS = {0, 1}
 """Paragraph levels that count as equal."""
 
@@ -260,15 +262,15 @@ def _bullets(slide: Any) -> list[tuple[str | None, str, str]] | None:
     None if any run of the slide is empty: OSWorld cannot read the bullets of such a slide and ignores them.
     """
     found: list[tuple[str | None, str, str]] = []
-    for paragraph in slide.element.iterfind(".//a:p", _DRAWING):
-        parts = [part.text for part in paragraph.iterfind(".//a:t", _DRAWING)]
+    for paragraph in slide.element.iterfind(".//a:p", _NAMESPACES):
+        parts = [part.text for part in paragraph.iterfind(".//a:t", _NAMESPACES)]
         if not all(parts):
             return None
         text = "".join(parts)
         if not text.strip():
             continue
-        properties = paragraph.find("a:pPr", _DRAWING)
-        bullet = None if properties is None else properties.find("a:buChar", _DRAWING)
+        properties = paragraph.find("a:pPr", _NAMESPACES)
+        bullet = None if properties is None else properties.find("a:buChar", _NAMESPACES)
         # Without a bullet, the level does not count.
         found.append((None, text, "") if bullet is None else (bullet.get("char"), text, properties.get("lvl") or "0"))
     return found
@@ -407,10 +409,6 @@ def _near(first: Any, second: Any, side: str, layout: LayoutRules) -> bool:
     return bool(abs(one - other) / max(abs(one), abs(other)) <= layout.tolerance)
 
 
-_NAMES = {
-    "a": "http://schemas.openxmlformats.org/drawingml/2006/main",
-    "p": "http://schemas.openxmlformats.org/presentationml/2006/main",
-}
 _FARTHEST = sqrt(3 * 255**2)
 """The distance from black to white."""
 _HALF_INCH = 457_200
@@ -436,8 +434,8 @@ def check_slide_orientation_Portrait(result: str, **_: Any) -> bool:
 def check_transition(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether a slide has the expected transition."""
     slide = _part(result, f"ppt/slides/slide{rules['slide_idx'] + 1}.xml")
-    transition = None if slide is None else slide.find(".//p:transition", _NAMES)
-    return transition is not None and transition.find(f".//p:{rules['transition_type']}", _NAMES) is not None
+    transition = None if slide is None else slide.find(".//p:transition", _NAMESPACES)
+    return transition is not None and transition.find(f".//p:{rules['transition_type']}", _NAMESPACES) is not None
 
 
 def evaluate_presentation_fill_to_rgb_distance(result: str, rules: Mapping[str, Any], **_: Any) -> float:
@@ -498,4 +496,4 @@ def check_page_number_colors(result: str, rules: Mapping[str, Any], **_: Any) ->
 
 
 def _colours(master: ET.Element, path: str) -> list[str]:
-    return [found.get("val", "") for found in master.findall(path, _NAMES)]
+    return [found.get("val", "") for found in master.findall(path, _NAMESPACES)]

@@ -33,7 +33,6 @@ __all__ = [
     "sparklines",
 ]
 
-
 _SPARKLINE = "{http://schemas.microsoft.com/office/spreadsheetml/2009/9/main}sparkline"
 _FORMULA = "{http://schemas.microsoft.com/office/excel/2006/main}f"
 _PLACE = "{http://schemas.microsoft.com/office/excel/2006/main}sqref"
@@ -122,8 +121,7 @@ def _pivot(pivot: Any, wanted: set[str]) -> tuple[str, dict[str, Any]]:
         found["filter_fields"] = {field.fld for field in pivot.pageFields}
     for prop, attribute in (("col_fields", "colFields"), ("row_fields", "rowFields")):
         if prop in wanted:
-            places = [field.x - left for field in getattr(pivot, attribute)]
-            found[prop] = places
+            found[prop] = [field.x - left for field in getattr(pivot, attribute)]
     if "data_fields" in wanted:
         named = "data_fields_name" in wanted
         found["data_fields"] = [
@@ -241,7 +239,7 @@ def _names(books: Books, _: Mapping[str, Any]) -> bool:
 
 
 def _data(books: Books, rule: Mapping[str, Any]) -> bool:
-    """Compare values as pandas does: rounded numbers, equal column types, equal empty cells; column names are ignored."""
+    """Compare as pandas does: column names, column types, values and empty cells must be equal; numbers are rounded."""
     first, second = books.pair(rule)
     digits = rule.get("precision", _DIGITS)
     return bool(_rounded(first.frame(), digits).equals(_rounded(second.frame(), digits)))
