@@ -194,7 +194,7 @@ def _machines_of(config: RolloutConfig) -> str:
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    from paragent.rollout.config import rollout_settings
+    from paragent.rollout.config import all_settings
 
     parser.add_argument("--config", type=Path, metavar="FILE", help="read settings from a YAML, TOML or JSON file")
     parser.add_argument("--dry-run", action="store_true", help="check all settings and print what would be run")
@@ -203,7 +203,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     groups = {section: parser.add_argument_group(title) for section, title in _GROUPS.items()}
-    for setting in rollout_settings():
+    for setting in all_settings():
         default = "" if setting.default in (None, "", False) else f" (default: {setting.default})"
         settings: dict[str, Any] = {
             "dest": setting.name,
@@ -225,10 +225,10 @@ def _metavar(setting: Setting) -> str:
 
 def _config(options: argparse.Namespace) -> tuple[RolloutConfig, bool]:
     """Return the configuration, and whether the user chose the model: by a flag, a variable or the file."""
-    from paragent.rollout.config import RolloutConfig, rollout_settings
+    from paragent.rollout.config import RolloutConfig, all_settings
     from paragent.rollout.prepare import read_settings_file
 
-    names = [setting.name for setting in rollout_settings()]
+    names = [setting.name for setting in all_settings()]
     file = read_settings_file(options.config) if options.config else {}
     settings = {name.replace("-", "_"): value for name, value in file.items()}
     settings |= {name: os.environ[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in os.environ}

@@ -155,7 +155,9 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
 
     results = list(journal.results("task = ? AND attempt = ?", [task, attempt]))
     if not results:
-        raise UsageError(f"the run has no result for attempt {attempt} at task {task!r}")
+        raise UsageError(
+            f"the run has no result for attempt {attempt} at task {task!r}; without a task, `paragent show` lists the results"
+        )
     out = console()
     folder = images_folder(journal.folder, task, attempt)
     for result in results:

@@ -158,7 +158,7 @@ class RemotePool:
             ParagentError: the error that the pool raised.
         """
         if self._closed:
-            raise PoolStopped("this client was closed")
+            raise PoolStopped("this client was closed; create a new one")
         return await self._calls.call(method, *args)
 
     def reject_calls(self) -> None:
@@ -189,7 +189,7 @@ class RemotePool:
 
     async def _connected(self) -> None:
         if self._closed:
-            raise PoolStopped("this client was closed")
+            raise PoolStopped("this client was closed; create a new one")
         await self._calls.connection()
 
     async def _connect(self) -> ClientStream:

@@ -186,7 +186,7 @@ class OSWorldEnvironment(Environment):
     async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
         await super().open(task, machine)
         if machine is None:
-            raise EnvironmentFailed("the environment 'osworld' needs a machine")
+            raise EnvironmentFailed("the environment 'osworld' needs a machine: pass a leased one to `open`")
         options = self.options
         self._controller = controller = Controller(machine)
         with contextlib.suppress(InfrastructureError):  # a machine that does not answer has the requested size

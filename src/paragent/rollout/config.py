@@ -30,8 +30,8 @@ __all__ = [
     "RolloutConfig",
     "RunSection",
     "Setting",
+    "all_settings",
     "is_secret",
-    "rollout_settings",
 ]
 
 HIDDEN = "(hidden)"
@@ -281,7 +281,7 @@ class RolloutConfig:
                 values[name] = _section_values(name, value)
             else:
                 flat[name.replace("-", "_")] = value
-        known = {setting.name: setting for setting in rollout_settings()}
+        known = {setting.name: setting for setting in all_settings()}
         reject_unknown("RolloutConfig", "setting", flat, known)
         for name, value in flat.items():
             values[known[name].section][known[name].field] = value
@@ -290,7 +290,7 @@ class RolloutConfig:
 
     def flat(self) -> dict[str, Any]:
         """Return every setting by its flat name."""
-        return {setting.name: getattr(getattr(self, setting.section), setting.field) for setting in rollout_settings()}
+        return {setting.name: getattr(getattr(self, setting.section), setting.field) for setting in all_settings()}
 
     def stored(self) -> dict[str, Any]:
         """Return the flat settings as JSON values for `config.json`, without secrets.
@@ -349,7 +349,7 @@ def _flag(name: str) -> str:
 
 
 @functools.cache
-def rollout_settings() -> tuple[Setting, ...]:
+def all_settings() -> tuple[Setting, ...]:
     """Return the descriptions of all settings, in the order of the help text."""
     return tuple(setting for title in _SECTIONS for setting in _settings_of(title))
 

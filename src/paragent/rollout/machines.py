@@ -292,6 +292,8 @@ class SessionPool:
         self._config, self._settings = config, settings
         wanted = config.machines.num_vms if config.machines.use_vm_pool else config.run.num_rollouts
         self._size = min(wanted, rollouts)
+        self.access: PoolAccess
+        """How workers connect to the pool."""
         self._own: VMPoolManager | None = None
         self._client: PoolClient | None = None
         self._before: PoolStatus | None = None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paragent.models import Model, ModelSettings, open_model
+from paragent.models import ModelSettings, open_model
+from paragent.rollout.resources import ask_judge
 from paragent.scorers import open_scorer
 from paragent.store import RolloutStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from paragent.scorers import Scorer
     from paragent.store import Journal, RolloutResult
 
@@ -39,7 +39,7 @@ def rescore(journal: Journal, scorer: str, judge: ModelSettings | None = None) -
 
 async def _rescore(journal: Journal, name: str, judge: ModelSettings | None) -> int:
     model = open_model(judge) if judge else None
-    scorer = open_scorer(name, ask=_ask(model) if model else None)
+    scorer = open_scorer(name, ask=functools.partial(ask_judge, model) if model else None)
     slots = asyncio.Semaphore(_CONCURRENCY)
     count = 0
     try:
@@ -63,11 +63,3 @@ async def _score(
     async with slots:
         score = await scorer.score(task, result.answer or "")
     return result.number, score.value
-
-
-def _ask(model: Model) -> Any:
-    async def ask(messages: Sequence[Mapping[str, Any]]) -> str:
-        completion = await model.complete([dict(message) for message in messages], [])
-        return str(completion.message.get("content") or "")
-
-    return ask

@@ -7,6 +7,7 @@ everything that must be closed, so that there is one order of closing.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +28,11 @@ from paragent.scorers import SCORERS, open_scorer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from paragent.models import Model
     from paragent.rollout.live_status import ActiveRollout
     from paragent.scorers import Scorer
 
-__all__ = ["RolloutSettings", "WorkerResources", "worker_resources"]
+__all__ = ["RolloutSettings", "WorkerResources", "ask_judge", "worker_resources"]
 
 _IDLE_TIMEOUT = 2.0
 """Seconds without a rollout after which the resources are closed. Two rollouts of a run are a few milliseconds apart."""
@@ -117,7 +119,9 @@ class WorkerResources:
         """Return the scorer that decides; None if only the environment computes that score."""
         name = self.scorer_name
         if self._scorer is None and (":" in name or name in SCORERS.names()):
-            self._scorer = self.shared.add(("worker", "scorer"), open_scorer(name, ask=self._ask_judge))
+            self._scorer = self.shared.add(
+                ("worker", "scorer"), open_scorer(name, ask=functools.partial(ask_judge, self._judge))
+            )
         return self._scorer
 
     def enter(self, rollout: ActiveRollout) -> None:
@@ -143,11 +147,6 @@ class WorkerResources:
         self._active -= 1
         if self._status:
             self._status.active.discard(rollout)
-
-    async def _ask_judge(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        completion = await self._judge.complete([dict(message) for message in messages], [])
-        count_reply(self.settings.judge.name, completion.usage)  # the scorer gets the text only
-        return str(completion.message.get("content") or "")
 
     async def _report(self) -> None:
         """Write the status file regularly; close the resources when no rollout has run for a while."""
@@ -175,6 +174,13 @@ class WorkerResources:
         if self._status:
             self._status.remove()  # first: closing the rest can take many seconds, and this worker does no more work
         await self.shared.close()
+
+
+async def ask_judge(model: Model, messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text of a judge model's reply, and count its tokens for the rollout, if there is one."""
+    completion = await model.complete([dict(message) for message in messages], [])
+    count_reply(model.settings.name, completion.usage)
+    return str(completion.message.get("content") or "")
 
 
 _open_resources: dict[tuple[int, str], WorkerResources] = {}

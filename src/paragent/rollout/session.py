@@ -105,6 +105,12 @@ class RolloutSession:
         """The machine figures of earlier sessions."""
         self._began = False
         """Whether rollouts were dispatched. A session that fails earlier restores the run directory."""
+        self.resumed = False
+        """Whether the run has results of an earlier session."""
+        self.pending = 0
+        """The number of rollouts that were pending when the session began."""
+        self.progress: RolloutProgress
+        self._worker: RolloutWorker
         self.stopped: str = ""
         """Why the remaining rollouts were not executed; empty if they were."""
 

@@ -183,7 +183,7 @@ class PyEnvironment(Environment):
         if not self.needs_machine:
             return LocalInterpreter(SANDBOXES[options.sandbox], limits)
         if self.machine is None:
-            raise EnvironmentFailed("the sandbox 'vm' needs a machine, but none was leased")
+            raise EnvironmentFailed("the sandbox 'vm' needs a machine: pass a leased one to `open`")
         return MachineInterpreter(self.machine, limits)
 
     async def close(self) -> None:

@@ -188,7 +188,9 @@ class WebEnvironment(Environment):
 
         kb = self.options.kb
         if kb is None:
-            raise ConfigError("the search 'local' needs a knowledge base: --kb")
+            raise ConfigError(
+                "the search 'local' needs a knowledge base: set --kb to a .json or .jsonl file or a folder"
+            )
         return LocalSearch(await self.shared.get(("index", str(kb)), lambda: shared_index(kb)))
 
     async def close(self) -> None:
