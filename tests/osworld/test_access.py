@@ -251,7 +251,7 @@ def test_files_of_the_data_folder_are_uploaded(data: Path) -> None:
     ],
 )
 def test_files_outside_the_data_folder_are_rejected(data: Path, name: str, kind: str) -> None:
-    with pytest.raises(EnvironmentFailed, match=r"outside of the folder|hidden|No such file"):
+    with pytest.raises(EnvironmentFailed, match=r"outside of the folder|hidden|not a file"):
         put(name, Access(data), kind)
 
 
