@@ -132,6 +132,10 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_SHORTEST_TOKEN = 16
+"""Characters, as in `paragent.transport.auth`, which this module must not import."""
+
+
 def init(
     *,
     token: str | None = None,
@@ -154,20 +158,19 @@ def init(
     Raises:
         ConfigError: a setting is of the wrong type, or the token is too short to be a secret.
     """
-    for variable, value in (("PARAGENT_TOKEN", token), ("PARAGENT_PROJECT", project), ("PARAGENT_NAME", name)):
+    given = {"token": token, "project": project, "name": name}
+    for option, value in given.items():
         if value is not None:
-            _require_text(variable, value)
-            os.environ[variable] = value
+            text(value, option)
+    if token is not None and len(token) < _SHORTEST_TOKEN:
+        raise ConfigError(
+            f"a token must have at least {_SHORTEST_TOKEN} characters; make one with: "
+            "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    os.environ.update({f"PARAGENT_{option.upper()}": value for option, value in given.items() if value is not None})
     if logging is not None:
         try:
             _logging.getLogger("paragent").setLevel(logging)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"logging must be a level such as 'INFO', not {logging!r}") from error
         _logging.basicConfig()
-
-
-def _require_text(variable: str, value: Any) -> None:
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"{variable.removeprefix('PARAGENT_').lower()} must be a non-empty string, not {value!r}")
-    if variable == "PARAGENT_TOKEN" and len(value) < 16:
-        raise ConfigError("a token must have at least 16 characters to be a secret")

@@ -95,6 +95,7 @@ __all__ = [
 
 
 def _counted(number: int, noun: str) -> str:
+    """As `paragent._internal.text.counted`, whose module takes longer to import than this one."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 

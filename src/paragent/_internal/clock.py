@@ -36,7 +36,7 @@ class ManualClock:
 class Heartbeat:
     """Measures how long a thread or another process has given no sign of life, for an owner that checks regularly.
 
-    Time in which this process itself did not run (it was stopped, or the machine was frozen) does not count: the time between
+    Time in which this process itself did not run (it was stopped, or its host was frozen) does not count: the time between
     two checks counts as two intervals at most.
 
     Args:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["new_id", "new_trace_id"]
 
-
-_prefix = ""
-_next_number = itertools.count().__next__
-_next_trace = itertools.count().__next__
+_prefix: str
+_next_number: Callable[[], int]
+_next_trace: Callable[[], int]
 
 
 def _renew() -> None:
-    """Draw a random prefix; a forked child gets one of its own."""
+    """Draw the random parts of the ids of this process; a forked child draws its own."""
     global _prefix, _next_number, _next_trace
     _prefix, _next_number = os.urandom(5).hex(), itertools.count().__next__
     _next_trace = itertools.count(int.from_bytes(os.urandom(5)) << 88).__next__

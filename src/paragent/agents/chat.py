@@ -23,7 +23,7 @@ class AgentResult:
 
     answer: str
     ending: str = "answered"
-    """`answered`, `turns used up`, `context full`, or a short text of the agent's own."""
+    """`answered`, `answer cut`, `turns used up`, `context full`, or a short text of the agent's own."""
 
 
 class Episode(Protocol):

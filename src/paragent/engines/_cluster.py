@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import difflib
 import logging
 import os
 import queue
@@ -19,7 +18,7 @@ from paragent._internal.ids import new_id
 from paragent._internal.registry import require_extra
 from paragent._internal.threads import start_thread
 from paragent._internal.tracebacks import message_of
-from paragent._internal.validation import seconds
+from paragent._internal.validation import reject_unknown, seconds
 from paragent.engines._node_agent import NodeAgentSpec, ParentProcess
 from paragent.engines._node_handle import NodeHandle, NodeListener
 from paragent.engines._process_pool import ProcessPoolRuntime
@@ -43,12 +42,8 @@ def check_options(engine: str, given: Mapping[str, Any], known: Mapping[str, tup
     Raises:
         ConfigError: an option is unknown (the message lists the known options) or has a value of the wrong type.
     """
+    reject_unknown(f"the engine {engine!r}", "option", map(str, given), known)
     for name, value in given.items():
-        if name not in known:
-            close = difflib.get_close_matches(str(name), list(known), n=1)
-            hint = f", did you mean {close[0]!r}?" if close else "."
-            listed = ", ".join(sorted(known)) or "none"
-            raise ConfigError(f"the engine {engine!r} has no option {name!r}{hint} Its engine_options are: {listed}")
         if isinstance(value, bool) or not isinstance(value, known[name]):
             kinds = " or ".join(kind.__name__ for kind in known[name])
             raise ConfigError(f"engine_options[{name!r}] must be a {kinds}, not {value!r}")
@@ -58,7 +53,7 @@ _logger = logging.getLogger("paragent")
 START_TIMEOUT = 120.0
 """Seconds to wait for the first worker if `start_timeout` is not given: twenty times what a local Ray or Spark takes."""
 _WARN_AFTER = 20.0
-"""Seconds after which the engine warns about workers that have not started: longer than a busy machine takes."""
+"""Seconds after which the engine warns about workers that have not started: longer than a busy host takes."""
 _POLL_INTERVAL = 0.25
 """Seconds between two checks for node agents that have not connected; those that have are noticed by their connection."""
 _MAX_FAILED_STARTS = 3

@@ -164,7 +164,7 @@ def run_node_agent(spec: NodeAgentSpec) -> str:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Send small frames at once, and let the kernel detect that the machine of the peer is gone."""
+    """Send small frames at once, and let the kernel detect that the peer's host is gone."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in (("TCP_KEEPIDLE", HEARTBEAT), ("TCP_KEEPINTVL", HEARTBEAT), ("TCP_KEEPCNT", 15)):

@@ -201,9 +201,8 @@ class NodeHandle:
         self._killed &= self._calls.keys()
         self._killed_by = self._killed_by if self._killed else math.inf
         self._set_deadline()
-        report.never_ready = (
-            ended is not None and not self.answered
-        )  # as the agent reports; not for a broken connection
+        # Before the checks below: after a lost connection or silence, nothing says that another worker would not start either.
+        report.never_ready = ended is not None and not self.answered
         if self._connection.closed:
             ended = ended or f"the node agent of worker {self.location} is gone, with its node or its connection"
         elif self._heartbeat.silence() >= SILENCE_LIMIT:

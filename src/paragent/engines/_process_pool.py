@@ -59,7 +59,6 @@ class ProcessPoolRuntime(RuntimeEngine):
         self._window = self._scheduler.window(config.workers)
         self._answer_size = AnswerSize()
         self._workers: dict[WorkerLoad, WorkerHandle] = {}
-        self._last_outcome: dict[WorkerLoad, float] = {}
         self._failed_starts = 0
         self._kill_at: float | None = None
         """When the workers that still run something are killed, after `cancel`."""
@@ -198,7 +197,11 @@ class ProcessPoolRuntime(RuntimeEngine):
         # Set before `_submitted` is looked at for the last time.
         self._has_room = (True, True) if len(self._workers) < workers else self._scheduler.has_room()
         self._window = self._answer_size.limited(self._scheduler.window(workers), self._scheduler.capacity(workers))
-        ready = self._selector.select(0.0 if any(self._has_room) and self._submitted else self._select_timeout())
+        if any(self._has_room) and self._submitted:
+            ready = self._selector.select(0.0)
+        else:
+            self._select_for_writing()
+            ready = self._selector.select(self._select_timeout())
         loads = {key.data for key, _ in ready if key.data is not None}
         if any(key.data is None for key, _ in ready):
             with contextlib.suppress(BlockingIOError):
@@ -236,24 +239,27 @@ class ProcessPoolRuntime(RuntimeEngine):
     def _register(self, worker: WorkerHandle) -> None:
         load = WorkerLoad()
         self._workers[load] = worker
-        self._last_outcome[load] = time.monotonic()
+        load.last_outcome = time.monotonic()
         for fileno in worker.filenos():
             self._selector.register(fileno, selectors.EVENT_READ, load)
 
     def _select_timeout(self) -> float:
-        """Return how long to wait for events; also select for writing where a worker has unsent frames."""
+        """Return how long to wait for events."""
         now = time.monotonic()
         until = [worker.deadline - now for worker in self._workers.values() if worker.deadline is not None]
         if self._kill_at is not None:
             until.append(self._kill_at - now)
         if self._scheduler.overfull(list(self._workers)):
             until.append(_STUCK_AFTER)
+        return max(0.0, min(until, default=60.0))
+
+    def _select_for_writing(self) -> None:
+        """Select for writing, too, on the workers that have unsent frames."""
         for worker in self._workers.values():
             fileno = worker.filenos()[0]
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.wants_to_write else 0)
             if self._selector.get_key(fileno).events != events:
                 self._selector.modify(fileno, events, self._selector.get_key(fileno).data)
-        return max(0.0, min(until, default=60.0))
 
     def _handle(self, load: WorkerLoad, report: WorkerReport) -> None:
         show(report.lines)
@@ -262,7 +268,7 @@ class ProcessPoolRuntime(RuntimeEngine):
         elif report.outcomes or report.lines:
             self._failed_starts = 0
         if report.outcomes:
-            self._last_outcome[load] = time.monotonic()
+            load.last_outcome = time.monotonic()
             self._scheduler.observe(load.remove(report.outcomes))
             self._answer_size.observe(report.outcomes[0])
             self._publish(report.outcomes)
@@ -284,7 +290,6 @@ class ProcessPoolRuntime(RuntimeEngine):
 
     def _remove(self, load: WorkerLoad) -> WorkerHandle:
         worker = self._workers.pop(load)
-        self._last_outcome.pop(load, None)
         for key in [key for key in self._selector.get_map().values() if key.data is load]:
             self._selector.unregister(key.fileobj)
         return worker
@@ -292,7 +297,7 @@ class ProcessPoolRuntime(RuntimeEngine):
     def _recall_from_stuck_workers(self) -> None:
         now = time.monotonic()
         for load in self._scheduler.overfull(list(self._workers)):
-            if not self._workers[load].recalling and now - self._last_outcome[load] > _STUCK_AFTER:
+            if not self._workers[load].recalling and now - load.last_outcome > _STUCK_AFTER:
                 self._workers[load].recall()
 
     def _handle_cancel(self) -> None:

@@ -83,6 +83,8 @@ class WorkerLoad:
         """The smallest `max_group` of these calls; 0: none has one."""
         self.used = False
         """The worker was given a call at some time."""
+        self.last_outcome = 0.0
+        """When the worker started or last returned an outcome, by the monotonic clock; set by the engine."""
 
     def add(self, calls: Sequence[Call]) -> None:
         """Record that the worker was given `calls`."""

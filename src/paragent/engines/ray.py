@@ -35,7 +35,7 @@ OPTIONS: dict[str, tuple[type, ...]] = {
 """The engine options and their types."""
 _START_LIMIT = 120
 """Seconds for Ray's processes to find each other when it starts on this host. Ray's default, 30, is too short on a busy
-machine."""
+host."""
 _MAX_STARTS = 2
 """How often the engine tries to start Ray on this host."""
 _ACTOR_OPTIONS = ("num_cpus", "num_gpus", "memory", "resources", "runtime_env")

@@ -296,7 +296,7 @@ _PYTHON_LOCK = threading.Lock()
 
 
 def _driver_host(master: str) -> str:
-    """Return the address by which the master reaches this machine; checks that the master answers."""
+    """Return the address by which the master reaches this host; checks that the master answers."""
     if master.startswith("local"):
         return "127.0.0.1"
     if not master.startswith("spark://"):

@@ -1,4 +1,4 @@
-"""Models: one interface, a client for OpenAI-compatible endpoints, and a scripted policy for trying things out."""
+"""Models: one interface, a client for OpenAI-compatible endpoints, and the rate limit that all workers of a run share."""
 
 from paragent.models.base import Completion, Model, ModelSettings, open_model
 

@@ -138,7 +138,6 @@ def open_model(settings: ModelSettings) -> Model:
 
     Raises:
         MissingExtra: its optional packages are not installed.
-
     """
     kind = settings.name if settings.name in MODELS.names() else "openai"
     model: Model = MODELS.load(kind)(settings)

@@ -328,7 +328,6 @@ def _status_error(response: Any) -> openai.APIStatusError:
 
 def _http_client(settings: ModelSettings) -> Any:
     """Return the client's aiohttp transport, which takes half the CPU time of the default."""
-
     return openai.DefaultAioHttpClient(
         base_url=settings.base_url or DEFAULT_URL,
         timeout=openai.Timeout(settings.request_timeout, connect=_CONNECT_LIMIT),

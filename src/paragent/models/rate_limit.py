@@ -371,7 +371,6 @@ def divide(limit: int, wanted: Mapping[str, int], most: Mapping[str, int]) -> di
         wanted: the demand of each worker.
         most: the maximum share of each worker.
     """
-
     shares = dict.fromkeys(wanted, 0)
     left = limit
     for target in (wanted, most):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["RECONNECT_SECONDS", "RateLimitClient"]
 
 _REPORT_SECONDS = 0.1
-"""Seconds between two reports: a tenth of the time after one cut in which no other cut follows."""
+"""Seconds between two reports: a tenth of the shortest round in which the limiter measures refusals."""
 _CONNECT_SECONDS = 5.0
 RECONNECT_SECONDS = 2.0
 """Seconds before a broken connection is tried again. Until then the worker decides by itself."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SERVICE", "RateLimitServer"]
 
-SERVICE = "endpoint"
+SERVICE = "rate_limit"
 """The name of the service in the handshake."""
 _START_SECONDS = 20.0
 _STOP_SECONDS = 5.0

@@ -150,7 +150,6 @@ def read_reply(reply: Any) -> Completion:
     Raises:
         MalformedReply: it cannot be parsed; the message has the reason and the beginning of the reply.
     """
-
     try:
         read = _Reply.model_validate(reply)
     except (ValidationError, RecursionError) as error:

@@ -184,7 +184,6 @@ class Backoff:
         pause = min(_LONGEST_QUOTA_PAUSE, _FIRST_QUOTA_PAUSE * 2 ** min(self.refusals, _MOST_DOUBLINGS))
         self.refusals += general
         # With `Retry-After`, jitter spreads the requests that wait for the same time: together they would be refused again.
-
         chosen = pause * self.rng.uniform(0.5, 1.5) if retry_after is None else retry_after + self.rng.uniform(0.0, 1.0)
         self.waited += chosen
         return chosen

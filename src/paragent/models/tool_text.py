@@ -179,7 +179,6 @@ def _call(given: Any) -> Call | None:
 
 def _expressions(text: str) -> list[Call]:
     """Return the calls in the format `[name(key=value), ...]` of Llama 3.2; empty if the text has anything else."""
-
     if not (text.startswith("[") and text.endswith("]")):
         return []
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paragent._internal.processes import program
 from paragent.errors import AccessDenied, LimitExceeded, ParagentError, ProtocolError, ServerLost
 from paragent.remote.protocol import Goodbye
-from paragent.remote.reliable_stream import ReliableStream
+from paragent.remote.reliable_stream import ACK_SECONDS, ReliableStream
 from paragent.transport.client import ClientStream, connect
 from paragent.transport.limits import Limits, TimeBudget
 
@@ -36,8 +36,7 @@ together must take less than 2 s."""
 _CLOSED_WORDS = ("closed", "reset", "cancel")
 """Words in gRPC's errors for a connection that was closed or reset. Any other error means that the server stopped answering."""
 _RETRY = 0.05
-_ACK_AFTER = 0.2
-"""Seconds after which a frame is acknowledged even if there is nothing else to send."""
+"""Seconds between two attempts to connect."""
 
 
 class Endpoint(Protocol):
@@ -291,7 +290,7 @@ class Connection:
         if frames.ack_due or self._retired is not None or window_full:
             self._wake.set()
         elif messages and self._ack_timer is None:
-            self._ack_timer = self._loop.call_later(_ACK_AFTER, self._acknowledge)
+            self._ack_timer = self._loop.call_later(ACK_SECONDS, self._acknowledge)
 
     def _acknowledge(self) -> None:
         self._ack_timer = None

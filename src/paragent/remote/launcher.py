@@ -30,9 +30,9 @@ __all__ = ["RpcAgentServerLauncher"]
 _START = 10.0
 _STOP = 2.0
 """Seconds to open and to close the listener; both need a few milliseconds."""
-LEASE = 10.0
+_LEASE = 10.0
 """Seconds after which the agents of a disconnected client are freed. A client that can reach the server reconnects within one
-second; ten allow for a machine that stalls."""
+second; ten allow for a host that stalls."""
 
 
 class RpcAgentServerLauncher:
@@ -72,7 +72,7 @@ class RpcAgentServerLauncher:
         trusted_servers: Sequence[str] = (),
         accept_state: bool | None = None,
         limits: Limits | None = None,
-        lease: float = LEASE,
+        lease: float = _LEASE,
     ) -> None:
         self.address = Address.of(host, port)
         self._classes = tuple(custom_agent_classes)
@@ -218,9 +218,8 @@ class RpcAgentServerLauncher:
         """Stop the server: without the thread its clients would wait for ever."""
         self._failure = f"the agent server ended: its thread {name!r} failed with {type(error).__name__}"
         write_traceback(f"the thread {name!r} ended unexpectedly, so the agent server at {self.address} ends", error)
-        start_thread(
-            self.shutdown, name="paragent-shutdown"
-        )  # it waits for the I/O loop, which may be the current thread
+        # Not in this thread, which may be the I/O loop's: `shutdown` waits for that loop.
+        start_thread(self.shutdown, name="paragent-shutdown")
 
     def _launch_process(self) -> None:
         import pickle

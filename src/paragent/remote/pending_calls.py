@@ -21,6 +21,7 @@ from paragent.remote.protocol import (
     ResultHeld,
     StreamItems,
 )
+from paragent.remote.reliable_stream import FRAME_BYTES, FRAME_MESSAGES
 from paragent.remote.result import ENCODED, FAILED, HELD, RAISED, wake_loops
 from paragent.remote.values import attach, restore
 from paragent.transport.limits import CALL_BYTES, Limits, TimeBudget
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALL", "HardStop", "Outbox", "PendingCalls", "ResultPin"]
 
-_FRAME_MESSAGES = 4_000
-_FRAME_BYTES = 1 << 20
-"""A frame ends after this many messages or bytes, so that the server can begin while the next frame is made."""
 SMALL = 4096
 """Smaller messages do not count towards the size of their frame; 4,000 of them have at most 16 MB."""
 
@@ -104,8 +102,8 @@ class Outbox:
             return self._take_data(self._translate)
         taken: list[Any] = []
         attachments: list[Any] = []
-        waiting, room = self._messages, _FRAME_BYTES
-        for _ in range(min(len(waiting), _FRAME_MESSAGES)):
+        waiting, room = self._messages, FRAME_BYTES
+        for _ in range(min(len(waiting), FRAME_MESSAGES)):
             message = waiting.popleft()
             if type(message) is _Sized:
                 room -= message.size
@@ -118,8 +116,8 @@ class Outbox:
     def _take_data(self, translate: Callable[[Any], Any | None]) -> tuple[list[Any], list[Any]]:
         taken: list[Any] = []
         attachments: list[Any] = []
-        room = _FRAME_BYTES
-        while self._messages and len(taken) < _FRAME_MESSAGES and room >= 0:
+        room = FRAME_BYTES
+        while self._messages and len(taken) < FRAME_MESSAGES and room >= 0:
             waiting = self._messages.popleft()
             sized = type(waiting) is _Sized
             message = translate(waiting.message if sized else waiting)

@@ -15,8 +15,13 @@ from paragent.remote.protocol import Assembler, encode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["ReliableStream"]
+__all__ = ["ACK_SECONDS", "FRAME_BYTES", "FRAME_MESSAGES", "ReliableStream"]
 
+FRAME_MESSAGES = 4_000
+FRAME_BYTES = 1 << 20
+"""A frame ends after this many messages or bytes, so that the receiver can begin while the next frame is made."""
+ACK_SECONDS = 0.2
+"""Seconds after which a received frame is acknowledged even if there is nothing else to send."""
 _ACK_FRAMES = 32
 _ACK_BYTES = 4 << 20
 """After this many frames or bytes an acknowledgement is due even if there is nothing else to send. This bounds what the sender

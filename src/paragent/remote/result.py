@@ -24,9 +24,10 @@ __all__ = ["RemoteCall", "Result", "State", "call_of", "failed_call", "value_of"
 
 
 class State(enum.IntEnum):
-    """State of a call. The link sets all states but READY and RAISED, which reading the value sets.
+    """State of a call.
 
-    PENDING -> ENCODED -> READY, or PENDING -> HELD -> ENCODED -> READY, or PENDING -> FAILED -> RAISED.
+    PENDING -> ENCODED -> READY, or PENDING -> HELD -> ENCODED -> READY, or PENDING -> FAILED -> RAISED, or PENDING -> RAISED.
+    The link sets the state when an answer arrives or the call is aborted. Reading the value sets READY, and RAISED after FAILED.
     """
 
     PENDING = 0
@@ -37,7 +38,9 @@ class State(enum.IntEnum):
     FAILED = 3
     """An error has arrived and is not decoded yet."""
     READY = 4
+    """The value is decoded."""
     RAISED = 5
+    """The error is decoded, or the call ended without an answer: it was cancelled, timed out, or the server was lost."""
 
 
 PENDING, ENCODED, HELD, FAILED, READY, RAISED = (int(state) for state in State)

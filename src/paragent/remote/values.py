@@ -29,6 +29,7 @@ from paragent.remote.protocol import ATTACH_BYTES
 from paragent.serialization import add_code, pack
 from paragent.serialization.exceptions import dump_data
 from paragent.serialization.packing import Packer
+from paragent.serialization.payload import PLAIN
 
 __all__ = [
     "ATTACHED",
@@ -48,8 +49,6 @@ __all__ = [
 ]
 
 
-PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
-
 ATTACHED = {"p": "b", "M": "B", "d": "D"}
 """Tags of values that are bytes, and their tags when the bytes are an attachment."""
 _RESTORED = {attached: tag for tag, attached in ATTACHED.items()}
@@ -57,7 +56,7 @@ _RESTORED = {attached: tag for tag, attached in ATTACHED.items()}
 _packers = (Packer(), Packer(sends_modules=True))
 """For servers on this host, which can import its modules, and for servers on other hosts, which are sent their code."""
 packing = threading.RLock()
-"""Protects `_packers`, and the packer of `payloads.pack`. Reentrant: what is packed may run code of its own that packs."""
+"""Protects `_packers`, and the cache of `serialization.pack`. Reentrant: an object's own code may pack others meanwhile."""
 
 
 def encode_argument(thing: Any, what: str, *, other_host: bool = False) -> tuple[Any, int, dict[str, bytes]]:

@@ -17,6 +17,8 @@ import threading
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
+from paragent.serialization.payload import PLAIN
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -24,7 +26,6 @@ __all__ = ["ErrorWriter", "dump_data", "rebuild", "reduce_error", "refer"]
 
 _HEAP_TYPE = 1 << 9
 """`Py_TPFLAGS_HEAPTYPE`: set for classes that Python code defines, not for builtin ones."""
-_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 _NOT_SENT = frozenset({"__suppress_context__", "obj", "message", "exceptions"})
 """Attributes of builtin exceptions that are not sent: `obj` of an `AttributeError` is the object without the attribute, and a
 group gets its message and its exceptions from its arguments."""
@@ -109,7 +110,7 @@ class ErrorWriter:
     def _part(self, name: str, value: Any, left_out: list[str]) -> Part | None:
         """Return one part as it is sent; None, and its name in `left_out`, if it cannot be sent."""
         try:
-            part = (0, value) if type(value) in _PLAIN else (1, self._write(value, self))
+            part = (0, value) if type(value) in PLAIN else (1, self._write(value, self))
             size = len(part[1]) if isinstance(part[1], str | bytes) else 0
             if size > self._room:
                 raise ValueError(f"an error with more than {_MOST_BYTES >> 20} MiB")

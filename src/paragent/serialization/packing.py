@@ -37,7 +37,7 @@ class Packer:
     """Packs objects in their current state. It pickles each class or function once, so use one packer for each run.
 
     Args:
-        sends_modules: add the program's own modules to each payload, for workers on machines that do not have them.
+        sends_modules: add the program's own modules to each payload, for workers on hosts that do not have them.
     """
 
     def __init__(self, *, sends_modules: bool = False) -> None:
@@ -191,7 +191,7 @@ def _unserialisable(thing: Any, what: str, root: str, error: BaseException) -> U
         else:
             break
     kind = type(part)
-    return Unserialisable(what, f"`{path}`, a {kind.__module__}.{kind.__qualname__}", f"{reason}")
+    return Unserialisable(what, f"`{path}`, a {kind.__module__}.{kind.__qualname__}", str(reason))
 
 
 def _pickling_error(thing: Any) -> BaseException | None:

@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
     from paragent.serialization.exceptions import ErrorWriter
 
-__all__ = ["Payload", "is_plain", "pack", "size_of", "unpack"]
+__all__ = ["PLAIN", "Payload", "is_plain", "pack", "size_of", "unpack"]
 
-_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+"""The types of immutable builtin values, which need not be packed."""
 _CLASSES_KEPT = 1024
 """Classes whose reducers are cached."""
 _reduce = methodcaller("__reduce_ex__", 5)
 
 
 def is_plain(thing: Any) -> bool:
-    """Return whether `thing` is an immutable builtin value, which need not be packed."""
-    return type(thing) in _PLAIN
+    """Return whether `thing` is of one of the types in `PLAIN`."""
+    return type(thing) in PLAIN
 
 
 class Payload(NamedTuple):
@@ -72,9 +73,8 @@ def pack(thing: Any, what: str, root: str = "it") -> Payload:
         except _ContainsError:
             return Payload(_write_with_errors(thing, None), {})
     except Exception:  # noqa: BLE001 - not importable by name, or not serialisable: the packer finds out
-        from paragent.serialization.packing import (
-            Packer,
-        )  # imported here because workers rarely need it and it takes 20 ms
+        # Imported here because workers rarely need it and it takes 20 ms.
+        from paragent.serialization.packing import Packer
 
         return Packer().pack(thing, what, root).without(code_cache.known_code())
 

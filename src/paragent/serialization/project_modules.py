@@ -1,4 +1,4 @@
-"""The program's own modules, as source code, for workers on machines that do not have them.
+"""The program's own modules, as source code, for workers on hosts that do not have them.
 
 Own modules are those that were imported from a source file that belongs neither to Python nor to an installed package: modules
 next to the script, in the working directory, or in a project on the path. All modules of an imported package are sent, and all
@@ -33,7 +33,7 @@ class Source(NamedTuple):
     """One module."""
 
     file: str
-    """Its path on the sender's machine, for tracebacks."""
+    """Its path on the sender's host, for tracebacks."""
     text: bytes
     is_package: bool
 

@@ -178,7 +178,6 @@ class Child:
 
     async def _write(self, message: bytes) -> None:
         """Send a message. A child that has ended is ignored here: its last output, which is read next, says why."""
-
         with contextlib.suppress(ConnectionError):
             await asyncio.get_running_loop().sock_sendall(self._socket, message)
 

@@ -117,7 +117,6 @@ def serve(settings: dict[str, Any], call: Callable[..., dict[str, Any]] = call) 
             reply = call(request["target"], request["arguments"], *request.get("more", ()))
         if os.getpid() != own_pid:
             os._exit(0)  # the code forked, and this is its child: it must not answer, nor run exit handlers
-
         sys.stdout.flush()
         sys.stderr.flush()
         _write(f"{request['mark']}{json.dumps(reply)}\n".encode())

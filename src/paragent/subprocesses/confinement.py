@@ -15,12 +15,12 @@ import ctypes
 import errno
 import json
 import os
-import signal
 import struct
 import sys
 import tempfile
 from typing import Any
 
+from paragent._internal.processes import die_with_parent
 from paragent.subprocesses import child_main
 
 __all__ = ["apply_landlock", "call_confined", "confine", "serve"]
@@ -64,7 +64,7 @@ _NETWORK_SINCE, _NETWORK = 4, 0b11
 """TCP bind and connect."""
 _SCOPES_SINCE, _SCOPES = 6, 0b11
 """Abstract Unix sockets and signals."""
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_PR_SET_NO_NEW_PRIVS = 38
 
 
 def serve(settings: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ def _send(descriptor: int, data: bytes) -> None:
 
 def _die_with(parent: int) -> None:
     """Have the kernel kill this process when `parent` ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)  # the parent ended before the call above
 

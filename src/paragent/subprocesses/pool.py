@@ -24,7 +24,7 @@ _MAIN = (
     "serve(json.loads(sys.argv[1]))"
 )
 _START_LIMIT = 60.0
-"""Seconds for a child to start and import the module; importing sympy takes one second on a quiet machine."""
+"""Seconds for a child to start and import the module; importing sympy takes one second on an idle host."""
 
 
 class CallFailed(Exception):

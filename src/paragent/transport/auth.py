@@ -1,6 +1,6 @@
 """Tokens and the mutual handshake: both sides prove that they know the same secret without sending it.
 
-Programs of one user on one machine read the token from a file that only this user can read. Across machines it is set by the
+Programs of one user on one host read the token from a file that only this user can read. Across hosts it is set by the
 environment variable `PARAGENT_TOKEN`. Each side sends a random number, and the other side returns a keyed hash (HMAC) of both
 numbers, so a recorded handshake cannot be replayed.
 
@@ -180,7 +180,7 @@ class ClientSide:
         if not self._token.proves(fields.get("proof"), "server", self._service, theirs, self._nonce):
             raise AccessDenied(
                 "the server has a different token; give both sides the same one in PARAGENT_TOKEN "
-                "(programs of one user on one machine share a token file)"
+                "(programs of one user on one host share a token file)"
             )
         return encode_message(
             {"proof": self._token.proof("client", self._service, self._nonce, theirs), "hello": hello}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ChildServer", "child_link", "close_children", "own_child_link"]
 
 _START_SECONDS = 30.0
-"""Seconds in which a child must listen; on an idle machine it takes 0.05 s."""
+"""Seconds in which a child must listen; on an idle host it takes 0.05 s."""
 _LEASE_SECONDS = 10.0
 """Seconds for which a child keeps the session of a disconnected client; other programs may use its agents too."""
 

@@ -194,7 +194,7 @@ def claim(agent: Actor, mutex: threading.Lock) -> ActorCall | None:
     if agent.busy:
         return None
     with mutex:
-        return None if agent.busy else choose(agent)
+        return None if agent.busy else _choose(agent)
 
 
 def next_call(agent: Actor, mutex: threading.Lock) -> ActorCall | None:
@@ -203,10 +203,10 @@ def next_call(agent: Actor, mutex: threading.Lock) -> ActorCall | None:
         agent.busy = None
         return claim(agent, mutex) if agent.queue else None
     with mutex:
-        return choose(agent)
+        return _choose(agent)
 
 
-def choose(agent: Actor) -> ActorCall | None:
+def _choose(agent: Actor) -> ActorCall | None:
     """Return the next call of an idle agent, or None, and update `busy`. The caller holds the lock.
 
     Calls of one client keep their order: a call that waits for an argument also delays later calls of the same client, but no

@@ -146,9 +146,7 @@ class Policy:
             raise AccessDenied(
                 f"this server creates agents only with their constructors: use {cls.__name__}(..., to_dist=...)"
             )
-        settable = {
-            name for name in attributes_of(cls) if not hasattr(cls, name)
-        }  # neither methods nor class attributes
+        settable = {name for name in attributes_of(cls) if not hasattr(cls, name)}  # not class attributes
         if hasattr(cls, "__setstate__") or type(state) is not dict or not all(name in settable for name in state):
             raise AccessDenied(
                 f"this server accepts no private attributes and no custom state of a {cls.__name__} that is moved to it: "

@@ -365,7 +365,7 @@ def _is_child_socket(path: str) -> bool:
 def _tls(given: tuple[str | None, ...] | None, policy: Policy) -> TlsConf | None:
     """Return the TLS settings for another server, given the client's own settings for it; None: without TLS.
 
-    The paths in the client's settings are on the client's machine. They are used only if this server has no settings of its own
+    The paths in the client's settings are on the client's host. They are used only if this server has no settings of its own
     and accepts code, as a child server of the client's program does.
     """
     if given is None:

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from paragent.remote.server.policy import Policy
     from paragent.remote.server.session import ClientSession
 
-__all__ = ["AgentRegistry"]
-
-GONE = "the agent does not exist any more: it was stopped, or its owner dropped it"
+__all__ = ["AgentRegistry", "gone"]
 
 
 class AgentRegistry:
@@ -115,7 +113,7 @@ class AgentRegistry:
 
 def gone() -> Any:
     """Return the encoded error for a call of an agent that does not exist."""
-    return encode_error(AgentStopped(GONE))
+    return encode_error(AgentStopped("the agent does not exist any more: it was stopped, or its owner dropped it"))
 
 
 def _construct(cls: type, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -80,9 +80,8 @@ class AgentService:
             if not _failure_of(writer):
                 raise
             raise ProtocolError("the server could not encode its messages to this client") from None
-        except (ProtocolError, ParagentError) as error:
-            if isinstance(error, ProtocolError):
-                self._dispatcher.end_session(session)
+        except ProtocolError:
+            self._dispatcher.end_session(session)
             raise
         finally:
             writer.cancel()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.errors import Unserialisable
 from paragent.remote.protocol import CallError, CallResult, ResultHeld, StreamItems, encode
-from paragent.remote.reliable_stream import ReliableStream
+from paragent.remote.reliable_stream import ACK_SECONDS, FRAME_BYTES, FRAME_MESSAGES, ReliableStream
 from paragent.remote.server.flow_control import ResultBacklog, ResultCache
 from paragent.remote.values import ATTACHED, attach, encode_error, restore, size_of
 from paragent.transport.limits import CALL_BYTES, TokenBucket
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientInfo", "ClientSession"]
 
-_FRAME_MESSAGES = 4_000
-_FRAME_BYTES = 1 << 20
 _MANY_CALLS = 4_000
 """Pending calls from which on the server waits for more results before it sends the next frame. A frame costs both sides about
 0.2 ms whatever it contains. 4,000 calls of 20 µs are 80 ms of work, so a delay of 10 ms adds an eighth."""
@@ -39,8 +37,6 @@ _DELAY_PER_CALL = 0.01 / _MANY_CALLS
 _MAX_DELAY = 0.1
 _FAST_RESULTS = 100
 """If a frame has fewer results than this, results arrive slowly, and the delay is the shortest one."""
-_ACK_AFTER = 0.2
-"""Seconds after which a received frame is acknowledged, as in the client."""
 
 
 @dataclass(slots=True)
@@ -140,8 +136,8 @@ class ClientSession(_ClientState):
         """Return the messages and attachments of the next frame, and remove the calls that ended."""
         messages: list[Any] = []
         attachments: list[Any] = []
-        outgoing, room = self._outgoing, _FRAME_BYTES
-        for _ in range(min(len(outgoing), _FRAME_MESSAGES)):
+        outgoing, room = self._outgoing, FRAME_BYTES
+        for _ in range(min(len(outgoing), FRAME_MESSAGES)):
             call, kind, value = outgoing.popleft()
             size = 0
             if type(value) in _SIZED:
@@ -282,7 +278,7 @@ class ClientSession(_ClientState):
         if frames.ack_due or window_full:
             self._wake.set()
         elif messages and self._ack_timer is None:
-            self._ack_timer = self._loop.call_later(_ACK_AFTER, self._acknowledge)
+            self._ack_timer = self._loop.call_later(ACK_SECONDS, self._acknowledge)
 
     def _acknowledge(self) -> None:
         self._ack_timer = None
