@@ -1,1 +1,1 @@
-"""Measurements of paragent side by side with its peers: `make bench`, or `python -m bench --list`."""
+"""Benchmarks of paragent and of its peers on the same work: `make bench`, or `python -m bench --list`."""

@@ -19,11 +19,11 @@ _OUT = Path(__file__).parent / "out"
 _DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 _PIPE_WIDTH = 150
-"""Columns of the table where there is no terminal: enough for its longest row."""
+"""Columns of the table if standard output is not a terminal: enough for its longest row."""
 
 
 def main() -> int:
-    """Do what the command line says; return the exit status."""
+    """Run the command line; return the exit status."""
     options = _options()
     if options.docs:
         return _write_document()
@@ -53,13 +53,15 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure paragent beside its peers.")
-    parser.add_argument("--list", action="store_true", help="list the measurements and do nothing")
-    parser.add_argument("--only", metavar="NAME[,NAME]", help="take only these measurements")
-    parser.add_argument("--quick", action="store_true", help="small sizes and two rounds, to try it")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure paragent and its peers.")
+    parser.add_argument("--list", action="store_true", help="list the measurements and exit")
+    parser.add_argument("--only", metavar="NAME[,NAME]", help="run only these measurements")
+    parser.add_argument("--quick", action="store_true", help="small sizes and two rounds, for a first try")
     parser.add_argument("--rounds", type=_whole, metavar="N", help="samples of each contender (default: 5)")
     parser.add_argument(
-        "--docs", action="store_true", help="measure nothing; put the newest result of each into docs/benchmarks.md"
+        "--docs",
+        action="store_true",
+        help="measure nothing; write the newest result of each measurement to docs/benchmarks.md",
     )
     return parser.parse_args()
 
@@ -71,7 +73,7 @@ def _whole(text: str) -> int:
 
 
 def _keep(report: Report) -> None:
-    """Write what was measured so far: a run takes long, and may be cut off."""
+    """Write the results so far: a run takes long and may be interrupted."""
     _OUT.mkdir(exist_ok=True)
     for name in ("results", f"run-{report.taken.replace(':', '')}"):
         (_OUT / f"{name}.json").write_text(to_json(report))
@@ -92,7 +94,7 @@ def _write_document() -> int:
     before, begin, rest = _DOCUMENT.read_text().partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
-        return _refuse(f"{_DOCUMENT} has no place for results: put '{_BEGIN}' and '{_END}' into it")
+        return _refuse(f"{_DOCUMENT} does not say where results go: add the lines '{_BEGIN}' and '{_END}'")
     _DOCUMENT.write_text(f"{before}{begin}\n{as_markdown(newest(runs))}{end}{after}")
     print(f"written: {_DOCUMENT}")
     return 0

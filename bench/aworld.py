@@ -1,4 +1,4 @@
-"""AWorld's own engines, from PyPI and in an environment of their own, on the same 200 tasks."""
+"""AWorld's engines on the same 200 tasks. AWorld is installed from PyPI into a virtual environment of its own."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["MEASUREMENTS"]
 _HOME = Path(__file__).parent / "peers" / "aworld"
 _PYTHON = _HOME / "bin" / "python"
 _REQUIREMENTS = ("aworld==0.3.2", "pydantic<2.12", "ray", "pyspark")
-"""The release of 0.3.2 brings an MCP library that does not import with a later pydantic."""
+"""Release 0.3.2 needs an MCP library that cannot be imported with a later pydantic."""
 _INSTALLING = 900.0
-"""Seconds that pip may take: it is a large set of packages."""
+"""Seconds for pip to install them; the set of packages is large."""
 _SCRIPT = Path(__file__).parent / "scripts" / "aworld_tasks.py"
 
 
 def _environment() -> None:
-    """Make AWorld's environment, once."""
+    """Create AWorld's environment, if it does not exist."""
     ready = _HOME / ".ready"
     if ready.exists():
         return
@@ -56,7 +56,7 @@ def _aworld(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
                 raise RuntimeError(f"AWorld on {engine}: {(ended.stderr.strip().splitlines() or ['no output'])[-1]}")
             count, seconds = result.partition("RESULT")[2].split()
             if int(count) != size:
-                raise RuntimeError(f"AWorld on {engine} brought back {count} of {size}")
+                raise RuntimeError(f"AWorld on {engine} returned {count} of {size} answers")
             return float(seconds)
 
         yield run
@@ -65,7 +65,7 @@ def _aworld(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
 
 
 def _paragent(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
-    """As AWorld's entry point does: an engine is started for the run and ended with it."""
+    """Start an engine for each run and close it after the run, as AWorld does."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:

@@ -1,4 +1,4 @@
-"""Sync tasks that block their thread: do `worker_num * concurrency` of them run at a time?"""
+"""Sync tasks that block their thread: whether `worker_num * concurrency` of them run at the same time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Sample tasks at desktops while a machine is killed, a guest's server is stopped and a worker is killed: is every one scored?
+"""Fault injection: runs sample tasks on desktops, kills a machine, stops a machine and kills a worker meanwhile.
 
-    python -m bench.chaos                                      # 60 tasks at QEMU desktops: many minutes where they are emulated
-    python -m bench.chaos --provider-name process --tasks 20   # at desktops of this host
+    python -m bench.chaos                                      # 60 tasks on QEMU desktops; without KVM this takes many minutes
+    python -m bench.chaos --provider-name process --tasks 20   # on desktops that are processes of this host
 
-Nothing is compared and nothing is timed against a target: it either holds or it does not.
+It succeeds if every task is scored and no process is left. There is no comparison and no time target.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ __all__ = ["main"]
 _RUN = "chaos"
 _ROLLOUTS, _MACHINES = 5, 3
 _TASK_SECONDS = 1800.0
-"""Of work for one task, which takes a minute at an emulated desktop that shares its core."""
+"""Seconds of work for one task, which takes a minute on an emulated desktop that shares its core."""
 _STATE_SECONDS = 3.0
 
 
 @dataclass(slots=True)
 class Strike:
-    """One bad thing, and what came of it."""
+    """One injected fault."""
 
     what: str
     pid: int
     at: float
     done: int
     gone: float | None = None
-    """When the process that was hit was no longer there."""
+    """When the affected process had ended, in seconds since the start of the run; None: it is still there."""
 
     def __str__(self) -> str:
         after = "still there" if self.gone is None else f"gone {self.gone - self.at:.0f} s later"
@@ -60,7 +60,7 @@ class Strike:
 
 
 class Chaos:
-    """Strikes three times, each time when another tenth of the results is there."""
+    """Injects three faults, each after another tenth of the results."""
 
     def __init__(self, tasks: int, live: Path) -> None:
         self._tasks, self._live = tasks, live
@@ -71,7 +71,7 @@ class Chaos:
         self.workers: set[int] = set()
 
     def __call__(self, progress: RolloutProgress) -> None:
-        """Look, and strike if it is time to; for `run_parallel_rollout`."""
+        """Record processes, and inject the next fault when it is due; a progress function for `run_parallel_rollout`."""
         here = f"rollout-{os.getpid()}-"
         self.runs |= {path.name for path in cache_folder("owners", "rollout").iterdir() if path.name.startswith(here)}
         machines = owned_processes(self.runs)
@@ -113,7 +113,7 @@ class Chaos:
 
 
 def _is_leased(pid: int) -> bool:
-    """Return whether a process is that of a machine which somebody holds."""
+    """Return whether a process belongs to a machine that is leased."""
     folder = Path(f"/proc/{pid}/cwd")
     if (folder / "home").is_dir():  # a machine that is a process
         return (folder / "home/.paragent-marker").exists()
@@ -133,7 +133,7 @@ def _is_leased(pid: int) -> bool:
 
 
 def _left(chaos: Chaos) -> list[str]:
-    """Return what should have ended and has not."""
+    """Return descriptions of the processes and folders that should be gone."""
     found = [f"process {pid} of machine {name}" for pid, name in owned_processes(chaos.runs).items()]
     found += [f"worker {pid}" for pid in chaos.workers - {os.getpid()} if alive(pid)]
     found += [f"child {child.pid}: {' '.join(child.cmdline()[:3])}" for child in psutil.Process().children(True)]
@@ -159,8 +159,8 @@ def _facts(path: Path, summary: Summary, chaos: Chaos) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the rollouts, break things and report; return 0 if every task was scored and nothing is left."""
-    parser = argparse.ArgumentParser(prog="python -m bench.chaos", description="Break things while rollouts run.")
+    """Run the rollouts, inject faults and report; return 0 if every task was scored and nothing is left."""
+    parser = argparse.ArgumentParser(prog="python -m bench.chaos", description="Inject faults while rollouts run.")
     parser.add_argument("--provider-name", default="qemu", choices=["qemu", "process"])
     parser.add_argument("--tasks", type=int, default=60)
     parser.add_argument("--engine", default="local")

@@ -1,4 +1,4 @@
-"""Tasks that compute: how much CPU time does the engine take from the workers?"""
+"""Tasks that compute: how much CPU time the engine itself uses."""
 
 from __future__ import annotations
 

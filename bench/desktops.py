@@ -1,4 +1,4 @@
-"""Machines with a screen: how fast one changes hands, what it costs while it waits."""
+"""Machines with a display: the time from one lease to the next, screenshots, pauses, CPU and memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _changes_holder(pool: VMPoolManager, other: ThreadPoolExecutor, spares: int)
 
 
 def _screenshot(path: str) -> Callable[[int], AbstractContextManager[Run]]:
-    """One image of the screen, by the emulated display or by the guest."""
+    """One screenshot, taken by the emulated display (empty path) or by the agent inside the machine."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
@@ -83,7 +83,7 @@ def _screenshot(path: str) -> Callable[[int], AbstractContextManager[Run]]:
 
 
 def _waiting(paused: bool) -> Callable[[int], AbstractContextManager[Run]]:
-    """Processor time of desktops whose holders think, in per cent of one core for each."""
+    """CPU time of desktops whose holders wait for a model, in percent of a core for each desktop."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
@@ -110,7 +110,7 @@ def _processor_seconds(pid: int) -> float:
 
 @contextmanager
 def _turns(size: int) -> Iterator[Run]:
-    """Pausing and going on, as a holder does it for each of its model's turns."""
+    """Pause and resume, as a holder does in each turn of its model."""
     with _pool(1, 0) as pool:
         lease = pool.allocate(timeout=_LIMIT)
 
@@ -126,7 +126,7 @@ def _turns(size: int) -> Iterator[Run]:
 
 
 def _utilisation(provider: str) -> Callable[[int], AbstractContextManager[Run]]:
-    """Sample tasks at two desktops, three rollouts at a time: which part of the machines' time rollouts had them."""
+    """Sample tasks on two desktops, three rollouts at a time: the fraction of the time in which the machines are leased."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
@@ -157,7 +157,7 @@ def _utilisation(provider: str) -> Callable[[int], AbstractContextManager[Run]]:
 
 @contextmanager
 def _memory(size: int) -> Iterator[Run]:
-    """All desktops leased, each with something typed; shared pages are counted once."""
+    """All desktops leased, with one key typed in each; shared pages are counted once."""
     with _pool(size, 0) as pool:
 
         def run() -> float:

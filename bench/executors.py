@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["LIMIT", "LOKY", "PPE", "WORKERS", "loky_pool", "process_pool", "submit_each"]
 
 WORKERS = 2
-"""The same for all contenders: the machine of the published numbers has two cores."""
+"""The same for all contenders: the host of the published numbers has two cores."""
 LIMIT = 300.0
 """Seconds after which a contender that has not finished counts as failed."""
 PPE = "ProcessPoolExecutor"
@@ -24,8 +24,8 @@ LOKY = "loky"
 def process_pool() -> Iterator[Executor]:
     """The standard library's pool.
 
-    It starts its workers with spawn: forking beside the threads of other contenders is not safe, and a pool that is warm
-    is as fast whichever way its workers were started.
+    It starts its workers with `spawn`, because forking is not safe in a process with the threads of other contenders. A warm
+    pool is equally fast with both.
     """
     with ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield pool

@@ -16,7 +16,7 @@ __all__ = ["MEASUREMENTS"]
 
 
 def _script(name: str) -> Callable[[int], AbstractContextManager[Run]]:
-    """A program that prints its first answer and the moment it had it, by the clock that all processes share."""
+    """A program that prints its first answer and when it got it, by the monotonic clock, which all processes share."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:

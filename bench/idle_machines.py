@@ -1,4 +1,4 @@
-"""A provider whose machines cost nothing: what is measured with it is the pool alone."""
+"""A provider whose machines use no resources, to measure the pool alone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from paragent.machines.providers import Provider
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["HalfSecondReset", "StillGuests"]
+__all__ = ["HalfSecondReset", "IdleMachines"]
 
 _LISTENER = Path(__file__).parent / "scripts" / "idle_machine.py"
 
 
-class StillGuests(Provider):
-    """Every guest is the same listener, in a process of its own as real guests are, which answers yes to everything."""
+class IdleMachines(Provider):
+    """All machines are one listener in another process, which answers every request with success."""
 
     reset_seconds: ClassVar[float] = 0.0
 
@@ -53,7 +53,7 @@ class StillGuests(Provider):
         await self._listener.wait()
 
 
-class HalfSecondReset(StillGuests):
-    """A reset takes as long as a quick one of a desktop."""
+class HalfSecondReset(IdleMachines):
+    """As `IdleMachines`, with resets as long as fast resets of desktops."""
 
     reset_seconds: ClassVar[float] = 0.5

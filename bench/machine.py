@@ -1,4 +1,4 @@
-"""The machine and the versions that numbers belong to."""
+"""Description of the host and the package versions with which results were measured."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import psutil
 __all__ = ["Machine", "describe"]
 
 _PACKAGES = ("paragent", "joblib", "loky", "ray", "pyspark", "grpcio")
-"""Whose versions matter, where they are installed. loky is usually the one inside joblib."""
+"""Packages whose versions are reported if they are installed. loky is usually the copy inside joblib."""
 _BUSY = 0.5
-"""A load above this before the start means that others use the machine."""
+"""A load above this before the start means that other programs use the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a benchmark ran."""
+    """The host on which a benchmark ran."""
 
     cpu: str
     cores: int
@@ -33,13 +33,13 @@ class Machine:
 
     @property
     def was_busy(self) -> bool:
-        """Whether others used the machine, so that numbers are indicative only."""
+        """Whether other programs used the host, so that only ratios are reliable."""
         return self.load_before > _BUSY
 
     def lines(self) -> list[str]:
         """Return the description for people."""
         packages = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        busy = ": others used the machine, read ratios only" if self.was_busy else ""
+        busy = ": other programs used the host, so only ratios are reliable" if self.was_busy else ""
         return [
             f"{self.cpu}, {self.cores} cores, {self.memory_gb:.0f} GB, {self.system}",
             f"{self.python}, {packages}",
@@ -48,7 +48,7 @@ class Machine:
 
 
 def describe() -> Machine:
-    """Describe this machine as it is now."""
+    """Describe this host in its current state."""
     return Machine(
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

@@ -1,8 +1,7 @@
-"""The frame: contenders take turns, round by round, and their medians are held against targets.
+"""Measurements: contenders run in turns, round by round, and the medians of their samples are compared with targets.
 
-It knows nothing of what is measured. A measurement says which question it answers and who contends; the first contender is
-the subject, the others are its peers. All of them are open at the same time and take turns within a round, so that a
-machine which slows down slows all of them down.
+A `Measurement` has a question and contenders. The first contender is the subject; the others are its peers. All of them are
+open at the same time and run in turns within a round, so that a host that slows down affects all of them.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ Run = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Somebody who does what is measured."""
+    """An implementation that is measured."""
 
     name: str
     open: Callable[[int], AbstractContextManager[Run]]
-    """Given the size, gets everything ready that is not to be measured, and yields what takes a sample."""
+    """Called with the size: prepares what is not measured, and yields the function that takes a sample."""
     needs: str = ""
-    """A module without which this contender is left out."""
+    """A module; without it this contender is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +42,13 @@ class Target:
     """The peer whose median the bound multiplies; empty: the bound is in the measurement's unit."""
 
     def holds(self, value: float) -> bool:
-        """Return whether `value`, a ratio or in the measurement's unit, is on the right side."""
+        """Return whether `value`, a ratio or in the measurement's unit, is meets the target."""
         return value >= self.bound if self.direction == "at least" else value <= self.bound
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A question, who contends for the answer, and what we hold ourselves to."""
+    """A question, the contenders, and the targets for the first of them."""
 
     name: str
     question: str
@@ -59,13 +58,13 @@ class Measurement:
     contenders: tuple[Contender, ...]
     targets: tuple[Target, ...] = ()
     warm_up: bool = True
-    """Whether everybody takes one sample that does not count."""
+    """Whether each contender first takes one sample that does not count."""
     most_rounds: int | None = None
-    """An upper limit for what takes long and hardly varies."""
+    """Maximum number of rounds, for measurements that take long and vary little."""
 
 
 class Verdict(StrEnum):
-    """What became of a target."""
+    """Whether a target was met."""
 
     PASS = "pass"
     MISS = "miss"
@@ -74,7 +73,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A target and what was reached."""
+    """A target, the value that was reached, and the verdict."""
 
     target: Target
     reached: float | None
@@ -84,7 +83,7 @@ class Judgement:
 
 @dataclass(slots=True)
 class Result:
-    """What was measured; medians, ratios and verdicts follow from it."""
+    """The samples of one measurement; medians, ratios and verdicts are computed from them."""
 
     name: str
     question: str
@@ -107,19 +106,19 @@ class Result:
         return ours / theirs if ours is not None and theirs else None
 
     def judge(self, target: Target) -> Judgement:
-        """Hold the subject's median against one target."""
+        """Compare the subject's median with one target."""
         reached = self.ratio(target.times) if target.times else self.median(self.subject)
         if reached is None:
             return Judgement(target, None, Verdict.OPEN)
         return Judgement(target, reached, Verdict.PASS if target.holds(reached) else Verdict.MISS)
 
     def judgements(self) -> list[Judgement]:
-        """Hold the subject's median against every target."""
+        """Compare the subject's median with every target."""
         return [self.judge(target) for target in self.targets]
 
 
 def measure(measurement: Measurement, *, rounds: int, quick: bool = False) -> Result:
-    """Let every contender take `rounds` samples, in turns.
+    """Take `rounds` samples of each contender, in turns.
 
     A contender that is not installed, or that fails, is left out of the result's samples and named in `absent`.
     """
@@ -152,7 +151,7 @@ def measure(measurement: Measurement, *, rounds: int, quick: bool = False) -> Re
 
 
 def _round(runs: dict[str, Run], number: int, result: Result) -> None:
-    """Take one sample of everybody; who begins changes from round to round, so that nobody always follows the same one."""
+    """Take one sample of each contender; the order rotates from round to round."""
     names = list(runs)
     begin = number % len(names) if names else 0
     for name in names[begin:] + names[:begin]:

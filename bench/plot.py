@@ -1,4 +1,4 @@
-"""The results as a picture: one panel for each measurement, a bar for each contender."""
+"""The results as an image: one panel for each measurement, one bar for each contender."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OURS, _THEIRS, _TARGET = "#2a6f97", "#b8c4cc", "#c1121f"
 
 
 def draw(report: Report, path: Path) -> None:
-    """Write the picture to `path`."""
+    """Write the image to `path`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Machines: how long tasks wait for them, how fast one changes hands, how many fit."""
+"""Machine pools: how long tasks wait for machines, the time from one lease to the next, start time and memory."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["MEASUREMENTS", "proportional"]
 
 _OURS = "paragent"
 _LOAD, _BOOT = "snapshot-load", "a boot per lease"
-_STILL = "bench.idle_machines:StillGuests"
+_IDLE = "bench.idle_machines:IdleMachines"
 _LIMIT = 300.0
 _HOLD_SECONDS = 0.1
-"""On average. With 10 machines that is 100 leases a second, not all at once: the guests run on the pool's own loop and must
-not be what is measured."""
+"""Seconds on average. With 10 machines that is 100 leases per second. More would measure the machines, not the pool: both run
+on the pool's event loop."""
 _TASK_SECONDS, _WORKERS, _MACHINES = 1.0, 16, 8
 
 
@@ -101,7 +101,7 @@ def _a_spare_is_free(pool: VMPoolManager) -> bool:
 
 @contextmanager
 def _ready(size: int) -> Iterator[Run]:
-    """From nothing to so many machines that wait for a holder; what was frozen is cached."""
+    """From nothing to `size` free machines; the golden state is cached."""
     with VMPoolManager("qemu", 1, spares=0, name="bench"):
         pass
 
@@ -117,7 +117,7 @@ def _ready(size: int) -> Iterator[Run]:
 
 @contextmanager
 def _memory(size: int) -> Iterator[Run]:
-    """All machines leased, each with a command answered; shared pages are counted once."""
+    """All machines leased, each after one command; shared pages are counted once."""
     with VMPoolManager("qemu", size, spares=0, name="bench") as pool:
         pool.wait_until_free(size, _LIMIT)
 
@@ -134,6 +134,7 @@ def _memory(size: int) -> Iterator[Run]:
 
 
 def proportional(pid: int) -> float:
+    """Return the memory of a process in MB; each shared page counts in proportion to the processes that share it (PSS)."""
     found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) / 1000
@@ -148,7 +149,7 @@ def _many_requests(spread: float) -> Callable[[int], AbstractContextManager[Run]
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
-        with VMPoolManager(_STILL, 10, spares=10, name="bench") as pool:
+        with VMPoolManager(_IDLE, 10, spares=10, name="bench") as pool:
             pool.wait_until_free(20, _LIMIT)
             yield lambda: pool.bridge.wait(_queue_up(pool, size, spread), _LIMIT)
 

@@ -1,4 +1,4 @@
-"""Programs that need a process of their own, because their start or their memory is what is measured."""
+"""Runs programs in separate processes, because their start time or memory is measured."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SCRIPTS = Path(__file__).parent / "scripts"
 def run_script(name: str, *arguments: object) -> str:
     """Run a program of `bench/scripts` and return what it printed.
 
-    Python may keep the bytecode it compiles, whatever the environment says: peers are installed with theirs, and without
-    it a checkout of paragent would be compiled again at every start, in the program and in each worker.
+    `PYTHONDONTWRITEBYTECODE` is removed from its environment: peers are installed with bytecode, and without it a checkout of
+    paragent would be compiled at every start, in the program and in each worker.
 
     Raises:
         RuntimeError: it failed; the message ends with the last line of its error output.

@@ -1,8 +1,8 @@
-"""How well the limit of concurrent requests is found, against the best fixed limit: a simulation in simulated time.
+"""The adaptive limit of concurrent requests, compared with the best fixed limit in a simulation with simulated time.
 
-The client's own `Limiter` and `Backoff` decide. The endpoints have a limit of concurrent requests, a limit of requests a
-second with a burst (a token bucket), or none and refuse requests at random; some name a time to wait. The best fixed limit is
-found by trying; it knows the endpoint, which the client cannot.
+The simulation uses the client's `Limiter` and `Backoff`. An endpoint limits concurrent requests, or requests per second with a
+burst (a token bucket), or refuses requests at random; some send `Retry-After`. The best fixed limit is found by trying all of
+them, which a client cannot do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TURNS = 3
 _REFUSAL_SECONDS = 0.05
 _FIXED = (1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100)
 _LONGEST = 3600.0
-"""Simulated seconds after which a simulation is given up."""
+"""Simulated seconds after which a simulation ends without a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,16 @@ class Endpoint:
 
     name: str
     latency: float = 2.0
-    """Seconds of an answer, in the mean."""
+    """Mean seconds of an answer."""
     steady: bool = False
-    """Whether each takes as long; else it is from half to twice as long."""
+    """Whether all answers take equally long; otherwise from half to twice the mean."""
     most_at_once: int = 0
     """Requests in flight above which it refuses; 0: no limit."""
     rate: float = 0.0
-    """Requests a second that it accepts in the long run; 0: no limit."""
+    """Requests per second that it accepts in the long run; 0: no limit."""
     burst: int = 1
     refused: float = 0.0
-    """The share of requests that it refuses at random."""
+    """The fraction of requests that it refuses at random."""
     retry_after: float | None = None
 
 
@@ -81,10 +81,10 @@ ENDPOINTS = (
 
 
 class FixedLimit(Limiter):
-    """A limit that nothing changes."""
+    """A limit that does not adapt."""
 
     def throttled(self, retry_after: float | None) -> bool:
-        """Leave the limit as it is, and pauses short."""
+        """Do nothing; pauses stay short."""
         return False
 
 
@@ -117,7 +117,7 @@ class Simulation:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _queue: deque[Callable[[], None]] = field(default_factory=deque)
     _wakes: float = -1.0
-    """When the queue is looked at next, by itself."""
+    """The time of the next scheduled check of the queue."""
     _at_endpoint: int = 0
     _tokens: float = 0.0
     _filled: float = 0.0

@@ -1,4 +1,4 @@
-"""Everything that can be measured: a literal table of subjects, each a module with `MEASUREMENTS`."""
+"""The table of all measurements: modules, each with `MEASUREMENTS`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SUBJECTS = (
     "bench.rollouts",
     "bench.rate_limits",
 )
-"""In the order of the table. A new subject is a new module and a line here."""
+"""In the order of the results table. To add a subject, add a module and a line here."""
 
 
 def measurements(only: list[str] | None = None) -> list[Measurement]:
     """Return all measurements, or those that are named.
 
     Raises:
-        KeyError: there is none of that name; the message lists the names.
+        KeyError: no measurement has this name; the message lists the names.
     """
     known: dict[str, Measurement] = {}
     for subject in SUBJECTS:

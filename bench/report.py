@@ -1,4 +1,4 @@
-"""A benchmark's results for people and programs: a table on the terminal, JSON, Markdown."""
+"""Results of a benchmark run as a table for the terminal, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Report:
 
 
 def amount(value: float | None) -> str:
-    """Return a number as people read it: whole from a hundred up, else three significant digits."""
+    """Return a number as text: without decimals from 100 on, otherwise with three significant digits."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def marks(result: Result, contender: str) -> list[tuple[str, Verdict | None]]:
-    """Return what stands beside a contender: the ratio to it and the targets that are about it, with their verdicts."""
+    """Return the last column of a contender's row: the ratio to it and the targets relative to it, with their verdicts."""
     about = contender if contender != result.subject else ""
     judged = [(_sentence(j, result.unit), j.verdict) for j in result.judgements() if j.target.times == about]
     if about and not judged and result.ratio(contender) is not None:
@@ -73,7 +73,7 @@ def _rows(result: Result) -> list[tuple[str, str, str, list[tuple[str, Verdict |
 def _caption(report: Report) -> list[str]:
     lines = [*report.machine.lines(), f"{report.taken}, medians of {report.rounds} rounds, contenders taking turns"]
     if report.quick:
-        lines.append("quick: sizes are small, so the targets, which are for full sizes, are only a hint")
+        lines.append("quick: small sizes; the targets are for full sizes")
     return lines
 
 
@@ -104,7 +104,7 @@ def _counts(reports: Iterable[Report]) -> str:
 
 
 def newest(reports: Iterable[Report]) -> list[Report]:
-    """Return the reports, the latest first, each without what a later one has measured again; those left empty are left out."""
+    """Return the reports, the latest first, without results that a later report also has; empty reports are left out."""
     kept, seen = [], set[str]()
     for report in sorted(reports, key=lambda report: report.taken, reverse=True):
         results = [result for result in report.results if result.name not in seen]
@@ -115,7 +115,7 @@ def newest(reports: Iterable[Report]) -> list[Report]:
 
 
 def as_markdown(reports: Sequence[Report]) -> str:
-    """Return the results of several runs for a document, each run with the state of the machine that it found."""
+    """Return the results of several runs as Markdown, each with the description of its host."""
     lines = [f"Targets: {_counts(reports)}."]
     for report in reports:
         lines += ["", *(f"- {line}" for line in _caption(report))]
@@ -129,7 +129,7 @@ def as_markdown(reports: Sequence[Report]) -> str:
 
 
 def to_json(report: Report) -> str:
-    """Return the report as JSON: every sample, and beside them medians and verdicts for programs that only read."""
+    """Return the report as JSON: all samples, and the medians and verdicts that are computed from them."""
     document = asdict(report)
     for result, written in zip(report.results, document["results"], strict=True):
         written["medians"] = {contender: result.median(contender) for contender in result.samples}

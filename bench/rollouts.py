@@ -1,4 +1,4 @@
-"""Rollouts against an endpoint that answers after 0.2 s, and the journal by itself."""
+"""Rollouts with an endpoint that answers after 0.2 s, and the journal alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TURNS = 5
 _AT_A_TIME = 200
 _CALL = {"tool": "calculator", "arguments": {"expression": "6*7"}}
 _BATCH = 200
-"""Results in one commit: as many as rollouts may end at once."""
+"""Results in one commit: as many as rollouts that may end at the same time."""
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _inspect(size: int) -> Iterator[Run]:
 
 
 def _without_http(value: str) -> Callable[[int], AbstractContextManager[Run]]:
-    """Rollouts that ask no model, in a process of its own; report one value of it."""
+    """Rollouts without HTTP requests, in a separate process; report one of the values that it prints."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
@@ -118,7 +118,7 @@ def _journal(size: int) -> Iterator[Run]:
 
 @contextmanager
 def _plain_sqlite(size: int) -> Iterator[Run]:
-    """The least that anybody could write: one table, two columns, the same durability."""
+    """The minimum: one table, two columns, the same durability."""
 
     def run() -> float:
         rows = [(one.task, one.trajectory) for one in _results(size)]

@@ -1,4 +1,4 @@
-"""The tasks of the contenders: functions that every worker can import."""
+"""Functions that the contenders run as tasks; every worker can import them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["blocking_nap", "burn", "calibrated", "echo", "nap", "naps"]
 
 
 def echo(number: int) -> int:
-    """Do nothing."""
+    """Return the number."""
     return number
 
 
 async def nap(seconds: float) -> float:
-    """Wait like a call to a model does, without holding a thread."""
+    """Wait without blocking a thread, as a request to a model does."""
     await asyncio.sleep(seconds)
     return seconds
 
@@ -44,7 +44,7 @@ def burn(loops: int) -> int:
 
 
 def calibrated(seconds: float) -> int:
-    """Return how many loops of `burn` take `seconds` on this machine; the best of several tries."""
+    """Return how many loops of `burn` take `seconds` on this host, from the fastest of several samples."""
     sample = 200_000
     best = float("inf")
     for _ in range(9):

@@ -1,4 +1,4 @@
-"""A generator of a million tasks: does the memory stay flat, and the speed?"""
+"""A generator of a million tasks: whether memory and speed stay constant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHORT = 10_000
 
 
 def _stream(value: str, count: int | None = None) -> Callable[[int], AbstractContextManager[Run]]:
-    """Stream tasks in a process of its own, `count` or as many as the size says, and report one value of it."""
+    """Stream `count` tasks (None: the size of the measurement) in a separate process; report one of the values it prints."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:

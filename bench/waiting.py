@@ -1,4 +1,4 @@
-"""Tasks that wait, as agents wait for models: how much longer than one wait does a run take?"""
+"""Tasks that wait, as agents wait for models: how much longer a run takes than a single wait."""
 
 from __future__ import annotations
 

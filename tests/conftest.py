@@ -1,4 +1,4 @@
-"""What holds for all tests: other people's programs have time to start, also on a slow machine that is busy."""
+"""Settings of all tests: longer start limits for Ray, no deadlines in hypothesis, and a cache folder for the session."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, settings
 
 from paragent.machines.cleanup import cache_folder
 
-pytest.register_assert_rewrite(
-    "paragent.testing", "tests.engines.cluster_contract"
-)  # for failures that say what was seen
+# Assertions of these modules show the values of their operands, as those of test modules do.
+pytest.register_assert_rewrite("paragent.testing", "tests.engines.cluster_contract")
 
 _START_SECONDS = 180
-"""Seconds for each step of Ray's start, which gives up after 30 by itself: a node took longer on a machine with a load of ten."""
+"""Seconds for each step of Ray's start, whose default is 30: on a host with a load of ten, a node took longer."""
 
 os.environ |= {
     "RAY_raylet_start_wait_time_s": f"{_START_SECONDS}",
@@ -44,7 +43,7 @@ def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what failed and then passed when `make test` tried it again: it is a bug that shows itself by chance."""
+    """Show the failures of tests that passed when `make test` ran them again: they are bugs that occur by chance."""
     reports = [report for report in terminalreporter.stats.get("rerun", ()) if isinstance(report, pytest.TestReport)]
     for report in reports:
         terminalreporter.section(f"failed at first: {report.nodeid}", sep="_")

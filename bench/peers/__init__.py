@@ -1,4 +1,4 @@
-"""What others do for a remote call: Ray's actors, bare gRPC, and AgentScope in an environment of its own."""
+"""Remote calls of peers: Ray's actors, plain gRPC, and AgentScope in a virtual environment of its own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ray_actor() -> Iterator[Any]:
 
 @contextmanager
 def bare_grpc() -> Iterator[Any]:
-    """gRPC's own way, a unary call for each, to a server in another process."""
+    """gRPC with one unary call for each message, to a server in another process."""
     import pickle
 
     import grpc
@@ -75,7 +75,7 @@ def bare_grpc() -> Iterator[Any]:
 
 
 def agentscope_run(outstanding: int, size: int) -> float:
-    """Return the calls a second of AgentScope 0.1.6, which is installed into an environment of its own when first asked."""
+    """Return the calls per second of AgentScope 0.1.6. The first call installs it into a virtual environment of its own."""
     folder = _HERE / "agentscope"
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
@@ -85,7 +85,7 @@ def agentscope_run(outstanding: int, size: int) -> float:
         (folder / "ready").touch()
     script = [str(python), str(_HERE / "agentscope_echo.py"), str(outstanding), str(size)]
     with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, start_new_session=True) as program:
-        # It says its number and then does not end: its server process keeps it. So both are ended here, also if it is late.
+        # It prints its number and does not end, because its server process keeps it alive. So both are killed here.
         late = threading.Timer(_START_SECONDS, os.killpg, (program.pid, signal.SIGKILL))
         late.start()
         try:

@@ -1,4 +1,4 @@
-"""`python -m bench.peers`: make the environments of peers that cannot share ours (a minute or two, once)."""
+"""`python -m bench.peers`: create the virtual environments of peers whose packages conflict with paragent's; takes minutes."""
 
 from __future__ import annotations
 

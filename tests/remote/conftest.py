@@ -1,3 +1,5 @@
+"""Fixtures of the tests of remote agents: servers, agents in child processes, waiting."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A token file of the tests' own."""
+    """Use a token file of this test session instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.delenv("PARAGENT_TOKEN", raising=False)
@@ -59,7 +61,7 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture
 def soon() -> Iterator[Callable[[float], bool]]:
-    """Return whether a loss was noticed in time: within 2 s plus the time for which the machine stalled.
+    """Return whether a loss was noticed in time: within 2 s plus the time for which the host stalled.
 
     Three threads of gRPC and the I/O loop are involved in noticing a loss, and each of them may have been delayed.
     """
