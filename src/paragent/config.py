@@ -150,8 +150,8 @@ def init(
     Args:
         token: the secret that this program and its agent servers share (`PARAGENT_TOKEN`). By default, the programs of one
             user on one host share a file that only this user can read.
-        project: the project of this program (`PARAGENT_PROJECT`). Lists of programs show it with the name: the clients of
-            agent servers (`paragent agents`) and the users of machines (`paragent pool status`).
+        project: the project of this program (`PARAGENT_PROJECT`). `paragent agents` and `paragent pool status`
+            show it, with the name, for the clients of agent servers and pools.
         name: the name of this program (`PARAGENT_NAME`).
         logging: the level of paragent's log messages, as `logging.INFO` or `"INFO"`.
 

@@ -4,7 +4,7 @@
 
     ParagentError
     ├── UsageError                    the caller must change the call
-    │   ├── AccessDenied              a token or certificate is not accepted (also a PermissionError)
+    │   ├── AccessDenied              a token, a certificate or what a client sends is not accepted (also a PermissionError)
     │   ├── AgentStopped              the remote agent was stopped, or its owner or process has ended (also a LookupError)
     │   ├── ConfigError               a setting is unknown, of the wrong type or out of range
     │   ├── BadData                   a line of a benchmark file cannot be read as a task
@@ -29,11 +29,11 @@
     │   └── TurnsUsedUp               the agent asked for more turns than --max-turns allows
     └── InfrastructureError           a process, a machine or a connection was lost
         ├── EndpointDown              the model endpoint does not answer, or only with errors
-        ├── EngineFailed              the engine cannot go on
+        ├── EngineFailed              the engine cannot continue
         ├── LeaseLost                 the lease has ended: released, expired, or its machine broke
         ├── LeaseTimeout              no machine became free in time (also a TimeoutError)
         ├── MachineFailed             a machine does not boot, does not answer or cannot be reset
-        ├── PoolFailed                machines fail again and again; the pool gave up
+        ├── PoolFailed                too many machines failed in a row
         ├── PoolStopped               the pool is draining or has ended
         ├── ProtocolError             the peer does not use paragent's protocol, or violates it
         ├── ServerLost                an agent or pool server has ended or cannot be reached (also a ConnectionError)
@@ -111,7 +111,8 @@ class UsageError(ParagentError):
 
 
 class AccessDenied(UsageError, PermissionError):
-    """One peer of a connection does not accept the token or the certificate of the other."""
+    """A peer does not accept the token or the certificate of the other, or a restricted server does not accept what it was
+    sent: code, state, or the address of a server that it does not trust."""
 
 
 class AgentStopped(UsageError, LookupError):
@@ -308,7 +309,7 @@ class MachineFailed(InfrastructureError):
 
 
 class PoolFailed(InfrastructureError):
-    """Machines of the pool fail again and again, so the image or the host is probably the cause."""
+    """Too many machines of the pool failed in a row; the image or the host is probably the cause."""
 
     retryable = False
 
@@ -326,11 +327,11 @@ class ProtocolError(InfrastructureError):
 
 
 class ServerLost(InfrastructureError, ConnectionError):
-    """An agent or pool server died, was stopped or cannot be reached; pending requests may have been executed or not."""
+    """An agent or pool server died, was stopped or cannot be reached; pending requests may or may not have been executed."""
 
 
 class EndpointDown(InfrastructureError):
-    """The model endpoint did not answer, or only with errors, in spite of retries."""
+    """The model endpoint did not answer, or only with errors, after all retries."""
 
 
 class StoreFailed(InfrastructureError):

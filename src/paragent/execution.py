@@ -39,7 +39,7 @@ class Ending(Enum):
     RAISED = 1
     """The code raised, or its value could not be sent back; `error` says which."""
     TIMED_OUT = 2
-    """The code worked longer than its limit and was stopped. Set by the worker if async code could be cancelled, by the
+    """The code exceeded its time limit and was stopped. Set by the worker if async code could be cancelled, by the
     engine if the worker process had to be killed."""
     LOST = 3
     """The worker died while the code ran. Set by the engine. Whether this call or another one in the same worker was the
@@ -67,7 +67,7 @@ class Outcome:
     worker: str
     """The worker, as `host:pid`."""
     alone: bool
-    """With LOST: no other call was running in the worker, so this one was the cause or was hit by chance."""
+    """With LOST: no other call was running in the worker, so either this one was the cause, or the worker died by chance."""
     usage: dict[str, float] | None
     trajectory: Any
     """The packed list of recorded steps, or None if there are none."""
@@ -150,7 +150,7 @@ def _plain_number(name: str, amount: Any) -> float:
 
 
 def record_step(step: Any) -> None:
-    """Append a step (a `Msg`, a tool call, any serialisable object) to the task's trajectory; outside of a task, nothing."""
+    """Append a step (a `Msg`, a tool call, any serialisable object) to the task's trajectory; does nothing outside of a task."""
     if record := current_record.get():
         record.trajectory.append(step)
 

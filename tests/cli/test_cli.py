@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -25,6 +26,14 @@ def test_every_command_has_help() -> None:
             [sys.executable, "-m", "paragent", *arguments], capture_output=True, text=True, check=True
         )
         assert "usage: paragent" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["rollout", "show", "agent-server", "pool", "pool serve", "vm rm", "osworld check"])
+def test_the_help_of_a_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    description = capsys.readouterr().out.split("\n\n")[1]
+    assert re.fullmatch(r"[A-Z].*\.", description, re.DOTALL)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,9 +27,9 @@ class AgentResult:
 
 
 class Episode(Protocol):
-    """One rollout as its agent sees it. All messages that pass through it are recorded in the trajectory.
+    """One rollout as its agent sees it. All messages that it adds are recorded in the trajectory.
 
-    An agent with a method `async def run_episode(self, episode) -> AgentResult` drives the whole rollout.
+    An agent with a method `async def run_episode(self, episode) -> AgentResult` controls the whole rollout.
     """
 
     instructions: str
@@ -43,7 +43,7 @@ class Episode(Protocol):
     max_turns: int
     max_retries: int
     ended: str
-    """How a tool call ended the rollout, in a few words; empty while the rollout goes on."""
+    """How a tool call ended the rollout, in a few words; empty while the rollout continues."""
 
     async def complete(self) -> Completion:
         """Request the next message from the model, record its usage, append the message and return it.

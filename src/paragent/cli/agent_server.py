@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
-from paragent.cli.options import add_tls_options, tls_conf
+from paragent.cli.options import add_command, add_tls_options, tls_conf
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,21 +26,28 @@ _TIMEOUT = 10.0
 
 def add(subparsers: Subparsers) -> None:
     """Add the commands."""
-    server = subparsers.add_parser("agent-server", help="run an agent server, or list, show or stop a running one")
-    server.add_argument("action", nargs="?", choices=["run", "list", "info", "stop"], default="run")
+    server = add_command(subparsers, "agent-server", "run an agent server, or inspect or stop a running one")
+    server.add_argument(
+        "action",
+        nargs="?",
+        choices=["run", "list", "info", "stop"],
+        default="run",
+        help="run a server (the default); list the agents of a running server, print a report about it, or stop it",
+    )
     _add_address(server)
     server.add_argument(
         "--module",
         action="append",
         default=[],
-        help="module whose agent classes the server offers; then it accepts no code from clients; may be repeated",
+        help="create only agents of the classes in this module, and accept no code from clients; may be repeated",
     )
-    server.add_argument("--accept-code", action="store_true", help="also accept classes that clients send")
+    server.add_argument(
+        "--accept-code", action="store_true", help="with --module: also accept classes that clients send"
+    )
     server.add_argument(
         "--peer-ca",
         metavar="FILE",
-        help="PEM file: CA of other agent servers, from which this server fetches results that are passed to it "
-        "(default: --tls-ca)",
+        help="PEM file: CA of other agent servers from which this server fetches results (default: --tls-ca)",
     )
     server.add_argument(
         "--trusted-server",
@@ -49,11 +56,17 @@ def add(subparsers: Subparsers) -> None:
         default=[],
         help="with --module: another agent server on which agents of this server may create agents; may be repeated",
     )
-    server.add_argument("--lease", type=float, default=10.0, help="seconds until the agents of a lost client are freed")
+    server.add_argument(
+        "--lease",
+        type=float,
+        metavar="SECONDS",
+        default=10.0,
+        help="free the agents of a disconnected client after this time (default: 10)",
+    )
     server.set_defaults(run=run)
-    agents = subparsers.add_parser("agents", help="list the agents of a running agent server")
+    agents = add_command(subparsers, "agents", "list the agents of a running agent server")
     _add_address(agents)
-    agents.add_argument("--limit", type=int, default=50, help="maximum number of agents (default: 50)")
+    agents.add_argument("--limit", type=int, metavar="N", default=50, help="maximum number of agents (default: 50)")
     agents.set_defaults(run=show)
 
 
@@ -61,7 +74,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default="localhost",
-        help="host name or address (default: localhost, only reachable from this host)",
+        help="host name or address of the server (default: localhost, which only this host can reach)",
     )
     parser.add_argument("--port", type=int, default=12345, help="port (default: 12345)")
     add_tls_options(parser)

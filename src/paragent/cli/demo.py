@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
 from paragent.agents import AgentBase, ParallelizableAgent
+from paragent.cli.options import add_command
 from paragent.config import RunConfig, usable_cores
 from paragent.errors import ParagentError, UsageError
 from paragent.execution import record_usage
@@ -53,9 +54,9 @@ _UPPER_HALF = "▀"
 
 def add(subparsers: Subparsers) -> None:
     """Add the command."""
-    parser = subparsers.add_parser("demo", help="run sample tasks, benchmarks and desktops in parallel")
-    parser.add_argument("--tasks", type=int, default=200, help="number of tasks (default: 200)")
-    parser.add_argument("--workers", type=int, default=None, help="number of worker processes (default: one per core)")
+    parser = add_command(subparsers, "demo", "run sample tasks, benchmarks and desktops in parallel")
+    parser.add_argument("--tasks", type=int, metavar="N", default=200, help="number of tasks (default: 200)")
+    parser.add_argument("--workers", type=int, metavar="N", help="number of worker processes (default: one per core)")
     flag = argparse.BooleanOptionalAction
     parser.add_argument("--rollouts", action=flag, default=True, help="also run sample tasks of the environments")
     parser.add_argument("--desktops", action=flag, default=True, help="also run sample tasks on virtual desktops")

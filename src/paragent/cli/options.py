@@ -1,4 +1,4 @@
-"""Options that several commands share: machines and TLS."""
+"""How commands are added, and options that several commands share: machines and TLS."""
 
 from __future__ import annotations
 
@@ -14,19 +14,37 @@ if TYPE_CHECKING:
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # argparse has no public name for it
 
-__all__ = ["add_machine_options", "add_tls_options", "machine_settings", "tls_conf"]
+__all__ = ["add_command", "add_machine_options", "add_tls_options", "machine_settings", "tls_conf"]
+
+
+def add_command(
+    subparsers: Subparsers, name: str, summary: str, description: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command and return its parser.
+
+    Args:
+        subparsers: where to add it.
+        name: the name of the command.
+        summary: one line for the list of commands.
+        description: the first paragraph of the command's own help; None: the summary as a sentence.
+    """
+    return subparsers.add_parser(name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}.")
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that describe machines."""
     group = parser.add_argument_group("machines")
-    group.add_argument("--provider-name", default="qemu", help="provider of machines (default: qemu)")
-    group.add_argument("--path-to-vm", help="image: a disk, the name of a built image, or an AMI (default: tiny)")
-    group.add_argument("--snapshot-name", help="snapshot that machines are reset to")
-    group.add_argument("--headless", action="store_true", default=True, help="without a display (the default)")
-    group.add_argument("--display", dest="headless", action="store_false", help="with a display; qemu: by VNC")
+    group.add_argument("--provider-name", metavar="NAME", default="qemu", help="provider of machines (default: qemu)")
+    group.add_argument(
+        "--path-to-vm",
+        metavar="IMAGE",
+        help="disk image, .vmx file, VirtualBox name, AMI, or name of a built image (default with qemu: tiny)",
+    )
+    group.add_argument("--snapshot-name", metavar="NAME", help="snapshot that machines are reset to")
+    group.add_argument("--headless", action="store_true", default=True, help="show no display (the default)")
+    group.add_argument("--display", dest="headless", action="store_false", help="show a display; with qemu by VNC")
     group.add_argument("--memory", type=int, metavar="MIB", help="memory of each machine in MiB")
-    group.add_argument("--cores", type=int, help="CPU cores of each machine")
+    group.add_argument("--cores", type=int, metavar="N", help="CPU cores of each machine")
     group.add_argument("--screen-width", type=int, metavar="PIXELS", default=1920, help="screen width (default: 1920)")
     group.add_argument(
         "--screen-height", type=int, metavar="PIXELS", default=1080, help="screen height (default: 1080)"
@@ -40,9 +58,12 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         help="port of the machine to forward; may be repeated",
     )
     group.add_argument(
-        "--machines-host", default="127.0.0.1", help="address of this host at which its machines are reachable"
+        "--machines-host",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="address of this host at which its machines are reached (default: 127.0.0.1)",
     )
-    group.add_argument("--region", help="region of the cloud provider")
+    group.add_argument("--region", metavar="NAME", help="region of the cloud provider")
     group.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="option of the provider; may be repeated"
     )

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent.cli.options import add_command
+
 if TYPE_CHECKING:
     import argparse
 
@@ -22,13 +24,17 @@ account nor a proxy can be scored, otherwise 1."""
 
 def add(subparsers: Subparsers) -> None:
     """Add the commands."""
-    parser = subparsers.add_parser("osworld", help="report which of OSWorld's tasks get the same score")
+    parser = add_command(subparsers, "osworld", "check which tasks of OSWorld can be scored as in OSWorld")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    check = commands.add_parser(
-        "check", help="report for each task: same score, differs, or cannot be scored", description=_DESCRIPTION
+    check = add_command(
+        commands, "check", "report for each task: same score, differs, or cannot be scored", _DESCRIPTION
     )
     check.add_argument(
-        "--data", required=True, type=Path, help="a task file, a list of tasks, or the index beside its `examples`"
+        "--data",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="a task file, a list of tasks, or an index such as test_all.json beside the folder `examples`",
     )
     check.add_argument("--json", action="store_true", help="print everything as JSON")
     check.add_argument("--summary", action="store_true", help="print the totals only")

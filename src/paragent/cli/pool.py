@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
-from paragent.cli.options import add_machine_options, add_tls_options, machine_settings, tls_conf
+from paragent.cli.options import add_command, add_machine_options, add_tls_options, machine_settings, tls_conf
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,19 +33,26 @@ _TICK = 0.2
 
 def add(subparsers: Subparsers) -> None:
     """Add the subcommands."""
-    parser = subparsers.add_parser("pool", help="serve a pool of machines to workers, show or drain it")
+    parser = add_command(subparsers, "pool", "serve a pool of machines, or inspect or drain a running one")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    serve = commands.add_parser("serve", help="start machines and serve them until Ctrl-C or `pool drain`")
-    serve.add_argument("--num-vms", type=int, default=3, help="machines that can be leased at a time (default: 3)")
+    serve = add_command(commands, "serve", "start machines and serve them until Ctrl-C or `paragent pool drain`")
+    serve.add_argument(
+        "--num-vms",
+        type=int,
+        metavar="N",
+        default=3,
+        help="number of machines that can be leased at a time (default: 3)",
+    )
     serve.add_argument(
         "--num-spares",
         type=int,
-        help="additional machines that are kept ready, so that requests do not wait for resets",
+        metavar="N",
+        help="additional machines kept ready, so that requests do not wait for resets (default: the provider's)",
     )
     serve.add_argument(
         "--name",
         default="default",
-        help="a pool removes what killed pools of the same name left behind (default: default)",
+        help="name of the pool; it removes what killed pools of the same name left behind (default: default)",
     )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
     serve.add_argument("--port", type=int, default=0, help="port to listen at (default: any free port)")
@@ -55,12 +62,14 @@ def add(subparsers: Subparsers) -> None:
     for name, run, help_text in (
         ("status", _status, "show the table of machines"),
         ("drain", _drain, "grant no more leases; the pool stops when all leases have ended"),
-        ("retire", _retire, "replace a machine by a new one"),
+        ("retire", _retire, "replace a machine, now or when its lease ends"),
     ):
-        command = commands.add_parser(name, help=help_text)
+        command = add_command(commands, name, help_text)
         command.add_argument("--pool", metavar="HOST:PORT", help="address of the pool (default: PARAGENT_POOL)")
         if name == "retire":
-            command.add_argument("machine", help="id of the machine in the table")
+            command.add_argument(
+                "machine", metavar="MACHINE", help="id of the machine, as `paragent pool status` shows it"
+            )
         add_tls_options(command)
         command.set_defaults(run=run)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
+from paragent.cli.options import add_command
 from paragent.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
@@ -38,10 +39,11 @@ _GROUPS = {
 
 def add(subparsers: Subparsers) -> None:
     """Add the command; its flags are the settings of `RolloutConfig`."""
-    parser = subparsers.add_parser(
+    parser = add_command(
+        subparsers,
         "rollout",
-        help="run the tasks of a benchmark; the same command again continues a stopped run",
-        description="Run the tasks of a benchmark, score the answers and store the results. Each flag can also be set by an "
+        "run the tasks of a benchmark; the same command again continues a stopped run",
+        "Run the tasks of a benchmark, score the answers and store the results. Each flag can also be set by an "
         "environment variable (--num-rollouts: PARAGENT_NUM_ROLLOUTS) or a key of the --config file (num_rollouts). Flags "
         "have priority over variables, variables over the file. The endpoint of the model is set by OPENAI_BASE_URL and "
         "OPENAI_API_KEY, in the environment or in a file .env.",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paragent._internal.text import counted
+from paragent.cli.options import add_command
 from paragent.cli.tables import COLOURS, console, number, plain_table, summary_table
 from paragent.errors import ConfigError, UsageError
 from paragent.store import ATTEMPTS, JOURNAL_FILE, RolloutStatus
@@ -26,34 +27,43 @@ _TEXT_WIDTH = 80
 
 def add(subparsers: Subparsers) -> None:
     """Add the commands."""
-    runs = subparsers.add_parser("runs", help="list the runs in a folder")
-    runs.add_argument("--output-dir", type=Path, default=Path("results"), help="the folder (default: results)")
+    runs = add_command(subparsers, "runs", "list the runs in a folder")
+    runs.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        default=Path("results"),
+        help="folder of run directories (default: results)",
+    )
     runs.set_defaults(run=_runs)
 
-    show = subparsers.add_parser("show", help="show a run, or all messages of one rollout")
+    show = add_command(subparsers, "show", "show a run, or all messages of one rollout")
     _add_run_argument(show)
-    show.add_argument("task", nargs="?", help="task id: show its rollout")
-    show.add_argument("--attempt", type=int, default=1, help="the attempt to show (default: 1)")
+    show.add_argument("task", nargs="?", metavar="TASK", help="id of the task whose rollout to show")
+    show.add_argument("--attempt", type=int, metavar="N", default=1, help="the attempt to show (default: 1)")
     show.add_argument("--status", choices=list(map(str, RolloutStatus)), help="list only results with this status")
-    show.add_argument("--limit", type=int, default=_LISTED, help=f"maximum number of results (default: {_LISTED})")
+    limit = f"maximum number of results (default: {_LISTED})"
+    show.add_argument("--limit", type=int, metavar="N", default=_LISTED, help=limit)
     show.set_defaults(run=_show)
 
-    export = subparsers.add_parser("export", help="write the results of a run for other tools")
+    export = add_command(subparsers, "export", "write the results of a run for other tools")
     _add_run_argument(export)
-    export.add_argument("--format", default="jsonl", help="jsonl (the default), openai-chat, osworld or parquet")
-    export.add_argument("--output", type=Path, required=True, help="the file to write; a folder for osworld")
+    formats = "jsonl (the default), openai-chat, osworld, parquet, or a plug-in"
+    export.add_argument("--format", metavar="NAME", default="jsonl", help=formats)
+    output = "the file to write; a folder for osworld"
+    export.add_argument("--output", type=Path, metavar="PATH", required=True, help=output)
     export.set_defaults(run=_export)
 
-    rescore = subparsers.add_parser("rescore", help="score the answers of a run with another scorer")
+    rescore = add_command(subparsers, "rescore", "score the answers of a run with another scorer")
     _add_run_argument(rescore)
-    rescore.add_argument("--metric", required=True, help="the scorer: a name, or MODULE:CLASS")
-    rescore.add_argument("--judge-model", help="model for `--metric llm_judge`")
+    rescore.add_argument("--metric", metavar="NAME", required=True, help="the scorer: a name, or MODULE:CLASS")
+    rescore.add_argument("--judge-model", metavar="NAME", help="model for `--metric llm_judge`")
     rescore.set_defaults(run=_rescore)
 
-    compare = subparsers.add_parser("compare", help="compare two runs of the same tasks")
+    compare = add_command(subparsers, "compare", "compare two runs of the same tasks")
     _add_run_argument(compare, "a")
     _add_run_argument(compare, "b")
-    compare.add_argument("--metric", help="the score to compare (default: the score of the run)")
+    compare.add_argument("--metric", metavar="NAME", help="the score to compare (default: the main score of the runs)")
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON")
     compare.set_defaults(run=_compare)
 

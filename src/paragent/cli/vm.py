@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from paragent.cli.options import add_machine_options, machine_settings
+from paragent.cli.options import add_command, add_machine_options, machine_settings
 
 if TYPE_CHECKING:
     import argparse
@@ -21,21 +21,23 @@ _BOOT_SECONDS = 900.0
 
 def add(subparsers: Subparsers) -> None:
     """Add the subcommands."""
-    parser = subparsers.add_parser("vm", help="build, list and remove images of machines, run a machine")
+    parser = add_command(subparsers, "vm", "build, list and remove images of machines; run a machine")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    build = commands.add_parser("build", help="build an image from Debian packages")
+    build = add_command(commands, "build", "build an image from Debian packages")
     described = "tiny: a small Linux, for tests and sandboxes; desktop: a screen with applications, for OSWorld"
     build.add_argument("image", choices=["tiny", "desktop"], help=described)
-    build.add_argument("--fresh", action="store_true", help="build it even if the present one is up to date")
+    build.add_argument("--fresh", action="store_true", help="build the image even if it is up to date")
     build.add_argument(
-        "--freeze", action="store_true", help="also boot it once and keep the golden state, as the first pool would do"
+        "--freeze",
+        action="store_true",
+        help="also boot the image once and save the golden state, which otherwise the first pool does",
     )
     build.set_defaults(run=_build)
-    commands.add_parser("list", help="list images and golden states").set_defaults(run=_list)
-    remove = commands.add_parser("rm", help="remove an image and its golden states")
-    remove.add_argument("image")
+    add_command(commands, "list", "list images and golden states").set_defaults(run=_list)
+    remove = add_command(commands, "rm", "remove an image and its golden states")
+    remove.add_argument("image", metavar="IMAGE", help="name of the image, as `paragent vm list` shows it")
     remove.set_defaults(run=_remove)
-    shell = commands.add_parser("shell", help="start a machine, run lines of input in it, discard it")
+    shell = add_command(commands, "shell", "start a machine, run each line of input in it, and discard it")
     add_machine_options(shell)
     shell.set_defaults(run=_shell)
 

@@ -233,5 +233,5 @@ class RayRuntime(ClusterRuntime):
     extra, package, options = "ray", "ray", OPTIONS
 
     def open_cluster(self) -> Cluster:
-        """Return the Ray of the configuration."""
+        """Return the Ray cluster of the configuration."""
         return RayCluster(self.config)

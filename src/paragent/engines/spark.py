@@ -329,5 +329,5 @@ class SparkRuntime(ClusterRuntime):
     extra, package, options = "spark", "pyspark", OPTIONS
 
     def open_cluster(self) -> Cluster:
-        """Return the Spark of the configuration."""
+        """Return the Spark cluster of the configuration."""
         return SparkCluster(self.config)

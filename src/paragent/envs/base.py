@@ -147,7 +147,7 @@ class Environment:
         Args:
             path: the dataset's file.
             document: the parsed JSON of the whole file, or of its first line. Return None unless it has that format;
-                deciding reads no other file.
+                read no other file to decide that.
         """
         return None
 
@@ -183,8 +183,8 @@ class Environment:
             machine: a leased machine if `needs_machine`. It is borrowed: do not close it.
 
         Raises:
-            InfrastructureError: something failed that a new attempt may not meet again.
-            UsageError: it cannot work here at all.
+            InfrastructureError: a failure that a retry may avoid.
+            UsageError: the environment cannot work here; a retry would not help.
         """
         self.task, self.machine = task, machine
         return task.question

@@ -77,7 +77,7 @@ def find_program(name: str) -> str:
 
 
 class Owner:
-    """The identity of this pool process: `id` is in the labels, tags, environments and folders of all that it creates.
+    """The identity of this pool process: `id` is in the labels, tags, environments and folders of everything that it creates.
 
     Raises:
         ConfigError: the name of the pool is invalid.
@@ -101,7 +101,7 @@ class Owner:
         return lock
 
     def environment(self, machine_id: str) -> dict[str, str]:
-        """Return what to add to the environment of a process that belongs to a machine."""
+        """Return the environment variables to add to a process that belongs to a machine."""
         return {OWNER_VARIABLE: f"{self.id}/{machine_id}"}
 
     def close(self, *, keep: bool = False) -> None:

@@ -49,7 +49,7 @@ class PoolClient(Pool):
         address: `host:port`, as `paragent pool serve` prints it.
         token: proves that this client may use the pool; the default is the user's own token, as in `PARAGENT_TOKEN`.
         tls: for a pool that is served with TLS.
-        reconnect: seconds for which a request for a machine survives a pool that cannot be reached.
+        reconnect: seconds after which a request for a machine fails if the pool cannot be reached.
 
     Raises:
         ConfigError: `address` is not a valid address.
@@ -79,7 +79,7 @@ class PoolClient(Pool):
         return (_rebuild, (str(self.address), self._tls, self._reconnect))
 
     def close(self) -> None:
-        """Close the connection; leases that are still held end by their deadline."""
+        """Close the connection; leases that are still held end at their deadline."""
         self._remote.reject_calls()
         if is_running():  # without the I/O loop there is no connection
             self.bridge.wait(self._remote.disconnect(), _CONNECT_SECONDS)

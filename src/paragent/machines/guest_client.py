@@ -1,4 +1,4 @@
-"""HTTP client for the agent inside a machine: one request on one connection, sync for holders and async for the pool.
+"""HTTP client for the guest agent of a machine: one request on one connection, sync for holders and async for the pool.
 
 Machines are not trusted. `timeout` limits the whole exchange, however slowly a machine sends. A reply may have at most `limit`
 bytes, whatever length the machine announces. Replies with a length, chunked replies and replies that end with the connection
@@ -47,7 +47,7 @@ _STALE_TOKEN = 409
 
 
 class GuestReply(NamedTuple):
-    """The reply of a machine's agent."""
+    """The reply of a guest agent."""
 
     status: int
     body: bytes
@@ -125,7 +125,7 @@ def upload_body(path: str, data: bytes) -> RequestBody:
 
 @dataclass(frozen=True, slots=True)
 class GuestRequest:
-    """One request to a machine's agent."""
+    """One request to a guest agent."""
 
     host: str
     port: int

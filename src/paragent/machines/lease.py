@@ -193,8 +193,8 @@ class Lease:
     def pause(self) -> None:
         """Pause the machine so that it uses no CPU, for example while a model answers.
 
-        It answers no requests until `resume`, except for screenshots where the provider serves them. Its clock stops, too.
-        Only `qemu` can pause; machines of other providers go on.
+        It answers no requests until `resume`, except for screenshots where the provider serves them. Its clock stops too.
+        Only `qemu` can pause; machines of other providers continue to run.
 
         Raises:
             LeaseLost: the lease has ended.

@@ -58,10 +58,10 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The address of a machine and the token that its agent accepts.
+    """The address of a machine and the token that its guest agent accepts.
 
     A provider returns one with its own id and the machine's secret as token. A holder gets one with the pool's id and the
-    token of its lease: after the lease ended, the machine rejects that token.
+    token of its lease. After the lease has ended, the machine rejects that token.
 
     It is a plain record: it can be pickled, and it owns nothing.
 
@@ -73,7 +73,7 @@ class Machine:
     id: str
     host: str
     port: int
-    """Where the agent inside the machine listens."""
+    """Where the guest agent listens."""
     token: str | None = field(default=None, repr=False)
     ports: Mapping[int, int] = field(default_factory=dict)
     """Other ports of the machine and the ports of `host` at which they are reached."""
@@ -82,7 +82,7 @@ class Machine:
 
     @property
     def address(self) -> str:
-        """`host:port` of the agent."""
+        """`host:port` of the guest agent."""
         return f"{self.host}:{self.port}"
 
     def request(
@@ -137,7 +137,7 @@ class Machine:
         return reply.check(f"get_file {path}").body
 
     def screenshot(self) -> bytes:
-        """Return the screen as PNG: from the emulated display if the provider serves it, else from the agent."""
+        """Return the screen as PNG: from the emulated display if the provider serves it, else from the guest agent."""
         host, _, port = self.details.get("screen", self.address).rpartition(":")
         request = GuestRequest(host, int(port), "GET", "/screenshot", token=self.token, timeout=_FILE_SECONDS)
         return request.send().check("screenshot").body
@@ -203,7 +203,7 @@ class PoolStatus:
 
 
 async def verify_clean(machine: Machine) -> None:
-    """Return if the agent answers and the machine shows no trace of an earlier holder.
+    """Return if the guest agent answers and the machine shows no trace of an earlier holder.
 
     Args:
         machine: the machine as its provider returned it.
@@ -236,7 +236,7 @@ async def assign_to_holder(machine: Machine, machine_id: str) -> Machine:
         The machine for its holder.
 
     Raises:
-        MachineFailed: the agent does not answer, or rejects the request.
+        MachineFailed: the guest agent does not answer, or rejects the request.
     """
     token = secrets.token_urlsafe(32)
     fields = {"token": token, "time": time.time(), "entropy": secrets.token_hex(64)}

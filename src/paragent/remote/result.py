@@ -96,7 +96,7 @@ class RemoteCall:
         ended = threading.Lock()
         ended.acquire()
         if self.watch(ended.release) and not ended.acquire(timeout=longest):
-            raise TimeoutError(f"no result within {timeout} s; the call goes on, cancel() ends it")
+            raise TimeoutError(f"no result within {timeout} s; the call continues, cancel() ends it")
 
     def __await__(self) -> Generator[Any, None, None]:
         """Wait until the call has ended, on the running event loop; cancelling the waiting task cancels the call."""

@@ -55,8 +55,8 @@ class StreamBuffer:
 class RemoteStream:
     """Stream of a remote generator: iterate it once, with `for` or `async for`.
 
-    The generator runs at most `CREDIT` items ahead of its reader. Dropping the stream, or `close()`, ends the generator. If an
-    item does not arrive within the agent's `timeout`, `TimeoutError` is raised. The server ends a stream whose generator
+    The generator runs at most 16 items (`CREDIT`) ahead of its reader. Dropping the stream, or `close()`, ends the generator.
+    If an item does not arrive within the agent's `timeout`, `TimeoutError` is raised. The server ends a stream whose generator
     takes longer than that for one item.
     """
 

@@ -106,7 +106,7 @@ class AgentSection(_Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSection(_Section):
-    """Which model the agent asks, and how."""
+    """Which model the agent uses, and how."""
 
     title = "model"
 
@@ -157,7 +157,7 @@ class EnvironmentSection(_Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinesSection(_Section):
-    """Which machines environments use that need one."""
+    """The machines for environments that need one."""
 
     title = "machines"
 
@@ -254,13 +254,13 @@ _SECTIONS: dict[str, type[_Section]] = {
 class RolloutConfig:
     """All settings of a rollout run.
 
-    Settings are given by their flat names, as sections, or both; a flat name wins over the section::
+    Settings are given by their flat names, as sections, or both; a flat name has priority over the section::
 
         RolloutConfig(mode="math", data="tasks.jsonl", model="demo", num_rollouts=10)
         RolloutConfig(environment=EnvironmentSection(mode="math"), model=ModelSection(name="demo"), data="tasks.jsonl")
 
-    `data`, `agent` and `model` are both: a section or mapping is taken as the section, another value as the setting. Values
-    may be strings, as in environment variables.
+    `data`, `agent` and `model` name both a section and a setting: a section or a mapping sets the section, any other value
+    the setting. Values may be strings, as in environment variables.
 
     Raises:
         ConfigError: a name is unknown (the message has the closest match), or a value has the wrong type or range.

@@ -34,7 +34,7 @@ class Runners:
 
         Raises:
             UsageError: a task cannot be run as it is; nothing was started.
-            EngineFailed: the engine cannot go on; the exception has the responses so far.
+            EngineFailed: the engine cannot continue; the exception has the responses so far.
             Interrupted: Ctrl-C; the exception has all responses, including those of cancelled tasks. After a second Ctrl-C it
                 has the responses so far.
         """

@@ -194,7 +194,7 @@ def complete(run: Run, responses: dict[str, TaskResponse]) -> None:
     """Execute all tasks of a run and store the responses by task id.
 
     Raises:
-        EngineFailed: the engine cannot go on; `responses` has what there was.
+        EngineFailed: the engine cannot continue; `responses` has the responses so far.
         Interrupted: Ctrl-C; `responses` has all responses, including those of cancelled tasks.
     """
     source = _Source(run.source)

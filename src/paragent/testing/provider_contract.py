@@ -31,7 +31,7 @@ _SECONDS = 100.0
 
 
 class ProviderContract:
-    """What every provider guarantees. The machines must run our agent."""
+    """What every provider guarantees. The machines must run paragent's guest agent."""
 
     provider: ClassVar[str | type[Provider]]
     settings: ClassVar[MachineSettings] = MachineSettings()

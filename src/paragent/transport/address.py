@@ -65,7 +65,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConf:
-    """Paths of PEM files.
+    """TLS configuration: the paths of PEM files.
 
     A server needs `cert` and `key`. With `ca` it also requires a client certificate that was signed by this authority
     (mutual TLS). A client needs `ca` if the system does not trust the server's authority, and `cert` and `key` if the server

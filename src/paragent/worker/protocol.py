@@ -40,8 +40,8 @@ class WorkerCommand(Enum):
 class Call:
     """One execution of a task as an engine sees it: `unpack(target)(unpack(argument))` with a time limit.
 
-    It can be pickled, without the fields that only the dispatch loop uses. Not a dataclass, for the reason that
-    `paragent.execution` names.
+    It can be pickled, without the fields that only the dispatch loop uses. Not a dataclass, because
+    importing `dataclasses` would delay the start of workers.
     """
 
     __slots__ = (

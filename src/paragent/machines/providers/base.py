@@ -36,9 +36,9 @@ __all__ = [
 ]
 
 AGENT_PORT = 5000
-"""The port of OSWorld's server and of our agent inside a machine."""
+"""The port of the guest agent, paragent's or OSWorld's."""
 _ATTEMPT_SECONDS = 0.3
-"""For one attempt to reach a machine that boots: QEMU's network accepts a connection before the agent listens, and such a
+"""For one attempt to reach a machine that boots: QEMU's network accepts a connection before the guest agent listens, and such a
 connection never gets an answer."""
 _ATTEMPT_PAUSE = 0.05
 _KILL_SECONDS = 10.0
@@ -132,7 +132,7 @@ class Provider(ABC):
     async def create(self, machine_id: str) -> Machine:
         """Start a machine and return as soon as its address is known.
 
-        If it is cancelled, nothing of the machine may be left: use `complete_or_undo` for requests that go on in a thread.
+        If it is cancelled, nothing of the machine may be left: use `complete_or_undo` for requests that continue in a thread.
 
         Args:
             machine_id: the pool's id. The returned machine has an id of the provider, for `stop` and `list_owned`, and the
@@ -143,7 +143,7 @@ class Provider(ABC):
         """
 
     async def wait_until_ready(self, machine: Machine) -> None:
-        """Return when the agent inside the machine answers.
+        """Return when the guest agent answers.
 
         Raises:
             MachineFailed: it did not answer within `boot_seconds`, or the machine has ended.

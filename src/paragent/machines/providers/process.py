@@ -1,4 +1,4 @@
-"""`process`: machines are local processes that run our agent, for tests and for hosts without virtualization.
+"""`process`: machines are local processes that run the guest agent, for tests and for hosts without virtualization.
 
 It is not a sandbox: commands run as the user of the pool, on the pool's host, with a plain environment without API keys.
 Each machine has a folder in which its commands start. A reset kills every process of the machine and creates the folder again.

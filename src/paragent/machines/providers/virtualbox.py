@@ -1,8 +1,8 @@
 """`virtualbox`: machines of Oracle VirtualBox, controlled with the program `VBoxManage`.
 
 Every machine is a linked clone of `path_to_vm` (a name, an id or a `.vbox` file) at `snapshot_name`, in a group named after the
-owner. The agent is reached through a forwarded port. A reset powers the clone off, restores the snapshot that was taken after
-it was cloned, and starts it.
+owner. The guest agent is reached through a forwarded port. A reset powers the clone off, restores the snapshot that was taken
+after it was cloned, and starts it.
 """
 
 from __future__ import annotations

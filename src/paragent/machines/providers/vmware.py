@@ -31,7 +31,7 @@ _SECONDS = 120.0
 class VmwareProvider(Provider):
     """Machines of VMware on this host.
 
-    Options: `host_type` (`ws`, `player` or `fusion`; default `ws`), `port` (of the agent in the machine; default 5000).
+    Options: `host_type` (`ws`, `player` or `fusion`; default `ws`), `port` (of the guest agent; default 5000).
     """
 
     health_check_seconds: ClassVar[float] = 5.0
