@@ -21,7 +21,7 @@ install-extras = $(BIN)/python -m pip install --quiet --disable-pip-version-chec
 comma := ,
 DEMO_EXTRAS := math,rag,web,osworld,rollout,qemu
 ALL_EXTRAS := dev,bench,ray,spark,math,rag,web,osworld,rollout,parquet
-# Tests that need no QEMU, Java, browser or Ray and take a few seconds at most.
+# Tests that need no QEMU, Java, browser or Ray and take about a second at most.
 FAST := not slow and not ray and not spark and not qemu and not browser
 
 .DEFAULT_GOAL := help
@@ -98,9 +98,11 @@ test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Check format, lint and types, 
 	@PARAGENT_REQUIRE_ALL=1 $(BIN)/python -m pytest --reruns 1
 
 test-fast: $(READY) ## Check format, lint and types, then run the tests without QEMU, Java, browser and Ray (under 90 s)
-	@$(MAKE) --no-print-directory check
-	@echo "==> fast tests"
-	@$(BIN)/python -m pytest -q -m "$(FAST)"
+	@echo "==> format, lint, types, fast tests"
+	@$(format-and-lint)
+	@$(BIN)/mypy --no-error-summary & types=$$!; \
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist worksteal -m "$(FAST)"; tests=$$?; \
+	wait $$types && exit $$tests
 
 CORE := .venv-core
 test-core: ## Run the tests of the core in an environment without any extra
@@ -119,10 +121,11 @@ coverage: $(READY) ## Measure which lines and branches the fast tests reach, in 
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --skip-covered --sort=cover
 
+format-and-lint = { $(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; false; }; } && $(BIN)/ruff check --quiet .
+
 check: $(READY) ## Check format, lint and types
 	@echo "==> format, lint, types"
-	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
-	@$(BIN)/ruff check --quiet .
+	@$(format-and-lint)
 	@$(BIN)/mypy --no-error-summary
 
 format: $(READY) ## Format the code and sort imports

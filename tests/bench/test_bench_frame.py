@@ -57,6 +57,7 @@ def result(**changes: object) -> Result:
     return made
 
 
+@pytest.mark.slow
 def test_contenders_take_turns_and_who_begins_changes() -> None:
     diary: list[str] = []
     a, b = Pretender("a", [1, 2, 3], diary), Pretender("b", [1, 2, 3], diary)
@@ -83,6 +84,7 @@ def test_a_peer_that_is_not_installed_is_named_and_its_target_is_open() -> None:
     assert [judgement.verdict for judgement in measured.judgements()] == [Verdict.OPEN]
 
 
+@pytest.mark.slow
 def test_a_contender_that_fails_is_out_and_the_others_go_on() -> None:
     ours, theirs = Pretender("ours", [1, 2, 3], []), Pretender("theirs", [1], [])
     measured = measure(of(ours.contender, theirs.contender), rounds=3)

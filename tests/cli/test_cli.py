@@ -20,6 +20,7 @@ def test_the_demo_shows_every_status(capsys: pytest.CaptureFixture[str]) -> None
         assert word in shown, shown
 
 
+@pytest.mark.slow
 def test_every_command_has_help() -> None:
     for arguments in (["--help"], ["demo", "-h"], ["rollout", "-h"], ["runs", "-h"], ["compare", "-h"]):
         done = subprocess.run(

@@ -51,6 +51,7 @@ def test_a_pool_is_served_shown_and_drained(
     assert "drained" in out
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_machines(served: tuple[subprocess.Popen[str], str]) -> None:
     process, address = served
     with PoolClient(address) as client:

@@ -53,6 +53,7 @@ def harmless(shown: str) -> bool:
     return not FORBIDDEN & set(re.sub(r"\x1b\[[0-9;]*m", "", shown))
 
 
+@pytest.mark.slow
 @given(st.text() | st.text(st.sampled_from([*sorted(FORBIDDEN), "a", "\n", "\t", "\ud800"])))
 def test_printable_removes_control_characters(text: str) -> None:
     cleaned = printable(text)

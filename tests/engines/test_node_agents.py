@@ -217,6 +217,7 @@ def test_time_in_which_the_program_was_frozen_does_not_count_as_silence(
     assert "has sent nothing" in (poll_until(worker, clock, clock.now + 2 * SILENCE_LIMIT).ended or "")
 
 
+@pytest.mark.slow
 def test_broken_connections_lose_no_task() -> None:
     """Connections are cut in the middle of the run; new node agents take over."""
     cut: set[str] = set()

@@ -67,6 +67,7 @@ MADE = 6000
 """Functions that the test creates: several times as many as a worker keeps, including calls in flight."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"engine_name": "local"}, {"cls": ThreadRuntime}], ids=["local", "node agents"])
 def test_workers_forget_functions_that_are_created_for_one_task_each(settings: dict[str, Any]) -> None:
     def tasks() -> Iterator[Task]:

@@ -57,6 +57,7 @@ async def break_the_loop_once(path: str) -> str:
     return "the first attempt was not lost"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["paragent-reader", "paragent-writer", "paragent-loop"])
 def test_a_worker_whose_thread_ends_writes_a_traceback_and_is_replaced(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -145,6 +146,7 @@ async def work_without_pause(seconds: float) -> str:
     return "done"
 
 
+@pytest.mark.slow
 def test_inline_engine_does_not_interrupt_async_tasks_when_it_abandons_others() -> None:
     tasks = [
         Task(1.0, work_without_pause, id="innocent"),
@@ -258,6 +260,7 @@ for name in ("killer", "false", "hang"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ignored", "waited for by another thread"])
 def test_workers_that_other_code_reaps_have_outcomes(mode: str, tmp_path: Path) -> None:
     program = programs.Program(tmp_path, OTHERS_REAP, {"worker_num": 2})
@@ -308,6 +311,7 @@ def labelled(lines: list[Line]) -> LabelledStream:
     return LabelledStream("stdout", lines.append, None, keep_unlabelled=False)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_text_without_newlines_takes_linear_time_and_bounded_space() -> None:
     lines: list[Line] = []
     stream = labelled(lines)

@@ -11,6 +11,7 @@ from paragent.testing import EnvironmentContract
 BODY = "def double(x):\n    return x * 2"
 
 
+@pytest.mark.slow
 class TestMath(EnvironmentContract):
     environment = "math"
     task = BenchmarkTask("a", "What is 1/2 + 1/3?", "5/6")

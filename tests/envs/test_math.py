@@ -60,6 +60,7 @@ def test_other_code_is_rejected(expression: str) -> None:
         compute(expression)
 
 
+@pytest.mark.slow
 def test_a_computation_over_its_limits_is_stopped_and_the_next_works() -> None:
     async def scenario() -> list[ToolResult]:
         async with open_environment("math") as environment:
@@ -87,6 +88,7 @@ def test_python_is_offered_with_the_option() -> None:
     assert run(scenario()) == ["(no output)", "42"]
 
 
+@pytest.mark.slow
 def test_the_demo_model_solves_the_sample_tasks() -> None:
     async def scenario(entries: list[dict[str, Any]]) -> None:
         async with open_environment("math") as environment:

@@ -112,6 +112,7 @@ def _open(path: str) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_many_processes_build_an_index_once(tmp_path: Path) -> None:
     kb = tmp_path / "kb.jsonl"
     kb.write_text("\n".join(json.dumps({"id": str(i), "text": f"text {i} {tmp_path}"}) for i in range(500)))

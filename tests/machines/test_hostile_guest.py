@@ -138,6 +138,7 @@ def test_replies_with_a_length_chunked_and_until_the_end_are_understood(answer: 
         assert send_both(port) == [GuestReply(200, b"hello"), GuestReply(200, b"hello")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [

@@ -62,6 +62,7 @@ def test_the_guest_package_runs_alone(tmp_path: Path) -> None:
     assert guest_digest() == guest_digest()
 
 
+@pytest.mark.slow
 def test_package_sources_of_this_host_are_used() -> None:
     lines = sources().splitlines()
     assert lines

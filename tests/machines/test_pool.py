@@ -182,6 +182,7 @@ def test_a_holder_without_heartbeats_loses_the_machine_and_is_rejected() -> None
         lost.release()
 
 
+@pytest.mark.slow
 def test_heartbeats_keep_a_lease_until_its_limit() -> None:
     with pool_of(1) as pool:
         lease = pool.allocate(timeout=20, duration=0.6, limit=1.5)
@@ -199,6 +200,7 @@ def test_a_holder_can_reset_its_machine() -> None:
         lease.release()
 
 
+@pytest.mark.slow
 def test_a_killed_machine_is_replaced_and_its_lease_is_lost() -> None:
     with pool_of(2) as pool:
         pool.wait_until_free(2, 20)
@@ -323,6 +325,7 @@ def test_a_repeated_request_gets_the_same_machine() -> None:
         assert pool.bridge.wait(pool.async_pool.release(token), 20)
 
 
+@pytest.mark.slow
 def test_logs_of_failed_machines_are_kept_up_to_a_limit() -> None:
     home = cache_folder("logs", "logged")
     for number in range(60):
@@ -358,6 +361,7 @@ def test_max_resets_limits_concurrent_resets() -> None:
     assert Counted.most == 1
 
 
+@pytest.mark.slow
 def test_requests_do_not_wait_for_resets() -> None:
     """12 tasks of 0.2 s on 4 machines with resets of 0.5 s need 0.6 s; sequential resets would need 6 s."""
     with pool_of(4, SlowReset, spares=4, max_resets=8) as pool:
@@ -419,6 +423,7 @@ time.sleep(300)
 """
 
 
+@pytest.mark.slow
 def test_machines_of_a_killed_pool_end_and_the_next_pool_cleans_up() -> None:
     check_killed_pool("process")
 
@@ -495,6 +500,7 @@ with VMPoolManager("process", 1, spares=0, name="broken"):
 """
 
 
+@pytest.mark.slow
 def test_everything_that_waits_fails_if_the_event_loop_ends() -> None:
     done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

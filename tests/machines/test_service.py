@@ -102,6 +102,7 @@ def test_a_pool_that_is_not_served_cannot_be_pickled() -> None:
         pickle.dumps(VMPoolManager("process", 1))
 
 
+@pytest.mark.slow
 def test_twelve_threads_share_two_machines(client: PoolClient) -> None:
     def work(number: int) -> str:
         with client.lease(timeout=60) as machine:
@@ -282,6 +283,7 @@ def test_clients_of_a_drained_pool_get_an_error() -> None:
         assert pool.drain(timeout=20)
 
 
+@pytest.mark.slow
 def test_a_lease_is_lost_if_no_heartbeat_reaches_the_pool() -> None:
     with VMPoolManager("process", 1, name="unreachable", spares=0) as pool:
         server = pool.serve()
@@ -302,6 +304,7 @@ time.sleep(300)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_holder_loses_its_machine_and_a_killed_waiter_its_place(pool: VMPoolManager) -> None:
     address = pool.address
     command = [sys.executable, "-c", HOLDER, address]

@@ -162,11 +162,13 @@ def speed(endpoint: Endpoint, seeds: range = range(2)) -> float:
     return best_fixed(endpoint, 300, seeds) * len(seeds) / seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["no limit", "random 5 %", "random 5 %, Retry-After 1 s", "random 20 %"])
 def test_an_endpoint_without_a_limit_is_used_fully(name: str) -> None:
     assert speed(KNOWN[name]) > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["10 at once", "40 at once", "40 at once, random 5 %", "5 a second", "20 a second"])
 def test_the_real_limit_of_an_endpoint_is_found(name: str) -> None:
     assert speed(KNOWN[name]) > 0.75

@@ -64,6 +64,7 @@ def test_tool_calls_are_returned(stream: bool) -> None:
     assert functions == [{"name": "f", "arguments": '{"x": 1}'}, {"name": "g", "arguments": "{no json"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [500, 503, 0])
 def test_errors_and_truncated_answers_are_retried(status: int, stream: bool) -> None:
@@ -73,6 +74,7 @@ def test_errors_and_truncated_answers_are_retried(status: int, stream: bool) -> 
         assert server.seen.requests == 3
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_always_fails_is_down() -> None:
     with OpenAIServer(Script(faults=[Fault(500)])) as server:
         with pytest.raises(EndpointDown, match="failed 2 times"):
@@ -82,6 +84,7 @@ def test_an_endpoint_that_always_fails_is_down() -> None:
         ask(server, max_retries=0)
 
 
+@pytest.mark.slow
 def test_retry_after_applies_to_all_requests_and_lowers_concurrency() -> None:
     with OpenAIServer(Script(latency=0.02, faults=[Fault(429, last=4, retry_after=1.0)])) as server:
         began = time.monotonic()
@@ -91,6 +94,7 @@ def test_retry_after_applies_to_all_requests_and_lowers_concurrency() -> None:
         assert server.seen.most_in_flight == 4
 
 
+@pytest.mark.slow
 def test_no_request_is_sent_during_the_retry_after_of_another() -> None:
     async def run(server: OpenAIServer) -> float:
         model = open_model(ModelSettings(name="m", base_url=server.url, api_key="k", max_concurrency=4))
@@ -111,6 +115,7 @@ def test_no_request_is_sent_during_the_retry_after_of_another() -> None:
         assert server.seen.requests == 3
 
 
+@pytest.mark.slow
 def test_retry_after_of_an_error_is_honoured() -> None:
     with OpenAIServer(Script(faults=[Fault(503, last=1, retry_after=1.0)])) as server:
         began = time.monotonic()
@@ -184,6 +189,7 @@ def test_bodies_are_encoded_as_by_the_openai_package() -> None:
     assert own["messages"][1]["content"][0] == {"type": "text", "text": "caf\u00e9"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [408, 409])
 def test_temporary_refusals_are_retried(status: int) -> None:
     with OpenAIServer(Script(faults=[Fault(status, last=1)])) as server:
@@ -192,6 +198,7 @@ def test_temporary_refusals_are_retried(status: int) -> None:
         assert server.seen.requests == 2
 
 
+@pytest.mark.slow
 def test_a_request_over_its_timeout_is_retried() -> None:
     with OpenAIServer(Script(latency=30.0)) as server:
         with pytest.raises(EndpointDown, match="failed 2 times"):

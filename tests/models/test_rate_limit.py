@@ -117,6 +117,7 @@ def test_a_limiter_uses_its_share_until_it_is_cleared() -> None:
     assert limiter.limit == 5
 
 
+@pytest.mark.slow
 def test_two_workers_share_one_limit() -> None:
     """Two clients with eight slots each, and an endpoint that allows four requests: both get answers within a common limit."""
 
@@ -227,6 +228,7 @@ class Participant:
             self.limiter.set_share(share, closed)
 
 
+@pytest.mark.slow
 def test_a_burst_of_refusals_lowers_the_share_of_one_worker_briefly() -> None:
     with RateLimitServer(100) as rate_limit:
         workers = [Participant(rate_limit.address, 25) for _ in range(4)]
@@ -244,6 +246,7 @@ def test_a_burst_of_refusals_lowers_the_share_of_one_worker_briefly() -> None:
             worker.member.close()
 
 
+@pytest.mark.slow
 def test_every_report_with_events_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two consecutive refusals cause two equal reports, and both must be sent."""
     reports: list[RequestReport] = []

@@ -147,6 +147,7 @@ class Slow(Scripted):
         return "", ["DONE"]
 
 
+@pytest.mark.slow
 def test_a_blocking_prediction_ends_by_the_time_limit() -> None:
     rollout, trajectory = run_rollout("Slow", timeout=1.5)
     assert (rollout.status, rollout.kind, rollout.prompt_tokens) == (RolloutStatus.TIMED_OUT, "time limit", None)

@@ -242,6 +242,7 @@ def wait_until_still(screen: Screen, limit: float, **more: float) -> bytes:
     return asyncio.run(asyncio.wait_for(waiting(), 60))
 
 
+@pytest.mark.slow
 def test_a_screenshot_is_taken_when_the_screen_stops_changing() -> None:
     moving = Screen(b"before", b"1", b"2", b"3", b"end")
     assert wait_until_still(moving, 30) == b"end"

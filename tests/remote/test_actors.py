@@ -19,6 +19,7 @@ def remote(**settings: Any) -> Any:
     return Worker("actor", to_dist=settings or True)
 
 
+@pytest.mark.slow
 def test_calls_of_one_caller_keep_their_order(worker: Any) -> None:
     results = [worker.note(n) if n % 3 else worker.slow_note(n) for n in range(90)]
     for result in results:
@@ -101,6 +102,7 @@ def test_cancelling_the_waiting_task_cancels_the_call(worker: Any, mark: Path, e
     eventually(mark.exists)
 
 
+@pytest.mark.slow
 def test_a_deadline_ends_the_call(mark: Path, eventually: Any) -> None:
     agent = remote(timeout=0.2)
     started = time.perf_counter()
@@ -138,6 +140,7 @@ def test_running_calls_continue_while_many_calls_start(worker: Any) -> None:
     assert max(begun_meanwhile) <= 1_024, "few calls start during one turn of the loop"
 
 
+@pytest.mark.slow
 def test_a_call_that_is_cancelled_before_its_first_step_is_answered(
     server: RpcAgentServerLauncher, mark: Path, eventually: Any
 ) -> None:

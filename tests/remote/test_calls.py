@@ -116,6 +116,7 @@ def test_arguments_are_copied_at_the_call(worker: Any) -> None:
     assert result == [1]
 
 
+@pytest.mark.slow
 def test_wait_returns_done_and_pending_results(worker: Any) -> None:
     quick, slow = worker.echo(1), remote(Worker).sleep(5)
     assert paragent.wait([quick, slow], timeout=1.0) == ([quick], [slow])

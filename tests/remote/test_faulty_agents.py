@@ -60,6 +60,7 @@ def faulty(place: dict[str, Any]) -> Iterator[Any]:
     assert other.add(1).result(20) == 2, "sync calls start"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "error"), [("exit", SystemExit), ("interrupt", KeyboardInterrupt)])
 def test_system_exit_in_a_task_ends_only_its_call(faulty: Any, kind: str, error: type[BaseException]) -> None:
     with pytest.raises(error):
@@ -73,6 +74,7 @@ def test_an_agent_cannot_stop_the_event_loop(faulty: Any) -> None:
     assert faulty.stop_loop().result(20) == "stopped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raises", [KeyError, SystemExit, KeyboardInterrupt, RecursionError])
 def test_a_result_that_raises_at_every_access_becomes_an_error(faulty: Any, raises: type[BaseException]) -> None:
     for result in (faulty.answer(raises), faulty.answer_async(raises)):
@@ -164,6 +166,7 @@ def test_a_broken_event_loop_ends_its_server_with_a_traceback() -> None:
     assert "Traceback" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_broken_server_inside_the_program_ends_without_the_program() -> None:
     program = """
         from paragent import RpcAgentServerLauncher, ServerLost

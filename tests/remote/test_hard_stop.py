@@ -34,6 +34,7 @@ def ended(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sleep", "hog"])
 def test_a_timed_out_call_that_does_not_end_kills_the_process(method: str, eventually: Any) -> None:
     agent = own()
@@ -50,6 +51,7 @@ def test_a_timed_out_call_that_does_not_end_kills_the_process(method: str, event
     assert own().add(1).result(20) == 2, "a new agent has a new process"
 
 
+@pytest.mark.slow
 def test_a_cancelled_call_that_holds_the_interpreter_kills_the_process(
     eventually: Any, mark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +89,7 @@ def test_stopping_an_agent_in_native_code_kills_the_process(eventually: Any) -> 
     eventually(lambda: ended(pid))
 
 
+@pytest.mark.slow
 def test_code_that_can_be_interrupted_does_not_kill_the_process(eventually: Any) -> None:
     agent = own(grace=1.0)
     pid = agent.pid().result(20)
@@ -97,6 +100,7 @@ def test_code_that_can_be_interrupted_does_not_kill_the_process(eventually: Any)
     assert agent.pid().result(20) == pid
 
 
+@pytest.mark.slow
 def test_a_call_that_times_out_in_the_queue_does_not_kill_the_process(eventually: Any) -> None:
     agent = own(grace=0.1)
     pid = agent.pid().result(20)
@@ -110,6 +114,7 @@ def test_a_call_that_times_out_in_the_queue_does_not_kill_the_process(eventually
     assert agent.pid().result(20) == pid
 
 
+@pytest.mark.slow
 def test_agents_that_share_a_process_have_no_hard_stop(eventually: Any) -> None:
     agent: Any = FaultyAgent(to_dist=True)  # type: ignore[call-arg]
     pid = agent.pid().result(20)

@@ -72,6 +72,7 @@ def test_an_agent_that_kills_its_shared_server_gets_a_new_one() -> None:
     assert [remote().add(1).result(10) for _ in range(4)] == [2] * 4
 
 
+@pytest.mark.slow
 def test_callers_of_a_frozen_or_stopped_server_get_server_lost(own_server: RpcAgentServerLauncher, soon: Any) -> None:
     agent = remote(host=own_server.host, port=own_server.port)
     pid = agent.pid().result(10)
@@ -96,6 +97,7 @@ def test_callers_of_a_frozen_or_stopped_server_get_server_lost(own_server: RpcAg
     assert lose(waiting) < SOON
 
 
+@pytest.mark.slow
 def test_callers_of_a_killed_server_get_server_lost(own_server: RpcAgentServerLauncher) -> None:
     agent = remote(host=own_server.host, port=own_server.port)
     pid = agent.pid().result(10)
@@ -108,6 +110,7 @@ def test_callers_of_a_killed_server_get_server_lost(own_server: RpcAgentServerLa
     assert time.monotonic() - started < SOON
 
 
+@pytest.mark.slow
 def test_connecting_to_a_closed_port_fails_with_advice(soon: Any) -> None:
     started = time.monotonic()
     agent = remote(host="localhost", port=1)
@@ -131,6 +134,7 @@ def test_no_call_is_lost_or_executed_twice_when_connections_break(server: RpcAge
     assert agent.notes() == list(range(400))
 
 
+@pytest.mark.slow
 def test_agents_of_a_client_that_ended_are_freed_after_the_lease(
     own_server: RpcAgentServerLauncher, eventually: Any, tmp_path: Path
 ) -> None:
@@ -168,6 +172,7 @@ def test_agents_of_a_client_that_ended_are_freed_after_the_lease(
     assert mine.echo(1) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["normal", "killed", "raise", "interrupt", "thread"])
 def test_no_process_outlives_its_program(how: str, eventually: Any) -> None:
     program = """
@@ -244,6 +249,7 @@ def test_a_program_ends_within_three_tenths_of_a_second() -> None:
     assert min(beyond) < 0, beyond
 
 
+@pytest.mark.slow
 def test_a_lost_link_is_replaced(own_server: RpcAgentServerLauncher) -> None:
     address = Address.of(own_server.host, own_server.port)
     link = link_to(address, None)
@@ -255,6 +261,7 @@ def test_a_lost_link_is_replaced(own_server: RpcAgentServerLauncher) -> None:
     assert remote(host=own_server.host, port=own_server.port).add(1) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [2.5, 5.5])
 def test_a_client_that_stalled_does_not_lose_its_server(
     own_server: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch, seconds: float
@@ -274,6 +281,7 @@ def test_a_client_that_stalled_does_not_lose_its_server(
     assert stalled
 
 
+@pytest.mark.slow
 def test_a_time_budget_counts_only_time_spent_waiting() -> None:
     async def program() -> None:
         async def answer() -> int:
@@ -297,6 +305,7 @@ def test_a_time_budget_counts_only_time_spent_waiting() -> None:
     asyncio.run(program())
 
 
+@pytest.mark.slow
 def test_the_server_enforces_deadlines_of_callers_that_are_gone(eventually: Any, tmp_path: Path) -> None:
     launcher = RpcAgentServerLauncher(lease=3600.0)
     launcher.launch()

@@ -81,6 +81,7 @@ def machine() -> Iterator[Machine]:
         there.stop()
 
 
+@pytest.mark.slow
 def test_a_cut_network_is_noticed_within_two_seconds_and_can_recover(machine: Machine, soon: Any) -> None:
     def remote() -> Any:
         where = {"host": machine.address.host, "port": machine.address.port}

@@ -52,6 +52,7 @@ def info(agent: Any) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_unread_results_are_limited(launch: Any, eventually: Any) -> None:
     server = launch(results_bytes=8 << 20)
     watching = at(server)
@@ -166,6 +167,7 @@ def test_a_token_bucket_allows_bursts_and_a_rate() -> None:
     assert bucket.take(1, 100.0) == 0.1
 
 
+@pytest.mark.slow
 def test_messages_of_a_client_are_rate_limited(launch: Any) -> None:
     agent = at(launch(items_per_second=1_000))
     agent.echo(1).result(10)
@@ -195,6 +197,7 @@ def test_handshakes_are_rate_limited_and_real_clients_connect(launch: Any) -> No
     assert at(server).add(1).result(20) == 2
 
 
+@pytest.mark.slow
 def test_a_stream_of_large_items_waits_for_its_reader(launch: Any, eventually: Any) -> None:
     server = launch()
     agent, watching = at(server), at(server)

@@ -69,6 +69,7 @@ def test_a_call_that_waits_for_its_argument_keeps_its_position(worker: Any) -> N
     assert worker.notes() == ["agent", "second"]
 
 
+@pytest.mark.slow
 def test_large_results_do_not_pass_through_the_caller(eventually: Any) -> None:
     first, second = remote(own_process=True), remote(own_process=True)
     first.echo(1).result(10)
@@ -117,6 +118,7 @@ def test_results_go_through_the_caller_if_servers_cannot_connect(monkeypatch: py
         second.echo(first.fail("value")).result(10)
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes_can_be_sent(worker: Any) -> None:
     array = np.arange(100 << 17, dtype="f8")
     assert worker.size(array).result(60) == len(array)

@@ -150,6 +150,7 @@ def test_servers_that_accept_code_also_create_agents_only_in_their_process(serve
     client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes_data", [False, True])
 @pytest.mark.parametrize("kind", ["pickle", "message", "error", "described", "kept", "deep", "with code"])
 def test_results_from_an_address_of_a_client_are_not_unpickled(
@@ -453,6 +454,7 @@ data: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data)
 def test_data_survives_encoding_and_decoding(thing: Any) -> None:
@@ -496,6 +498,7 @@ def mutated(value: bytes, chance: random.Random) -> bytes:
     return bytes(said) if chance.random() < 0.2 else max(0, len(said) - 8).to_bytes(8, "big") + bytes(said[8:])
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data | st.builds(np.arange, st.integers(0, 4)), st.integers())
 def test_modified_bytes_are_data_or_rejected(thing: Any, seed: int) -> None:
@@ -530,6 +533,7 @@ nodes: st.SearchStrategy[Any] = st.recursive(
 MODULES = {"builtins", "collections", "datetime", "decimal", "fractions", "uuid", "numpy", "paragent"}
 
 
+@pytest.mark.slow
 @settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nodes, st.lists(st.binary(max_size=33), max_size=3))
 def test_json_of_any_shape_is_data_or_rejected(node: Any, buffers: list[bytes]) -> None:

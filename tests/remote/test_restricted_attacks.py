@@ -349,6 +349,7 @@ def _descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+@pytest.mark.slow
 def test_connections_to_addresses_of_a_client_are_limited(restricted: RpcAgentServerLauncher) -> None:
     pid = at(restricted).pid().result(10)
     before = _descriptors(pid)
@@ -375,6 +376,7 @@ def test_connections_to_addresses_of_a_client_are_limited(restricted: RpcAgentSe
         client.close()
 
 
+@pytest.mark.slow
 def test_a_client_learns_nothing_about_an_address(attacker: RawClient, tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="paragent-", dir=tmp_path))
     folder.chmod(0o755)

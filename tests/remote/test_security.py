@@ -97,6 +97,7 @@ def test_a_wrong_token_is_rejected_on_both_sides(here: RpcAgentServerLauncher) -
     assert at(here).add(1) == 2
 
 
+@pytest.mark.slow
 def test_a_client_with_a_wrong_proof_is_rejected_and_logged(
     here: RpcAgentServerLauncher, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,6 +202,7 @@ assert Worker("w", to_dist={{"host": "localhost", "port": {listener.getsockname(
     return b"".join(recorded)
 
 
+@pytest.mark.slow
 def test_a_recorded_connection_cannot_be_replayed(here: RpcAgentServerLauncher, recorded: bytes) -> None:
     """Sending the same bytes again has no effect."""
     watching = at(here)
@@ -346,6 +348,7 @@ def test_a_nonce_that_is_not_hexadecimal_is_rejected(
         ClientSide(Token("x" * 20), "agents").answer(encode_message({"nonce": nonce, "proof": ""}), {})
 
 
+@pytest.mark.slow
 def test_clients_that_disconnect_before_the_welcome_leave_no_session() -> None:
     """They authenticate and disconnect, about half of them before the server has sent its welcome."""
     with RpcAgentServerLauncher(lease=0.3, limits=Limits(sessions=50)) as server:
@@ -377,6 +380,7 @@ items = st.recursive(
 kinds = st.sampled_from([*sorted(name for name in protocol.__all__ if name[0].isupper()), "zz"])
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(kinds, st.lists(st.lists(items, max_size=7).map(tuple)) | items) | items, max_size=4))
 def test_a_client_that_sends_random_messages_loses_only_its_own_session(
@@ -525,6 +529,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_servers_support_tls_and_mutual_tls(certificates: Path) -> None:
     ca = str(certificates / "ca.pem")
 

@@ -93,6 +93,7 @@ def test_a_call_of_a_missing_method_fails(server: RpcAgentServerLauncher) -> Non
     assert at(server, Holder).reply(1).exception(10) is not None, "it has no reply method"
 
 
+@pytest.mark.slow
 def test_lists_show_the_names_of_client_programs(
     own_server: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_lists_show_the_names_of_client_programs(
     assert "papers/[/monday]" in command("agents", "--port", str(own_server.port))
 
 
+@pytest.mark.slow
 def test_the_command_line_runs_queries_and_stops_a_server() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "paragent", "agent-server", "--port", "0", "--module", "tests.remote.agents"],
@@ -130,6 +132,7 @@ def test_the_command_line_runs_queries_and_stops_a_server() -> None:
         assert process.wait(10) == 0
 
 
+@pytest.mark.slow
 def test_a_server_exits_with_status_0_on_a_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         process = subprocess.Popen(
@@ -160,6 +163,7 @@ def test_a_module_without_agent_classes_is_rejected() -> None:
         assert module in done.stderr
 
 
+@pytest.mark.slow
 def test_a_program_with_remote_agents_can_fork() -> None:
     """gRPC's fork support crashed some forked children, Ray's among them."""
     agent: Any = Worker("far", to_dist=True)

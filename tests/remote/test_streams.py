@@ -51,6 +51,7 @@ def test_an_error_is_raised_after_the_items_before_it(worker: Any) -> None:
         next(stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["late_numbers", "async_late_numbers"])
 def test_the_server_ends_a_stream_whose_item_is_late(method: str, worker: Any, mark: Path, eventually: Any) -> None:
     assert worker.add(1).result(30) == 2
@@ -62,6 +63,7 @@ def test_the_server_ends_a_stream_whose_item_is_late(method: str, worker: Any, m
     assert worker.add(1).result(30) == 2
 
 
+@pytest.mark.slow
 def test_the_timeout_of_a_stream_applies_to_each_item(worker: Any) -> None:
     stream = worker.options(timeout=1.0).numbers(3 * RemoteStream.CREDIT)
     ahead = [next(stream)]

@@ -16,6 +16,7 @@ def remote(name: str) -> Any:
     return Worker(name, to_dist=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # a cluster's processes start slowly where much else runs
 @pytest.mark.parametrize("engine", ["inline", "local", "ray", "spark"])
 def test_tasks_can_use_remote_agents(engine: str, server: RpcAgentServerLauncher) -> None:

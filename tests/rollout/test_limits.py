@@ -185,6 +185,7 @@ def used(folder: Path) -> list[list[Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_usage_of_a_cancelled_rollout_is_counted(run: Any, tmp_path: Path) -> None:
     with OpenAIServer(Script(default={"tool": "wait"})) as server:
         process = start([*run(server, 3), "--engine", "local", "--workers", "1"], tmp_path)
@@ -201,6 +202,7 @@ def test_usage_of_a_cancelled_rollout_is_counted(run: Any, tmp_path: Path) -> No
     assert {result.kind for result in results(tmp_path)} == {"cancelled"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["worker", "driver"])
 def test_usage_of_a_killed_worker_is_counted(victim: str, run: Any, tmp_path: Path) -> None:
     with OpenAIServer(Script(default={"tool": "wait"})) as server:

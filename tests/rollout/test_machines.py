@@ -133,6 +133,7 @@ def nothing_is_left(tmp_path: Path) -> bool:
 LOOK = [{"tool": "look"}, "It was clean: 42."]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inline", "local"])
 def test_rollouts_share_machines(engine: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: dict[str, Any] = {"use_vm_pool": True, "num_vms": 2, "num_rollouts": 4, "engine": engine}
@@ -149,6 +150,7 @@ def test_rollouts_share_machines(engine: str, data: Path, tmp_path: Path, monkey
     assert nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_without_a_pool_each_concurrent_rollout_has_its_own_machine(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +179,7 @@ def test_without_a_pool_each_concurrent_rollout_has_its_own_machine(
     assert nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", ["ask", "sleep", "fail", "go on"])
 def test_a_rollout_whose_machine_dies_is_retried(
     then: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -217,6 +220,7 @@ def test_unavailable_machines_are_reported_before_the_run(data: Path, tmp_path: 
     assert not (tmp_path / "results").exists(), "a run that did not start leaves no directory"
 
 
+@pytest.mark.slow
 def test_fresh_restores_the_old_run_if_machines_cannot_start(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"data": sample_path("math"), "limit": 1, "model": "demo", "engine": "inline"}
     chosen |= {"output_dir": tmp_path / "results", "run_name": "run"}
@@ -239,6 +243,7 @@ def pool() -> Iterator[VMPoolManager]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_served_pool_with_tls(
     pool: VMPoolManager, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -267,6 +272,7 @@ def test_a_served_pool_with_tls(
     wait_until(lambda: not any(row.holder for row in pool.status().machines))
 
 
+@pytest.mark.slow
 def test_a_lease_has_a_hard_limit(pool: VMPoolManager) -> None:
     assert lease_limit(None) is None
     assert lease_limit(3600.0) == 3600 + 3600 + 630
@@ -369,6 +375,7 @@ def start(tmp_path: Path, server: OpenAIServer, data: Path, *more: str) -> subpr
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, process_group=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_processes_remain_after_a_signal(how: signal.Signals, data: Path, tmp_path: Path) -> None:
     note = tmp_path / "pid"
@@ -388,6 +395,7 @@ def test_no_processes_remain_after_a_signal(how: signal.Signals, data: Path, tmp
         assert nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_releases_machines_of_a_served_pool(pool: VMPoolManager, data: Path, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     address = str(pool.serve().address)

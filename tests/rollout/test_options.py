@@ -39,6 +39,7 @@ def run(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *
     return run_parallel_rollout(RolloutConfig(**chosen | settings))
 
 
+@pytest.mark.slow
 def test_isolate_uses_one_process_per_rollout(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer(Script(default="42", latency=0.3)) as server:
         summary = run(server, monkeypatch, tmp_path, data=data, isolate=True, num_rollouts=4)
@@ -69,6 +70,7 @@ def test_streamed_answers_and_prices(data: Path, tmp_path: Path, monkeypatch: py
     assert "needs numbers" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_secrets_are_not_stored(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(map(is_secret, ("api_key", "apikey", "SERPER-KEY", "token", "client_password", "aws_secret", "key")))
     assert not any(map(is_secret, ("monkey", "max_tokens", "keyboard", "top_k", "tokenizer")))
@@ -120,6 +122,7 @@ def test_rescore_needs_the_lock_of_the_run(
     assert all(line["scores"] == {"contains": 1.0, "exact_match": 0.0} for line in lines)
 
 
+@pytest.mark.slow
 def test_modules_in_the_current_folder_are_found(data: Path, tmp_path: Path) -> None:
     (tmp_path / "my_world.py").write_text(
         "from paragent import AgentBase, Environment\n"

@@ -101,6 +101,7 @@ READABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_unusual_replies_are_parsed_and_unparsable_ones_fail_one_rollout(endpoint: Endpoint, stream: bool) -> None:
     script = Script(answers={**READABLE, "broken": {"body": {"choices": [{"message": "?"}]}}}, default="42")
@@ -139,6 +140,7 @@ class Quoting(AgentBase):
         return AgentResult(episode.messages[-1]["content"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", ["1e9", "-5", "nan", "inf", "soon", "Fri, 31 Dec 9999 23:59:59 GMT"])
 def test_implausible_retry_after_values_are_ignored(endpoint: Endpoint, header: str) -> None:
     with OpenAIServer(Script(default="42", faults=[Fault(429, last=1, retry_after=header)])) as server:
@@ -189,6 +191,7 @@ def test_an_untrusted_certificate_stops_the_run(endpoint: Endpoint, tmp_path: Pa
     assert "timed out" not in results["a"].error
 
 
+@pytest.mark.slow
 def test_the_display_shows_the_reason_of_waits(endpoint: Endpoint) -> None:
     seen: list[str] = []
 
@@ -237,6 +240,7 @@ def test_tool_calls_as_text_are_detected(endpoint: Endpoint) -> None:
 BILLED = {"prompt_tokens": 100, "completion_tokens": 10}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_requests_with_malformed_replies_are_counted(endpoint: Endpoint, stream: bool) -> None:
     broken = {"body": {"choices": [{"message": "?", "delta": "?"}], "usage": BILLED}}
@@ -247,6 +251,7 @@ def test_requests_with_malformed_replies_are_counted(endpoint: Endpoint, stream:
     assert (summary.prompt_tokens, summary.completion_tokens) == (100 * summary.requests, 10 * summary.requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("judge", [None, "other"])
 @pytest.mark.parametrize("priced", [("m",), ("m", "other")], ids=str)
 def test_tokens_of_a_judge_have_their_own_price(judge: str | None, priced: tuple[str, ...], endpoint: Endpoint) -> None:

@@ -194,6 +194,7 @@ def test_failures_are_classified_by_cause() -> None:
     assert (rejected.status, rejected.kind) == (RolloutStatus.FAILED, "RequestRejected")
 
 
+@pytest.mark.slow
 def test_the_time_limit_does_not_count_waiting() -> None:
     late = execute(Script(default=[{"tool": "sleep", "arguments": {"seconds": 30}}, "42"]), timeout=0.5)
     assert (late.status, late.kind) == (RolloutStatus.TIMED_OUT, "time limit")
@@ -352,6 +353,7 @@ def config(tmp_path: Path, **settings: Any) -> RolloutConfig:
     return RolloutConfig(**chosen)
 
 
+@pytest.mark.slow
 def test_infrastructure_failures_are_retried_with_a_new_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,6 +413,7 @@ def test_a_run_stops_when_the_endpoint_is_down(tmp_path: Path, monkeypatch: pyte
     assert summary.pending == 100
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_an_infrastructure_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "LOST_RETRIES", 0)
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
@@ -520,6 +523,7 @@ def test_invalid_lines_are_listed(tmp_path: Path) -> None:
     assert "first used in line 1" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_rollout_worker_runs_a_single_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     worker = RolloutWorker(RolloutConfig(mode="math", model="demo"))
@@ -533,6 +537,7 @@ def test_rollout_worker_runs_a_single_task(tmp_path: Path, monkeypatch: pytest.M
         RolloutWorker(RolloutConfig(mode="math", metric="maths", model="demo"))
 
 
+@pytest.mark.slow
 def test_rollouts_can_be_started_inside_an_event_loop(tmp_path: Path) -> None:
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
 
@@ -546,7 +551,13 @@ def test_rollouts_can_be_started_inside_an_event_loop(tmp_path: Path) -> None:
     assert asyncio.run(cell_of_a_notebook()) == (0, 1.0)
 
 
-@pytest.mark.parametrize("content", ['{"id": "ü", "question": "q"}'.encode("latin-1"), gzip.compress(b"{}" * 99)[:-9]])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param('{"id": "ü", "question": "q"}'.encode("latin-1"), id="latin-1"),
+        pytest.param(gzip.compress(b"{}" * 99)[:-9], id="truncated gzip"),
+    ],
+)
 def test_a_file_that_is_not_text_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "d").write_bytes(content)
     with pytest.raises(ConfigError, match=r"--data: .* cannot be read as UTF-8 JSON"):

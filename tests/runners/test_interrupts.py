@@ -100,6 +100,7 @@ def completing(given: Any, engine: Immediate, taken: list[TaskResponse]) -> Call
     return complete
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "kind"),
     [
@@ -180,6 +181,7 @@ def read_slowly(path: str) -> ReadSlowly:
     return ReadSlowly(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inline", "local"])
 def test_an_interrupt_while_an_answer_is_read_keeps_all_that_came(engine: str, tmp_path: Path) -> None:
     path = str(tmp_path / "interrupted")

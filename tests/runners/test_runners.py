@@ -58,6 +58,7 @@ def test_async_calls_return_the_same_responses() -> None:
     assert asyncio.run(both()) == ({"0": 0, "1": 1, "2": 2}, "x")
 
 
+@pytest.mark.slow
 def test_the_event_loop_stays_free_while_tasks_run() -> None:
     async def tick() -> int:
         running = asyncio.create_task(Runners.run_task(Task(1.0, nap), ONE))
@@ -85,6 +86,7 @@ class Asks(AgentBase):
         return Msg(name=self.name, content=["inner", inner.answer])
 
 
+@pytest.mark.slow
 def test_a_task_may_run_tasks() -> None:
     assert Runners.sync_run("deep", Asks("outer"), ONE).answer == ["inner", "deep"]
 
@@ -133,6 +135,7 @@ def test_an_engine_can_be_given_as_class_or_path() -> None:
     assert Runners.sync_run(1, echo, RunConfig(cls="paragent.engines.inline:InlineRuntime")).success
 
 
+@pytest.mark.slow
 def test_a_lent_engine_keeps_its_workers_and_serves_one_run_at_a_time() -> None:
     with LocalRuntime(ONE) as engine:
         first = Runners.sync_run(0.0, sleep_interval, engine=engine).answer.pid
@@ -200,6 +203,7 @@ def test_progress_is_printed_as_lines_without_a_terminal(capsys: pytest.CaptureF
     assert last.startswith("lines: 2 of 2 done, 0 running, 1 without success")
 
 
+@pytest.mark.slow
 def test_streaming_uses_constant_memory() -> None:
     """The window is bounded, so ten times the tasks need no more memory in the program or in the workers."""
 
@@ -266,6 +270,7 @@ async def wait_beside(path: str) -> str:
     return "fine"
 
 
+@pytest.mark.slow
 def test_a_task_is_not_charged_when_another_kills_their_worker(tmp_path: Path) -> None:
     path = str(tmp_path / "began")
     tasks = [Task(path, wait_beside, id="beside"), Task(path, kill_the_worker, id="killer")]

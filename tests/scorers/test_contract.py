@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from paragent.scorers import SCORERS, Score, Scorer
 from paragent.tasks import BenchmarkTask
 from paragent.testing import ScorerContract
@@ -33,6 +35,7 @@ class TestNumeric(ScorerContract):
     right, wrong = "There are 72.", "There are 71."
 
 
+@pytest.mark.slow
 class TestMath(ScorerContract):
     scorer = "math"
     task = BenchmarkTask("a", "What is 1/2 + 1/3?", "5/6")

@@ -144,6 +144,7 @@ def test_there_is_no_score_without_a_reference() -> None:
         assert score(name, None, "x") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reference", "answer", "expected"),
     [
@@ -193,6 +194,7 @@ def test_only_the_last_line_of_a_gsm8k_reference_is_compared(
     assert score(name, reference, answer) == expected
 
 
+@pytest.mark.slow
 def test_math_works_outside_the_main_thread() -> None:
     """math-verify itself does not: its time limits use signals."""
 
@@ -203,6 +205,7 @@ def test_math_works_outside_the_main_thread() -> None:
     assert asyncio.run(scenario()) == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_math_scores_0_for_an_endless_computation() -> None:
     found = asyncio.run(_score("math", "5", r"\boxed{9^{9^{9^{9^{9}}}}}"))
     assert found.value == 0.0

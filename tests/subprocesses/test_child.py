@@ -107,6 +107,7 @@ asyncio.run(scenario())
 """
 
 
+@pytest.mark.slow
 def test_children_end_when_their_parent_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None

@@ -70,6 +70,7 @@ def called(name: str, *arguments: Any, folder: Path) -> dict[str, Any]:
     return call_confined(HERE + name, [str(argument) for argument in arguments], str(folder))
 
 
+@pytest.mark.slow
 def test_the_folder_can_be_read_and_written(folder: Path) -> None:
     assert called("read", folder / "file", folder=folder) == {"ok": True, "value": "mine"}
     assert called("read", "file", folder=folder) == {"ok": True, "value": "mine"}
@@ -80,6 +81,7 @@ def test_the_folder_can_be_read_and_written(folder: Path) -> None:
     assert called("use_temporary_file", folder=folder) == {"ok": True, "value": True}
 
 
+@pytest.mark.slow
 def test_other_files_cannot_be_read(folder: Path) -> None:
     for name in ("read", "read_low"):
         for path in (folder.parent / "secret", folder / "../secret", folder / "link", "/etc/passwd", "/proc/1/environ"):

@@ -77,6 +77,7 @@ assert isinstance(pending.exception(20), ServerLost)
 """)
 
 
+@pytest.mark.slow
 def test_a_rate_limit_client_decides_by_itself_and_reconnects() -> None:
     _run("""
         import subprocess, sys

@@ -53,6 +53,7 @@ def joined(conjunction: str | None, *likeness: float) -> dict[str, Any]:
     return evaluator if conjunction is None else {**evaluator, "conj": conjunction}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("conjunction", "scores", "wanted"),
     [
@@ -265,6 +266,7 @@ def test_missing_parts_are_reported_before_anything_runs(tmp_path: Path) -> None
     assert not touched
 
 
+@pytest.mark.slow
 def test_an_unsupported_rule_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text('{"a": 1}')
     rules = {"expect": [{"key": ["a"], "method": "resembles", "ref": 1}]}
@@ -389,6 +391,7 @@ def kept(name: str) -> dict[str, Any]:
     return {"type": "cache_file", "path": name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", SUFFIXES)
 def test_malformed_files_score_0(tmp_path: Path, metric: str) -> None:
     on, suffix = attempt(tmp_path), SUFFIXES[metric]
@@ -408,6 +411,7 @@ def test_malformed_files_score_0(tmp_path: Path, metric: str) -> None:
     assert set(scores) <= {0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["compare_table", "compare_docx_files", "compare_pptx_files", "compare_zip_files"])
 def test_an_archive_bomb_is_not_unpacked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, bomb: bytes, metric: str
@@ -425,6 +429,7 @@ def test_an_archive_bomb_is_not_unpacked(
     assert "TooLarge" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_metric_without_end_or_memory_limit_is_stopped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,6 +491,7 @@ def reading(path: Any, metric: str = "file_contains", expected: Any = None) -> d
     return {"func": metric, "result": value(path), "expected": value(expected or {"expected": ["private"]})}
 
 
+@pytest.mark.slow
 def test_a_task_cannot_read_files_outside_the_attempts_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("private\n")
@@ -507,6 +513,7 @@ def test_a_task_cannot_read_files_outside_the_attempts_folder(tmp_path: Path, mo
     assert score(reading("/etc/passwd", expected={"expected": ["root"]}), on) == 0
 
 
+@pytest.mark.slow
 def test_a_task_cannot_list_folders_of_the_host(tmp_path: Path) -> None:
     on = attempt(tmp_path / "attempt")
     with zipfile.ZipFile(on.folder / "a.zip", "w") as package:
@@ -518,6 +525,7 @@ def test_a_task_cannot_list_folders_of_the_host(tmp_path: Path) -> None:
     assert score({**evaluator, "options": {"file_path": str(tmp_path / "other")}}, on) == 0
 
 
+@pytest.mark.slow
 def test_a_task_cannot_write_files_of_the_host_with_a_query(tmp_path: Path) -> None:
     on, target = attempt(tmp_path / "attempt"), tmp_path / "written"
     with contextlib.closing(sqlite3.connect(on.folder / "a.db")) as connection, connection:

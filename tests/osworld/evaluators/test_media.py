@@ -56,6 +56,7 @@ def tone(path: Path, pitch: float, seconds: float, channels: int = 1) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_sounds_are_compared_as_by_librosa(score: Score, tmp_path: Path, write: Callable[..., str]) -> None:
     one, other = tone(tmp_path / "one.wav", 440, 1.5), tone(tmp_path / "other.wav", 523, 1.2)
     assert score("compare_audios", one, other) == pytest.approx(0.5751180695267951, abs=1e-5)
@@ -88,6 +89,7 @@ def recording(path: Path, pattern: str, seconds: float) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_videos(score: Score, tmp_path: Path, write: Callable[..., str]) -> None:
     gold = recording(tmp_path / "gold.avi", "testsrc", 2)
     assert score("compare_videos", recording(tmp_path / "same.avi", "testsrc", 2), gold) == 1
@@ -98,6 +100,7 @@ def test_videos(score: Score, tmp_path: Path, write: Callable[..., str]) -> None
     assert score("compare_videos", None, gold) == 0
 
 
+@pytest.mark.slow
 def test_ffmpeg_works_within_the_limits_of_a_child_process(tmp_path: Path) -> None:
     recording(tmp_path / "recording.avi", "testsrc", 1)
     (tmp_path / "copy.avi").write_bytes((tmp_path / "recording.avi").read_bytes())
@@ -115,6 +118,7 @@ def test_a_playlist_does_not_reach_the_network(score: Score, tmp_path: Path, wri
     assert score("compare_videos", playlist, gold) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "playlist",
     [

@@ -197,6 +197,7 @@ SAME: list[tuple[str, Change | None, Change | None, dict[str, Any], bool]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "found", "gold", "options", "same"), SAME, ids=[one[0] for one in SAME])
 def test_presentations_are_the_same(
     score: Score,

@@ -55,6 +55,7 @@ def edited(row: int, column: int, value: Any) -> list[list[Any]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("found", "wanted"),
     [

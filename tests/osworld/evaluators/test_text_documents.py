@@ -35,6 +35,7 @@ def document(tmp_path: Path) -> Make:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "options", "wanted"),
     [
