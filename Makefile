@@ -95,7 +95,7 @@ demo: $(LIGHT) $(PROGRAMS) $(IMAGES) ## Run tasks, benchmarks and desktops in pa
 test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Check format, lint and types, then run all tests
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
-	@PARAGENT_REQUIRE_ALL=1 $(BIN)/python -m pytest --reruns 1
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --reruns 1
 
 test-fast: $(READY) ## Check format, lint and types, then run the tests without QEMU, Java, browser and Ray (under 90 s)
 	@echo "==> format, lint, types, fast tests"

@@ -42,6 +42,15 @@ def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep tests that start clusters, machines or browsers in one process: two of them at a time overload a small computer."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if any(item.get_closest_marker(name) for name in ("ray", "spark", "qemu", "browser")):
+                item.add_marker(pytest.mark.xdist_group("heavy"))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show the failures of tests that passed when `make test` ran them again: they are bugs that occur by chance."""
     reports = [report for report in terminalreporter.stats.get("rerun", ()) if isinstance(report, pytest.TestReport)]
