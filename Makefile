@@ -101,7 +101,7 @@ test-fast: $(READY) ## Check format, lint and types, then run the tests without 
 	@echo "==> format, lint, types, fast tests"
 	@$(format-and-lint)
 	@$(BIN)/mypy --no-error-summary & types=$$!; \
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist worksteal -m "$(FAST)"; tests=$$?; \
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadgroup -m "$(FAST)"; tests=$$?; \
 	wait $$types && exit $$tests
 
 CORE := .venv-core

@@ -44,11 +44,12 @@ def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep tests that start clusters, machines or browsers in one process: two of them at a time overload a small computer."""
+    """Assign tests to processes, with `--dist loadgroup`: each file runs in one process, and all tests that start clusters,
+    machines or browsers in the same one, because two of them at a time overload a small computer."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            if any(item.get_closest_marker(name) for name in ("ray", "spark", "qemu", "browser")):
-                item.add_marker(pytest.mark.xdist_group("heavy"))
+            heavy = any(item.get_closest_marker(name) for name in ("ray", "spark", "qemu", "browser"))
+            item.add_marker(pytest.mark.xdist_group("heavy" if heavy else item.nodeid.partition("::")[0]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
