@@ -56,10 +56,11 @@ def test_a_parallel_agent_can_use_remote_agents() -> None:
     assert response.answer == {"ada": "x", "blaise": "x"}
 
 
+@pytest.mark.slow
 def test_remote_agents_of_a_parallel_agent_run_concurrently() -> None:
     class Sleeper(Worker):
         def reply(self, x: Any = None) -> str:
-            time.sleep(0.4)
+            time.sleep(1.0)
             return self.name
 
     agents: list[Any] = [Sleeper(name, to_dist=True) for name in "abcd"]
@@ -67,4 +68,4 @@ def test_remote_agents_of_a_parallel_agent_run_concurrently() -> None:
     started = time.monotonic()
     panel = ParallelizableAgent(name="panel", agents=agents)
     assert asyncio.run(panel.reply("x")) == {name: name for name in "abcd"}
-    assert time.monotonic() - started < 1.2
+    assert time.monotonic() - started < 3.0
