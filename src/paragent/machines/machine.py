@@ -36,7 +36,7 @@ COMMAND_SECONDS = 90.0
 _POOL_SECONDS = 20.0
 """For one reply to the pool of a machine that is known to be up; a busy host with emulation takes up to some seconds."""
 _NOT_FOUND = 404
-"""The status of a reply to `/paragent/...` by an agent that is not ours, such as OSWorld's own server."""
+"""The status of a reply to `/paragent/...` by another guest agent, such as OSWorld's own server."""
 _MARKER = ".paragent-marker"
 _CREATE_MARKER = f"import pathlib; pathlib.Path.home().joinpath({_MARKER!r}).touch()"
 _FIND_MARKER = f"import pathlib; print(pathlib.Path.home().joinpath({_MARKER!r}).exists())"
