@@ -159,9 +159,9 @@ def test_the_table_and_the_picture_can_be_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_busy_machine_is_said_to_be_busy() -> None:
+def test_the_description_says_that_the_host_was_busy() -> None:
     assert not MACHINE.was_busy
-    assert Machine("c", 2, 8.0, "L", "P", {}, load_before=1.5).lines()[-1].endswith("read ratios only")
+    assert Machine("c", 2, 8.0, "L", "P", {}, load_before=1.5).lines()[-1].endswith("only ratios are reliable")
 
 
 def test_amounts() -> None:

@@ -309,11 +309,13 @@ def test_workers_that_cannot_start_fail_the_engine() -> None:
 
 
 @pytest.mark.parametrize("engine", ["ray", "spark"])
-def test_an_unknown_option_raises_an_error_that_lists_the_options(engine: str) -> None:
+def test_options_are_checked_when_an_engine_is_opened(engine: str) -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'start_timeout'\?.*driver_host"):
         open_engine(RunConfig(engine_name=engine, engine_options={"start_timout": 3}))
-    with pytest.raises(ConfigError, match="must be a int or float"):
+    with pytest.raises(ConfigError, match="must be of the type int or float"):
         open_engine(RunConfig(engine_name=engine, engine_options={"start_timeout": "long"}))
+    with pytest.raises(ConfigError, match="must be a number of seconds above 0"):
+        open_engine(RunConfig(engine_name=engine, engine_options={"start_timeout": -1}))
 
 
 @pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("spark", "pyspark")])

@@ -22,7 +22,7 @@ from paragent.tasks import ErrorInfo
 from paragent.testing.agents import echo
 
 TRACED = {module.__file__ for module in (dispatch, prepare, responses, run)}
-UNTRACED = {"_hand_out", "draw"}
+UNTRACED = {"_take_ready", "draw"}
 """CPython looks for signals where a function begins or goes on after a `yield`, where a loop goes on, and after calls of
 functions in C. That is not before every line: not between `try` and `yield`, nor between taking an item and using it."""
 

@@ -46,11 +46,11 @@ def check_options(engine: str, given: Mapping[str, Any], known: Mapping[str, tup
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, known[name]):
             kinds = " or ".join(kind.__name__ for kind in known[name])
-            raise ConfigError(f"engine_options[{name!r}] must be a {kinds}, not {value!r}")
+            raise ConfigError(f"engine_options[{name!r}] must be of the type {kinds}, not {value!r}")
 
 
 _logger = logging.getLogger("paragent")
-START_TIMEOUT = 120.0
+_START_TIMEOUT = 120.0
 """Seconds to wait for the first worker if `start_timeout` is not given: twenty times what a local Ray or Spark takes."""
 _WARN_AFTER = 20.0
 """Seconds after which the engine warns about workers that have not started: longer than a busy host takes."""
@@ -67,7 +67,7 @@ class ClusterRuntime(ProcessPoolRuntime):
 
     Raises:
         MissingExtra: the package of the cluster's system is not installed.
-        ConfigError: an engine option is unknown or of the wrong type.
+        ConfigError: an engine option is unknown, of the wrong type or out of range.
     """
 
     error_hint = "See the cluster's own logs"
@@ -83,6 +83,8 @@ class ClusterRuntime(ProcessPoolRuntime):
             require_extra(f"the engine {self.extra!r}", extra=self.extra, package=self.package)
             check_options(self.extra, config.engine_options, self.options)
         super().__init__(config)
+        timeout = config.engine_options.get("start_timeout", _START_TIMEOUT)
+        self._start_timeout = seconds(timeout, "engine_options['start_timeout']")
         self.sends_modules = not config.in_local
         self._token = Token(secrets.token_urlsafe(32))
         self._requests: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
@@ -166,12 +168,6 @@ class ClusterRuntime(ProcessPoolRuntime):
         if waited > _WARN_AFTER and not self._warned:
             self._warned = True
             _logger.warning("%d of %d workers have not started: %s", waiting, self.config.workers, cluster.shortage())
-
-    @property
-    def _start_timeout(self) -> float:
-        return seconds(
-            self.config.engine_options.get("start_timeout", START_TIMEOUT), "engine_options['start_timeout']"
-        )
 
     def _agent_ended(self, name: str, reason: str) -> None:
         with self._expected_lock:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent._internal.text import counted
+from paragent.engines import open_engine
 from paragent.errors import Interrupted
 from paragent.models.base import MODELS
 from paragent.rollout.live_status import RolloutProgress, UnfinishedRollout, read_status_files, unfinished_rollouts
@@ -206,7 +207,7 @@ class RolloutSession:
 
     def _execute(self, session: int) -> None:
         """Dispatch rollouts and record results until no rollout is pending."""
-        run = Run(self.plan.engine, None, iter(()))
+        run = Run(self.plan.engine, open_engine(self.plan.engine), iter(()), lent=False)
         pending = self.directory.journal.pending(self._config.data.attempts)
         run.open()
         self._began = True

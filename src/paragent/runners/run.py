@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterable, Sized
 from typing import TYPE_CHECKING, Any
 
-from paragent.engines import open_engine
 from paragent.errors import DuplicateTaskId, EngineFailed, Interrupted, UsageError
 from paragent.execution import Ending
 from paragent.runners.calls import IdSet, Preparer, Sequence, cancelled, failed_before_start, require_task
@@ -37,23 +36,27 @@ _COLLECT_SECONDS = 0.5
 
 
 class Run:
-    """A run on one engine. It closes the engine in the end, unless the caller lends it. Belongs to one thread at a time.
+    """A run on one engine. Belongs to one thread at a time.
 
     Ctrl-C may interrupt any method. Tasks stay in `drawn` until the dispatch loop has their calls, and responses in `ready`
     until the caller removes them, so that after `cancel` every task has exactly one response.
 
     The constructor checks and packs tasks that are all known already (a list, not a generator). It submits none.
 
+    Args:
+        config: the settings of the run.
+        engine: where the tasks run.
+        tasks: an iterable or async iterable of tasks.
+        lent: the engine belongs to the caller; otherwise `close` closes it.
+
     Raises:
         UsageError: an element of `tasks` is not a task, its agent cannot be called or sent to a worker, or an id is used twice.
     """
 
-    def __init__(
-        self, config: RunConfig, engine: RuntimeEngine | None, tasks: Iterable[Any] | Any, *, lent: bool = True
-    ) -> None:
+    def __init__(self, config: RunConfig, engine: RuntimeEngine, tasks: Any, *, lent: bool) -> None:
         self._config = config
-        self._owns_engine = engine is None or not lent
-        self._engine = engine if engine is not None else open_engine(config)
+        self._owns_engine = not lent
+        self._engine = engine
         self._preparer = Preparer(config, self._engine.numbers, sends_modules=self._engine.sends_modules)
         self._sequence = Sequence() if config.sequence_dependent else None
         self._ids: IdSet | None = IdSet()

@@ -73,7 +73,7 @@ class DetailedError(Exception):
 
 
 class Interval(NamedTuple):
-    """The process and the time in which a task ran; times are `time.monotonic()` of one machine."""
+    """The process and the time in which a task ran; times are `time.monotonic()` of one host."""
 
     pid: int
     began: float

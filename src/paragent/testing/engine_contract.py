@@ -54,7 +54,7 @@ class EngineContract:
             Runners.sync_run(0.0, agents.nap, config, engine=engine)
             return Runners.sync_run_task(list(tasks), config, engine=engine)
 
-    # --- 1. one response for each task --------------------------------------------------------------------------------
+    # --- one response for each task -----------------------------------------------------------------------------------
 
     def test_responses_are_keyed_by_id_in_input_order(self) -> None:
         waits = [0.2, 0.0, 0.1, 0.0, 0.05]
@@ -178,7 +178,7 @@ class EngineContract:
             return interrupted.responses
         raise AssertionError("the run was not interrupted")
 
-    # --- 2. exceptions ------------------------------------------------------------------------------------------------
+    # --- exceptions ---------------------------------------------------------------------------------------------------
 
     def test_an_exception_fails_only_its_task(self) -> None:
         responses = self.run(
@@ -248,7 +248,7 @@ class EngineContract:
             assert (response.success, response.executions) == (True, 1), response
         return responses
 
-    # --- 3. time limits -----------------------------------------------------------------------------------------------
+    # --- time limits --------------------------------------------------------------------------------------------------
 
     def test_a_limit_counts_work_without_the_queue(self) -> None:
         tasks = [Task(0.3, agents.sleep, id=str(i), timeout=2.5) for i in range(11)]
@@ -277,7 +277,7 @@ class EngineContract:
         assert responses["a"].status is TaskStatus.TIMED_OUT
         assert responses["b"].success
 
-    # --- 5. unserialisable objects ------------------------------------------------------------------------------------
+    # --- unserialisable objects ---------------------------------------------------------------------------------------
 
     def test_an_unserialisable_input_is_rejected_before_anything_runs(self, tmp_path: Path) -> None:
         marker = tmp_path / "ran"
@@ -310,7 +310,7 @@ class EngineContract:
         responses = list(Runners.iter_tasks(tasks(), self.config()))
         assert sorted((r.id, r.success) for r in responses) == [("a", False), ("a", True), ("b", True), ("lock", False)]
 
-    # --- 6. concurrency limits ----------------------------------------------------------------------------------------
+    # --- concurrency limits -------------------------------------------------------------------------------------------
 
     def test_sync_tasks_respect_the_concurrency_limit(self) -> None:
         self._check_limits(agents.sleep_interval, worker_num=2, concurrency=3)
@@ -331,7 +331,7 @@ class EngineContract:
             assert max_overlap([interval for interval in intervals if interval.pid == pid]) <= concurrency
         assert max_overlap(intervals) > 1, "no tasks ran at the same time"
 
-    # --- 7. sequences -------------------------------------------------------------------------------------------------
+    # --- sequences ----------------------------------------------------------------------------------------------------
 
     def test_each_answer_becomes_the_next_input(self) -> None:
         responses = self.run(
@@ -351,7 +351,7 @@ class EngineContract:
         assert statuses == [TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.CANCELLED]
         assert "'1'" in responses["3"].msg
 
-    # --- 8. agents in scripts and notebooks ---------------------------------------------------------------------------
+    # --- agents in scripts and notebooks ------------------------------------------------------------------------------
 
     def test_agents_in_main_and_in_modules_next_to_the_script(self, tmp_path: Path) -> None:
         program = programs.Program(tmp_path, programs.AGENTS_IN_MAIN, self.config_settings(), beside=programs.BESIDE)
@@ -366,7 +366,7 @@ class EngineContract:
         """Return the settings with which separate programs use the engine."""
         return {"worker_num": 2, **self.settings}
 
-    # --- 10. prints and logs ------------------------------------------------------------------------------------------
+    # --- prints and logs ----------------------------------------------------------------------------------------------
 
     def test_prints_and_logs_are_labelled_with_their_task(self, capsys: Any, caplog: Any) -> None:
         responses = self.run(Task("one", agents.print_and_log, id="a"), Task("two", agents.print_and_log, id="b"))
@@ -467,7 +467,7 @@ class IsolationContract(EngineContract):
             Task(0, agents.segfault, id="lost by a signal", max_retries=0),
         ]
 
-    # --- 3. time limits of code that does not react -------------------------------------------------------------------
+    # --- time limits of code that does not react ----------------------------------------------------------------------
 
     def test_python_code_that_hangs_loses_its_worker(self, tmp_path: Path) -> None:
         self._check_hang(agents.hang_in_python, tmp_path / "pid")
@@ -492,7 +492,7 @@ class IsolationContract(EngineContract):
         [pid] = programs.pids_in(path)
         programs.wait_until(lambda: not programs.alive(pid))
 
-    # --- 4. workers that die ------------------------------------------------------------------------------------------
+    # --- workers that die ---------------------------------------------------------------------------------------------
 
     def test_a_killed_worker_costs_one_execution(self, tmp_path: Path) -> None:
         responses = self.run(
@@ -542,7 +542,7 @@ class IsolationContract(EngineContract):
         responses = self.run(*(Task(0.0, agents.sleep_interval, id=str(i)) for i in range(5)), reuse_process=False)
         assert len({response.unwrap().pid for response in responses.values()}) == 5
 
-    # --- 9. Ctrl-C and the death of the program -----------------------------------------------------------------------
+    # --- Ctrl-C and the death of the program --------------------------------------------------------------------------
 
     def test_ctrl_c_cancels_unfinished_tasks_lets_async_code_clean_up_and_leaves_no_process(
         self, tmp_path: Path

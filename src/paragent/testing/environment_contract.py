@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EnvironmentContract"]
 
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
+_SECONDS = 100.0
+"""Seconds for one test."""
 
 
 class EnvironmentContract:
@@ -200,5 +202,5 @@ class EnvironmentContract:
         _run(close())
 
 
-def _run(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
-    return asyncio.run(asyncio.wait_for(coroutine, 100))
+def _run(coroutine: Coroutine[Any, Any, Value]) -> Value:
+    return asyncio.run(asyncio.wait_for(coroutine, _SECONDS))

@@ -23,7 +23,7 @@ __all__ = ["ModelContract"]
 
 Value = TypeVar("Value")
 _SECONDS = 100.0
-"""For one test."""
+"""Seconds for one test."""
 
 
 class ModelContract:

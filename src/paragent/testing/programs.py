@@ -115,7 +115,7 @@ except Interrupted as interrupted:
 
 
 START_LIMIT = 150.0
-"""Seconds for a program to start its engine and its tasks: Ray and Spark need 5 s on an idle machine and 30 s on a busy one."""
+"""Seconds for a program to start its engine and its tasks: Ray and Spark need 5 s on an idle host and 30 s on a busy one."""
 END_LIMIT = 90.0
 """Seconds for a program to end, including the engine that it started."""
 

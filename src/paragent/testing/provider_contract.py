@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["ProviderContract"]
 
 _SECONDS = 100.0
-"""For one test; a desktop under emulation boots in half of that time."""
+"""Seconds for one test; a desktop under emulation boots in half of that time."""
 
 
 class ProviderContract:

@@ -26,7 +26,7 @@ __all__ = ["ScorerContract"]
 
 Value = TypeVar("Value")
 _SECONDS = 100.0
-"""For one test."""
+"""Seconds for one test."""
 
 
 class ScorerContract:
