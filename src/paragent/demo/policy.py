@@ -16,9 +16,9 @@ from paragent.models.base import Completion, Model
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PROGRAMS", "RESULTS", "DemoModel"]
+__all__ = ["DemoModel"]
 
-PROGRAMS = {
+_PROGRAMS = {
     "running_maximum": """    return [max(numbers[: end + 1]) for end in range(len(numbers))]
 """,
     "is_anagram": """    return sorted(first.lower()) == sorted(second.lower())
@@ -31,7 +31,7 @@ PROGRAMS = {
 """,
 }
 """Function bodies, by the name of the function."""
-RESULTS = {
+_RESULTS = {
     "prime numbers are there below 1000": "print(sum(all(n % d for d in range(2, n)) for n in range(2, 1000)))",
     "digits of 2 to the power of 1000": "print(sum(map(int, str(2**1000))))",
     "most often in the word 'Mississippi'": "word = 'mississippi'\nprint(max(word, key=word.count))",
@@ -117,11 +117,11 @@ def _calculate(question: str, results: list[str]) -> Action:
 
 
 def _program(question: str, results: list[str]) -> Action:
-    for name, program in PROGRAMS.items():
+    for name, program in _PROGRAMS.items():
         if f"def {name}(" in question:
             code = question + program
             return f"```python\n{code}```" if results else {"tool": "python", "code": code}
-    for words, code in RESULTS.items():
+    for words, code in _RESULTS.items():
         if words in question:
             return f"Answer: {results[-1].strip()}" if results else {"tool": "python", "code": code}
     return _UNKNOWN

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import IO
 
-__all__ = ["OWNER_VARIABLE", "Owner", "cache_folder", "dead_owners", "find_program", "kill_owned", "owned_processes"]
+__all__ = ["Owner", "cache_folder", "dead_owners", "find_program", "kill_owned", "owned_processes"]
 
-OWNER_VARIABLE = "PARAGENT_OWNER"
+_OWNER_VARIABLE = "PARAGENT_OWNER"
 """The environment variable of local processes that belong to a machine: `<owner id>/<provider's machine id>`."""
 _KILL_SECONDS = 10.0
 """For the kernel to remove killed processes; freeing a machine's memory takes milliseconds."""
@@ -102,7 +102,7 @@ class Owner:
 
     def environment(self, machine_id: str) -> dict[str, str]:
         """Return the environment variables to add to a process that belongs to a machine."""
-        return {OWNER_VARIABLE: f"{self.id}/{machine_id}"}
+        return {_OWNER_VARIABLE: f"{self.id}/{machine_id}"}
 
     def close(self, *, keep: bool = False) -> None:
         """Remove the folder if nothing of this owner is left; `keep` it if the next pool has to clean up."""
@@ -144,7 +144,7 @@ def owned_processes(owners: Iterable[str]) -> dict[int, str]:
 
 
 def _owner_in(environment: bytes) -> str:
-    prefix = f"{OWNER_VARIABLE}=".encode()
+    prefix = f"{_OWNER_VARIABLE}=".encode()
     for entry in environment.split(b"\0"):
         if entry.startswith(prefix):
             return entry.removeprefix(prefix).decode(errors="replace")

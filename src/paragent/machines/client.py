@@ -20,11 +20,11 @@ from paragent.transport.loop import io_loop, is_running
 if TYPE_CHECKING:
     from paragent.transport.address import TlsConf
 
-__all__ = ["POOL_ERRORS", "SERVICE", "PoolClient", "RemotePool"]
+__all__ = ["SERVICE", "PoolClient", "RemotePool"]
 
 SERVICE = "pool"
 """The name of the service in the handshake."""
-POOL_ERRORS = (
+_POOL_ERRORS = (
     errors.ConfigError,
     errors.LeaseLost,
     errors.LeaseTimeout,
@@ -36,7 +36,7 @@ POOL_ERRORS = (
 """Errors of a pool that a client raises with their own type; all others become `MachineFailed`."""
 _CONNECT_SECONDS = 5.0
 _RETRY_PAUSE = 0.2
-RECONNECT_SECONDS = 30.0
+_RECONNECT_SECONDS = 30.0
 """How long a request for a machine survives a pool that cannot be reached: long enough to restart the service."""
 _RELEASE_SECONDS = 5.0
 """How long a release is retried; after that the lease ends by its deadline."""
@@ -61,7 +61,7 @@ class PoolClient(Pool):
         *,
         token: Token | None = None,
         tls: TlsConf | None = None,
-        reconnect: float = RECONNECT_SECONDS,
+        reconnect: float = _RECONNECT_SECONDS,
     ) -> None:
         super().__init__()
         host, separator, port = address.rpartition(":")
@@ -111,7 +111,7 @@ class RemotePool:
 
     def __init__(self, address: Address, token: Token | None, tls: TlsConf | None, reconnect: float) -> None:
         self._address, self._token, self._tls, self._reconnect = address, token, tls, reconnect
-        self._calls = JsonClient(self._connect, errors=POOL_ERRORS, other_errors=MachineFailed)
+        self._calls = JsonClient(self._connect, errors=_POOL_ERRORS, other_errors=MachineFailed)
         self._closed = False
 
     async def acquire(self, request_id: str, holder: str, duration: float, limit: float | None) -> tuple[int, Machine]:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from paragent.machines.machine import Machine, PoolStatus
 
-__all__ = ["LEASE_SECONDS", "AsyncPool", "EventLoopBridge", "Lease", "LeaseContext", "Pool"]
+__all__ = ["AsyncPool", "EventLoopBridge", "Lease", "LeaseContext", "Pool"]
 
-LEASE_SECONDS = 30.0
+_LEASE_SECONDS = 30.0
 """Default time after which a holder without heartbeats loses its machine: two heartbeats in a row may be lost."""
 _HEARTBEATS = 3
 """Heartbeats within the duration of a lease."""
@@ -393,7 +393,7 @@ class Pool(ABC):
         *,
         timeout: float | None = None,
         holder: str | None = None,
-        duration: float = LEASE_SECONDS,
+        duration: float = _LEASE_SECONDS,
         limit: float | None = None,
         heartbeat: bool = True,
     ) -> LeaseContext:
@@ -425,7 +425,7 @@ class Pool(ABC):
         *,
         timeout: float | None = None,
         holder: str | None = None,
-        duration: float = LEASE_SECONDS,
+        duration: float = _LEASE_SECONDS,
         limit: float | None = None,
         heartbeat: bool = True,
     ) -> Lease:

@@ -31,7 +31,7 @@ _FILE_SECONDS = 60.0
 """For the transfer of a file; a machine's network transfers tens of megabytes per second."""
 _REPLY_SECONDS = 10.0
 """For replies that need no work."""
-COMMAND_SECONDS = 90.0
+_COMMAND_SECONDS = 90.0
 """The time limit of a command in OSWorld's client."""
 _POOL_SECONDS = 20.0
 """For one reply to the pool of a machine that is known to be up; a busy host with emulation takes up to some seconds."""
@@ -110,7 +110,7 @@ class Machine:
         return self.request("GET", "/platform").check("platform").body.decode(errors="replace").strip()
 
     def execute(
-        self, command: str | Sequence[str], *, shell: bool | None = None, timeout: float = COMMAND_SECONDS
+        self, command: str | Sequence[str], *, shell: bool | None = None, timeout: float = _COMMAND_SECONDS
     ) -> CommandResult:
         """Run a command and return its result.
 
@@ -147,7 +147,7 @@ class Machine:
         return await asyncio.to_thread(self.screenshot)
 
     async def aexecute(
-        self, command: str | Sequence[str], *, shell: bool | None = None, timeout: float = COMMAND_SECONDS
+        self, command: str | Sequence[str], *, shell: bool | None = None, timeout: float = _COMMAND_SECONDS
     ) -> CommandResult:
         """Like `execute`, without blocking the event loop."""
         return await asyncio.to_thread(self.execute, command, shell=shell, timeout=timeout)

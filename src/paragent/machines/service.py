@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PoolServer"]
 
-RECONNECT_SECONDS = 3.0
+_RECONNECT_SECONDS = 3.0
 """How long a waiting request keeps its place without a connection; a client notices a broken one within two seconds."""
 _START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
@@ -113,7 +113,7 @@ class _PoolService:
         try:
             return await self._bridge.wait_async(self._pool.acquire(request_id, holder, duration, limit))
         except asyncio.CancelledError:
-            io_loop().call_later(RECONNECT_SECONDS, self._withdraw_if_abandoned, request_id)
+            io_loop().call_later(_RECONNECT_SECONDS, self._withdraw_if_abandoned, request_id)
             raise
         finally:
             self._waiting[request_id] -= 1

@@ -18,13 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
-    "KEYS",
-    "SPECIAL",
     "Action",
     "BadAction",
     "actions_in",
     "command_of",
-    "is_key",
     "read_action",
     "special_in",
     "typing",
@@ -38,16 +35,16 @@ launchmediaselect left modechange multiply nexttrack nonconvert numlock option o
 pgdn pgup playpause prevtrack print printscreen prntscrn prtsc prtscr return right scrolllock select separator shift shiftleft
 shiftright sleep space stop subtract tab up volumedown volumemute volumeup win winleft winright yen
 """
-KEYS = frozenset(
+_KEYS = frozenset(
     [*_NAMED.split(), "\t", "\n", "\r", " ", *string.ascii_lowercase, *string.digits, *string.punctuation]
     + [f"num{digit}" for digit in range(10)]
     + [f"f{number}" for number in range(1, 25)]
 )
 
 
-def is_key(name: str) -> bool:
+def _is_key(name: str) -> bool:
     """Return whether pyautogui knows a key of this name; case does not matter."""
-    return name.lower() in KEYS
+    return name.lower() in _KEYS
 
 
 def typing(text: str) -> list[str]:
@@ -64,7 +61,7 @@ def typing(text: str) -> list[str]:
     return statements or ["pyautogui.typewrite('')"]
 
 
-SPECIAL = ("WAIT", "FAIL", "DONE")
+_SPECIAL = ("WAIT", "FAIL", "DONE")
 _PRELUDE = "import pyautogui; import time; pyautogui.FAILSAFE = False"
 _BLOCK = re.compile(r"```(?:\w*[ \t]*\n)?(.*?)```", re.DOTALL)
 _BUTTONS = ("left", "right", "middle")
@@ -129,7 +126,7 @@ def special_in(said: Any) -> str:
         except ValueError:
             return ""
         word = str(parsed.get("action_type", "")) if isinstance(parsed, dict) else ""
-    return word if word in SPECIAL else ""
+    return word if word in _SPECIAL else ""
 
 
 def actions_in(text: str, space: str) -> list[dict[str, Any]]:
@@ -159,12 +156,12 @@ def _read_computer_13(said: Any, screen: tuple[int, int], marks: Sequence[tuple[
         try:
             said = json.loads(said)
         except ValueError:
-            raise BadAction(f"{said[:80]!r} is neither one of {', '.join(SPECIAL)} nor a JSON object") from None
+            raise BadAction(f"{said[:80]!r} is neither one of {', '.join(_SPECIAL)} nor a JSON object") from None
     if not isinstance(said, dict) or not isinstance(said.get("action_type"), str):
         raise BadAction("an action must be an object with an `action_type`")
     kind = said["action_type"]
     if kind not in _KINDS:
-        raise BadAction(f"there is no action_type {kind!r}; there are: {', '.join([*_KINDS, *SPECIAL])}")
+        raise BadAction(f"there is no action_type {kind!r}; there are: {', '.join([*_KINDS, *_SPECIAL])}")
     nested = said.get("parameters") or {}
     if not isinstance(nested, dict):
         raise BadAction("`parameters` must be an object")
@@ -217,7 +214,7 @@ def _check(kind: str, name: str, value: Any, screen: tuple[int, int]) -> None:
         if not isinstance(keys, list) or not keys:
             raise BadAction(f"the keys of {kind} must be a list of key names, not {value!r}")
         for key in keys:
-            if not isinstance(key, str) or not is_key(key):
+            if not isinstance(key, str) or not _is_key(key):
                 raise BadAction(f"there is no key {key!r}; use pyautogui's names, such as enter, ctrl, f5, a")
 
 
@@ -271,7 +268,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Mapping[str,
 def _read_python(said: Any, marks: Sequence[tuple[int, int]]) -> Action:
     command = said.get("command") if isinstance(said, dict) else said
     if not isinstance(command, str) or not command.strip():
-        raise BadAction(f"an action must be Python code with pyautogui, or one of {', '.join(SPECIAL)}")
+        raise BadAction(f"an action must be Python code with pyautogui, or one of {', '.join(_SPECIAL)}")
     code = re.sub(r"^```\w*\s*\n|\n?```$", "", command.strip())
     try:
         tree = ast.parse(code)

@@ -46,13 +46,13 @@ def predict_agent_factory(agent: Any) -> AgentFactory | None:
         raise UsageError(f"--agent: name the class of {agent!r:.200}; each rollout needs its own agent")
 
     def create(environment: Environment, model: ModelSettings, max_turns: int) -> PredictAdapter:
-        arguments = constructor_arguments(environment, model, max_turns)
+        arguments = _constructor_arguments(environment, model, max_turns)
         return PredictAdapter(agent, arguments, getattr(environment.machine, "host", None))
 
     return create
 
 
-def constructor_arguments(environment: Environment, model: ModelSettings, max_turns: int) -> dict[str, Any]:
+def _constructor_arguments(environment: Environment, model: ModelSettings, max_turns: int) -> dict[str, Any]:
     """Return the arguments known for the constructors of agents, by the names that OSWorld's agents use.
 
     What is not set is absent, so that the agent's own default applies.

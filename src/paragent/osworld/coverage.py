@@ -80,7 +80,7 @@ def _lack(registry: Registry, kind: str, name: str) -> str:
 
 _ACCOUNTS = tuple(set(ACCOUNTS.values()))
 SAME, DIFFERS, CANNOT = "same score", "differs", "cannot be scored"
-PROXY = "a proxy (the sites of the task refuse many addresses)"
+_PROXY = "a proxy (the sites of the task refuse many addresses)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Coverage:
         wanted: Counter[str] = Counter()
         alone: Counter[str] = Counter()
         for task in self.tasks:
-            needed = [*task.missing, *([task.account] if task.account else []), *([PROXY] if task.proxy else [])]
+            needed = [*task.missing, *([task.account] if task.account else []), *([_PROXY] if task.proxy else [])]
             wanted.update(needed)
             alone.update(needed if len(needed) == 1 else [])
         return sorted((Need(what, count, alone[what]) for what, count in wanted.items()), key=_order)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from paragent.envs import Environment
     from paragent.models import Completion, Model
 
-__all__ = ["ImageStore", "RolloutEpisode", "WorkClock", "timestamp"]
+__all__ = ["ImageStore", "RolloutEpisode", "WorkClock"]
 
 
-def timestamp() -> str:
+def _timestamp() -> str:
     """Return the current time in the form used in file names."""
     return f"{datetime.now(UTC):%Y%m%d@%H%M%S%f}"
 
@@ -116,7 +116,7 @@ class ImageStore:
         for image in images:
             digest = hashlib.sha256(image).digest()
             if digest not in self._names:
-                name = f"step_{step}_{timestamp()}.png"
+                name = f"step_{step}_{_timestamp()}.png"
                 self._names[digest], self.files[name] = name, image
             names.append(self._names[digest])
         return names
@@ -125,7 +125,7 @@ class ImageStore:
         """Store other files of the rollout, such as recordings."""
         for name, content in files.items():
             stem, dot, suffix = name.rpartition(".")
-            self.files[f"{stem}_{timestamp()}{dot}{suffix}"] = content
+            self.files[f"{stem}_{_timestamp()}{dot}{suffix}"] = content
 
     def insert(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the messages for the model, with the content of the last images."""
@@ -242,7 +242,7 @@ class RolloutEpisode:
         environment.first_images = environment.first_kept = ()
 
     async def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
-        began, moment = time.monotonic(), timestamp()
+        began, moment = time.monotonic(), _timestamp()
         self._calls += 1
         number = self._calls
         function = call["function"]

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from paragent.tasks import BenchmarkTask
 
 __all__ = [
-    "UNSTORABLE",
     "PendingRollout",
     "RolloutResult",
     "RolloutStatus",
@@ -31,7 +30,7 @@ __all__ = [
     "unpack_trajectory",
 ]
 
-UNSTORABLE = "unstorable"
+_UNSTORABLE = "unstorable"
 """The failure kind of a rollout whose score cannot be stored."""
 _SUMMARY_LENGTH = 160
 
@@ -162,7 +161,7 @@ def make_storable(result: RolloutResult) -> None:
     if result.trajectory is not None:
         result.trajectory = _storable(notes, _bytes, "trajectory", result.trajectory, None)
     if had_score and result.score is None and result.status is RolloutStatus.COMPLETED:
-        result.status, result.kind = RolloutStatus.FAILED, UNSTORABLE
+        result.status, result.kind = RolloutStatus.FAILED, _UNSTORABLE
         result.error = "\n".join(filter(None, [f"the result cannot be stored: {'; '.join(notes)}", result.error]))
     else:
         _append_notes(result, notes)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["PyEnvironment", "PyOptions", "hidden_tests", "program_in", "readings"]
+__all__ = ["PyEnvironment", "PyOptions"]
 
 _SHOWN = 10_000
 """Characters of output that an agent is shown: about 3,000 tokens."""
@@ -31,7 +31,7 @@ _FENCED = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$",
 _PYTHON = {"", "python", "py", "python3"}
 
 
-def program_in(answer: str, entry_point: str = "") -> str | None:
+def _program_in(answer: str, entry_point: str = "") -> str | None:
     """Return the last code block that defines `entry_point`, otherwise the last code block; None if there is none."""
     blocks = [match[2] for match in _FENCED.finditer(answer) if match[1].lower() in _PYTHON]
     defining = [block for block in blocks if _defines(block, entry_point)]
@@ -46,14 +46,14 @@ def _defines(code: str, name: str) -> bool:
     )
 
 
-def readings(task: BenchmarkTask, answer: str) -> list[str]:
+def _readings(task: BenchmarkTask, answer: str) -> list[str]:
     """Return the possible programs of an answer, most likely first. The first that is valid Python is used.
 
     Questions of HumanEval end within a function. An answer may be the whole function or only its body, possibly without
     the indentation.
     """
     entry_point = str(task.metadata.get("entry_point") or "")
-    code = program_in(answer, entry_point)
+    code = _program_in(answer, entry_point)
     code = answer if code is None else code
     if not _defines(task.question, entry_point):
         return [code]
@@ -63,7 +63,7 @@ def readings(task: BenchmarkTask, answer: str) -> list[str]:
     return [task.question + code, f"{task.question}\n{body}", f"{task.question}\n    {code.lstrip()}"]
 
 
-def hidden_tests(task: BenchmarkTask) -> str | None:
+def _hidden_tests(task: BenchmarkTask) -> str | None:
     """Return the code that raises if an answer is wrong; None if the task has no tests.
 
     Supports HumanEval's `test` (with `entry_point`) and MBPP's `test_list` (with `test_setup_code`).
@@ -144,7 +144,7 @@ class PyEnvironment(Environment):
     async def score(
         self, task: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
-        tests = hidden_tests(task)
+        tests = _hidden_tests(task)
         if tests is not None:
             return {"passed": float(await self._passes(task, answer, tests))}
         if not task.references:
@@ -156,7 +156,7 @@ class PyEnvironment(Environment):
         """Run the program in a new interpreter, then the tests, which the program cannot see before."""
         interpreter = self._new_interpreter()
         try:
-            for program in readings(task, answer):
+            for program in _readings(task, answer):
                 defined = await interpreter.run(program, self.options.cell_limit)
                 if not _INVALID.search(defined.error):
                     break
@@ -168,7 +168,7 @@ class PyEnvironment(Environment):
 
     async def _given_output(self, answer: str) -> str:
         """Return the output that an answer states or, if it ends in a program, that the program prints."""
-        program = program_in(answer)
+        program = _program_in(answer)
         if program is None or final_answer(answer) != answer.strip():
             return final_answer(answer)
         interpreter = self._new_interpreter()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from paragent.subprocesses import Child, ProcessLimits
 
-__all__ = ["GRACE", "Execution", "Interpreter", "LocalInterpreter", "MachineInterpreter", "MachineShell"]
+__all__ = ["Execution", "Interpreter", "LocalInterpreter", "MachineInterpreter", "MachineShell"]
 
-GRACE = 2.0
+_GRACE = 2.0
 """Seconds between the soft time limit, which keeps the variables, and the hard limit, which kills the interpreter."""
 _OVERHEAD = 20.0
 """Seconds that a command may take in addition to the cell, for slow machines."""
@@ -64,7 +64,7 @@ class LocalInterpreter:
         if child is None or not child.alive:
             child = await self._start(self._limits)
         try:
-            reply = await child.request({"code": code, "limit": limit}, limit + GRACE)
+            reply = await child.request({"code": code, "limit": limit}, limit + _GRACE)
             ended = Execution(reply.output, "" if reply.value["ok"] else str(reply.value["error"]))
         except ChildLost as lost:
             return Execution(lost.output, f"the interpreter {lost.reason}", lost=True)
@@ -105,12 +105,12 @@ class MachineInterpreter:
         mark = secrets.token_hex(16)
         request = json.dumps({"code": code, "limit": limit, "mark": mark})
         await self._machine.aput_file(f"{self._folder}/request", f"{request}\n".encode())
-        turns = int((limit + GRACE) / _POLL_INTERVAL)
+        turns = int((limit + _GRACE) / _POLL_INTERVAL)
         waited = await self._shell(
             f": > out; cat request > in; i=0; "
             f"while [ $i -lt {turns} ] && ! grep -q {mark} out && kill -0 $(cat pid) 2>/dev/null; "
             f"do sleep {_POLL_INTERVAL}; i=$((i+1)); done; head -c {self._limits.output} out",
-            limit + GRACE,
+            limit + _GRACE,
         )
         output, found, reply = waited.output.partition(mark)
         try:

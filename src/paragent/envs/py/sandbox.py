@@ -23,7 +23,6 @@ __all__ = [
     "JOIN_SESSION_KEYRING",
     "SANDBOXES",
     "UnsupportedMachine",
-    "filter_file",
     "filter_program",
     "keyctl_number",
     "start_in_bubblewrap",
@@ -180,7 +179,7 @@ def keyctl_number() -> int:
     return _CHECKED["keyctl"][column]
 
 
-def filter_file() -> int:
+def _filter_file() -> int:
     """Return a new file descriptor from which the filter can be read; the caller closes it. Raises like `filter_program`."""
     program = filter_program()
     descriptor = os.memfd_create("seccomp filter")
@@ -281,7 +280,7 @@ async def start_in_bubblewrap(limits: ProcessLimits) -> Child:
     if program is None:
         raise MissingProgram("the sandbox of the environment 'py'", "bubblewrap (bwrap) is not installed", _ADVICE)
     try:
-        blocked = filter_file()
+        blocked = _filter_file()
     except UnsupportedMachine as error:
         raise MissingProgram("the sandbox of the environment 'py'", str(error), "use --sandbox vm") from None
     try:

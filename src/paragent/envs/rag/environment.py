@@ -106,7 +106,7 @@ async def shared_index(kb: Path) -> AsyncIterator[Index]:
 
 
 @asynccontextmanager
-async def shared_vectors(index: Index, model: str) -> AsyncIterator[Vectors]:
+async def _shared_vectors(index: Index, model: str) -> AsyncIterator[Vectors]:
     """Open the embeddings of an index as a context manager, without blocking the event loop. Raises like `open_vectors`."""
     if importlib.util.find_spec("openai") is None:
         raise MissingExtra("the option `embeddings`", "rollout", "openai")
@@ -157,7 +157,7 @@ class RagEnvironment(Environment):
         model = self.options.embeddings
         if model is None:
             return None
-        return await self.shared.get(("vectors", index.name, model), lambda: shared_vectors(index, model))
+        return await self.shared.get(("vectors", index.name, model), lambda: _shared_vectors(index, model))
 
     @tool
     async def search(self, query: Annotated[str, "a few words that the document should have"]) -> ToolResult:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DockerProvider"]
 
-IMAGE = "happysixd/osworld-docker"
-LABEL = "paragent.owner"
+_IMAGE = "happysixd/osworld-docker"
+_LABEL = "paragent.owner"
 _DISPLAY, _DEVTOOLS, _VLC = 8006, 9222, 8080
 _SECONDS = 120.0
 """For one request; starting a container takes seconds if the image is present."""
@@ -45,7 +45,7 @@ class DockerProvider(Provider):
     def __init__(self, settings: MachineSettings, owner: Owner) -> None:
         super().__init__(settings, owner)
         settings.check_options("docker", "image", "disk_size", "environment")
-        self._image = str(settings.options.get("image", IMAGE))
+        self._image = str(settings.options.get("image", _IMAGE))
         self._client: Any = None
 
     async def _do(self, work: Callable[[], Any]) -> Any:
@@ -95,7 +95,7 @@ class DockerProvider(Provider):
             lambda: client.containers.run(
                 self._image,
                 name=f"{self.owner.id}-{name}",
-                labels={LABEL: self.owner.id},
+                labels={_LABEL: self.owner.id},
                 environment=environment,
                 cap_add=["NET_ADMIN"],
                 devices=["/dev/kvm"] if Path("/dev/kvm").exists() else [],
@@ -143,8 +143,8 @@ class DockerProvider(Provider):
 
     async def list_owned(self, owners: Collection[str]) -> list[str]:
         client = await self._docker()
-        found = await self._do(lambda: client.containers.list(all=True, filters={"label": LABEL}))
-        return sorted(container.name for container in found if container.labels.get(LABEL) in owners)
+        found = await self._do(lambda: client.containers.list(all=True, filters={"label": _LABEL}))
+        return sorted(container.name for container in found if container.labels.get(_LABEL) in owners)
 
     async def close(self) -> None:
         if self._client is not None:

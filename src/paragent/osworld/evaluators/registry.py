@@ -22,7 +22,7 @@ __all__ = [
 
 INFEASIBLE = "infeasible"
 """The metric of infeasible tasks; it depends only on the agent's last action."""
-EXTRA = "osworld"
+_EXTRA = "osworld"
 _HERE = "paragent.osworld.evaluators"
 
 
@@ -58,9 +58,9 @@ GETTERS = Registry(
                 "pages": "active_tab_html_parse active_tab_info chrome_appearance_mode_ui info_from_website open_tabs_info "
                 "page_info pdf_from_url",
             },
-            EXTRA,
+            _EXTRA,
         ),
-        **_implementations("metrics", {"tables": "content_from_vm_file"}, EXTRA),
+        **_implementations("metrics", {"tables": "content_from_vm_file"}, _EXTRA),
     },
     entry_points="paragent.osworld_getters",
 )
@@ -107,7 +107,7 @@ METRICS = Registry(
                 "check_slide_orientation_Portrait check_transition evaluate_presentation_fill_to_rgb_distance",
                 "tables": "compare_conference_city_in_order compare_table",
             },
-            EXTRA,
+            _EXTRA,
         ),
     },
     entry_points="paragent.osworld_metrics",
@@ -136,7 +136,7 @@ def load_metric(name: str) -> None:
 
 
 def load_parser(function: str) -> None:
-    """Import `package.module:function`, for the same reason."""
+    """Import `package.module:function`, so that calls that are confined to a folder find it in memory."""
     import_object(function)
     import_required()
 

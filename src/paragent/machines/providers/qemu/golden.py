@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from paragent.machines.providers.base import LocalProcesses
     from paragent.machines.providers.qemu.hardware import Hardware
 
-__all__ = ["GoldenState", "create_overlay", "golden_state", "remove_drafts"]
+__all__ = ["GoldenState", "golden_state", "remove_drafts"]
 
 _ABOUT = "about.json"
 _LOCK_POLL = 0.1
@@ -138,7 +138,7 @@ async def _create(
     draft.folder.mkdir(mode=0o700)
     try:
         if disk is not None:
-            await asyncio.to_thread(create_overlay, disk, draft.folder / "disk")
+            await asyncio.to_thread(_create_overlay, disk, draft.folder / "disk")
         await _boot_and_freeze(draft, hardware, local, ready)
         # QEMU opens the memory file for writing even to map it privately; only root can open a read-only file so.
         for name, mode in {"ram": 0o600, "state": 0o400, "disk": 0o400}.items():
@@ -147,7 +147,7 @@ async def _create(
         (draft.folder / _ABOUT).write_text(json.dumps({"image": image_name, "image_key": hardware.image_key}))
         draft.folder.rename(golden.folder)
         if disk is not None:
-            await asyncio.to_thread(create_overlay, golden.folder / "disk", golden.folder / "overlay")
+            await asyncio.to_thread(_create_overlay, golden.folder / "disk", golden.folder / "overlay")
         await asyncio.to_thread(_remove_older, golden.folder.parent, image_name, hardware.image_key)
         await asyncio.to_thread(remove_drafts, golden.folder.parent)
     except BaseException:
@@ -198,7 +198,7 @@ def remove_drafts(home: Path) -> None:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def create_overlay(base: Path, target: Path) -> None:
+def _create_overlay(base: Path, target: Path) -> None:
     """Create an empty qcow2 file on top of `base`.
 
     Raises:

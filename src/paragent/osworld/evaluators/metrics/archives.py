@@ -70,7 +70,7 @@ def _zip_members(path: str) -> dict[str, bytes]:
 def _same(name: str, first: bytes, second: bytes) -> bool:
     if not name.lower().endswith(".pdf"):
         return first == second
-    return difflib.SequenceMatcher(None, plain_text(first), plain_text(second)).ratio() >= _PDF_LIKENESS
+    return difflib.SequenceMatcher(None, _plain_text(first), _plain_text(second)).ratio() >= _PDF_LIKENESS
 
 
 def compare_archive(
@@ -184,16 +184,16 @@ def _reader(source: str | bytes) -> PdfReader:
     return PdfReader(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
-def plain_text(source: str | bytes) -> str:
+def _plain_text(source: str | bytes) -> str:
     """Return the text of all pages of a PDF file, given by path or contents, as pypdf extracts it."""
     return "".join(page.extract_text() for page in _reader(source).pages)
 
 
-def pdf_text(path: str) -> str:
+def _pdf_text(path: str) -> str:
     """Return the text of all pages of a PDF file, as PyMuPDF extracts it if it is installed, otherwise as pypdf does."""
     library = _pymupdf()
     if library is None:
-        return plain_text(path).strip()
+        return _plain_text(path).strip()
     with library.open(readable(path)) as document:
         return "".join(page.get_text() for page in document).strip()
 
@@ -222,7 +222,7 @@ def compare_pdfs(result: str | list[str | None] | None, expected: str | list[str
 def _likeness(found: Any, wanted: Any) -> float:
     """Return the similarity of the texts of two files. A missing file has no text; an unreadable one has similarity 0."""
     try:
-        return ratio(*(pdf_text(path) if path else "" for path in (found, wanted)))
+        return ratio(*(_pdf_text(path) if path else "" for path in (found, wanted)))
     except Exception as error:  # noqa: BLE001 - of a broken file, libraries raise anything
         _log.info("a PDF file cannot be read: %s", error)
         return 0.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Condition = Callable[[Any], bool]
     Formula = Callable[[list[Any]], Any]
 
-__all__ = ["NotComputable", "condition_of", "style_of", "styles_of"]
+__all__ = ["style_of", "styles_of"]
 
 _BY_FORMULA = {
     "expression",
@@ -42,19 +42,19 @@ _EPOCH = dt.date(1899, 12, 30)
 """Day 0 of spreadsheets."""
 
 
-class NotComputable(ValueError):
+class _NotComputable(ValueError):
     """A formula has a syntax error; its condition is ignored."""
 
 
-class Unsupported(ValueError):
+class _Unsupported(ValueError):
     """A formula uses an unsupported feature; the comparison fails instead of ignoring it."""
 
 
-class CellError(Exception):
+class _CellError(Exception):
     """The value of a formula is an error, such as #VALUE!."""
 
 
-def condition_of(rule: Any, value_of: Callable[[str], Any]) -> Condition | None:
+def _condition_of(rule: Any, value_of: Callable[[str], Any]) -> Condition | None:
     """Return the condition of a conditional format as a function of the cell's value; None if its type is not supported.
 
     The first reference of a formula stands for the cell, each absolute range for its values. A formula with more references is
@@ -65,7 +65,7 @@ def condition_of(rule: Any, value_of: Callable[[str], Any]) -> Condition | None:
         value_of: returns the value of a cell of the sheet, by coordinate.
 
     Raises:
-        NotComputable: a formula has a syntax error, or a cell is compared with something that is not constant.
+        _NotComputable: a formula has a syntax error, or a cell is compared with something that is not constant.
         ValueError: a formula has a reference to one fixed cell, or an unsupported feature.
     """
     formulas = [_Parser(text).formula() for text in rule.formula]
@@ -77,8 +77,8 @@ def condition_of(rule: Any, value_of: Callable[[str], Any]) -> Condition | None:
         return None
     try:
         references = [formula([]) for formula in formulas]
-    except (TypeError, CellError):
-        raise NotComputable(rule.formula) from None
+    except (TypeError, _CellError):
+        raise _NotComputable(rule.formula) from None
     return lambda value: _compared(rule.operator, value, references)
 
 
@@ -98,7 +98,7 @@ def _ranges(text: str, value_of: Callable[[str], Any]) -> list[list[Any]]:
 def _met(formula: Formula, arguments: list[Any]) -> bool:
     try:
         return bool(formula(arguments))
-    except CellError:
+    except _CellError:
         return True  # a string like "#VALUE!", which is not empty
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         return False
@@ -129,7 +129,7 @@ def _number(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise CellError(value) from None
+        raise _CellError(value) from None
 
 
 def _text(value: Any) -> str:
@@ -144,7 +144,7 @@ def _search(wanted: Any, text: Any, *, start: float = 1, case: bool = False) -> 
     needle, hay = _text(wanted), _text(text)
     place = (hay if case else hay.upper()).find(needle if case else needle.upper(), int(start) - 1)
     if place < 0:
-        raise CellError(wanted)
+        raise _CellError(wanted)
     return place + 1.0
 
 
@@ -230,7 +230,7 @@ class _Parser:
         try:
             items = Tokenizer(f"={text}").items
         except TokenizerError as error:
-            raise NotComputable(text) from error
+            raise _NotComputable(text) from error
         self._tokens = [token for token in items if token.type != "WHITE-SPACE"]
         self._text = text
         self._references: list[str] = []
@@ -239,7 +239,7 @@ class _Parser:
         """Return the function; it raises TypeError if the number of values is not the number of references."""
         body = self._operation(0)
         if self._tokens:
-            raise NotComputable(self._text)
+            raise _NotComputable(self._text)
         count = len(self._references)
 
         def call(values: list[Any]) -> Any:
@@ -259,7 +259,7 @@ class _Parser:
 
     def _operand(self) -> Formula:
         if not self._tokens:
-            raise NotComputable(self._text)
+            raise _NotComputable(self._text)
         token = self._tokens.pop(0)
         if token.type == "OPERATOR-PREFIX":
             operand, sign = self._operand(), -1 if token.value == "-" else 1
@@ -272,7 +272,7 @@ class _Parser:
             return self._call(token.value.rstrip("(").upper())
         if token.type == "OPERAND":
             return self._value(token)
-        raise NotComputable(self._text)
+        raise _NotComputable(self._text)
 
     def _call(self, name: str) -> Formula:
         arguments: list[Formula] = []
@@ -286,13 +286,13 @@ class _Parser:
         if name == "IF":
             return lambda values: _chosen(arguments, values)
         if name not in _FUNCTIONS:
-            raise Unsupported(f"the function {name} of conditional formats is not supported")
+            raise _Unsupported(f"the function {name} of conditional formats is not supported")
         function = _FUNCTIONS[name]
         return lambda values: function(*[argument(values) for argument in arguments])
 
     def _close(self, kind: str) -> None:
         if not self._tokens or (self._tokens[0].type, self._tokens[0].subtype) != (kind, "CLOSE"):
-            raise NotComputable(self._text)
+            raise _NotComputable(self._text)
         self._tokens.pop(0)
 
     def _value(self, token: Any) -> Formula:
@@ -310,7 +310,7 @@ class _Parser:
         elif token.subtype == "LOGICAL":
             constant = token.value.upper() == "TRUE"
         elif token.subtype == "ERROR":
-            raise Unsupported("error constants in conditional formats are not supported")
+            raise _Unsupported("error constants in conditional formats are not supported")
         return lambda _: constant
 
 
@@ -321,7 +321,7 @@ def _binary(function: Callable[[Any, Any], Any], first: Formula, second: Formula
 def _fails(argument: Formula, values: list[Any]) -> bool:
     try:
         argument(values)
-    except CellError:
+    except _CellError:
         return True
     return False
 
@@ -393,8 +393,8 @@ def styles_of(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, list[Any]]:
     for formatting in worksheet.conditional_formatting:
         for one in formatting.rules:
             try:
-                condition = condition_of(one, sheet.value) or condition
-            except NotComputable:
+                condition = _condition_of(one, sheet.value) or condition
+            except _NotComputable:
                 continue
             for cell in _where(condition, formatting.cells, sheet, worksheet):
                 if not one.formula:

@@ -34,10 +34,8 @@ __all__ = [
     "evaluate_colored_words_in_tables",
     "evaluate_strike_through_last_paragraph",
     "fuzzy_place_math",
-    "has_background",
     "has_page_numbers_in_footers",
     "is_first_line_centered",
-    "texts_of_pair",
 ]
 
 require("docx", "PIL")
@@ -59,7 +57,7 @@ def docx(path: str) -> Document:
     return Document(check_package(path))
 
 
-def texts_of_pair(first: str, second: str) -> tuple[list[str], list[str]] | None:
+def _texts_of_pair(first: str, second: str) -> tuple[list[str], list[str]] | None:
     """Return the paragraphs of two documents of the same type; None if the types differ, or are neither DOCX nor ODT."""
     for suffix, read in ((".docx", _docx_texts), (".odt", _odt_texts)):
         if first.endswith(suffix) and second.endswith(suffix):
@@ -99,7 +97,7 @@ def _odt_parts(paragraph: ET.Element) -> list[str]:
     return parts
 
 
-def has_background(path: str, colour: str) -> bool:
+def _has_background(path: str, colour: str) -> bool:
     """Return whether a span of an ODT document has a style with this background colour."""
     roots = _odt(path)
     used = {span.get(f"{_TEXT}style-name") for root in roots for span in root.iter(f"{_TEXT}span")}
@@ -138,7 +136,7 @@ def compare_docx_files(
     With `ignore_blanks` the whole text is compared with each run of whitespace as one space; otherwise each paragraph is
     compared.
     """
-    texts = texts_of_pair(result, expected) if result and expected else None
+    texts = _texts_of_pair(result, expected) if result and expected else None
     if texts is None:
         return 0.0
     sides = [sorted(side) if ignore_order else side for side in texts]
@@ -164,7 +162,7 @@ def compare_docx_files_and_ignore_new_lines(
     """Return whether two DOCX documents have the same text; empty paragraphs do not count."""
     if not result or not expected or not result.endswith(".docx"):
         return False
-    texts = texts_of_pair(result, expected)
+    texts = _texts_of_pair(result, expected)
     if texts is None:
         return False
     first, second = ([text for text in side if text] for side in texts)
@@ -324,7 +322,7 @@ def evaluate_colored_words_in_tables(
 
 def check_highlighted_words(result: str | None, expected: str | None, **_: Any) -> bool:
     """Return whether an ODT document has the expected words and none is highlighted in yellow."""
-    return _same_words(result, expected) and not has_background(str(result), _YELLOW)
+    return _same_words(result, expected) and not _has_background(str(result), _YELLOW)
 
 
 def evaluate_strike_through_last_paragraph(result: str | None, expected: str | None, **_: Any) -> bool:
@@ -350,7 +348,7 @@ def compare_references(
     """Return the similarity of the entries of two lists of references; only the part above the base counts."""
     if not result or not expected or not result.endswith(".docx"):
         return 0.0
-    texts = texts_of_pair(result, expected)
+    texts = _texts_of_pair(result, expected)
     if texts is None:
         return 0.0
     if all(reference_indicator not in side for side in texts):

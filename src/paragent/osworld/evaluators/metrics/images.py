@@ -47,7 +47,7 @@ _EDGE = 0.05
 _DARK = 128
 
 
-def open_image(path: str) -> Image:
+def _open_image(path: str) -> Image:
     """Return an image of acceptable size, read completely.
 
     Raises:
@@ -69,7 +69,7 @@ def _checked_size(image: Image) -> Image:
 
 def _similar(first: Image, second: Image, threshold: float = 0.9) -> bool:
     """Return whether two images have the same size and a structural similarity of at least the threshold."""
-    if first.size != second.size or min(first.size) < WINDOW:
+    if first.size != second.size or min(first.size) < _WINDOW:
         return False
     return similarity(first.convert("RGB"), second.convert("RGB")) >= threshold
 
@@ -85,7 +85,7 @@ def compare_images(
 
     if not result or not expected:
         return 0.0
-    pair = [open_image(path).convert("L") for path in (result, expected)]
+    pair = [_open_image(path).convert("L") for path in (result, expected)]
     size = min(image.size for image in pair)
     found = similarity(*(image.resize(size, Resampling.LANCZOS) for image in pair))
     if reference_base_result is None:
@@ -104,7 +104,7 @@ def compare_image_list(result: Any, expected: Any, **_: Any) -> bool:
     for found, wanted in pairs:
         if not found or not wanted:
             return False
-        one, other = open_image(found), open_image(wanted)
+        one, other = _open_image(found), _open_image(wanted)
         if one.size != other.size:
             one = one.resize(other.size, Resampling.LANCZOS)
         if ImageChops.difference(one.convert(other.mode), other).getbbox():
@@ -114,7 +114,7 @@ def compare_image_list(result: Any, expected: Any, **_: Any) -> bool:
 
 def check_structure_sim(result: str | None, expected: str | None, **_: Any) -> bool:
     """Return whether two images have the same size and are similar."""
-    return bool(result and expected) and _similar(open_image(str(result)), open_image(str(expected)))
+    return bool(result and expected) and _similar(_open_image(str(result)), _open_image(str(expected)))
 
 
 check_file_exists_and_structure_sim = check_structure_sim
@@ -128,10 +128,10 @@ def check_structure_sim_with_threshold(
 
     if not result or not expected:
         return False
-    one, other = open_image(result), open_image(expected)
+    one, other = _open_image(result), _open_image(expected)
     if one.size != other.size:
         one = one.resize(other.size, Resampling.LANCZOS)
-    window = min(WINDOW, min(other.size) - (min(other.size) + 1) % 2)
+    window = min(_WINDOW, min(other.size) - (min(other.size) + 1) % 2)
     return similarity(one.convert("RGB"), other.convert("RGB"), window=window) >= ssim_threshold
 
 
@@ -139,7 +139,7 @@ def check_structure_sim_resized(result: str | None, expected: str | None, **_: A
     """Return whether an image without its transparent borders is similar to another, resized to it."""
     if not result or not expected:
         return False
-    one, other = open_image(result), open_image(expected)
+    one, other = _open_image(result), _open_image(expected)
     if _has_transparency(one):
         box = _content(one)
         if box is None:
@@ -196,7 +196,7 @@ def check_brightness_decrease_and_structure_sim(
 
     if result is None or expected is None:
         return False
-    one, other = open_image(result), open_image(expected)
+    one, other = _open_image(result), _open_image(expected)
     if _brightness(one) >= _brightness(other):
         return False
     even = [image.point(_brighter(_DARK / _brightness(image))) for image in (one, other)]
@@ -216,7 +216,7 @@ def check_saturation_increase_and_structure_sim(result: str | None, expected: st
 
     if result is None or expected is None:
         return False
-    one, other = (open_image(path).convert("HSV").split() for path in (result, expected))
+    one, other = (_open_image(path).convert("HSV").split() for path in (result, expected))
     stronger = np.mean(np.asarray(one[1])) > np.mean(np.asarray(other[1]))
     return bool(stronger) and _similar(one[0], other[0]) and _similar(one[2], other[2])
 
@@ -227,7 +227,7 @@ def check_contrast_increase_and_structure_sim(result: str | None, expected: str 
 
     if result is None or expected is None:
         return False
-    one, other = open_image(result), open_image(expected)
+    one, other = _open_image(result), _open_image(expected)
     contrasts = [float(np.std(np.asarray(image, dtype=np.float32))) for image in (one, other)]
     return contrasts[0] > contrasts[1] and _similar(one, other, 0.65)
 
@@ -236,8 +236,8 @@ def check_palette_and_structure_sim(result: str | None, expected: str | None, **
     """Return whether an image has a palette and is similar to another."""
     if not result or not expected:
         return False
-    image = open_image(result)
-    return image.mode == "P" and _similar(image, open_image(expected))
+    image = _open_image(result)
+    return image.mode == "P" and _similar(image, _open_image(expected))
 
 
 def check_image_mirror(result: str | None, expected: str | None, **_: Any) -> bool:
@@ -246,7 +246,7 @@ def check_image_mirror(result: str | None, expected: str | None, **_: Any) -> bo
 
     if result is None or expected is None:
         return False
-    return _similar(open_image(result).transpose(Transpose.FLIP_LEFT_RIGHT), open_image(expected), 0.99)
+    return _similar(_open_image(result).transpose(Transpose.FLIP_LEFT_RIGHT), _open_image(expected), 0.99)
 
 
 def check_green_background(
@@ -260,7 +260,7 @@ def check_green_background(
 
     if result is None or expected is None:
         return False
-    found, mask = (np.asarray(open_image(path))[:, :, :3] for path in (result, expected))
+    found, mask = (np.asarray(_open_image(path))[:, :, :3] for path in (result, expected))
     height, width = mask.shape[:2]
     if height != width and not strict_evaluators:
         return False
@@ -275,7 +275,7 @@ def check_triangle_position(result: str | None, **_: Any) -> bool:
 
     if result is None:
         return False
-    pixels = np.asarray(open_image(result))
+    pixels = np.asarray(_open_image(result))
     colours, counts = np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0, return_counts=True)
     figure = np.all(pixels == colours[np.argsort(counts)][1], axis=2)
     centre = np.argwhere(figure).mean(axis=0)
@@ -289,7 +289,7 @@ def check_textbox_on_leftside(result: str | None, **_: Any) -> bool:
 
     if result is None:
         return False
-    dark = np.asarray(open_image(result).convert("L")) < _DARK
+    dark = np.asarray(_open_image(result).convert("L")) < _DARK
     with suppress(IndexError):
         return bool(np.flatnonzero(dark.any(axis=0))[0] < dark.shape[1] * _EDGE)
     return False
@@ -297,7 +297,7 @@ def check_textbox_on_leftside(result: str | None, **_: Any) -> bool:
 
 # --- structural similarity ------------------------------------------------------------------------------------------------
 
-WINDOW = 7
+_WINDOW = 7
 """Pixels of the side of a window."""
 _BAND = 256
 """Rows of windows that are computed at a time: about ten arrays of 256 x 4,000 numbers take 80 MB."""
@@ -305,7 +305,7 @@ _LEVELS = 255
 _C1, _C2 = (0.01 * _LEVELS) ** 2, (0.03 * _LEVELS) ** 2
 
 
-def similarity(first: Image, second: Image, *, window: int = WINDOW) -> float:
+def similarity(first: Image, second: Image, *, window: int = _WINDOW) -> float:
     """Return the structural similarity of two images of the same size and mode, averaged over the channels.
 
     Raises:
@@ -317,7 +317,7 @@ def similarity(first: Image, second: Image, *, window: int = WINDOW) -> float:
     if one.shape != other.shape:
         raise ValueError(f"images of the shapes {one.shape} and {other.shape} cannot be compared")
     if min(one.shape[:2]) < window or window < 2:
-        raise ValueError(f"an image must have at least {WINDOW} x {WINDOW} pixels")
+        raise ValueError(f"an image must have at least {_WINDOW} x {_WINDOW} pixels")
     if one.ndim == 2:
         one, other = one[:, :, None], other[:, :, None]
     channels = range(one.shape[2])

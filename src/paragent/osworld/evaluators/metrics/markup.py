@@ -146,7 +146,7 @@ def _suffixes() -> Any:
     return tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
 
 
-def same_address(first: str | None, second: str | None) -> bool:
+def _same_address(first: str | None, second: str | None) -> bool:
     """Return whether two addresses are equal except for `www.`, the public suffix and a single slash as the path."""
     if first is None or second is None:
         return first == second
@@ -163,7 +163,7 @@ def _plain(address: str) -> tuple[str, ...]:
 
 def is_expected_active_tab(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether the tab has the expected address."""
-    return bool(result) and rules["type"] == "url" and same_address(rules["url"], address_of(result))
+    return bool(result) and rules["type"] == "url" and _same_address(rules["url"], address_of(result))
 
 
 def is_expected_tabs(result: Sequence[Mapping[str, Any]], rules: Mapping[str, Any], **_: Any) -> bool:
@@ -172,7 +172,7 @@ def is_expected_tabs(result: Sequence[Mapping[str, Any]], rules: Mapping[str, An
         return False
     found = [address_of(tab) for tab in result]
     return len(found) == len(rules["urls"]) and all(
-        any(same_address(url, one) for one in found) for url in rules["urls"]
+        any(_same_address(url, one) for one in found) for url in rules["urls"]
     )
 
 
@@ -184,4 +184,4 @@ def is_cookie_deleted(result: Sequence[Sequence[Any]], rules: Mapping[str, Any],
     """
     if rules["type"] != "domains":
         raise UnsupportedCheck(f"unknown rule {rules['type']!r} about cookies")
-    return not any(same_address(domain, cookie[1]) for domain in rules["domains"] for cookie in result)
+    return not any(_same_address(domain, cookie[1]) for domain in rules["domains"] for cookie in result)

@@ -25,7 +25,6 @@ __all__ = [
     "literal_match",
     "match_in_list",
     "matches",
-    "matches_record",
     "meets_rules",
     "ratio",
 ]
@@ -176,7 +175,7 @@ def _between_ranges(value: Any, least: str, most: str) -> bool:
     return all(part in value for part in inner) and all(part in outer for part in value)
 
 
-def matches_record(pattern: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+def _matches_record(pattern: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
     """Return whether a record has every field of the pattern with its value."""
     return all(key in record and record[key] == value for key, value in pattern.items())
 
@@ -184,8 +183,8 @@ def matches_record(pattern: Mapping[str, Any], record: Mapping[str, Any]) -> boo
 def meets_rules(records: Iterable[Mapping[str, Any]], rules: Mapping[str, Any]) -> bool:
     """Return whether each pattern of `expect` matches some record, and no pattern of `unexpect` any."""
     known = list(records)
-    expected = all(any(matches_record(pattern, record) for record in known) for pattern in rules.get("expect", []))
-    unexpected = any(matches_record(pattern, record) for pattern in rules.get("unexpect", []) for record in known)
+    expected = all(any(_matches_record(pattern, record) for record in known) for pattern in rules.get("expect", []))
+    unexpected = any(_matches_record(pattern, record) for pattern in rules.get("unexpect", []) for record in known)
     return expected and not unexpected
 
 
@@ -229,7 +228,7 @@ def _common_prefix(first: str, second: str) -> int:
 
 
 def _common_bits(first: str, second: str) -> int:
-    """Return the same, with each row of the table as the bits of one integer (Hyyrö 2004)."""
+    """Return the length of the longest common subsequence; each row of the table is one integer (Hyyrö 2004)."""
     if not first or not second:
         return 0
     places: dict[str, int] = {}

@@ -25,7 +25,7 @@ __all__ = ["compare_audios", "compare_videos", "decoded", "warp"]
 
 require("numpy", "PIL", "soxr")
 _RADIUS = 1
-WarpPath = list[tuple[int, int]]
+_WarpPath = list[tuple[int, int]]
 
 
 def warp(first: Any, second: Any) -> tuple[float, int]:
@@ -34,7 +34,7 @@ def warp(first: Any, second: Any) -> tuple[float, int]:
     return distance, len(path)
 
 
-def _fit(first: Any, second: Any) -> tuple[float, WarpPath]:
+def _fit(first: Any, second: Any) -> tuple[float, _WarpPath]:
     if min(len(first), len(second)) < _RADIUS + 2:
         whole = [(0, len(second) - 1)] * len(first)
         return _best(first, second, whole)
@@ -47,7 +47,7 @@ def _halved(vectors: Any) -> Any:
     return (vectors[0:even:2] + vectors[1:even:2]) / 2
 
 
-def _near(path: WarpPath, rows: int, columns: int) -> list[tuple[int, int]]:
+def _near(path: _WarpPath, rows: int, columns: int) -> list[tuple[int, int]]:
     """Return the range of columns of each row that is near the path of the halved sequences."""
     low, high = [columns] * (rows + 4), [-1] * (rows + 4)
     for row, column in path:
@@ -57,7 +57,7 @@ def _near(path: WarpPath, rows: int, columns: int) -> list[tuple[int, int]]:
     return [(max(low[row], 0), min(high[row], columns - 1)) for row in range(rows)]
 
 
-def _best(first: Any, second: Any, near: list[tuple[int, int]]) -> tuple[float, WarpPath]:
+def _best(first: Any, second: Any, near: list[tuple[int, int]]) -> tuple[float, _WarpPath]:
     """Return the cheapest path within the column ranges, and its cost."""
     import numpy as np
 
@@ -93,7 +93,7 @@ def _units(vectors: Any) -> Any:
     return vectors / np.where(lengths == 0, 1, lengths)
 
 
-def _walked(steps: list[list[int]], near: list[tuple[int, int]]) -> WarpPath:
+def _walked(steps: list[list[int]], near: list[tuple[int, int]]) -> _WarpPath:
     """Return the path from the beginning to the end, given the step that led to each cell."""
     row, column = len(steps) - 1, near[-1][1]
     path = []

@@ -17,15 +17,12 @@ if TYPE_CHECKING:
     from pptx.presentation import Presentation
 
 __all__ = [
-    "LayoutRules",
-    "background_fill",
     "check_image_stretch_and_center",
     "check_page_number_colors",
     "check_slide_orientation_Portrait",
     "check_transition",
     "compare_pptx_files",
     "evaluate_presentation_fill_to_rgb_distance",
-    "layout_matches",
     "presentation",
 ]
 
@@ -46,7 +43,7 @@ def presentation(path: str) -> Presentation:
     return Presentation(check_package(path))
 
 
-def background_fill(slide: Any) -> Any:
+def _background_fill(slide: Any) -> Any:
     """Return the solid fill of a slide's background, its own or its master's; None if there is none."""
     fill = slide.background.fill
     if fill.type == _INHERITED:
@@ -63,7 +60,7 @@ _SAME_LEVELS = {0, 1}
 
 
 @dataclass(frozen=True, slots=True)
-class ExaminedProperties:
+class _ExaminedProperties:
     """Which properties are compared, by the names of OSWorld's options without `examine_`."""
 
     number_of_slides: bool = True
@@ -86,14 +83,14 @@ class ExaminedProperties:
 def compare_pptx_files(result: str, expected: str, **options: Any) -> bool:
     """Return whether two presentations are equal in all examined properties.
 
-    Each option of `ExaminedProperties` and `LayoutRules` is called `examine_...`; `approximately_tolerance` is the relative
+    Each option of `_ExaminedProperties` and `_LayoutRules` is called `examine_...`; `approximately_tolerance` is the relative
     tolerance of positions and sizes. Other options are ignored, as in OSWorld.
     """
     chosen = {name.removeprefix("examine_"): value for name, value in options.items() if name.startswith("examine_")}
-    examined = ExaminedProperties(
-        **{one.name: chosen[one.name] for one in fields(ExaminedProperties) if one.name in chosen}
+    examined = _ExaminedProperties(
+        **{one.name: chosen[one.name] for one in fields(_ExaminedProperties) if one.name in chosen}
     )
-    layout = LayoutRules.of(chosen, options.get("approximately_tolerance"))
+    layout = _LayoutRules.of(chosen, options.get("approximately_tolerance"))
     first, second = presentation(result).slides, presentation(expected).slides
     if examined.number_of_slides and len(first) != len(second):
         return False
@@ -101,7 +98,7 @@ def compare_pptx_files(result: str, expected: str, **options: Any) -> bool:
     return all(_same_slide(one, other, number, examined, layout) for number, (one, other) in enumerate(pairs, 1))
 
 
-def _same_slide(first: Any, second: Any, number: int, examined: ExaminedProperties, layout: LayoutRules) -> bool:
+def _same_slide(first: Any, second: Any, number: int, examined: _ExaminedProperties, layout: _LayoutRules) -> bool:
     """Compare two slides. As in OSWorld, colours and notes are read even if they do not count, because reading may fail."""
     colours, notes = [_background(slide) for slide in (first, second)], [_notes(slide) for slide in (first, second)]
     if examined.background_color and colours[0] != colours[1]:
@@ -112,7 +109,7 @@ def _same_slide(first: Any, second: Any, number: int, examined: ExaminedProperti
     if len(shapes) != len(others):
         return False
     for shape, other in zip(shapes, others, strict=True):
-        if not layout_matches(shape, other, number, layout) or not _same_shape(shape, other, examined):
+        if not _layout_matches(shape, other, number, layout) or not _same_shape(shape, other, examined):
             return False
     if examined.bullets and _has_runs(shapes, others) and not _same_bullets(_bullets(first), _bullets(second)):
         return False
@@ -125,7 +122,7 @@ def _background(slide: Any) -> Any:
     Raises:
         AttributeError: it is a colour of the theme.
     """
-    fill = background_fill(slide)
+    fill = _background_fill(slide)
     return None if fill is None else fill.fore_color.rgb
 
 
@@ -138,7 +135,7 @@ def _notes(slide: Any) -> str:
     return str(slide.notes_slide.notes_text_frame.text.strip())
 
 
-def _same_shape(first: Any, second: Any, examined: ExaminedProperties) -> bool:
+def _same_shape(first: Any, second: Any, examined: _ExaminedProperties) -> bool:
     if first.shape_type == _TABLE and not _same_table(first, second, examined):
         return False
     if not (hasattr(first, "text") and hasattr(second, "text")):
@@ -151,7 +148,7 @@ def _same_shape(first: Any, second: Any, examined: ExaminedProperties) -> bool:
     return all(_same_paragraph(line, other, examined) for line, other in zip(lines, others, strict=True))
 
 
-def _same_table(first: Any, second: Any, examined: ExaminedProperties) -> bool:
+def _same_table(first: Any, second: Any, examined: _ExaminedProperties) -> bool:
     """Return whether two tables have the same shape, and their runs the same formats; the texts do not count."""
     if not getattr(second, "has_table", False):
         return False
@@ -178,14 +175,14 @@ def _runs(first: Any, second: Any) -> tuple[list[Any], list[Any]]:
     return list(first.runs), list(second.runs)
 
 
-def _same_cell_run(first: Any, second: Any, examined: ExaminedProperties) -> bool:
+def _same_cell_run(first: Any, second: Any, examined: _ExaminedProperties) -> bool:
     one, other = first.font, second.font
     if examined.color_rgb and not _same_colour(one, other):
         return False
     return _same_flag(one.bold, other.bold) and _same_flag(one.italic, other.italic) and _same_underline(one, other)
 
 
-def _same_paragraph(first: Any, second: Any, examined: ExaminedProperties) -> bool:
+def _same_paragraph(first: Any, second: Any, examined: _ExaminedProperties) -> bool:
     if examined.alignment and _alignment(first) != _alignment(second):
         return False
     if examined.text and first.text != second.text:
@@ -205,7 +202,7 @@ def _alignment(paragraph: Any) -> Any:
     return PP_ALIGN.LEFT if paragraph.alignment is None else paragraph.alignment
 
 
-def _same_run(first: Any, second: Any, examined: ExaminedProperties) -> bool:
+def _same_run(first: Any, second: Any, examined: _ExaminedProperties) -> bool:
     one, other = first.font, second.font
     differs = (
         (examined.font_name and one.name != other.name)
@@ -280,7 +277,7 @@ def _same_bullets(first: list[Any] | None, second: list[Any] | None) -> bool:
     return first is None or second is None or first == second
 
 
-def _same_text_shapes(first: Any, second: Any, examined: ExaminedProperties) -> bool:
+def _same_text_shapes(first: Any, second: Any, examined: _ExaminedProperties) -> bool:
     """Compare all shapes with text, including those in groups."""
     shapes, others = list(_text_shapes(first.shapes)), list(_text_shapes(second.shapes))
     if len(shapes) != len(others):
@@ -315,7 +312,7 @@ _PROMPT = "Elaborate on what you want to discuss."
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutRules:
+class _LayoutRules:
     """Which positions and sizes are compared, by the names of OSWorld's options without `examine_`. OSWorld has some options for
     one task each.
     """
@@ -339,13 +336,13 @@ class LayoutRules:
     tolerance: float = _TOLERANCE
 
     @classmethod
-    def of(cls, chosen: Mapping[str, Any], tolerance: float | None) -> LayoutRules:
+    def of(cls, chosen: Mapping[str, Any], tolerance: float | None) -> _LayoutRules:
         """Return the rules that the options select."""
         named = {one.name: chosen[one.name] for one in fields(cls) if one.name in chosen}
         return cls(**{**named, "tolerance": _TOLERANCE if tolerance is None else tolerance})
 
 
-def layout_matches(first: Any, second: Any, number: int, layout: LayoutRules) -> bool:
+def _layout_matches(first: Any, second: Any, number: int, layout: _LayoutRules) -> bool:
     """Return whether a shape of the result matches its counterpart, given the number of their slide."""
     in_place = all(_near(first, second, side, layout) for side in ("left", "top", "width", "height"))
     kinds = (first.shape_type, second.shape_type)
@@ -395,7 +392,7 @@ def _blank(shape: Any) -> bool:
     return not (getattr(shape, "text", None) or "").strip()
 
 
-def _near(first: Any, second: Any, side: str, layout: LayoutRules) -> bool:
+def _near(first: Any, second: Any, side: str, layout: _LayoutRules) -> bool:
     """Return whether two shapes have about the same position or size.
 
     Raises:
@@ -442,7 +439,7 @@ def evaluate_presentation_fill_to_rgb_distance(result: str, rules: Mapping[str, 
     """Return the average similarity of the slides' backgrounds to a colour; an unchanged background is far away."""
 
     def distance(slide: Any) -> float:
-        fill = background_fill(slide)
+        fill = _background_fill(slide)
         colour = None if fill is None else getattr(fill.fore_color, "rgb", None)
         if colour is None or list(colour) == rules.get("original_rgb"):
             return 1.0

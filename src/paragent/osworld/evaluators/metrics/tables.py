@@ -211,14 +211,14 @@ def compare_table(
         return False
     if unknown := sorted({rule["type"] for rule in rules} - set(_RULES)):
         raise UnsupportedCheck(f"unknown rule {unknown[0]!r} about workbooks")
-    books = Books(Book(result), None if expected is None else Book(expected))
+    books = _Books(Book(result), None if expected is None else Book(expected))
     try:
         return all(_RULES[rule["type"]](books, rule) for rule in rules)
     except NoSheet:
         return False
 
 
-class Books:
+class _Books:
     """The result, the expected workbook, and their sheets by reference."""
 
     def __init__(self, result: Book, expected: Book | None) -> None:
@@ -234,11 +234,11 @@ class Books:
         return first, second
 
 
-def _names(books: Books, _: Mapping[str, Any]) -> bool:
+def _names(books: _Books, _: Mapping[str, Any]) -> bool:
     return books.expected is not None and books.result.names == books.expected.names
 
 
-def _data(books: Books, rule: Mapping[str, Any]) -> bool:
+def _data(books: _Books, rule: Mapping[str, Any]) -> bool:
     """Compare as pandas does: column names, column types, values and empty cells must be equal; numbers are rounded."""
     first, second = books.pair(rule)
     digits = rule.get("precision", _DIGITS)
@@ -249,7 +249,7 @@ def _rounded(frame: Any, digits: int) -> Any:
     return frame.round(dict.fromkeys(frame.select_dtypes("float").columns, digits))
 
 
-def _printed(books: Books, rule: Mapping[str, Any]) -> bool:
+def _printed(books: _Books, rule: Mapping[str, Any]) -> bool:
     """Compare the printed sheets, which another program has written to files beside the workbooks."""
     first, second = (
         [line.lower() if rule.get("ignore_case") else line for line in _lines(sheet)] for sheet in books.pair(rule)
@@ -268,7 +268,7 @@ def _lines(sheet: Sheet) -> list[str]:
     return read
 
 
-def _fuzzy(books: Books, rule: Mapping[str, Any]) -> bool:
+def _fuzzy(books: _Books, rule: Mapping[str, Any]) -> bool:
     from openpyxl.utils import get_column_letter
     from openpyxl.worksheet.cell_range import MultiCellRange
 
@@ -304,21 +304,21 @@ def _text_matches(found: str, wanted: str, rule: Mapping[str, Any]) -> bool:
     raise UnsupportedCheck(f"unknown rule {kind!r} about cells")
 
 
-def _same(of: Callable[[Sheet, Mapping[str, Any]], Any]) -> Callable[[Books, Mapping[str, Any]], bool]:
+def _same(of: Callable[[Sheet, Mapping[str, Any]], Any]) -> Callable[[_Books, Mapping[str, Any]], bool]:
     """Return a rule that compares one property of two sheets."""
 
-    def rule_of(books: Books, rule: Mapping[str, Any]) -> bool:
+    def rule_of(books: _Books, rule: Mapping[str, Any]) -> bool:
         first, second = books.pair(rule)
         return bool(of(first, rule) == of(second, rule))
 
     return rule_of
 
 
-def _zoom(books: Books, rule: Mapping[str, Any]) -> bool:
+def _zoom(books: _Books, rule: Mapping[str, Any]) -> bool:
     return matches(books.one(rule).worksheet.sheet_view.zoomScale or 100.0, rule)
 
 
-def _validation(books: Books, rule: Mapping[str, Any]) -> bool:
+def _validation(books: _Books, rule: Mapping[str, Any]) -> bool:
     """Return whether there are at least as many validations as described, and each of them is described."""
     found = books.one(rule).worksheet.data_validations.dataValidation
     described = rule["dv_props"]
@@ -337,7 +337,7 @@ def _freeze(sheet: Sheet) -> tuple[Any, ...]:
     return split if pane.state in {"frozen", "frozenSplit"} else (*split, pane.topLeftCell)
 
 
-def _cell(books: Books, rule: Mapping[str, Any]) -> bool:
+def _cell(books: _Books, rule: Mapping[str, Any]) -> bool:
     """Return whether a cell is as described. A value or style that cannot be read is None."""
     sheet, coordinate = books.one(rule), rule["coordinate"]
     cell = sheet.worksheet[coordinate]
@@ -351,7 +351,7 @@ def _cell(books: Books, rule: Mapping[str, Any]) -> bool:
     return all(matches(property_of(name), about) for name, about in rule["props"].items())
 
 
-_RULES: dict[str, Callable[[Books, Mapping[str, Any]], bool]] = {
+_RULES: dict[str, Callable[[_Books, Mapping[str, Any]], bool]] = {
     "sheet_name": _names,
     "sheet_data": _data,
     "sheet_print": _printed,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from openpyxl.workbook import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
-__all__ = ["Book", "NoSheet", "Sheet", "part_of", "sheet_of"]
+__all__ = ["Book", "Cells", "NoSheet", "Sheet", "part_of", "sheet_of"]
 
 require("openpyxl", "pandas")
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
