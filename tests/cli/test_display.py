@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from paragent.cli.display import duration, progress_line, progress_view
-from paragent.rollout.live_status import LiveStatus, RolloutProgress
+from paragent.rollout.live_status import LiveRollout, LiveStatus, RolloutProgress
 from paragent.rollout.machines import MachineCounts
 from paragent.store import RolloutResult, RolloutStatus
 
@@ -17,7 +17,11 @@ def progress() -> RolloutProgress:
     made.count(RolloutResult("a", 1, RolloutStatus.COMPLETED, score=1.0, prompt_tokens=1200, completion_tokens=30))
     made.count(RolloutResult("b", 1, RolloutStatus.INFRASTRUCTURE, kind="endpoint"))
     made.count(RolloutResult("c", 1, RolloutStatus.INFRASTRUCTURE, kind="worker", final=False))
-    made.live = LiveStatus(3, 8, [("d", "retrying", 2.0, 45.0, 60.0), ("e", "waiting for machine", 5.0, None, 1.0)])
+    rollouts = [
+        LiveRollout("d", "retrying", 2.0, 45.0, 60.0),
+        LiveRollout("e", "waiting for machine", 5.0, None, 1.0),
+    ]
+    made.live = LiveStatus(3, 8, rollouts)
     made.machines = MachineCounts(in_use=2, resetting=1, booting=0, total=3, waiting=1)
     return made
 

@@ -24,7 +24,7 @@ from paragent.cli import main
 from paragent.cli.display import progress_line, progress_view
 from paragent.cli.tables import console
 from paragent.config import RunConfig
-from paragent.rollout.live_status import LiveStatus, RolloutProgress
+from paragent.rollout.live_status import LiveRollout, LiveStatus, RolloutProgress
 from paragent.runners.progress import open_reporter
 from paragent.store import RolloutResult, RolloutStatus
 from tests.cli.test_runs import made_run
@@ -78,7 +78,7 @@ def test_tables_and_live_displays_have_no_control_characters(attack: str, monkey
     table.add_row(escape(attack))
     progress = RolloutProgress(attack, Path("run"), 10, active=2)
     progress.count(RolloutResult(attack, 1, RolloutStatus.FAILED, kind=attack))
-    progress.live = LiveStatus(1, 8, [(attack, attack, 2.0, None, 1.0)])
+    progress.live = LiveStatus(1, 8, [LiveRollout(attack, attack, 2.0, None, 1.0)])
     progress.note = attack
     for one in (table, Text(attack, style="red"), escape(attack), progress_view(progress)):
         shown.print(one)

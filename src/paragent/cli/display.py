@@ -115,11 +115,11 @@ def progress_view(progress: RolloutProgress) -> Any:
 def _waits(progress: RolloutProgress) -> str:
     """Return how many rollouts wait, and for what most of them wait."""
     rollouts = progress.live.rollouts
-    waits = Counter(activity for _, activity, *_ in rollouts if _is_wait(activity))
+    waits = Counter(rollout.activity for rollout in rollouts if _is_wait(rollout.activity))
     if not waits:
         return ""
     [(most, _)] = waits.most_common(1)
-    longest = max((until or 0.0 for _, activity, _, until, _ in rollouts if activity == most), default=0.0)
+    longest = max((rollout.until or 0.0 for rollout in rollouts if rollout.activity == most), default=0.0)
     return f" ({waits.total()} waiting: {_activity(most, longest or None)})"
 
 
@@ -131,10 +131,10 @@ def _slowest(progress: RolloutProgress) -> Any:
     from rich.markup import escape
 
     table = plain_table("", "slowest", "activity", "for", "work")
-    for label, activity, since, until, worked in progress.live.rollouts[:_SLOWEST]:
-        colour = "yellow" if _is_wait(activity) else "cyan"
-        shown = escape(_activity(activity, until))
-        table.add_row(escape(label), f"[{colour}]{shown}[/]", duration(since), duration(worked))
+    for rollout in progress.live.rollouts[:_SLOWEST]:
+        colour = "yellow" if _is_wait(rollout.activity) else "cyan"
+        shown = escape(_activity(rollout.activity, rollout.until))
+        table.add_row(escape(rollout.label), f"[{colour}]{shown}[/]", duration(rollout.since), duration(rollout.worked))
     return table
 
 

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paragent._internal.processes import here, is_alive
 from paragent.store import RolloutResult, RolloutStatus
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActiveRollout",
+    "LiveRollout",
     "LiveStatus",
     "RolloutProgress",
     "StatusFile",
@@ -100,16 +101,29 @@ class StatusFile:
             self._path.unlink()
 
 
-def _described(one: ActiveRollout, now: float) -> list[Any]:
+def _described(one: ActiveRollout, now: float) -> LiveRollout:
     clock = one.clock
     until = None if clock.until is None else max(0.0, clock.until - now)
-    return [one.rollout.label, clock.activity, now - clock.since, until, clock.worked]
+    return LiveRollout(one.rollout.label, clock.activity, now - clock.since, until, clock.worked)
 
 
 def _used(one: ActiveRollout, episode: RolloutEpisode) -> list[Any]:
     tokens = [None if episode.usage is None else episode.usage[name] for name in ("prompt_tokens", "completion_tokens")]
     usage = [episode.requests, *tokens, *episode.judge_usage.values()]
     return [one.rollout.task.id, one.rollout.attempt, one.started, *usage]
+
+
+class LiveRollout(NamedTuple):
+    """A rollout that is being executed, as its worker reports it."""
+
+    label: str
+    activity: str
+    since: float
+    """Seconds since the activity began."""
+    until: float | None
+    """Seconds until the current wait ends; None if unknown."""
+    worked: float
+    """Working time in seconds."""
 
 
 @dataclass(slots=True)
@@ -120,8 +134,8 @@ class LiveStatus:
     """Requests to the endpoint in flight."""
     request_limit: int = 0
     """How many may be in flight."""
-    rollouts: list[tuple[str, str, float, float | None, float]] = field(default_factory=list)
-    """Label, activity, seconds since it began, seconds until it ends (None: unknown), working time; the slowest first."""
+    rollouts: list[LiveRollout] = field(default_factory=list)
+    """The slowest first."""
 
 
 def read_status_files(folder: Path) -> LiveStatus:
@@ -134,8 +148,8 @@ def read_status_files(folder: Path) -> LiveStatus:
                 continue
             live.in_flight += status["requests"][0]
             live.request_limit += status["requests"][1]
-            live.rollouts += [tuple(one) for one in status["rollouts"]]
-    live.rollouts.sort(key=lambda one: one[4], reverse=True)
+            live.rollouts += [LiveRollout(*one) for one in status["rollouts"]]
+    live.rollouts.sort(key=lambda rollout: rollout.worked, reverse=True)
     return live
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
+    "address_of",
     "check_font_size",
     "check_history_deleted",
     "is_added_to_steam_cart",

@@ -31,6 +31,7 @@ __all__ = [
     "compare_text_file",
     "diff_text_file",
     "file_contains",
+    "line_ratio",
     "run_sqlite3",
 ]
 
