@@ -110,7 +110,7 @@ def _run(plan: RolloutPlan, *, as_json: bool, command: str) -> int:
     with RolloutSession(plan) as session:
         if not session.pending:
             total = session.progress.total
-            out.print(f"Nothing to do: all {counted(total, 'rollout')} of {plan.path} have a result.", markup=False)
+            out.print(f"Nothing to do: {plan.path} is complete ({counted(total, 'rollout')}).", markup=False)
         elif session.resumed:
             out.print(f"Continuing {plan.path}: {_done(session)}.", markup=False)
         if session.pending:
