@@ -21,7 +21,6 @@ ALLOWED = {
     "_p": "as `_element`",
     "_from": "openpyxl's name for an anchor's first cell, because `from` is a keyword",
     "_and": "openpyxl's name, because `and` is a keyword",
-    "threading._start_new_thread": "the only place to make the start of a thread fail",
     "_run_once": "an event loop that is broken on purpose",
     "_selector": "as `_run_once`",
 }

@@ -79,7 +79,7 @@ def use_up_threads(_: Any) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    threading._start_new_thread = refuse  # type: ignore[attr-defined]
+    threading.Thread.start = refuse  # type: ignore[method-assign]
 
 
 def test_a_worker_that_cannot_start_threads_runs_calls_one_after_the_other() -> None:
@@ -111,7 +111,7 @@ def test_an_engine_that_cannot_start_threads_raises(engine: str, monkeypatch: py
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading, "_start_new_thread", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(EngineFailed, match=r"can't start new thread.*ulimit -u"):
         Runners.sync_run(1, agents.echo, RunConfig(engine_name=engine))
 

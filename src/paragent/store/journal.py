@@ -70,15 +70,22 @@ class Journal:
                 self._db = sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
             else:
                 self._db = sqlite3.connect(path, timeout=_BUSY_TIMEOUT, isolation_level=None)
-                self._create_tables()
-            if (version := self.meta("version")) != _VERSION:
+            try:
+                self._prepare(read_only)
+            except BaseException:
                 self._db.close()
-                raise StoreFailed(
-                    f"{path} has format version {version}, and this version of paragent reads version {_VERSION}; "
-                    "start a new run with --fresh"
-                )
-            if not read_only:
-                self._read_state()
+                raise
+
+    def _prepare(self, read_only: bool) -> None:
+        if not read_only:
+            self._create_tables()
+        if (version := self.meta("version")) != _VERSION:
+            raise StoreFailed(
+                f"{self._path} has format version {version}, and this version of paragent reads version {_VERSION}; "
+                "start a new run with --fresh"
+            )
+        if not read_only:
+            self._read_state()
 
     def _create_tables(self) -> None:
         db = self._db
