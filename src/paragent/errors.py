@@ -103,7 +103,7 @@ class ParagentError(Exception):
     """The base class of all errors that paragent raises on purpose."""
 
     retryable: bool = False
-    """Whether a retry may end differently."""
+    """Whether a retry may succeed."""
 
 
 class UsageError(ParagentError):

@@ -86,7 +86,7 @@ class TaskStatus(StrEnum):
     FAILED = "failed"
     """The agent's code raised, or its answer could not be sent back."""
     TIMED_OUT = "timed out"
-    """The agent worked longer than the time limit and was stopped."""
+    """The agent exceeded the time limit and was stopped."""
     LOST = "lost"
     """Every execution that was allowed ended with the death of its worker."""
     CANCELLED = "cancelled"
@@ -104,7 +104,7 @@ class ErrorInfo:
     """The traceback in the worker, from the first line of the user's code; if that is not Python, from the line that called
     it. Empty if nothing was raised."""
     retryable: bool = False
-    """Whether a retry may end differently."""
+    """Whether a retry may succeed."""
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
@@ -119,7 +119,7 @@ class TaskResponse:
     success: bool = False
     status: TaskStatus = TaskStatus.FAILED
     msg: str = ""
-    """One sentence for people; empty on success."""
+    """The failure in one sentence; empty on success."""
     error: ErrorInfo | None = None
     time_cost: float = 0.0
     """Seconds of work of the last execution."""

@@ -70,15 +70,15 @@ class Environment:
     options_type: ClassVar[Any] = NoOptions
     """A frozen dataclass with the options. Annotations may be everything that pydantic supports."""
     machine_ports: ClassVar[tuple[int, ...]] = ()
-    """Ports of the machine to forward in addition to its agent's; `machine.ports` has the addresses."""
+    """Ports of the machine to forward in addition to the guest agent's; `machine.ports` has the addresses."""
     needs_desktop: ClassVar[bool] = False
     """Whether the machine needs a screen. Chooses the default image."""
     needs_internet: ClassVar[bool] = False
-    """Whether the machine needs the Internet. Otherwise its network is cut off where the provider can do that."""
+    """Whether the machine needs the Internet. If not, it has no network, if the provider supports that."""
     one_at_a_time: ClassVar[bool] = False
     """Whether the tool calls of one turn run one after the other, in order. Otherwise they run concurrently."""
     images_shown: int = 3
-    """How many of the latest images the model is sent. Earlier images are stored but not sent again."""
+    """Number of recent images in each request to the model. Earlier images are only stored."""
     call_limit: ClassVar[float] = 120.0
     """Seconds after which a tool call is stopped and reported to the agent as failed. This is the last resort; tools
     should have shorter limits of their own."""

@@ -48,11 +48,11 @@ class ToolResult:
     error: bool = False
     """Whether the call failed. `text` then says why, and what would work."""
     extras: dict[str, Any] = field(default_factory=dict)
-    """Facts for the trajectory that the agent is not shown; JSON only."""
+    """Additional facts for the trajectory, not for the agent; JSON only."""
     images: tuple[bytes, ...] = ()
     """Images for the agent, as PNG."""
     kept: tuple[bytes, ...] = ()
-    """Images for the trajectory that the agent is not shown."""
+    """Images for the trajectory, not for the agent."""
     ends: str = ""
     """If this call ended the attempt: how, in a word or two. The agent is not asked again."""
 

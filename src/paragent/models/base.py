@@ -55,7 +55,7 @@ class ModelSettings:
     max_retries: int = 3
     """Retries of one turn after errors. HTTP 429 does not count as an error."""
     max_concurrency: int = 5
-    """Concurrent requests from this process at most; the endpoint's refusals lower the number."""
+    """Maximum number of concurrent requests of this process; refusals of the endpoint (429) lower it."""
     request_timeout: float = 600.0
     """Seconds for one request; the slowest reasoning models take this long for one turn."""
     temperature: float | None = None

@@ -166,7 +166,9 @@ class MachinesSection(_Section):
         False, "share a pool of machines between rollouts (default: one machine for each concurrent rollout)"
     )
     num_spares: int | None = _setting(
-        None, "additional machines kept ready, to hide the time of resets (default: the provider's)", least=0
+        None,
+        "additional machines kept ready, so that rollouts do not wait for resets (default: the provider's)",
+        least=0,
     )
     pool_address: str | None = _setting(
         None, "use the pool that `paragent pool serve` serves at this address", metavar="HOST:PORT"
@@ -227,7 +229,7 @@ class RunSection(_Section):
     )
     output_dir: Path = _setting(Path("results"), "folder of run directories", metavar="DIR")
     run_name: str | None = _setting(None, "name of the run directory (default: made from the settings)", metavar="NAME")
-    retry_failed: bool = _setting(False, "when continuing a run, also run rollouts again that failed or timed out")
+    retry_failed: bool = _setting(False, "when continuing a run, also run failed and timed-out rollouts again")
     give_up_after: int = _setting(10, "stop when the first N rollouts all fail with the same error; 0: never", least=0)
     fresh: bool = _setting(False, "start a new run; an existing run directory is renamed, not deleted")
 

@@ -39,11 +39,11 @@ class RolloutStatus(StrEnum):
     """How an execution of a rollout ended. The first three are final; INFRASTRUCTURE leaves the rollout pending."""
 
     COMPLETED = "completed"
-    """The agent finished and its answer was scored. The score may be 0."""
+    """The agent finished. Its answer was scored if the task has a reference; the score may be 0."""
     FAILED = "failed"
     """The agent's code raised an error, or the model rejected what the agent sent."""
     TIMED_OUT = "timed out"
-    """The agent worked longer than its time limit."""
+    """The agent exceeded its time limit."""
     INFRASTRUCTURE = "infrastructure"
     """A worker, a machine, the environment or the model's endpoint failed. The rollout counts as 0 and stays pending: it is
     executed again when the run is continued."""
@@ -80,7 +80,7 @@ class RolloutResult:
     """The scores of all scorers, by name."""
     answer: str | None = None
     ending: str = ""
-    """How the conversation ended: `answered`, `turns used up`, `context full`, or a word of the agent."""
+    """How the conversation ended: `answered`, `answer cut`, `turns used up`, `context full`, or a text of the agent's own."""
     kind: str = ""
     """The kind of failure, for counting: `endpoint`, `worker`, `environment`, `ValueError`; empty without a failure."""
     error: str = ""

@@ -59,7 +59,7 @@ class MachineSettings:
     snapshot_name: str | None = None
     """The snapshot that a reset restores."""
     headless: bool = True
-    """Whether machines have no display for people."""
+    """Whether machines run without a visible display."""
     memory_mib: int | None = None
     """Memory of a machine; None: the default of the provider or the image."""
     cores: int | None = None
@@ -69,7 +69,7 @@ class MachineSettings:
     """Whether the holder needs the Internet in the machine; `qemu` uses it as the default of its option."""
     screen: tuple[int, int] = (1920, 1080)
     forwards: tuple[int, ...] = ()
-    """Ports of the machine that must be reachable, besides the agent's."""
+    """Ports of the machine that must be reachable, besides the guest agent's."""
     host: str = "127.0.0.1"
     """The address of this host at which machines that run here are reached. Workers on other hosts need an address that they
     can reach. Requests are not encrypted: use it only in a trusted network."""
@@ -110,7 +110,7 @@ class Provider(ABC):
     """
 
     default_spares: ClassVar[int] = 0
-    """Spares of a pool that does not set them: more than 0 only if a spare costs next to nothing."""
+    """Spares of a pool that does not set them: more than 0 only if a spare needs few resources."""
     health_check_seconds: ClassVar[float] = 1.0
     """Time between calls of `alive` for each machine. A dead machine that is assigned in the meantime costs its next holder
     one more assignment."""
