@@ -1,4 +1,4 @@
-"""Public addresses: which hosts may be contacted on behalf of a web page, a model or a task file."""
+"""Network addresses: the hosts that may be contacted on behalf of a web page, a model or a task file; this host's own address."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["NOT_PUBLIC_4", "PrivateAddress", "check_public", "connect_public", "is_public", "resolve"]
-
+__all__ = [
+    "NOT_PUBLIC_4",
+    "PrivateAddress",
+    "check_public",
+    "connect_public",
+    "is_public",
+    "local_address_towards",
+    "resolve",
+]
 
 NOT_PUBLIC_4 = (
     "0.0.0.0/8",
@@ -46,6 +53,8 @@ _DENIED_6 = tuple(
 )
 _EMBEDDING = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
 """IPv4-mapped addresses and NAT64: the last four bytes are the IPv4 address of the host."""
+_EXTERNAL_ADDRESS = ("192.0.2.1", 9)
+"""An address that is reserved for documentation; the route to it is the default route."""
 
 
 class PrivateAddress(OSError):
@@ -109,3 +118,11 @@ def connect_public(address: tuple[str, int], *more: Any) -> socket.socket:
         except OSError as error:
             failure = error
     raise failure
+
+
+def local_address_towards(target: tuple[str, int] = _EXTERNAL_ADDRESS) -> str:
+    """Return the address of this host from which `target` is reached; by default, from which the Internet is reached."""
+    family, kind, _, _, address = socket.getaddrinfo(*target, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # on a datagram socket this sends nothing
+        return str(probe.getsockname()[0])

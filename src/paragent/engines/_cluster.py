@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from paragent.config import RunConfig
     from paragent.engines._worker_handle import WorkerHandle
 
-__all__ = ["Cluster", "ClusterRuntime", "check_options", "local_address_towards", "require_reachable"]
+__all__ = ["Cluster", "ClusterRuntime", "check_options", "require_reachable"]
 
 
 def check_options(engine: str, given: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:
@@ -259,11 +259,3 @@ def require_reachable(address: str, default_port: int, what: str) -> tuple[str, 
             "firewalls; or use in_local=True to start one on this host"
         ) from error
     return target
-
-
-def local_address_towards(target: tuple[str, int]) -> str:
-    """Return the address of this host from which `target` is reached."""
-    family, kind, _, _, address = socket.getaddrinfo(*target, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(address)  # on a datagram socket this sends nothing
-        return str(probe.getsockname()[0])

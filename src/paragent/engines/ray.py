@@ -7,8 +7,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.networks import local_address_towards
 from paragent.config import usable_cores
-from paragent.engines._cluster import Cluster, ClusterRuntime, local_address_towards, require_reachable
+from paragent.engines._cluster import Cluster, ClusterRuntime, require_reachable
 from paragent.engines._node_agent import run_node_agent
 from paragent.errors import EngineFailed
 

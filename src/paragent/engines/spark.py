@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.ids import new_id
-from paragent.engines._cluster import Cluster, ClusterRuntime, local_address_towards, require_reachable
+from paragent._internal.networks import local_address_towards
+from paragent.engines._cluster import Cluster, ClusterRuntime, require_reachable
 from paragent.engines._node_agent import run_node_agents
 from paragent.errors import EngineFailed
 
@@ -300,7 +301,7 @@ def _driver_host(master: str) -> str:
     if master.startswith("local"):
         return "127.0.0.1"
     if not master.startswith("spark://"):
-        return local_address_towards(("192.0.2.1", 9))  # a documentation address: selects the default route
+        return local_address_towards()
     first = master.removeprefix("spark://").split(",")[0]
     return local_address_towards(require_reachable(first, _DEFAULT_PORT, "the Spark master"))
 

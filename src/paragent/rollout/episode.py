@@ -1,4 +1,4 @@
-"""One rollout in progress: the conversation with the environment and the model, its trajectory, its images and its clock."""
+"""One rollout in progress: its conversation with environment and model, its trajectory, images, clock and time limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from paragent.envs import Environment
     from paragent.models import Completion, Model
 
-__all__ = ["ImageStore", "RolloutEpisode", "WorkClock"]
+__all__ = ["CLOSE_TIMEOUT", "SCORE_TIMEOUT", "ImageStore", "RolloutEpisode", "WorkClock"]
+
+SCORE_TIMEOUT = 600.0
+"""Seconds for scoring one answer, including the retries of a judge model."""
+CLOSE_TIMEOUT = 30.0
+"""Seconds for an environment to close; a browser context or a sandbox takes one."""
 
 
 def _timestamp() -> str:

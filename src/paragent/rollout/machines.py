@@ -9,10 +9,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from paragent._internal.networks import local_address_towards
 from paragent.errors import ConfigError, LeaseLost, MachineFailed, ParagentError, PoolFailed, ServerLost
 from paragent.execution import waiting
 from paragent.machines.state_machine import MachineState
 from paragent.models import Model
+from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -47,12 +49,10 @@ _POLL_INTERVAL = 0.5
 """Seconds between two checks whether the lease is still valid."""
 _STATUS_INTERVAL = 1.0
 """Seconds between two status requests to a pool that is served elsewhere."""
-_TIME_AFTER_WORK = 630.0
-"""Seconds beyond the working time of a rollout: 600 at most for scoring and 30 at most for closing."""
+_TIME_AFTER_WORK = SCORE_TIMEOUT + CLOSE_TIMEOUT
+"""Seconds beyond the working time of a rollout."""
 _LEAST_WAIT = 1800.0
 """Seconds that a lease allows at least for waiting at the endpoint: how long one turn waits when requests are refused."""
-_EXTERNAL_ADDRESS = ("192.0.2.1", 9)
-"""An address reserved for documentation. No packet is sent; the route to it selects the network interface."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +220,8 @@ def host_address(run: RunSection) -> str:
     """
     if run.host is not None or run.engine_address is None:
         return run.host or "127.0.0.1"
-    from paragent.engines._cluster import local_address_towards
-
     host, _, port = run.engine_address.rpartition("://")[2].partition(":")
-    return local_address_towards((host, int(port)) if port.isdigit() else _EXTERNAL_ADDRESS)
+    return local_address_towards((host, int(port))) if port.isdigit() else local_address_towards()
 
 
 def machine_settings(config: RolloutConfig, environment: type[Environment]) -> MachineSettings:

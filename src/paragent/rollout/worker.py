@@ -33,7 +33,7 @@ from paragent.errors import (
 from paragent.execution import current_activity
 from paragent.models.base import reply_counter
 from paragent.rollout.config import RolloutConfig
-from paragent.rollout.episode import RolloutEpisode, WorkClock
+from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT, RolloutEpisode, WorkClock
 from paragent.rollout.live_status import ActiveRollout
 from paragent.rollout.resources import RolloutSettings, WorkerResources, worker_resources
 from paragent.store import PendingRollout, RolloutResult, RolloutStatus
@@ -45,15 +45,11 @@ if TYPE_CHECKING:
     from paragent.rollout.machines import LeasedMachine
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["FATAL_KINDS", "SCORE_TIMEOUT", "RolloutWorker", "check_agent"]
+__all__ = ["FATAL_KINDS", "RolloutWorker", "check_agent"]
 
 _REFUSED = "refused"
 FATAL_KINDS = frozenset({_REFUSED, "pool"})
 """The kinds of failure after which no rollout of the run can succeed."""
-_CLOSE_TIMEOUT = 30.0
-"""Seconds for an environment to close; a browser context or a sandbox takes one."""
-SCORE_TIMEOUT = 600.0
-"""Seconds for scoring one answer, including the retries of a judge model."""
 
 
 class RolloutWorker:
@@ -191,7 +187,7 @@ class _Execution:
         if self._environment is not None:
             self._clock.doing("closing")
             with contextlib.suppress(Exception):  # an error here does not change the result
-                async with asyncio.timeout(_CLOSE_TIMEOUT):
+                async with asyncio.timeout(CLOSE_TIMEOUT):
                     await asyncio.shield(self._environment.close())
         if (episode := self._active.episode) is not None:
             _copy_episode(self._result, episode)
