@@ -32,7 +32,7 @@ def _pool(size: int, spares: int, provider: Any = "qemu") -> VMPoolManager:
 
 
 def _transfer(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
-    """From one holder's release to the next one's first image, while the next one waits in the queue."""
+    """From one holder's release to the next one's first screenshot, while the next one waits in the queue."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:

@@ -29,8 +29,8 @@ _LOAD, _BOOT = "snapshot-load", "a boot per lease"
 _IDLE = "bench.idle_machines:IdleMachines"
 _LIMIT = 300.0
 _HOLD_SECONDS = 0.1
-"""Seconds on average. With 10 machines that is 100 leases per second. More would measure the machines, not the pool: both run
-on the pool's event loop."""
+"""Seconds on average: with 10 machines 100 leases per second, so that the process that acts for all machines is not the
+bottleneck."""
 _TASK_SECONDS, _WORKERS, _MACHINES = 1.0, 16, 8
 
 
@@ -141,10 +141,10 @@ def proportional(pid: int) -> float:
 
 
 def _many_requests(spread: float) -> Callable[[int], AbstractContextManager[Run]]:
-    """So many requests wait for 10 machines; the median from a release to the next holder's grant, in their order.
+    """`size` requests wait for 10 machines; returns the median time from a release to the next lease.
 
     Args:
-        spread: By how much of its length a hold differs from others; with 0 all ten machines come back at once.
+        spread: how much the lengths of leases differ, as a fraction; with 0 all ten machines are released at once.
     """
 
     @contextmanager
@@ -179,7 +179,7 @@ async def _queue_up(pool: VMPoolManager, size: int, spread: float) -> float:
 
 @contextmanager
 def _state_machine(size: int) -> Iterator[Run]:
-    """Asking, renewing and releasing on the state machine alone, with 1,000 waiting for 10 machines."""
+    """Request, renew and release on the state machine alone, while 1,000 requests wait for 10 machines."""
 
     def run() -> float:
         state = PoolStateMachine(10, clock=ManualClock())

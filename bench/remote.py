@@ -88,7 +88,7 @@ def _rate(
 
 
 def _script(name: str, field: int) -> Callable[[int], AbstractContextManager[Run]]:
-    """A program of its own that prints numbers; `field` says which one counts."""
+    """A separate program that prints numbers; `field` is the index of the one to report."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:

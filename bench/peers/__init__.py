@@ -19,7 +19,7 @@ __all__ = ["agentscope_run", "bare_grpc", "ray_actor"]
 
 _HERE = Path(__file__).parent
 _START_SECONDS = 120.0
-"""Seconds for a program that needs five."""
+"""Seconds for a program that takes about five."""
 
 
 @contextmanager

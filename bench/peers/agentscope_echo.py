@@ -1,4 +1,4 @@
-"""Calls a second to one AgentScope 0.1.6 agent in distributed mode: python agentscope_echo.py OUTSTANDING CALLS."""
+"""Calls per second to one AgentScope 0.1.6 agent in distributed mode: python agentscope_echo.py OUTSTANDING CALLS."""
 
 import sys
 import time

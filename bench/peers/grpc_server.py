@@ -1,4 +1,4 @@
-"""A server of bare gRPC that echoes pickles; ends with the process that started it."""
+"""A plain gRPC server that echoes pickles; ends with the process that started it."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor

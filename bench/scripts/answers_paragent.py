@@ -1,7 +1,4 @@
-"""Stream tasks whose answers have 10 kB each through the engine that the first argument names, as many as the second says.
-
-Prints by how much the driver grew at its highest, in MB.
-"""
+"""Stream tasks with answers of 10 kB: answers_paragent.py ENGINE TASKS. Prints the driver's peak memory growth in MB."""
 
 import sys
 from collections.abc import Iterator
@@ -13,9 +10,9 @@ from paragent.engines import open_engine
 
 SIZE = 10_000
 WARM_UP = 2_000
-"""Tasks before the memory counts: what the engine and its windows need once is there then."""
+"""Tasks before the memory is measured for the first time, so that what the engine needs once does not count."""
 LOOK_EVERY = 500
-"""Tasks between two looks at the memory."""
+"""Tasks between two measurements of the memory."""
 
 
 def answer(number: int) -> bytes:

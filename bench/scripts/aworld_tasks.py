@@ -1,4 +1,4 @@
-"""Trivial tasks on an engine of AWorld, in AWorld's own environment: prints how many came back and the seconds it took.
+"""Trivial tasks on an engine of AWorld, in AWorld's own environment: prints the number of answers and the seconds.
 
 Arguments: the engine's name, the number of tasks, the number of workers.
 """
@@ -14,7 +14,7 @@ from aworld.runner import Runners
 
 
 class Echo(Agent):
-    """Answers with what it was asked, without a model."""
+    """Returns its input without asking a model."""
 
     async def async_policy(self, observation, info=None, message=None, **kwargs):
         self._finished = True

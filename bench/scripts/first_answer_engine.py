@@ -1,4 +1,4 @@
-"""The smallest program with paragent on the engine that the first argument names, cluster and all."""
+"""The smallest program with paragent on the engine that the first argument names, including the start of its cluster."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The smallest program with paragent that, like its peers, has not yet closed its workers when it has the answer."""
+"""The smallest program with paragent. Like those of its peers, it prints the answer before it closes its workers."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Five child agents until all have replied, five more in processes of their own, and the end: prints three times."""
+"""Starts five child agents, then five more with their own processes, and exits. Prints the seconds of each of these steps."""
 
 import sys
 import time

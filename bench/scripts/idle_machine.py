@@ -1,4 +1,4 @@
-"""A listener that answers yes to every request of a pool, until its standard input ends. Prints its port."""
+"""A listener that answers every request of a pool with success, until its standard input ends. Prints its port."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Guest(asyncio.Protocol):
     """Answers the first request of a connection and closes it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember where to answer."""
+        """Store the connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer when the head has come; nobody here reads bodies."""
+        """Answer when the headers have arrived; the body is ignored."""
         if b"\r\n\r\n" in data:
             self._transport.write(_ANSWER)
             self._transport.close()
 
 
 async def main() -> None:
-    """Listen until the owner lets go."""
+    """Listen until standard input ends."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Guest, "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)

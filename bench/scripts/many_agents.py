@@ -1,4 +1,4 @@
-"""Many agents on one server: prints agents made a second, bytes of the server for each, seconds for a message to all."""
+"""Many agents on one server: prints agents created per second, bytes of the server for each, seconds for a message to all."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Play as many rollouts as the first argument says; print the seconds from the start of the workers to the last result."""
+"""Run as many rollouts as the first argument says; print the seconds from the start of the workers to the last result."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from paragent.rollout.session import RolloutSession
 
 
 class Calculator(Environment):
-    """One tool that needs no time."""
+    """An environment with one tool that returns at once."""
 
     name = "calculator"
     metric = "contains"

@@ -1,4 +1,4 @@
-"""Play rollouts whose agent asks no model; print the CPU of one and the memory of all processes, as JSON.
+"""Run rollouts whose agent asks no model; print the CPU time of one and the memory growth of all processes, as JSON.
 
 What is left is what rollouts cost beyond the requests: environment, tools, score, trajectory, journal, the way there and back.
 """
@@ -18,7 +18,7 @@ AT_A_TIME = 200
 
 
 class Calculator(Environment):
-    """One tool that needs no time."""
+    """An environment with one tool that returns at once."""
 
     name = "calculator"
     metric = "contains"
@@ -43,13 +43,13 @@ class Sure:
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process and of those that have ended."""
+    """Return the CPU time of this process and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 class Memory:
-    """Looks at the memory of all processes now and then; the first look is when they have started."""
+    """Measures the memory of all processes from time to time, for the first time when they have started."""
 
     def __init__(self) -> None:
         self.first = self.highest = 0

@@ -1,4 +1,4 @@
-"""Stream as many tasks as the argument says; print tasks a second and by how much all processes grew, as JSON."""
+"""Stream as many tasks as the argument says; print tasks per second and the memory growth of all processes, as JSON."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from paragent import LocalRuntime, RunConfig, Runners, Task
 
 WARM_UP = 2_000
 LOOK_EVERY = 20_000
-"""Tasks between two looks at the memory, the highest of which counts: a look costs as much as ten tasks or so."""
+"""Tasks between two measurements of the memory, the highest of which counts: one takes as long as about ten tasks."""
 
 
 def echo(number: int) -> int:
@@ -23,7 +23,7 @@ def tasks(count: int) -> Iterator[Task]:
 
 
 def resident(processes: list[psutil.Process]) -> int:
-    """Return the bytes that the processes have in memory; pages they share count in each."""
+    """Return the resident memory of the processes in bytes; shared pages count in each of them."""
     return sum(process.memory_info().rss for process in processes)
 
 
