@@ -42,7 +42,10 @@ class _AgentMeta(ABCMeta):
 
 @functools.cache
 def _constructor(in_child: bool) -> Callable[..., RpcAgent]:
-    """Return `construct`; cached, because an import statement for each of a million agents takes seconds."""
+    """Return `construct`, imported once: an import statement for each of a million agents takes seconds.
+
+    With `in_child`, the first call also starts the fork server, which loads its modules while this process loads `construct`.
+    """
     if in_child:
         _start_fork_server()
     from paragent.agents.proxy import construct

@@ -141,8 +141,8 @@ class ClusterRuntime(ProcessPoolRuntime):
         except EngineFailed as failure:
             self._fail(failure)
         except BaseException as error:  # noqa: BLE001 - without this thread no worker would ever start
-            name = type(self).__name__
-            self._fail(EngineFailed(f"{name} cannot start workers ({type(error).__name__}: {message_of(error)})"))
+            reason = f"{type(self).__name__} cannot start workers ({type(error).__name__}: {message_of(error)})"
+            self._fail(EngineFailed(f"{reason}. {self.error_hint}"))
         finally:
             while not self._closing:
                 self._requests.get()

@@ -230,7 +230,8 @@ class ProcessPoolRuntime(RuntimeEngine):
         try:
             started = self.start_workers(missing)
         except OSError as error:
-            self._fail(EngineFailed(f"cannot start a worker: {error}"))
+            limits = "lower worker_num, or raise the limits of processes and open files (ulimit -u, ulimit -n)"
+            self._fail(EngineFailed(f"cannot start a worker: {error}; {limits}"))
             return
         for worker in started:
             self._register(worker)

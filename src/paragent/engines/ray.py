@@ -39,6 +39,7 @@ _START_LIMIT = 120
 host."""
 _MAX_STARTS = 2
 """How often the engine tries to start Ray on this host."""
+_LOGS = "See Ray's logs, /tmp/ray/session_latest/logs on the node"
 _ACTOR_OPTIONS = ("num_cpus", "num_gpus", "memory", "resources", "runtime_env")
 
 
@@ -153,7 +154,7 @@ class RayCluster(Cluster):
             except Exception as error:
                 ray.shutdown()  # the part that had started
                 if not tries_left:
-                    raise EngineFailed(f"Ray does not start on this host: {_first_lines(error)}") from error
+                    raise EngineFailed(f"Ray does not start on this host: {_first_lines(error)}. {_LOGS}") from error
             else:
                 return
 
@@ -230,7 +231,7 @@ class RayRuntime(ClusterRuntime):
     tasks, so no call is repeated without the runner's decision.
     """
 
-    error_hint = "See Ray's logs, /tmp/ray/session_latest/logs on the node"
+    error_hint = _LOGS
     extra, package, options = "ray", "ray", OPTIONS
 
     def open_cluster(self) -> Cluster:

@@ -43,11 +43,11 @@ _MARKS = ("<|python_tag|>", "[TOOL_CALLS]")
 _FENCE = re.compile(r"\A```\w*\n(.*)\n```\Z", re.DOTALL)
 _DECODER = json.JSONDecoder(strict=False)
 
-Call = tuple[str, str]
+ToolCall = tuple[str, str]
 """The name of a tool and its arguments as JSON text."""
 
 
-def calls_in(text: str, tools: Sequence[dict[str, Any]]) -> list[Call]:
+def calls_in(text: str, tools: Sequence[dict[str, Any]]) -> list[ToolCall]:
     """Return the tool calls in the text of a message.
 
     A block in one of the formats with markers is always a call, even of an unknown tool, so that the model can be told what
@@ -124,7 +124,7 @@ def _joined(first: Any, second: Any) -> Any:
     return parts[0] + parts[1]
 
 
-def _in_block(block: str) -> list[Call]:
+def _in_block(block: str) -> list[ToolCall]:
     if functions := list(_functions(block)):
         return functions
     if calls := _objects(block.strip()):
@@ -133,7 +133,7 @@ def _in_block(block: str) -> list[Call]:
     return [(name[1] if name else "", block.strip())]  # the environment reports to the model what is wrong
 
 
-def _functions(text: str) -> Iterator[Call]:
+def _functions(text: str) -> Iterator[ToolCall]:
     """Yield the calls in the format `<function=name>...</function>`, with parameters in tags or as one JSON object."""
     for name, body in _FUNCTION.findall(text):
         if parameters := _PARAMETER.findall(body):
@@ -150,9 +150,9 @@ def _value(text: str) -> Any:
         return text
 
 
-def _objects(text: str) -> list[Call]:
+def _objects(text: str) -> list[ToolCall]:
     """Return the calls written as JSON objects, consecutive or in a list; empty if the text has anything else."""
-    calls: list[Call] = []
+    calls: list[ToolCall] = []
     while text := text.lstrip(" \t\r\n;,"):
         try:
             found, end = _DECODER.raw_decode(text)
@@ -166,7 +166,7 @@ def _objects(text: str) -> list[Call]:
     return calls
 
 
-def _call(given: Any) -> Call | None:
+def _call(given: Any) -> ToolCall | None:
     if isinstance(given, dict) and isinstance(given.get("function"), dict):
         given = given["function"]
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
@@ -177,7 +177,7 @@ def _call(given: Any) -> Call | None:
     return (given["name"], json.dumps(well_formed_data(arguments))) if isinstance(arguments, dict) else None
 
 
-def _expressions(text: str) -> list[Call]:
+def _expressions(text: str) -> list[ToolCall]:
     """Return the calls in the format `[name(key=value), ...]` of Llama 3.2; empty if the text has anything else."""
     if not (text.startswith("[") and text.endswith("]")):
         return []
@@ -189,7 +189,7 @@ def _expressions(text: str) -> list[Call]:
         return []
 
 
-def _expression(node: ast.expr) -> Call:
+def _expression(node: ast.expr) -> ToolCall:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
         raise ValueError("not a call with named arguments")
     given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}

@@ -228,7 +228,7 @@ class Connection:
             from paragent.remote.restricted import translated  # not at the top: few servers need it
 
             self._frames.writes_data = True
-            self._outbox.send_data(translated)
+            self._outbox.send_only_data(translated)
         self.broken = False
 
     # --- frames ---------------------------------------------------------------------------------------------------------

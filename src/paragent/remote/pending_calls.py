@@ -88,8 +88,8 @@ class Outbox:
         """Whether the server is known to accept data only."""
         return self._translate is not None
 
-    def send_data(self, translate: Callable[[Any], Any | None]) -> None:
-        """Send data only: `translate` returns a message as data, or None if there is nothing to send."""
+    def send_only_data(self, translate: Callable[[Any], Any | None]) -> None:
+        """From now on, pass each message to `translate`, which returns it as data, or None if there is nothing to send."""
         self._translate = translate
 
     def begin_reading(self) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from paragent.config import RunConfig
     from paragent.execution import Outcome
 
-__all__ = ["IdSet", "Preparer", "Sequence", "cancelled", "failed_before_start", "require_task", "respond"]
+__all__ = ["IdSet", "Preparer", "TaskSequence", "cancelled", "failed_before_start", "require_task", "respond"]
 
 
 _SUCCEEDED, _CANCELLED = TaskStatus.SUCCEEDED, TaskStatus.CANCELLED
@@ -198,7 +198,7 @@ def require_task(task: Any) -> None:
         raise UsageError(f"expected a Task, got {task!r}; write Task(input=..., agent=...)")
 
 
-class Sequence:
+class TaskSequence:
     """The state of a sequence of dependent tasks: each answer is the input of the next task."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.errors import DuplicateTaskId, EngineFailed, Interrupted, UsageError
 from paragent.execution import Ending
-from paragent.runners.calls import IdSet, Preparer, Sequence, cancelled, failed_before_start, require_task
+from paragent.runners.calls import IdSet, Preparer, TaskSequence, cancelled, failed_before_start, require_task
 from paragent.runners.dispatch import DispatchLoop
 from paragent.runners.progress import open_reporter
 from paragent.tasks import TaskResponse
@@ -58,7 +58,7 @@ class Run:
         self._owns_engine = not lent
         self._engine = engine
         self._preparer = Preparer(config, self._engine.numbers, sends_modules=self._engine.sends_modules)
-        self._sequence = Sequence() if config.sequence_dependent else None
+        self._sequence = TaskSequence() if config.sequence_dependent else None
         self._ids: IdSet | None = IdSet()
         self._prepared: list[Call] = []
         """Calls that were not submitted, the next one last."""

@@ -315,7 +315,8 @@ class MessageDispatcher:
         if session is not None:
             return session, True
         if len(self.sessions) >= self.limits.sessions:
-            raise LimitExceeded(f"this server has {counted(len(self.sessions), 'client')}, which is its limit")
+            clients = counted(len(self.sessions), "client")
+            raise LimitExceeded(f"this server has {clients}, which is its limit; raise Limits(sessions=...) there")
         session = self.sessions[identity] = ClientSession(
             identity, self.limits, self._loop, self.scheduler.unpark, reads_data=not self.policy.accept_code
         )

@@ -31,9 +31,9 @@ class AgentRegistry:
         agent = session.agents[number] = Actor(session, number)
         session.last_agent = number
         if self.count >= self._limit:
-            agent.failed = encode_error(
-                LimitExceeded(f"this server has {counted(self.count, 'agent')}, which is its limit")
-            )
+            agents = counted(self.count, "agent")
+            problem = f"this server has {agents}, which is its limit; drop some, or raise Limits(agents=...) there"
+            agent.failed = encode_error(LimitExceeded(problem))
             agent.freed = True
         else:
             self.count += 1
