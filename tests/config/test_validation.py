@@ -57,7 +57,6 @@ PLACES: dict[str, Callable[[Any], Any]] = {
     "RolloutConfig(timeout=)": lambda value: RolloutConfig(timeout=value),
     "RolloutConfig(pause=)": lambda value: RolloutConfig(pause=value),
     "py cell_limit": lambda value: open_environment("py", {"cell_limit": value}),
-    "web page_limit": lambda value: open_environment("web", {"page_limit": value}),
     "osworld pause": lambda value: open_environment("osworld", {"pause": value}),
     "osworld settle": lambda value: open_environment("osworld", {"settle": value}),
 }
@@ -72,7 +71,7 @@ def test_invalid_durations_are_rejected_everywhere(place: str, value: Any) -> No
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1"])
 def test_invalid_durations_from_the_command_line_are_rejected(text: str) -> None:
-    for place in ("RolloutConfig(timeout=)", "RolloutConfig(pause=)", "py cell_limit", "web page_limit"):
+    for place in ("RolloutConfig(timeout=)", "RolloutConfig(pause=)", "py cell_limit"):
         with pytest.raises(ConfigError, match="must be"):
             PLACES[place](text)
     with pytest.raises(ConfigError, match="temperature"):

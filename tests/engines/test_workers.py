@@ -106,14 +106,27 @@ def test_inline_engine_fails_if_its_event_loop_breaks(tmp_path: Path) -> None:
         Runners.sync_run(str(tmp_path / "marker"), break_the_loop_once, RunConfig(engine_name="inline"))
 
 
-@pytest.mark.parametrize("engine", ["inline", "local"])
-def test_an_engine_that_cannot_start_threads_raises(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise RuntimeError("can't start new thread")
+@pytest.mark.parametrize(("engine", "possible"), [("inline", 0), ("inline", 1), ("local", 0)])
+def test_an_engine_that_cannot_start_threads_raises(
+    engine: str, possible: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (logging.getLogRecordFactory(), sys.stdout, sys.stderr)
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    def start_some(thread: threading.Thread) -> None:
+        if len(started) == possible:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
     with pytest.raises(EngineFailed, match=r"can't start new thread.*ulimit -u"):
         Runners.sync_run(1, agents.echo, RunConfig(engine_name=engine))
+    for thread in started:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert (logging.getLogRecordFactory(), sys.stdout, sys.stderr) == before
 
 
 def test_an_engine_whose_own_thread_ends_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -529,3 +529,9 @@ def test_the_demo_model_solves_the_sample_tasks() -> None:
             await asyncio.gather(*(scenario(shared, entry) for entry in entries))
 
     run(all_of_them())
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", -1, True, 1e300])
+def test_an_invalid_page_limit_is_rejected(value: Any) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        open_environment("web", {"page_limit": value})

@@ -160,7 +160,7 @@ def show(options: argparse.Namespace) -> int:
     report: dict[str, Any] = _link(options).control("list", options.limit).result(_TIMEOUT)
     out = console()
     out.print(
-        f"{report['place']}: {counted(report['agents'], 'agent')} of {counted(report['clients'], 'client')}, "
+        f"{report['process']}: {counted(report['agents'], 'agent')} of {counted(report['clients'], 'client')}, "
         f"{counted(report['calls_under_way'], 'call')} in progress, {report['calls_served']:,} served, "
         f"{report['memory_bytes'] / 2**20:,.0f} MiB, up {report['uptime']:,.0f} s"
     )

@@ -104,21 +104,24 @@ class InlineRuntime(RuntimeEngine):
             self._output.close()
 
     def _start(self) -> CallExecutor:
-        self._output = LabelledOutput()
+        output = LabelledOutput()
         executor = CallExecutor(
             self._add_outcome,
             sync_limit=self.config.sync_limit,
             async_limit=self.config.async_limit,
             shared=self.config.concurrency is not None,
             starts=self._starts,
-            finished=self._output.finish,
+            finished=output.finish,
             failed=self._fail,
         )
-        try:
-            start_thread(executor.run_sync_calls, name="paragent-calls", failed=self._fail)
-            start_thread(self._watch, name="paragent-limits", failed=self._fail)
-        except RuntimeError as error:
-            raise thread_failure("paragent-calls", error) from error
+        for target, name in ((executor.run_sync_calls, "paragent-calls"), (self._watch, "paragent-limits")):
+            try:
+                start_thread(target, name=name, failed=self._fail)
+            except RuntimeError as error:
+                executor.close()
+                output.close()
+                raise thread_failure(name, error) from error
+        self._output = output
         return executor
 
     def _fail(self, name: str, error: BaseException) -> None:

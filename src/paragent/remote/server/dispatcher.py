@@ -344,7 +344,7 @@ class MessageDispatcher:
     def report(self, what: str = "info", argument: Any = None) -> dict[str, Any]:
         """Return a report in builtin values: `info` or `list`; `argument` limits the length of the list."""
         report: dict[str, Any] = {
-            "place": here(),
+            "process": here(),
             "instance": self.instance,
             "uptime": time.time() - self.started,
             "agents": self.registry.count,
