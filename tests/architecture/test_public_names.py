@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections.abc
+import functools
 import inspect
 import re
 import subprocess
@@ -56,14 +57,18 @@ def annotations_of(kind: type) -> Iterator[tuple[str, str]]:
                 yield from ((f"{name}({parameter})", str(text)) for parameter, text in function.__annotations__.items())
 
 
+@functools.cache
+def top_level_classes() -> set[str]:
+    trees = (ast.parse(path.read_text()) for path in Path(paragent.__file__).parent.rglob("*.py"))
+    return {node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
 @pytest.mark.parametrize(
     "name", ["AgentBase", "ChatAgent", "Environment", "Machine", "Model", "PoolStatus", "Provider", "RolloutConfig"]
 )
 def test_classes_in_signatures_of_extension_points_are_public(name: str) -> None:
     """Who writes an environment, an agent, a model or a provider imports everything from `paragent`."""
-    trees = (ast.parse(path.read_text()) for path in Path(paragent.__file__).parent.rglob("*.py"))
-    classes = {node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
-    hidden = classes - set(paragent.__all__) - set(dir(collections.abc))
+    hidden = top_level_classes() - set(paragent.__all__) - set(dir(collections.abc))
     found = {where: hidden & set(re.findall(r"\w+", text)) for where, text in annotations_of(getattr(paragent, name))}
     assert not {where: names for where, names in found.items() if names}
 
