@@ -4,6 +4,7 @@ import sys
 import time
 
 from paragent import AgentBase, RpcAgentServerLauncher
+from paragent.agents.proxy import link_of
 
 
 class Small(AgentBase):
@@ -21,7 +22,7 @@ if __name__ == "__main__":
     where = {"host": launcher.host, "port": launcher.port}
     warm = Small(0, to_dist=where)
     assert warm.reply().result(10) == 0
-    link = warm._link
+    link = link_of(warm)
     before = link.control("info").result(10)["memory_bytes"]
     started = time.perf_counter()
     agents = [Small(number, to_dist=where) for number in range(size)]

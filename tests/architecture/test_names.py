@@ -27,10 +27,11 @@ ALLOWED = {
 """Private names of Python and other packages, as the ends or parts of an expression, and why they are used."""
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
-    for folder in ("src", "tests"):
+def sources(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
+    for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path, ast.parse(path.read_text())
+            if "lib" not in path.relative_to(ROOT).parts:  # the environments of peers in `bench/peers`
+                yield path, ast.parse(path.read_text())
 
 
 def is_private(name: str) -> bool:
@@ -51,7 +52,7 @@ def private_uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def test_private_names_are_used_only_by_their_owner() -> None:
     used: set[str] = set()
     wrong = []
-    for path, tree in sources():
+    for path, tree in sources("src", "tests", "bench", "examples"):
         for line, text in private_uses(tree):
             if reasons := [name for name in ALLOWED if text.endswith(name) or (name.endswith("._") and name in text)]:
                 used.update(reasons)
@@ -63,7 +64,7 @@ def test_private_names_are_used_only_by_their_owner() -> None:
 
 def test_no_two_public_classes_have_the_same_name() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for path, tree in sources():
+    for path, tree in sources("src", "tests"):
         if path.is_relative_to(ROOT / "src"):
             for node in tree.body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
