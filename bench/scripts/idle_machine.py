@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 
-_BODY = json.dumps({"holder": None, "marker": False, "status": "success", "output": "", "returncode": 0}).encode()
+_BODY = json.dumps({"held": False, "marker": False, "status": "success", "output": "", "returncode": 0}).encode()
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(_BODY), _BODY)
 
 

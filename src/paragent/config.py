@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging as _logging
 import os
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -169,6 +168,8 @@ def init(
         )
     os.environ.update({f"PARAGENT_{option.upper()}": value for option, value in given.items() if value is not None})
     if logging is not None:
+        import logging as _logging  # not at the top: programs that do not log start faster
+
         try:
             _logging.getLogger("paragent").setLevel(logging)
         except (TypeError, ValueError) as error:
