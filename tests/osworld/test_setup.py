@@ -272,7 +272,7 @@ def test_a_failing_step_is_named(attempt: AttemptContext) -> None:
     for bad, reason in (
         (step("dance"), "dance"),
         (step("launch"), "command"),
-        (step("upload_file", files=[{"local_path": "no/such", "path": "x"}]), "No such file"),
+        (step("upload_file", files=[{"local_path": "no/such", "path": "x"}]), "is not a file"),
         (step("upload_file", files=[{"local_path": "/etc/passwd", "path": "x"}]), "outside of the folder"),
         (step("replay", trajectory="../secret.json"), "outside of the folder"),
         (step("download", files=[{"url": "file:///etc/passwd", "path": "x"}]), "cannot fetch"),
