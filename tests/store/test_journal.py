@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import statistics
@@ -487,3 +488,19 @@ def test_a_file_that_is_not_a_journal_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "j").write_text("this file is not a database, and it is long enough to be recognised as such" * 20)
     with pytest.raises(StoreFailed):
         Journal(tmp_path / "j")
+
+
+@pytest.mark.parametrize("content", ["damaged", "another version"])
+def test_a_journal_that_cannot_be_opened_is_closed(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    if content == "damaged":
+        path.write_text("this file is not a database, and it is long enough to be recognised as such" * 20)
+    else:
+        Journal(path).close()
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE meta SET value = '0' WHERE key = 'version'")
+    with pytest.raises(StoreFailed) as caught:
+        Journal(path)
+    opened = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    assert path not in opened
+    assert caught.value is not None  # its traceback keeps the journal alive until here

@@ -155,7 +155,7 @@ _LONGEST_QUOTA_WAIT = 1800.0
 
 
 _RNG = random.Random()  # noqa: S311 - pauses, not secrets
-"""Shared by all requests: creating one takes tens of microseconds."""
+"""Shared by all requests: creating one takes about 10 µs."""
 
 
 @dataclass(slots=True)
