@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import random
 import socket
 import sys
 from pathlib import Path
@@ -10,6 +12,19 @@ from pathlib import Path
 from tests.machines.fakes.machines import STATE, delete_disk, load, record_call, save, start, stop
 
 PORT = 5977
+"""All machines listen at this port; each has its own address."""
+
+
+def listen() -> socket.socket:
+    """Return a listener at an address of this host at which no other machine listens."""
+    for _ in range(50):
+        address = ".".join(["127", *(str(random.randrange(1, 255)) for _ in range(3))])
+        try:
+            return socket.create_server((address, PORT), backlog=64)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    sys.exit(f"Error: port {PORT} is in use at all addresses")
 
 
 def main(words: list[str]) -> None:
@@ -28,7 +43,7 @@ def main(words: list[str]) -> None:
         assert name == f"-cloneName={Path(target).stem}"
         Path(target).parent.mkdir(parents=True)
         Path(target).write_text("clone")
-        machines[target] = {"pid": 0, "address": f"127.0.1.{len(machines) + 1}", "snapshot": ""}
+        machines[target] = {"pid": 0, "address": "", "snapshot": ""}
     elif command == "snapshot":
         machines[rest[0]]["snapshot"] = rest[1]
     elif command == "start":
@@ -36,7 +51,8 @@ def main(words: list[str]) -> None:
         about = machines[rest[0]]
         if about["pid"]:
             sys.exit("Error: The virtual machine is already running")
-        with socket.create_server((about["address"], PORT), backlog=64) as listener:
+        with listen() as listener:
+            about["address"] = listener.getsockname()[0]
             about["pid"] = start(Path(rest[0]).stem, listener)
     elif command == "getGuestIPAddress":
         assert rest[1] == "-wait"
