@@ -133,7 +133,7 @@ format: $(READY) ## Format the code and sort imports
 	@$(BIN)/ruff check --fix --quiet .
 
 lock: $(READY) ## Update constraints.txt to the latest versions
-	@{ head -1 constraints.txt; $(BIN)/uv pip compile --quiet --universal --python-version 3.11.7 --no-header --no-annotate --no-emit-index-url \
+	@{ head -1 constraints.txt; $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
 		$(foreach extra,$(subst $(comma), ,$(ALL_EXTRAS)),--extra $(extra)) pyproject.toml; } > constraints.new && mv constraints.new constraints.txt
 
 bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Measure against peers; writes a table, JSON and a plot to bench/out (takes minutes; run nothing else at the same time)
