@@ -11,6 +11,7 @@ PACKAGE = Path(paragent.__file__).parent
 
 LEVELS: list[set[str]] = [
     {"cli"},
+    {"view"},
     {"testing"},
     {"rollout"},
     {"runners", "osworld", "demo"},
