@@ -1,8 +1,9 @@
 """Run directories: the journal with tasks and results, files made from it, statistics, exports."""
 
+from paragent.store.activity import ActivityInterval, RolloutActivity, pack_activity, unpack_activity
 from paragent.store.directory import JOURNAL_FILE, RunDirectory, find_runs, images_folder
-from paragent.store.journal import Journal
-from paragent.store.records import PendingRollout, RolloutResult, RolloutStatus
+from paragent.store.journal import Journal, add_note
+from paragent.store.records import MachineEvent, Note, PendingRollout, RolloutResult, RolloutStatus, WorkerEvent
 from paragent.store.summary import ATTEMPTS, MACHINES, PRICES, Comparison, Summary, compare, final_failures, summarise
 
 __all__ = [
@@ -10,16 +11,24 @@ __all__ = [
     "JOURNAL_FILE",
     "MACHINES",
     "PRICES",
+    "ActivityInterval",
     "Comparison",
     "Journal",
+    "MachineEvent",
+    "Note",
     "PendingRollout",
+    "RolloutActivity",
     "RolloutResult",
     "RolloutStatus",
     "RunDirectory",
     "Summary",
+    "WorkerEvent",
+    "add_note",
     "compare",
     "final_failures",
     "find_runs",
     "images_folder",
+    "pack_activity",
     "summarise",
+    "unpack_activity",
 ]

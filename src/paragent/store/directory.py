@@ -4,7 +4,7 @@
 
     <output-dir>/<name>/
         config.json       the resolved configuration, without secrets
-        journal.sqlite    tasks, results and trajectories; the other files are made from it
+        journal.sqlite    tasks, results, trajectories, events, notes; the next two files are made from it
         results.jsonl     one line for each final result
         summary.json      the statistics
         images/           what agents saw: <task>/<attempt>/step_<number>_<moment>.png, and recordings
@@ -40,7 +40,9 @@ JOURNAL_FILE = "journal.sqlite"
 _LONGEST_NAME = 160
 """Maximum length of a file name in bytes, before a digest is appended; file systems allow 255."""
 _LINE_FIELDS = [
-    field.name for field in fields(RolloutResult) if field.name not in {"final", "trajectory", "files", "number"}
+    field.name
+    for field in fields(RolloutResult)
+    if field.name not in {"final", "activity", "trajectory", "files", "number"}
 ]
 
 

@@ -1,4 +1,4 @@
-"""The journal of a run: an SQLite file with the tasks, the results and the trajectories.
+"""The journal of a run: an SQLite file with the tasks, the results, the trajectories, events and notes.
 
 A rollout is one attempt at one task. Every execution of it is a row of `results`; at most one of them is `final`, which a unique
 index enforces. Pending rollouts are those without a final result, or whose final result is an infrastructure failure.
@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from paragent._internal.text import well_formed
-from paragent.errors import StoreFailed
+from paragent.errors import StoreFailed, UsageError
 from paragent.store.records import (
+    MachineEvent,
+    Note,
     PendingRollout,
     RolloutResult,
     RolloutStatus,
+    WorkerEvent,
     finite_score,
     make_storable,
     unpack_trajectory,
@@ -30,9 +33,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "add_note"]
 
-_SCHEMA = """
+_ADDED_COLUMNS = (
+    "started REAL NOT NULL DEFAULT 0",
+    "machine TEXT NOT NULL DEFAULT ''",
+    "activity BLOB",
+    "cached_tokens INTEGER",
+    "reasoning_tokens INTEGER",
+)
+"""The columns of `results` that version 4 added. Their defaults let a program of version 3 continue to write."""
+_ADDED_TABLES = """
+CREATE TABLE machine_events (
+    number INTEGER PRIMARY KEY, at REAL NOT NULL, machine TEXT NOT NULL, state TEXT NOT NULL, holder TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+CREATE TABLE worker_events (
+    number INTEGER PRIMARY KEY, at REAL NOT NULL, worker TEXT NOT NULL, event TEXT NOT NULL, detail TEXT NOT NULL
+);
+CREATE TABLE notes (
+    number INTEGER PRIMARY KEY, task TEXT NOT NULL, attempt INTEGER NOT NULL, execution INTEGER NOT NULL,
+    step INTEGER NOT NULL, text TEXT NOT NULL, at REAL NOT NULL
+);
+"""
+"""The tables that version 4 added."""
+
+_SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tasks (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, body TEXT NOT NULL);
 CREATE TABLE results (
@@ -40,16 +66,22 @@ CREATE TABLE results (
     score REAL, scores TEXT NOT NULL, answer TEXT, ending TEXT NOT NULL, kind TEXT NOT NULL, error TEXT NOT NULL,
     turns INTEGER NOT NULL, tool_calls INTEGER NOT NULL, requests INTEGER NOT NULL, prompt_tokens INTEGER,
     completion_tokens INTEGER, judge_prompt_tokens INTEGER NOT NULL, judge_completion_tokens INTEGER NOT NULL,
-    seconds REAL NOT NULL, waited REAL NOT NULL, ended REAL NOT NULL, worker TEXT NOT NULL
+    seconds REAL NOT NULL, waited REAL NOT NULL, ended REAL NOT NULL, worker TEXT NOT NULL,
+    {", ".join(_ADDED_COLUMNS)}
 );
 CREATE UNIQUE INDEX final_results ON results (task, attempt) WHERE final = 1;
 CREATE INDEX rollouts ON results (task, attempt);
 CREATE TABLE trajectories (result INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE sessions (number INTEGER PRIMARY KEY, started REAL NOT NULL, seconds REAL NOT NULL, results INTEGER NOT NULL);
-"""
-_VERSION = "3"
+{_ADDED_TABLES}"""
+_VERSION = "4"
+_UPGRADABLE = "3"
+_UPGRADE = "\n".join([*(f"ALTER TABLE results ADD COLUMN {column};" for column in _ADDED_COLUMNS), _ADDED_TABLES])
 _COLUMNS = [field.name for field in fields(RolloutResult) if field.name not in {"trajectory", "files", "number"}]
 _INSERT = f"INSERT INTO results (number, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))})"  # noqa: S608 - column names from above
+_MACHINE_EVENT = ("number", "at", "machine", "state", "holder", "detail")
+_WORKER_EVENT = ("number", "at", "worker", "event", "detail")
+_NOTE = ("number", "task", "attempt", "execution", "step", "text", "at")
 _PAGE = 500
 """Rows per query. Long iterations do not hold a read transaction open, so the write-ahead log does not grow."""
 _BUSY_TIMEOUT = 10.0
@@ -58,6 +90,8 @@ _BUSY_TIMEOUT = 10.0
 class Journal:
     """An open journal. Use it from one thread. Only the process that holds the run's lock may open it for writing.
 
+    A journal of format version 3 is upgraded, also by a reader. Notes are added with `add_note`, by any process.
+
     Raises:
         StoreFailed: the file cannot be opened, is damaged, or has another format version.
     """
@@ -65,11 +99,7 @@ class Journal:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
         with self._errors_for("open"):
-            if read_only:
-                address = f"file:{quote(str(path))}?mode=ro"
-                self._db = sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
-            else:
-                self._db = sqlite3.connect(path, timeout=_BUSY_TIMEOUT, isolation_level=None)
+            self._db = _connect(path, "ro" if read_only else "rwc")
             try:
                 self._prepare(read_only)
             except BaseException:
@@ -79,6 +109,8 @@ class Journal:
     def _prepare(self, read_only: bool) -> None:
         if not read_only:
             self._create_tables()
+        if self.meta("version") == _UPGRADABLE:
+            _upgrade(self._path)
         if (version := self.meta("version")) != _VERSION:
             raise StoreFailed(
                 f"{self._path} has format version {version}, and this version of paragent reads version {_VERSION}; "
@@ -96,7 +128,12 @@ class Journal:
             db.executescript(f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('version', '{_VERSION}'); COMMIT;")  # noqa: S608 - constants
 
     def _read_state(self) -> None:
-        self._last = self._db.execute("SELECT coalesce(max(number), 0) FROM results").fetchone()[0]
+        tables = ("results", "machine_events", "worker_events")
+        self._last = {
+            table: self._db.execute(f"SELECT coalesce(max(number), 0) FROM {table}").fetchone()[0]  # noqa: S608 - from above
+            for table in tables
+        }
+        """The last number that was used, by table."""
         self._replaceable = set(
             self._db.execute(
                 "SELECT task, attempt FROM results WHERE final = 1 AND status = ?", [RolloutStatus.INFRASTRUCTURE]
@@ -119,8 +156,13 @@ class Journal:
                 ((task.id, well_formed(json.dumps(asdict(task), ensure_ascii=False))) for task in tasks),
             )
 
-    def record(self, results: Sequence[RolloutResult]) -> None:
-        """Store results in one transaction; when this returns, they are durable.
+    def record(
+        self,
+        results: Sequence[RolloutResult],
+        machine_events: Sequence[MachineEvent] = (),
+        worker_events: Sequence[WorkerEvent] = (),
+    ) -> None:
+        """Store results and events in one transaction; when this returns, they are durable.
 
         Values that cannot be stored are dropped, see `make_storable`. Recording the same objects again changes nothing, so a
         call that was interrupted after its commit may be repeated.
@@ -131,8 +173,11 @@ class Journal:
         for result in results:
             if result.number is None:
                 make_storable(result)
-                self._last += 1  # first, so that an interrupt leaves a gap and never a number that is used twice
-                result.number = self._last
+                result.number = self._next_number("results")
+        for event in machine_events:
+            event.number = event.number or self._next_number("machine_events")
+        for one in worker_events:
+            one.number = one.number or self._next_number("worker_events")
         with self._transaction("store results"):
             new = [result for result in results if not self._is_recorded(result)]
             keys = [(result.task, result.attempt) for result in new if result.final]
@@ -141,11 +186,21 @@ class Journal:
             self._db.executemany(_INSERT, map(_row, new))
             bodies = [(result.number, result.trajectory) for result in new if result.trajectory is not None]
             self._db.executemany("INSERT INTO trajectories VALUES (?, ?)", bodies)
+            self._add_events("machine_events", _MACHINE_EVENT, machine_events)
+            self._add_events("worker_events", _WORKER_EVENT, worker_events)
         for result in results:
             if result.final and result.status is RolloutStatus.INFRASTRUCTURE:
                 self._replaceable.add((result.task, result.attempt))
             elif result.final:
                 self._replaceable.discard((result.task, result.attempt))
+
+    def _next_number(self, table: str) -> int:
+        self._last[table] += 1  # before it is used: an interrupt leaves a gap and never a number that is used twice
+        return int(self._last[table])
+
+    def _add_events(self, table: str, columns: Sequence[str], events: Iterable[MachineEvent | WorkerEvent]) -> None:
+        query = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - constants
+        self._db.executemany(query, ([_storable_value(getattr(event, name)) for name in columns] for event in events))
 
     def _is_recorded(self, result: RolloutResult) -> bool:
         query = "SELECT 1 FROM results WHERE number = ? AND task = ? AND attempt = ?"
@@ -265,6 +320,29 @@ class Journal:
         row = self._db.execute("SELECT body FROM trajectories WHERE result = ?", [number]).fetchone()
         return None if row is None else unpack_trajectory(row[0])
 
+    def machine_events(self, after: int = 0) -> Iterator[MachineEvent]:
+        """Yield the events of machines with a number above `after`, in the order in which they were recorded."""
+        for row in self._pages("machine_events", _MACHINE_EVENT, after):
+            yield MachineEvent(**row)
+
+    def worker_events(self, after: int = 0) -> Iterator[WorkerEvent]:
+        """Yield the events of workers with a number above `after`, in the order in which they were recorded."""
+        for row in self._pages("worker_events", _WORKER_EVENT, after):
+            yield WorkerEvent(**row)
+
+    def notes(self, execution: int | None = None) -> list[Note]:
+        """Return the notes on an execution, or all notes, in the order in which they were written."""
+        query = f"SELECT {', '.join(_NOTE)} FROM notes WHERE ? IN (execution, -1) ORDER BY number"  # noqa: S608 - constants
+        rows = self.rows(query, [-1 if execution is None else execution])
+        return [Note(**dict(zip(_NOTE, row, strict=True))) for row in rows]
+
+    def _pages(self, table: str, columns: Sequence[str], after: int) -> Iterator[dict[str, Any]]:
+        query = f"SELECT {', '.join(columns)} FROM {table} WHERE number > ? ORDER BY number LIMIT {_PAGE}"  # noqa: S608 - constants
+        while page := self.rows(query, [after]):
+            for row in page:
+                yield dict(zip(columns, row, strict=True))
+            after = page[-1][0]
+
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query, for statistics."""
         with self._errors_for("read"):
@@ -282,28 +360,90 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextlib.contextmanager
-    def _errors_for(self, what: str) -> Iterator[None]:
-        """Raise `StoreFailed` for errors of SQLite."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise StoreFailed(
-                f"cannot {what} in {self._path}: {error}. What was recorded before is safe; when the cause is removed, the "
-                "same command continues"
-            ) from error
+    def _errors_for(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return _errors_for(what, self._path)
 
     @contextlib.contextmanager
     def _transaction(self, what: str) -> Iterator[None]:
-        with self._errors_for(what):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # after a full disk SQLite has already rolled back
-                    self._db.execute("ROLLBACK")
-                raise
+        with self._errors_for(what), _transaction(self._db):
+            yield
+
+
+def add_note(path: Path, execution: int, step: int, text: str) -> Note:
+    """Store a note on a step of an execution in the journal at `path`, and return it.
+
+    Any process may call this, also while another one records results: SQLite lets one of them write at a time.
+
+    Raises:
+        UsageError: the journal has no execution with this number.
+        StoreFailed: the note cannot be stored.
+    """
+    Journal(path, read_only=True).close()  # checks the format version, and upgrades an old journal
+    with _errors_for("store a note", path), contextlib.closing(_connect(path, "rw")) as db:
+        db.execute("PRAGMA synchronous = FULL")
+        with _transaction(db):
+            found = db.execute("SELECT task, attempt FROM results WHERE number = ?", [execution]).fetchone()
+            if found is None:
+                raise UsageError(f"{path} has no execution with the number {execution}")
+            task, attempt = found
+            note = Note(task, attempt, execution, step, well_formed(text), time.time())
+            query = f"INSERT INTO notes ({', '.join(_NOTE)}) VALUES ({', '.join('?' * len(_NOTE))})"  # noqa: S608 - constants
+            note.number = db.execute(query, [getattr(note, name) for name in _NOTE]).lastrowid
+    return note
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open a journal. Modes: `ro` only reads, `rw` also writes, `rwc` also creates the file."""
+    address = f"file:{quote(str(path))}?mode={mode}"
+    return sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
+
+
+def _upgrade(path: Path) -> None:
+    """Add the columns and tables of this format version to a journal of version 3, in one transaction.
+
+    Raises:
+        StoreFailed: this process may not change the file.
+    """
+    try:
+        with contextlib.closing(_connect(path, "rw")) as db, _transaction(db):
+            # Another process may have upgraded the file while this one waited for its turn.
+            if db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == (_UPGRADABLE,):
+                for statement in filter(str.strip, _UPGRADE.split(";")):
+                    db.execute(statement)
+                db.execute("UPDATE meta SET value = ? WHERE key = 'version'", [_VERSION])
+    except sqlite3.Error as error:
+        raise StoreFailed(
+            f"{path} has format version {_UPGRADABLE} and cannot be upgraded to version {_VERSION}: {error}. Make the file and "
+            "its folder writable, or copy the run directory to a place where they are"
+        ) from error
+
+
+@contextlib.contextmanager
+def _errors_for(what: str, path: Path) -> Iterator[None]:
+    """Raise `StoreFailed` for errors of SQLite."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreFailed(
+            f"cannot {what} in {path}: {error}. What was recorded before is safe; when the cause is removed, the "
+            "same command continues"
+        ) from error
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # after a full disk SQLite has already rolled back
+            db.execute("ROLLBACK")
+        raise
+
+
+def _storable_value(value: Any) -> Any:
+    return well_formed(value) if isinstance(value, str) else value
 
 
 def _row(result: RolloutResult) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Records of a run: a rollout that is pending and the result of one execution, and how results are made storable."""
+"""Records of a run: pending rollouts, results, events of machines and workers, notes; how results are made storable."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import message_of, type_name
+from paragent.store.activity import unpack_activity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from paragent.tasks import BenchmarkTask
 
 __all__ = [
+    "MachineEvent",
+    "Note",
     "PendingRollout",
     "RolloutResult",
     "RolloutStatus",
+    "WorkerEvent",
     "error_summary",
     "finite_score",
     "make_storable",
@@ -91,6 +95,10 @@ class RolloutResult:
     prompt_tokens: int | None = 0
     """None if the endpoint did not report tokens."""
     completion_tokens: int | None = 0
+    cached_tokens: int | None = None
+    """The part of `prompt_tokens` that the endpoint took from a cache; None if no reply said it."""
+    reasoning_tokens: int | None = None
+    """The part of `completion_tokens` that the model spent on reasoning; None if no reply said it."""
     judge_prompt_tokens: int = 0
     """The part of `prompt_tokens` used by a judge that is a different model than the agent's."""
     judge_completion_tokens: int = 0
@@ -98,10 +106,16 @@ class RolloutResult:
     """Time spent working."""
     waited: float = 0.0
     """Time spent waiting for the endpoint or a machine."""
+    started: float = 0.0
+    """When it started, in seconds since the epoch; 0 if that is unknown."""
     ended: float = 0.0
     """When it ended, in seconds since the epoch."""
     worker: str = ""
     """`host:pid`."""
+    machine: str = ""
+    """The machine that it used; empty without one."""
+    activity: bytes | None = None
+    """What it was doing from `started` on, as `pack_activity` returns it; None if that is unknown."""
     trajectory: bytes | None = None
     """All messages, tool calls and times, as `pack_trajectory` returns them."""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -113,6 +127,55 @@ class RolloutResult:
     def label(self) -> str:
         """The name for displays and logs."""
         return rollout_label(self.task, self.attempt)
+
+
+@dataclass(slots=True)
+class MachineEvent:
+    """A machine of the pool entered a state."""
+
+    machine: str
+    state: str
+    """A word of `MachineState`: `booting`, `free`, `leased`, `resetting`, `quarantined`, `stopped`."""
+    at: float
+    """When, in seconds since the epoch."""
+    holder: str = ""
+    """Who leases the machine: the worker and the task; empty if nobody does."""
+    detail: str = ""
+    """The reason, for example why the machine was quarantined."""
+    number: int | None = None
+    """Its number in the journal; None until it is recorded."""
+
+
+@dataclass(slots=True)
+class WorkerEvent:
+    """A worker of the engine started or ended."""
+
+    worker: str
+    """`host:pid`."""
+    event: str
+    """`started`, `ready`, `lost` or `stopped`."""
+    at: float
+    """When, in seconds since the epoch."""
+    detail: str = ""
+    """The reason, for example why the worker was lost."""
+    number: int | None = None
+    """Its number in the journal; None until it is recorded."""
+
+
+@dataclass(slots=True)
+class Note:
+    """A note of a user on a step of an execution."""
+
+    task: str
+    attempt: int
+    execution: int
+    """The number of the result."""
+    step: int
+    text: str
+    at: float
+    """When it was written, in seconds since the epoch."""
+    number: int | None = None
+    """Its number in the journal."""
 
 
 def rollout_label(task: str, attempt: int) -> str:
@@ -160,6 +223,8 @@ def make_storable(result: RolloutResult) -> None:
         result.scores[name] = _storable(notes, _real, name, value, None)
     if result.trajectory is not None:
         result.trajectory = _storable(notes, _bytes, "trajectory", result.trajectory, None)
+    if result.activity is not None:
+        result.activity = _storable(notes, _packed_activity, "activity", result.activity, None)
     if had_score and result.score is None and result.status is RolloutStatus.COMPLETED:
         result.status, result.kind = RolloutStatus.FAILED, _UNSTORABLE
         result.error = "\n".join(filter(None, [f"the result cannot be stored: {'; '.join(notes)}", result.error]))
@@ -220,7 +285,7 @@ def _text(name: str, value: Any) -> str | None:
 
 
 def _whole(name: str, value: Any) -> int | None:
-    if value is None and name in {"prompt_tokens", "completion_tokens"}:
+    if value is None and name in _TOKENS:
         return None
     if int(value) != value or not -(2**63) <= value < 2**63:
         raise ValueError("not a whole number of 64 bits")
@@ -228,7 +293,7 @@ def _whole(name: str, value: Any) -> int | None:
 
 
 def _real(name: str, value: Any) -> float | None:
-    if value is None and name not in {"seconds", "waited", "ended"}:
+    if value is None and name not in _TIMES:
         return None
     if not math.isfinite(value):
         raise ValueError(f"{value} is not a finite number")
@@ -241,19 +306,27 @@ def _bytes(name: str, value: Any) -> bytes:  # noqa: ARG001 - the signature of a
     return bytes(value)
 
 
+def _packed_activity(name: str, value: Any) -> bytes:
+    body = _bytes(name, value)
+    unpack_activity(body)
+    return body
+
+
 def _status(name: str, value: Any) -> RolloutStatus:  # noqa: ARG001 - the signature of a reader
     return RolloutStatus(value)
 
 
 _COUNTS = ("attempt", "turns", "tool_calls", "requests")
+_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
+_TIMES = ("seconds", "waited", "started", "ended")
 _COLUMNS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
     "status": (_status, RolloutStatus.FAILED),
-    **dict.fromkeys(("ending", "kind", "error", "worker"), (_text, "")),
+    **dict.fromkeys(("ending", "kind", "error", "worker", "machine"), (_text, "")),
     "task": (_text, ""),
     "answer": (_text, None),
     **dict.fromkeys((*_COUNTS, "judge_prompt_tokens", "judge_completion_tokens"), (_whole, 0)),
-    **dict.fromkeys(("prompt_tokens", "completion_tokens"), (_whole, None)),
+    **dict.fromkeys(_TOKENS, (_whole, None)),
     "score": (_real, None),
-    **dict.fromkeys(("seconds", "waited", "ended"), (_real, 0.0)),
+    **dict.fromkeys(_TIMES, (_real, 0.0)),
 }
 """For each column: the reader, and the value that is stored if the reader fails."""
