@@ -128,7 +128,7 @@ def recorded(folder: Path) -> int:
 
 def active_workers(folder: Path) -> list[int]:
     """Return the worker processes, from their status files."""
-    boards = (folder / "results/run/live").glob("*.json")
+    boards = (folder / "results/run/live").glob("*-*.json")
     return [pid for status_file in boards if alive(pid := int(status_file.stem.rpartition("-")[2]))]
 
 

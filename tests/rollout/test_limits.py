@@ -177,7 +177,7 @@ def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
 def used(folder: Path) -> list[list[Any]]:
     """Return the usage in the status files of workers."""
     found = []
-    for path in (folder / "results/run/live").glob("*.json"):
+    for path in (folder / "results/run/live").glob("*-*.json"):
         try:
             found += json.loads(path.read_text())["used"]
         except (OSError, ValueError):
@@ -210,7 +210,7 @@ def test_usage_of_a_killed_worker_is_counted(victim: str, run: Any, tmp_path: Pa
         process = start(command, tmp_path)
         try:
             wait_until(lambda: len(used(tmp_path)) == 3, 60)
-            [status_file] = (tmp_path / "results/run/live").glob("*.json")
+            [status_file] = (tmp_path / "results/run/live").glob("*-*.json")
             worker = int(status_file.stem.rpartition("-")[2])
             if victim == "worker":
                 os.kill(worker, signal.SIGKILL)

@@ -12,9 +12,9 @@ import os
 import socket
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from paragent._internal.processes import here, is_alive
 from paragent.store import RolloutResult, RolloutStatus
@@ -38,6 +38,8 @@ __all__ = [
     "unfinished_rollouts",
 ]
 
+_STATUS_FILES = "*-[0-9]*.json"
+"""The names of status files, `HOST-PID.json`. The folder also has the files of the session, whose names have no number."""
 _STALE_AFTER = 5.0
 """Seconds after which a status file belongs to a worker that has ended."""
 
@@ -101,10 +103,22 @@ class StatusFile:
             self._path.unlink()
 
 
-def _described(one: ActiveRollout, now: float) -> LiveRollout:
+def _described(one: ActiveRollout, now: float) -> dict[str, Any]:
     clock = one.clock
     until = None if clock.until is None else max(0.0, clock.until - now)
-    return LiveRollout(one.rollout.label, clock.activity, now - clock.since, until, clock.worked)
+    rollout = one.rollout
+    return asdict(
+        LiveRollout(
+            rollout.label,
+            clock.activity,
+            now - clock.since,
+            until,
+            clock.worked,
+            rollout.task.id,
+            rollout.attempt,
+            here(),
+        )
+    )
 
 
 def _used(one: ActiveRollout, episode: RolloutEpisode) -> list[Any]:
@@ -113,7 +127,8 @@ def _used(one: ActiveRollout, episode: RolloutEpisode) -> list[Any]:
     return [one.rollout.task.id, one.rollout.attempt, one.started, *usage]
 
 
-class LiveRollout(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LiveRollout:
     """A rollout that is being executed, as its worker reports it."""
 
     label: str
@@ -124,6 +139,10 @@ class LiveRollout(NamedTuple):
     """Seconds until the current wait ends; None if unknown."""
     worked: float
     """Working time in seconds."""
+    task: str = ""
+    attempt: int = 1
+    worker: str = ""
+    """`host:pid`."""
 
 
 @dataclass(slots=True)
@@ -142,13 +161,13 @@ def read_status_files(folder: Path) -> LiveStatus:
     """Return the status of all workers that share the run directory."""
     live = LiveStatus()
     with contextlib.suppress(OSError):
-        for path in folder.glob("*.json"):
+        for path in folder.glob(_STATUS_FILES):
             status = _read(path)
             if status is None or time.time() - status["at"] > _STALE_AFTER:
                 continue
             live.in_flight += status["requests"][0]
             live.request_limit += status["requests"][1]
-            live.rollouts += [LiveRollout(*one) for one in status["rollouts"]]
+            live.rollouts += [LiveRollout(**one) for one in status["rollouts"]]
     live.rollouts.sort(key=lambda rollout: rollout.worked, reverse=True)
     return live
 
