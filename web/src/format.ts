@@ -1,0 +1,54 @@
+/** Numbers, durations and times as text. */
+
+export const UNKNOWN = "–";
+
+export function formatNumber(value: number | null | undefined, digits = 0): string {
+  if (value === null || value === undefined) return UNKNOWN;
+  return value.toLocaleString("en-GB", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+/** 1234567 as `1.23M`. */
+export function formatCompact(value: number | null | undefined): string {
+  if (value === null || value === undefined) return UNKNOWN;
+  return value.toLocaleString("en-GB", { notation: "compact", maximumSignificantDigits: 3 });
+}
+
+export function formatScore(value: number | null | undefined): string {
+  return formatNumber(value, 3);
+}
+
+export function formatCost(value: number | null | undefined): string {
+  if (value === null || value === undefined) return UNKNOWN;
+  return `$${value < 1 ? value.toFixed(4) : value.toFixed(2)}`;
+}
+
+/** Seconds as `0.4 s`, `12 s`, `3:05` or `1:02:03`. */
+export function formatDuration(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined) return UNKNOWN;
+  if (seconds < 10) return `${seconds.toFixed(seconds < 1 ? 2 : 1)} s`;
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  const whole = Math.round(seconds);
+  const parts = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const shown = parts[0] === 0 ? parts.slice(1) : parts;
+  return shown.map((part, index) => (index === 0 ? String(part) : String(part).padStart(2, "0"))).join(":");
+}
+
+/** Seconds since the epoch as a date and time of the reader's time zone. */
+export function formatTime(epoch: number | null | undefined): string {
+  if (!epoch) return UNKNOWN;
+  return new Date(epoch * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+}
+
+export function formatBytes(bytes: number): string {
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log10(bytes) / 3));
+  return `${(bytes / 1000 ** power).toFixed(power === 0 ? 0 : 1)} ${units[power]}`;
+}
+
+export function formatPercent(fraction: number | null | undefined): string {
+  return fraction === null || fraction === undefined ? UNKNOWN : `${Math.round(fraction * 100)} %`;
+}
+
+export function counted(count: number, noun: string): string {
+  return `${formatNumber(count)} ${noun}${count === 1 ? "" : "s"}`;
+}

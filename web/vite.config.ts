@@ -1,0 +1,18 @@
+import preact from "@preact/preset-vite";
+import { defineConfig } from "vitest/config";
+
+// Addresses are relative, so that an export works below any path. `npm run dev` sends requests of data to a running
+// `paragent view --port 8123 --no-browser`; open its link once, so that the cookie is set.
+export default defineConfig({
+  base: "./",
+  plugins: [preact()],
+  build: {
+    outDir: "../src/paragent/view/bundle",
+    emptyOutDir: true,
+    assetsInlineLimit: 0, // the Content-Security-Policy allows no data: addresses
+    modulePreload: { polyfill: false },
+    chunkSizeWarningLimit: 700,
+  },
+  server: { proxy: { "/api": "http://127.0.0.1:8123" } },
+  test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"] },
+});
