@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from paragent.cli import main
-from paragent.store import RolloutResult, RolloutStatus, RunDirectory
+from paragent.store import Journal, RolloutResult, RolloutStatus, RunDirectory, summarise
 from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
@@ -91,3 +91,30 @@ def test_a_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
             process.stdout.close()
             assert process.stderr.read() == ""
         assert process.returncode == 1
+
+
+def cancelled(task: str) -> RolloutResult:
+    return RolloutResult(task, 1, RolloutStatus.CANCELLED, kind="cancelled", error="cancelled by a user")
+
+
+def test_cancelled_rollouts_count_in_no_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "run", [scored("1", 1.0), scored("2", 0.0), cancelled("3")])
+    with Journal(run / "journal.sqlite", read_only=True) as journal:
+        summary = summarise(journal, 1)
+    assert (summary.mean, summary.mean_without_infrastructure, summary.done, summary.pending) == (0.5, 0.5, 3, 0)
+    assert (summary.failures, summary.reasons, summary.statuses["cancelled"]) == ({}, {}, 1)
+    assert main(["show", str(run), "--status", "cancelled"]) == 0
+    assert "cancelled by a user" in capsys.readouterr().out
+    other = made_run(tmp_path / "other", [scored("1", 1.0), scored("2", 1.0), scored("3", 1.0)])
+    assert main(["compare", str(run), str(other), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pairs"] == 2
+    assert main(["export", str(run), "--format", "osworld", "--output", str(tmp_path / "o")]) == 0
+    assert "2 results" in capsys.readouterr().out
+
+
+def test_a_cancelled_attempt_does_not_count_for_pass_at_k(tmp_path: Path) -> None:
+    results = [scored("1", 1.0), cancelled("1"), scored("2", 1.0), scored("2", 0.0)]
+    results[1].attempt = results[3].attempt = 2
+    run = made_run(tmp_path / "run", results)
+    with Journal(run / "journal.sqlite", read_only=True) as journal:
+        assert summarise(journal, 2).pass_at == {1: 0.5, 2: 1.0}, "only the task with two results is counted"

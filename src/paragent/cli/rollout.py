@@ -139,7 +139,7 @@ def _exit_status(summary: Summary, stopped: str, command: str) -> int:
     """Print what is missing; return 0 if nothing is, else 1."""
     from paragent.store import RolloutStatus
 
-    statuses = (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT)
+    statuses = (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT, RolloutStatus.CANCELLED)
     failed = {status: summary.statuses[status] for status in statuses if summary.statuses[status]}
     problems = []
     if stopped:

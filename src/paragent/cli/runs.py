@@ -247,7 +247,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _scores(journal: Journal, metric: str | None) -> dict[str, float]:
-    """Return the mean score of each task. Failures count as 0; completed rollouts without a score are left out.
+    """Return the mean score of each task. Failures count as 0; cancelled and completed rollouts without a score are left out.
 
     Raises:
         UsageError: the run has no scores of `metric`.
@@ -257,7 +257,7 @@ def _scores(journal: Journal, metric: str | None) -> dict[str, float]:
     for result in journal.results():
         known |= result.scores.keys()
         value = result.score if metric is None else result.scores.get(metric)
-        if value is not None or result.status is not RolloutStatus.COMPLETED:
+        if value is not None or result.status not in {RolloutStatus.COMPLETED, RolloutStatus.CANCELLED}:
             scores.setdefault(result.task, []).append(value or 0.0)
     if metric is not None and metric not in known:
         raise UsageError(

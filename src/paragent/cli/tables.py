@@ -20,6 +20,7 @@ COLOURS = {
     RolloutStatus.FAILED: "red",
     RolloutStatus.TIMED_OUT: "yellow",
     RolloutStatus.INFRASTRUCTURE: "magenta",
+    RolloutStatus.CANCELLED: "bright_black",
 }
 
 

@@ -13,6 +13,7 @@ from paragent.errors import BadData, ConfigError
 from paragent.messages import images_in
 from paragent.store.directory import file_name, images_folder
 from paragent.store.export import results_of
+from paragent.store.records import RolloutStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +130,7 @@ def _problem(task: Any) -> str:
 
 
 def export_osworld(journal: Journal, target: Path) -> int:
-    """Write every result of a run below the folder `target` and return how many there are.
+    """Write every result of a run below the folder `target` and return how many there are; cancelled rollouts are left out.
 
     The folder of a result is `<action space>/<observation type>/<model>/<domain>/<id>/`, with `traj.jsonl`, `result.txt`, the
     screenshots and the recording. Runs of other environments have no action space: their paths begin with the domain.
@@ -143,6 +144,8 @@ def export_osworld(journal: Journal, target: Path) -> int:
         home.mkdir(parents=True, exist_ok=True)
         (home / "args.json").write_text(json.dumps(config, indent=4), encoding="utf-8")
     for task, result, trajectory in results_of(journal):
+        if result.status is RolloutStatus.CANCELLED:
+            continue  # OSWorld would count it as a score of 0
         domain = str((task.get("metadata") or {}).get("domain") or "default")
         name = result.task if result.attempt == 1 else f"{result.task}#{result.attempt}"
         folder = home / file_name(domain) / file_name(name)

@@ -229,7 +229,9 @@ class RunSection(_Section):
     )
     output_dir: Path = _setting(Path("results"), "folder of run directories", metavar="DIR")
     run_name: str | None = _setting(None, "name of the run directory (default: made from the settings)", metavar="NAME")
-    retry_failed: bool = _setting(False, "when continuing a run, also run failed and timed-out rollouts again")
+    retry_failed: bool = _setting(
+        False, "when continuing a run, also run failed, timed-out and cancelled rollouts again"
+    )
     give_up_after: int = _setting(10, "stop when the first N rollouts all fail with the same error; 0: never", least=0)
     fresh: bool = _setting(False, "start a new run; an existing run directory is renamed, not deleted")
 

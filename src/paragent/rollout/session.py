@@ -120,7 +120,7 @@ class RolloutSession:
         self.resumed = self.directory.open(self._config.stored(), self.plan.identity, fresh=run.fresh)
         journal = self.directory.journal
         if run.retry_failed:
-            journal.reopen([RolloutStatus.FAILED, RolloutStatus.TIMED_OUT])
+            journal.reopen([RolloutStatus.FAILED, RolloutStatus.TIMED_OUT, RolloutStatus.CANCELLED])
         self._record_unfinished()
         self.directory.clear_live()
         if journal.count_tasks() < self.plan.benchmark.size:

@@ -40,7 +40,7 @@ _SUMMARY_LENGTH = 160
 
 
 class RolloutStatus(StrEnum):
-    """How an execution of a rollout ended. The first three are final; INFRASTRUCTURE leaves the rollout pending."""
+    """How an execution of a rollout ended. All are final except INFRASTRUCTURE, which leaves the rollout pending."""
 
     COMPLETED = "completed"
     """The agent finished. Its answer was scored if the task has a reference; the score may be 0."""
@@ -51,6 +51,8 @@ class RolloutStatus(StrEnum):
     INFRASTRUCTURE = "infrastructure"
     """A worker, a machine, the environment or the model's endpoint failed. The rollout counts as 0 and stays pending: it is
     executed again when the run is continued."""
+    CANCELLED = "cancelled"
+    """A user cancelled the rollout. It counts in no mean, and is executed again only if a user asks for it."""
 
 
 @dataclass(frozen=True, slots=True)

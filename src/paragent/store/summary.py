@@ -56,11 +56,11 @@ class Summary:
     """Rollouts without a result, or with an infrastructure failure."""
     statuses: dict[str, int]
     failures: dict[str, int]
-    """Failed results by kind."""
+    """Failed results by kind; cancelled ones are not failures."""
     reasons: dict[str, str]
     """The most frequent error message of each kind."""
     mean: float | None
-    """The mean score of all results; failures count as 0."""
+    """The mean score of all results; failures count as 0, and cancelled rollouts are left out."""
     mean_without_infrastructure: float | None
     """The mean score without infrastructure failures."""
     standard_error: float | None
@@ -130,7 +130,8 @@ def summarise(journal: Journal, attempts: int) -> Summary:
 
 def _out_of_turns(journal: Journal) -> bool:
     [(results, used_up, best)] = journal.rows(
-        "SELECT count(*), total(ending = ?), max(score) FROM results WHERE final = 1", [TURNS_USED_UP]
+        "SELECT count(*), total(ending = ?), max(score) FROM results WHERE final = 1 AND status != ?",
+        [TURNS_USED_UP, RolloutStatus.CANCELLED],
     )
     return bool(results) and used_up == results and not best
 
@@ -147,22 +148,22 @@ def _unscored(journal: Journal) -> int:
 
 
 def _failures(journal: Journal) -> dict[str, int]:
-    query = "SELECT kind, count(*) FROM results WHERE final = 1 AND kind != '' GROUP BY kind ORDER BY 2 DESC"
-    return dict(journal.rows(query))
+    query = "SELECT kind, count(*) FROM results WHERE final = 1 AND kind != '' AND status != ? GROUP BY kind ORDER BY 2 DESC"
+    return dict(journal.rows(query, [RolloutStatus.CANCELLED]))
 
 
 def _reasons(journal: Journal) -> dict[str, str]:
     query = (
-        "SELECT kind, error FROM results WHERE final = 1 AND kind != '' GROUP BY kind, error "
+        "SELECT kind, error FROM results WHERE final = 1 AND kind != '' AND status != ? GROUP BY kind, error "
         "ORDER BY count(*), max(number)"
     )
-    return {kind: error_summary(error) for kind, error in journal.rows(query)}
+    return {kind: error_summary(error) for kind, error in journal.rows(query, [RolloutStatus.CANCELLED])}
 
 
 def final_failures(journal: Journal) -> dict[str, int]:
     """Return the number of failures by kind, without infrastructure failures, which the next session executes again."""
-    query = "SELECT kind, count(*) FROM results WHERE final = 1 AND kind != '' AND status != ? GROUP BY kind"
-    return dict(journal.rows(query, [RolloutStatus.INFRASTRUCTURE]))
+    query = "SELECT kind, count(*) FROM results WHERE final = 1 AND kind != '' AND status NOT IN (?, ?) GROUP BY kind"
+    return dict(journal.rows(query, [RolloutStatus.INFRASTRUCTURE, RolloutStatus.CANCELLED]))
 
 
 def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
@@ -170,8 +171,8 @@ def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
     [(tasks, counted, total, scored, squares, products, sizes)] = journal.rows(
         "SELECT count(*), total(n), total(s), total(scored), total(s * s), total(s * n), total(n * n) FROM ("
         "SELECT count(*) AS n, total(score) AS s, count(score) AS scored FROM results "
-        "WHERE final = 1 AND (score IS NOT NULL OR status != ?) GROUP BY task)",
-        [RolloutStatus.COMPLETED],
+        "WHERE final = 1 AND (score IS NOT NULL OR status NOT IN (?, ?)) GROUP BY task)",
+        [RolloutStatus.COMPLETED, RolloutStatus.CANCELLED],
     )
     without_infrastructure = counted - statuses.get(RolloutStatus.INFRASTRUCTURE, 0)
     mean = total / counted if counted else None
@@ -245,9 +246,9 @@ def pass_at(k: int, tries: int, solved: int) -> float:
 
 def _pass_at(journal: Journal, attempts: int) -> dict[int, float]:
     groups = journal.rows(
-        "SELECT solved, count(*) FROM (SELECT total(score >= ?) AS solved FROM results WHERE final = 1 GROUP BY task "
-        "HAVING count(*) >= ?) GROUP BY solved",
-        [_SOLVED, attempts],
+        "SELECT solved, count(*) FROM (SELECT total(score >= ?) AS solved FROM results WHERE final = 1 AND status != ? "
+        "GROUP BY task HAVING count(*) >= ?) GROUP BY solved",
+        [_SOLVED, RolloutStatus.CANCELLED, attempts],
     )
     tasks = sum(count for _, count in groups)
     if not tasks:
