@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -40,6 +41,13 @@ def test_a_pool_is_served_shown_and_drained(
         shown = capsys.readouterr().out
         assert "by-command: process, 2 machines and 1 spare, 0 waiting" in shown
         assert "leased" in shown
+        assert main(["pool", "status", "--json", "--pool", address]) == 0
+        rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["machines"]}
+        assert (rows[lease.machine.id]["state"], rows[lease.machine.id]["resets"]) == ("leased", 0)
+        log = f"/proc/{lease.machine.details['pid']}/fd/2"
+        lease.machine.execute(["sh", "-c", f"printf '\\033[31mwarning\n' >> {log}"])
+        assert main(["pool", "log", lease.machine.id, "--pool", address]) == 0
+        assert capsys.readouterr().out.endswith("[31mwarning\n")
         assert main(["pool", "retire", "m99", "--pool", address]) == 2
         assert "no live machine" in capsys.readouterr().err
         assert main(["pool", "retire", lease.machine.id, "--pool", address]) == 0

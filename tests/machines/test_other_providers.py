@@ -121,6 +121,8 @@ def test_settings_of_a_container(docker_engine: DockerEngine, fake_tools: Path) 
     async def story(provider: Provider) -> None:
         machine = await provider.create("m0")
         assert 8006 in machine.ports
+        assert provider.has_log(machine)
+        assert await provider.read_log(machine) == f"{machine.id} boots\n"
         await provider.stop(machine.id)
 
     drive("docker", MachineSettings(path_to_vm="disk.qcow2", memory_mib=2048, cores=2), story)

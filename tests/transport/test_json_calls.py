@@ -16,6 +16,7 @@ from paragent.errors import AccessDenied, ConfigError, LeaseLost, ParagentError,
 from paragent.transport import Address, Token
 from paragent.transport.client import ClientStream, connect
 from paragent.transport.json_calls import JsonClient, JsonConnection
+from paragent.transport.limits import MESSAGE_BYTES
 from paragent.transport.loop import run
 from paragent.transport.server import RpcServer, ServerStream
 
@@ -81,8 +82,11 @@ class Methods:
         await asyncio.sleep(0.01 if number == 0 else 0)
         self.notified.append(number)
 
+    async def repeat(self, text: str, times: int) -> str:
+        return text * times
+
     def table(self) -> dict[str, Any]:
-        names = ("add", "sleep", "machine", "fail", "unsendable", "note")
+        names = ("add", "sleep", "machine", "fail", "unsendable", "note", "repeat")
         return {name: getattr(self, name) for name in names}
 
 
@@ -121,6 +125,32 @@ def test_calls_run_concurrently_and_answers_come_in_any_order() -> None:
             assert not slow.done()
             assert await slow == "slept"
             assert await ends.client.call("machine") == {"name": "m1"}
+
+    in_loop(program())
+
+
+def test_a_long_message_is_sent_in_parts() -> None:
+    async def program() -> None:
+        async with Ends() as ends:
+            part = MESSAGE_BYTES + 1
+            answers = await asyncio.gather(*(ends.client.call("repeat", mark, 3 * part) for mark in "+.x"))
+            assert [answer.count(mark) for answer, mark in zip(answers, "+.x", strict=True)] == [3 * part] * 3
+            assert len(await ends.client.call("repeat", "." * part, 1)) == part
+            with pytest.raises(AccessDenied, match="the limit is"):
+                await ends.client.call("repeat", "x", 40 << 20)
+            assert await ends.client.call("add", 1, 2) == 3
+
+    in_loop(program())
+
+
+@pytest.mark.parametrize("parts", [[b"+{", b"{}"], [b"+{", b""], [b".{"], [b"+" + bytes(1 << 20)] * 40])
+def test_malformed_parts_end_the_connection(parts: list[bytes]) -> None:
+    async def program() -> None:
+        near, far = pipes()
+        for part in parts:
+            await far.write(part)
+        with pytest.raises(ProtocolError):
+            await JsonConnection(near).serve()
 
     in_loop(program())
 

@@ -1,10 +1,12 @@
-"""`paragent pool`: serve a pool of machines, show it, drain it, replace a machine."""
+"""`paragent pool`: serve a pool of machines, show it and the logs of its machines, drain it, replace a machine."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
@@ -63,10 +65,13 @@ def add(subparsers: Subparsers) -> None:
         ("status", _status, "show the table of machines"),
         ("drain", _drain, "grant no more leases; the pool stops when all leases have ended"),
         ("retire", _retire, "replace a machine, now or when its lease ends"),
+        ("log", _log, "print the end of a machine's log"),
     ):
         command = add_command(commands, name, help_text)
         command.add_argument("--pool", metavar="HOST:PORT", help="address of the pool (default: PARAGENT_POOL)")
-        if name == "retire":
+        if name == "status":
+            command.add_argument("--json", action="store_true", help="print the state of the pool as JSON")
+        if name in {"retire", "log"}:
             command.add_argument(
                 "machine", metavar="MACHINE", help="id of the machine, as `paragent pool status` shows it"
             )
@@ -124,7 +129,11 @@ def _status(options: argparse.Namespace) -> int:
     from paragent.cli.tables import console
 
     with _client(options) as client:
-        console().print(_table(client.status()))
+        status = client.status()
+    if options.json:
+        print(json.dumps(asdict(status), indent=2))
+    else:
+        console().print(_table(status))
     return 0
 
 
@@ -142,6 +151,13 @@ def _retire(options: argparse.Namespace) -> int:
     return 0
 
 
+def _log(options: argparse.Namespace) -> int:
+    with _client(options) as client:
+        text = client.machine_log(options.machine)
+    print(text.rstrip("\n") if text else f"there is no log of {options.machine}")
+    return 0
+
+
 def _table(status: PoolStatus) -> Any:
     from rich.markup import escape
     from rich.table import Table
@@ -150,8 +166,9 @@ def _table(status: PoolStatus) -> Any:
     machines, spares = counted(status.size, "machine"), counted(status.spares, "spare")
     title = f"{status.pool}: {status.provider}, {machines} and {spares}, {status.waiting} waiting"
     table = Table(title=escape(title + note), title_justify="left")
-    for heading in ("machine", "state", "for", "holder", "uses", "address", "reason"):
-        table.add_column(heading, justify="right" if heading in {"for", "uses"} else "left")
+    for heading in ("machine", "state", "for", "holder", "leases", "resets", "failures", "address", "reason"):
+        numbers = {"for", "leases", "resets", "failures"}
+        table.add_column(heading, justify="right" if heading in numbers else "left")
     for row in status.machines:
         colour = _COLOURS[row.state]
         table.add_row(
@@ -159,7 +176,9 @@ def _table(status: PoolStatus) -> Any:
             f"[{colour}]{row.state}[/]",
             f"{row.seconds:.0f} s",
             escape(row.holder),
-            str(row.uses),
+            str(row.leases),
+            str(row.resets),
+            str(row.failures),
             escape(row.address),
             escape(row.reason),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent import errors
@@ -144,6 +145,12 @@ class RemotePool:
 
     async def retire(self, machine_id: str) -> None:
         await self.call("retire", machine_id)
+
+    async def machine_log(self, machine_id: str) -> str:
+        return str(await self.call("machine_log", machine_id))
+
+    async def machine_screenshot(self, machine_id: str) -> bytes:
+        return base64.b64decode(await self.call("machine_screenshot", machine_id))
 
     async def drain(self) -> None:
         """Ask the pool to drain."""

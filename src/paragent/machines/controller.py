@@ -9,13 +9,23 @@ import asyncio
 import contextlib
 import logging
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paragent._internal.clock import monotonic
-from paragent.errors import LeaseLost, LeaseTimeout, ParagentError, PoolFailed, PoolStopped
-from paragent.machines.cleanup import cache_folder, dead_owners
+from paragent.errors import (
+    LeaseLost,
+    LeaseTimeout,
+    MachineFailed,
+    ParagentError,
+    PoolFailed,
+    PoolStopped,
+    UsageError,
+)
+from paragent.machines.cleanup import dead_owners
+from paragent.machines.inspection import MachineInspector
 from paragent.machines.machine import MachineStatus, PoolStatus, assign_to_holder, verify_clean
-from paragent.machines.state_machine import FINAL, CommandKind, FailureKind, LeaseRecord
+from paragent.machines.state_machine import FINAL, CommandKind, FailureKind, LeaseRecord, MachineState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -23,7 +33,7 @@ if TYPE_CHECKING:
 
     from paragent.machines.machine import Machine
     from paragent.machines.providers.base import Provider
-    from paragent.machines.state_machine import Command, PoolStateMachine
+    from paragent.machines.state_machine import Command, MachineRecord, PoolStateMachine
 
 __all__ = ["PoolController"]
 
@@ -38,8 +48,6 @@ _LIST_ATTEMPTS = 6
 """How often leftovers are listed before the owner's folder is kept for the next pool."""
 LIST_PAUSE_SECONDS = 0.5
 """Between two listings."""
-_LOGS_KEPT = 50
-"""Log files of quarantined machines that are kept for one pool, the newest ones."""
 
 
 class PoolController:
@@ -64,6 +72,7 @@ class PoolController:
         """Requests that wait for a machine, by request id."""
         self._leased: dict[int, Machine] = {}
         """Machines as their holders see them, by the token of the lease."""
+        self._inspector = MachineInspector(provider)
         self._changed = asyncio.Event()
         self._activations = 0
         self._no_activations = asyncio.Event()
@@ -245,20 +254,7 @@ class PoolController:
     async def status(self) -> PoolStatus:
         state = self._state
         kind = type(self._provider).__name__.removesuffix("Provider").lower()
-        now, rows = monotonic(), []
-        for record in state.machines.values():
-            machine = self._machines.get(record.id)
-            rows.append(
-                MachineStatus(
-                    id=record.id,
-                    state=record.state,
-                    seconds=now - record.since,
-                    holder=record.lease.holder if record.lease else "",
-                    uses=record.uses,
-                    address=machine.address if machine else "",
-                    reason=record.reason,
-                )
-            )
+        now = monotonic()
         return PoolStatus(
             pool=self._provider.owner.pool,
             provider=kind,
@@ -267,11 +263,55 @@ class PoolController:
             waiting=state.waiting,
             draining=state.draining,
             failure=state.failure,
-            machines=tuple(rows),
+            machines=tuple(self._machine_status(record, now) for record in state.machines.values()),
             leases_granted=state.leases_granted,
             leased_seconds=state.leased_seconds,
             seconds=state.seconds,
         )
+
+    def _machine_status(self, record: MachineRecord, now: float) -> MachineStatus:
+        machine, lease = self._machines.get(record.id), record.lease
+        return MachineStatus(
+            id=record.id,
+            state=record.state,
+            seconds=now - record.since,
+            holder=lease.holder if lease else "",
+            uses=record.uses,
+            address=machine.address if machine else "",
+            reason=record.reason or ("is replaced when its lease ends" if record.retiring else ""),
+            lease_seconds=now - lease.since if lease and lease.active else None,
+            resets=record.resets,
+            failures=record.failures,
+            screenshot=self._reachable(record) is not None,
+            log=self._inspector.has_log(record.id, machine),
+        )
+
+    async def machine_log(self, machine_id: str) -> str:
+        self._record(machine_id)
+        return await self._inspector.log(machine_id, self._machines.get(machine_id))
+
+    async def machine_screenshot(self, machine_id: str) -> bytes:
+        record = self._record(machine_id)
+        machine = self._reachable(record)
+        if machine is None:
+            raise MachineFailed(f"{machine_id} has no screen that can be shown now; its state is {record.state}")
+        return await self._inspector.screenshot(machine_id, machine)
+
+    def _record(self, machine_id: str) -> MachineRecord:
+        record = self._state.machines.get(machine_id)
+        if record is None:
+            raise UsageError(f"there is no machine {machine_id!r} in this pool")
+        return record
+
+    def _reachable(self, record: MachineRecord) -> Machine | None:
+        """Return a machine whose screen can be shown, with the token that its guest agent accepts now."""
+        machine, lease = self._machines.get(record.id), record.lease
+        if machine is None or not self._inspector.has_screen(machine):
+            return None
+        if record.state is MachineState.FREE:
+            return machine
+        leased = self._leased.get(lease.token) if lease is not None else None
+        return None if leased is None else replace(machine, token=leased.token)
 
     def _active_lease(self, token: int) -> LeaseRecord:
         lease = self._state.leases.get(token)
@@ -434,23 +474,13 @@ class PoolController:
             return
         try:
             if quarantined:
-                await asyncio.to_thread(self._keep_logs, machine_id, machine.id)
+                for log in await asyncio.to_thread(self._inspector.keep_logs, machine_id, machine.id):
+                    self._state.add_reason(machine_id, f" (log: {log})")
+                self._inspector.forget_except(self._state.machines)
             async with asyncio.timeout(_STOP_SECONDS):
                 await self._provider.stop(machine.id)
         except (ParagentError, OSError) as error:
             _log.error("machine %s (%s) could not be stopped: %s", machine_id, machine.id, error)
-
-    def _keep_logs(self, machine_id: str, provider_id: str) -> None:
-        owner = self._provider.owner
-        home = cache_folder("logs", owner.pool)
-        for log in self._provider.logs(provider_id):
-            with contextlib.suppress(OSError):
-                target = home / f"{owner.id}-{machine_id}-{log.name}"
-                shutil.copyfile(log, target)
-                self._state.add_reason(machine_id, f" (log: {target})")
-        kept = sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)
-        for old in kept[:-_LOGS_KEPT]:
-            old.unlink(missing_ok=True)
 
     # --- health and expiry ------------------------------------------------------------------------------------------
 

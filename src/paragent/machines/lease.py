@@ -90,6 +90,22 @@ class AsyncPool(Protocol):
             UsageError: there is no such live machine.
         """
 
+    async def machine_log(self, machine_id: str) -> str:
+        """Return the end of a machine's log, at most 64 KB; empty if there is none.
+
+        Raises:
+            UsageError: there is no such machine.
+            MachineFailed: the log cannot be read now.
+        """
+
+    async def machine_screenshot(self, machine_id: str) -> bytes:
+        """Return what the screen of a machine shows now, as PNG. Its holder does not notice it.
+
+        Raises:
+            UsageError: there is no such machine.
+            MachineFailed: it has no screen, is being reset, or does not answer within 5 s.
+        """
+
 
 class EventLoopBridge:
     """Runs coroutines on the pool's event loop for other threads and loops.
@@ -452,3 +468,23 @@ class Pool(ABC):
             UsageError: there is no such live machine.
         """
         self.bridge.wait(self.async_pool.retire(machine_id), _REPLY_SECONDS)
+
+    def machine_log(self, machine_id: str) -> str:
+        """Return the end of a machine's log, at most 64 KB; empty if there is none.
+
+        Machines that are quarantined have a log as well. It is text that the machine wrote: it may contain anything.
+
+        Raises:
+            UsageError: there is no such machine.
+            MachineFailed: the log cannot be read now.
+        """
+        return self.bridge.wait(self.async_pool.machine_log(machine_id), _REPLY_SECONDS)
+
+    def machine_screenshot(self, machine_id: str) -> bytes:
+        """Return what the screen of a machine shows now, as PNG. Its holder does not notice it.
+
+        Raises:
+            UsageError: there is no such machine.
+            MachineFailed: it has no screen, is being reset, or does not answer within 5 s.
+        """
+        return self.bridge.wait(self.async_pool.machine_screenshot(machine_id), _REPLY_SECONDS)

@@ -174,7 +174,22 @@ class MachineStatus:
     """Number of leases that have ended on it."""
     address: str
     reason: str
-    """Why it is in a final state; empty if it is not."""
+    """Why it is in a final state, or will be after its lease; else empty."""
+    lease_seconds: float | None = None
+    """How long its holder has had it; None without a holder, or while it is being given to one."""
+    resets: int = 0
+    """Number of resets between two leases."""
+    failures: int = 0
+    """How often it failed; a machine is quarantined at its first failure."""
+    screenshot: bool = False
+    """Whether its screen can be shown now."""
+    log: bool = False
+    """Whether there is a log of it."""
+
+    @property
+    def leases(self) -> int:
+        """Number of leases that it has had, the current one included."""
+        return self.uses + bool(self.holder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ a client that reconnects finds it. A lease whose client does not come back ends 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -90,8 +91,9 @@ class _PoolService:
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "acquire": self._acquire,
             "drain": self._drain,
+            "machine_screenshot": self._machine_screenshot,
         }
-        for name in ("withdraw", "renew", "release", "reset", "pause", "status", "retire"):
+        for name in ("withdraw", "renew", "release", "reset", "pause", "status", "retire", "machine_log"):
             self._methods[name] = self._on_pool_loop(getattr(pool, name))
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:  # noqa: ARG002 - part of the contract
@@ -123,6 +125,10 @@ class _PoolService:
         if not self._waiting[request_id]:
             with contextlib.suppress(ParagentError):  # a pool that has stopped has no queue
                 self._bridge.submit(self._pool.withdraw_pending(request_id))
+
+    async def _machine_screenshot(self, machine_id: str) -> str:
+        image = await self._bridge.wait_async(self._pool.machine_screenshot(machine_id))
+        return base64.b64encode(image).decode()
 
     async def _drain(self) -> None:
         self.drain_requested = True

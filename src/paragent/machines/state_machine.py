@@ -128,6 +128,10 @@ class MachineRecord:
     lease: LeaseRecord | None = None
     uses: int = 0
     """Number of leases that have ended on it."""
+    resets: int = 0
+    """Number of resets that succeeded, without those that a holder asked for."""
+    failures: int = 0
+    """How often it failed; a machine is quarantined at its first failure."""
     reason: str = ""
     """Why it is in a final state."""
     retiring: bool = False
@@ -207,6 +211,8 @@ class PoolStateMachine:
     def machine_reset(self, machine_id: str) -> None:
         """Report that a machine was reset and verified to be clean."""
         self._failures[FailureKind.RESET] = 0
+        if (machine := self.machines.get(machine_id)) is not None:
+            machine.resets += 1
         self._make_free(machine_id, MachineState.RESETTING)
 
     def lease_activated(self, token: int) -> bool:
@@ -230,6 +236,7 @@ class PoolStateMachine:
         if machine is None or machine.state in FINAL:
             return
         lease = machine.lease
+        machine.failures += 1
         self._end_machine(machine, MachineState.QUARANTINED, f"{kind}: {reason}")
         if lease is not None:
             self._end_lease(lease)

@@ -7,6 +7,8 @@
     {"id": 7, "error": {"type": "LeaseLost", "message": "..."}}    or its error
     {"method": "share", "args": [...]}                             a notification, which has no answer
 
+A message that is longer than one message of the stream may be is sent in parts: each begins with `+`, the last one with `.`.
+
 Both ends of a stream may call and notify. `JsonConnection` is one end of one stream; `JsonClient` keeps a connection to a
 server and connects again after it broke. All of it runs on the I/O loop (`transport.loop`).
 """
@@ -22,15 +24,21 @@ from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from paragent.errors import ParagentError, ProtocolError, ServerLost
+from paragent.transport.limits import MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from paragent.transport.client import ClientStream
 
 __all__ = ["ByteStream", "JsonClient", "JsonConnection"]
 
 _log = logging.getLogger("paragent.transport")
+
+_LONGEST = 32 << 20
+"""Bytes of the longest message: a screenshot of 16 MiB in base64 has 22 MiB."""
+_MORE, _LAST = b"+", b"."
+"""The first byte of a part. A message that is sent as a whole begins with a brace."""
 
 
 class ByteStream(Protocol):
@@ -121,7 +129,7 @@ class JsonConnection:
         reason = "the connection was closed"
         try:
             while True:
-                await self._handle(_decode(await self._stream.read()))
+                await self._handle(_decode(await self._read()))
         except ParagentError as error:
             reason = str(error)
             raise
@@ -138,8 +146,25 @@ class JsonConnection:
 
     async def _send(self, message: dict[str, Any]) -> None:
         data = json.dumps(message, default=_to_json).encode()
+        if len(data) > _LONGEST:
+            raise ProtocolError(f"a message of {len(data):,} bytes; the limit is {_LONGEST:,}")
         async with self._write_lock:
-            await self._stream.write(data)
+            for part in _parts(data):
+                await self._stream.write(part)
+
+    async def _read(self) -> bytes:
+        """Return the next message; it is joined if it was sent in parts."""
+        data = await self._stream.read()
+        if data[:1] not in (_MORE, _LAST):
+            return data
+        parts, size = [data[1:]], len(data)
+        while data[:1] == _MORE:
+            data = await self._stream.read()
+            size += len(data)
+            if data[:1] not in (_MORE, _LAST) or size > _LONGEST + MESSAGE_BYTES:
+                raise ProtocolError("the peer sent a malformed message in parts")
+            parts.append(data[1:])
+        return b"".join(parts)
 
     async def _handle(self, message: dict[str, Any]) -> None:
         call_id = message.get("id")
@@ -263,6 +288,15 @@ async def _read(stream: ClientStream, connection: JsonConnection) -> None:
             await connection.serve()
         finally:
             await stream.close()
+
+
+def _parts(data: bytes) -> Iterator[bytes]:
+    if len(data) <= MESSAGE_BYTES:
+        yield data
+        return
+    for start in range(0, len(data), MESSAGE_BYTES):
+        end = start + MESSAGE_BYTES
+        yield (_LAST if end >= len(data) else _MORE) + data[start:end]
 
 
 def _decode(data: bytes) -> dict[str, Any]:

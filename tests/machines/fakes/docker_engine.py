@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,7 +58,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self.server.before_create()
         with self.server.lock:
             status, answer = self._handle(method, parts, query, json.loads(body or b"{}"))
-        data = b"" if answer is None else json.dumps(answer).encode()
+        data = answer if isinstance(answer, bytes) else b"" if answer is None else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -82,6 +83,10 @@ class _RequestHandler(BaseHTTPRequestHandler):
             return 404, {"message": f"No such container: {parts[1]}"}
         if parts[2:] == ["start"]:
             return self._start(name)
+        if parts[2:] == ["logs"]:
+            assert int(query["tail"][0]) > 0
+            output = f"{name} boots\n".encode()
+            return 200, struct.pack(">BxxxL", 1, len(output)) + output  # 1: standard output
         if method == "DELETE":
             assert query["force"] == ["True"]
             if pid := known.pop(name)["pid"]:
@@ -96,7 +101,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.server.containers[name] = {
             "Id": identity,
             "Name": f"/{name}",
-            "Config": {"Labels": body["Labels"]},
+            "Config": {"Labels": body["Labels"], "Tty": False},
             "State": {"Status": "created"},
             "NetworkSettings": {"Ports": {}},
             "HostConfig": body["HostConfig"],

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
+import stat
 import subprocess
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -27,12 +29,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AGENT_PORT",
+    "LOG_BYTES",
+    "SCREENSHOT_BYTES",
+    "SCREENSHOT_SECONDS",
     "CommandLineTool",
     "LocalProcesses",
     "MachineSettings",
     "Provider",
     "complete_or_undo",
     "parse_option",
+    "read_logs",
 ]
 
 AGENT_PORT = 5000
@@ -44,6 +50,12 @@ _ATTEMPT_PAUSE = 0.05
 _KILL_SECONDS = 10.0
 """For a killed program or machine to end."""
 _LOG = "machine.log"
+LOG_BYTES = 64 << 10
+"""The part of a log that is shown: about a thousand lines."""
+SCREENSHOT_SECONDS = 5.0
+"""For one screenshot; a busy machine under emulation takes up to some seconds."""
+SCREENSHOT_BYTES = 16 << 20
+"""Largest screenshot: 1920x1080 pixels of noise have 6 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +225,69 @@ class Provider(ABC):
         """Return log files of a machine; `machine_id` is the provider's id."""
         return []
 
+    def has_log(self, machine: Machine) -> bool:
+        """Return whether `read_log` has something to read."""
+        return bool(self.logs(machine.id))
+
+    async def read_log(self, machine: Machine) -> str:
+        """Return the end of a machine's log, at most `LOG_BYTES` bytes; by default that of its log files.
+
+        Raises:
+            MachineFailed: it cannot be read now.
+        """
+        return await asyncio.to_thread(read_logs, self.logs(machine.id))
+
+    def has_screen(self, machine: Machine) -> bool:  # noqa: ARG002 - optional
+        """Return whether a machine has a screen; by default its guest agent is expected to serve `/screenshot`."""
+        return True
+
+    async def screenshot(self, machine: Machine) -> bytes:
+        """Return the screen of a machine as PNG, by default from its guest agent.
+
+        Args:
+            machine: the machine, with a token that its guest agent accepts now.
+
+        Raises:
+            MachineFailed, LeaseLost: it cannot be shown now.
+        """
+        request = GuestRequest(
+            machine.host,
+            machine.port,
+            "GET",
+            "/screenshot",
+            token=machine.token,
+            timeout=SCREENSHOT_SECONDS,
+            limit=SCREENSHOT_BYTES,
+        )
+        return (await request.send_async()).check("screenshot").body
+
     async def close(self) -> None:  # noqa: B027 - optional
         """Release what `prepare` acquired."""
+
+
+def read_logs(files: Sequence[Path]) -> str:
+    """Return the ends of log files, at most `LOG_BYTES` bytes in all. Files that cannot be read are left out."""
+    found: list[tuple[str, bytes]] = []
+    for path in files:
+        with contextlib.suppress(OSError):
+            found.append((path.name, _read_end(path, LOG_BYTES // len(files))))
+    found = [(name, content) for name, content in found if content]
+    texts = [content.decode(errors="replace") for _, content in found]
+    if len(found) > 1:
+        texts = [f"== {name} ==\n{text.rstrip()}\n" for (name, _), text in zip(found, texts, strict=True)]
+    return "\n".join(texts)
+
+
+def _read_end(path: Path, size: int) -> bytes:
+    """Return the last bytes of a regular file; a machine may have replaced it by something that blocks or is not its own."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return b""
+        return os.pread(descriptor, size, max(0, status.st_size - size))
+    finally:
+        os.close(descriptor)
 
 
 _Result = TypeVar("_Result")

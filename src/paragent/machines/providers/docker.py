@@ -17,7 +17,7 @@ import requests.exceptions
 from paragent._internal.ids import new_id
 from paragent.errors import MachineFailed, UsageError
 from paragent.machines.machine import Machine
-from paragent.machines.providers.base import AGENT_PORT, MachineSettings, Provider, complete_or_undo
+from paragent.machines.providers.base import AGENT_PORT, LOG_BYTES, MachineSettings, Provider, complete_or_undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -31,6 +31,10 @@ _LABEL = "paragent.owner"
 _DISPLAY, _DEVTOOLS, _VLC = 8006, 9222, 8080
 _SECONDS = 120.0
 """For one request; starting a container takes seconds if the image is present."""
+
+
+_LOG_LINES = 2_000
+"""Lines of a container's output that are requested."""
 
 
 class DockerProvider(Provider):
@@ -129,6 +133,14 @@ class DockerProvider(Provider):
         client = await self._docker()
         running = await self._do(lambda: client.containers.list(filters={"name": machine.id, "status": "running"}))
         return bool(running)
+
+    def has_log(self, machine: Machine) -> bool:  # noqa: ARG002 - docker keeps the output of every container
+        return True
+
+    async def read_log(self, machine: Machine) -> str:
+        client = await self._docker()
+        output = await self._do(lambda: client.containers.get(machine.id).logs(tail=_LOG_LINES))
+        return bytes(output)[-LOG_BYTES:].decode(errors="replace")
 
     async def stop(self, machine_id: str) -> None:
         client = await self._docker()

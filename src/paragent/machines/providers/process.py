@@ -97,6 +97,9 @@ class ProcessProvider(Provider):
     def logs(self, machine_id: str) -> list[Path]:
         return self._local.logs(machine_id)
 
+    def has_screen(self, machine: Machine) -> bool:  # noqa: ARG002 - all machines are alike
+        return self._desktop
+
 
 @contextmanager
 def _pipe_containing(text: str) -> Iterator[int]:

@@ -269,6 +269,17 @@ class QemuProvider(Provider):
     def logs(self, machine_id: str) -> list[Path]:
         return [*self._local.logs(machine_id), self._local.folder(machine_id) / _CONSOLE]
 
+    def has_screen(self, machine: Machine) -> bool:
+        clone = self._clones.get(machine.id)
+        return clone is not None and clone.screen is not None
+
+    async def screenshot(self, machine: Machine) -> bytes:
+        """Return the emulated display, which also works while the machine is paused."""
+        screen = self._find(machine).screen
+        if screen is None:
+            raise MachineFailed(f"{machine.id} has no screen")
+        return await screen.screenshot()
+
 
 def _truncate_if_large(log: Path) -> None:
     """Empty a log before the output of a machine or of its QEMU fills the disk of this host."""
