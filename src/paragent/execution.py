@@ -158,8 +158,8 @@ def record_step(step: Any) -> None:
 class Activity(Protocol):
     """Receives what one rollout is doing, for the live display and the time limit."""
 
-    def doing(self, what: str) -> None:
-        """Called when the rollout begins a step, such as a tool call."""
+    def doing(self, what: str, name: str = "") -> None:
+        """Called when the rollout begins a step; see `doing`."""
 
     def pause(self, what: str, seconds: float | None) -> None:
         """Called when the rollout begins to wait, with the expected seconds if they are known."""
@@ -171,15 +171,25 @@ class Activity(Protocol):
 current_activity: ContextVar[Activity | None] = ContextVar("paragent_activity", default=None)
 
 
-def doing(what: str) -> None:
-    """Report what the current rollout does now: `generating`, `calculator`, ..."""
+def doing(what: str, name: str = "") -> None:
+    """Report what the current rollout does now.
+
+    Args:
+        what: the activity: `generating`, `acting` and `working` are recorded, other words are only displayed.
+        name: what is displayed instead, for example the name of the tool.
+    """
     if activity := current_activity.get():
-        activity.doing(what)
+        activity.doing(what, name)
 
 
 @contextlib.contextmanager
 def waiting(what: str, seconds: float | None = None) -> Iterator[None]:
-    """Mark a wait for a shared resource: it is displayed and does not count against the time limit."""
+    """Mark a wait for a shared resource: it is displayed and does not count against the time limit.
+
+    Args:
+        what: `waiting for a machine`; any other text is recorded as waiting for the endpoint.
+        seconds: how long it takes, if that is known.
+    """
     activity = current_activity.get()
     if activity is None:
         yield

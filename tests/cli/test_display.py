@@ -19,7 +19,7 @@ def progress() -> RolloutProgress:
     made.count(RolloutResult("c", 1, RolloutStatus.INFRASTRUCTURE, kind="worker", final=False))
     rollouts = [
         LiveRollout("d", "retrying", 2.0, 45.0, 60.0),
-        LiveRollout("e", "waiting for machine", 5.0, None, 1.0),
+        LiveRollout("e", "waiting for a machine", 5.0, None, 1.0),
     ]
     made.live = LiveStatus(3, 8, rollouts)
     made.machines = MachineCounts(in_use=2, resetting=1, booting=0, total=3, waiting=1)
@@ -36,7 +36,7 @@ def test_the_terminal_view_shows_the_progress() -> None:
         "requests 3 / 8",
         "machines 2 in use, 1 resetting / 3",
         "retrying in 0:45",
-        "waiting for machine",
+        "waiting for a machine",
         "endpoint 1",
         "1,200 in",
         "retries 1",

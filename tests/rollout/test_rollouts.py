@@ -37,10 +37,11 @@ from paragent.rollout import resources as station
 from paragent.rollout import session as running
 from paragent.rollout import worker
 from paragent.rollout.dataset import read_benchmark
-from paragent.rollout.episode import RolloutEpisode, WorkClock
+from paragent.rollout.episode import RolloutEpisode
 from paragent.rollout.prepare import prepare
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.session import RolloutSession
+from paragent.rollout.work_clock import WorkClock
 from paragent.runners import retry
 from paragent.runners.retry import RetryPolicy
 from paragent.store import Journal, RolloutResult, RolloutStatus
@@ -208,7 +209,7 @@ def test_work_clock() -> None:
     now = ManualClock()
     clock = WorkClock(10.0, now)
     now.advance(2)
-    clock.pause("waiting for machine", None)
+    clock.pause("waiting for a machine", None)
     clock.pause("retrying", 5.0)
     now.advance(7)
     clock.resume()

@@ -117,7 +117,7 @@ class PredictAdapter:
 async def _predict(agent: Any, episode: Episode, tool: Mapping[str, Any]) -> dict[str, Any]:
     """Send the agent an observation and return its prediction as a message of the assistant."""
     observation = {**_EMPTY, "instruction": episode.question, **await episode.observation()}
-    doing("predicting")
+    doing("generating", "predicting")
     returned = await _call(agent.predict, observation["instruction"], observation)
     if not isinstance(returned, tuple | list) or len(returned) < 2:
         raise TypeError(f"predict must return a response and a list of actions, not {returned!r:.200}")

@@ -1,4 +1,4 @@
-"""One rollout in progress: its conversation with environment and model, its trajectory, images, clock and time limits."""
+"""One rollout in progress: its conversation with environment and model, its trajectory and images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.clock import Clock, monotonic
 from paragent._internal.text import well_formed
 from paragent.errors import TurnsUsedUp
 from paragent.execution import doing, record_usage
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from paragent.envs import Environment
     from paragent.models import Completion, Model
 
-__all__ = ["CLOSE_TIMEOUT", "SCORE_TIMEOUT", "ImageStore", "RolloutEpisode", "WorkClock"]
+__all__ = ["CLOSE_TIMEOUT", "SCORE_TIMEOUT", "ImageStore", "RolloutEpisode"]
 
 SCORE_TIMEOUT = 600.0
 """Seconds for scoring one answer, including the retries of a judge model."""
@@ -33,77 +32,6 @@ CLOSE_TIMEOUT = 30.0
 def _timestamp() -> str:
     """Return the current time in the form used in file names."""
     return f"{datetime.now(UTC):%Y%m%d@%H%M%S%f}"
-
-
-class WorkClock:
-    """Measures working time and waiting time of a rollout separately, and enforces the limit of working time.
-
-    Several waits may overlap: working time continues when all of them have ended.
-    """
-
-    def __init__(self, limit: float | None = None, clock: Clock = monotonic) -> None:
-        self._limit = limit
-        self._clock = clock
-        self._started = clock()
-        self._waited = 0.0
-        self._waits = 0
-        self._wait_began = 0.0
-        self._timeout: asyncio.Timeout | None = None
-        self.activity = "starting"
-        """What the rollout is doing."""
-        self.since = self._started
-        """When it began to do that."""
-        self.until: float | None = None
-        """When the current wait will end, if that is known."""
-
-    @property
-    def waited(self) -> float:
-        """Seconds of waiting so far."""
-        return self._waited + (self._clock() - self._wait_began if self._waits else 0.0)
-
-    @property
-    def worked(self) -> float:
-        """Seconds of work so far."""
-        return self._clock() - self._started - self.waited
-
-    @property
-    def expired(self) -> bool:
-        """Whether the limit of working time is used up."""
-        return self._limit is not None and self.worked >= self._limit
-
-    def enforce(self, timeout: asyncio.Timeout) -> None:
-        """Let `timeout` expire when the working time is used up."""
-        self._timeout = timeout
-        self._reschedule()
-
-    def doing(self, what: str) -> None:
-        """Set the current activity."""
-        self.activity, self.since, self.until = what, self._clock(), None
-
-    def pause(self, what: str, seconds: float | None) -> None:
-        """Begin a wait; `seconds` is its duration, if known."""
-        now = self._clock()
-        self.activity, self.since = what, now
-        self.until = None if seconds is None else now + seconds
-        self._waits += 1
-        if self._waits == 1:
-            self._wait_began = now
-            if self._timeout and not self._timeout.expired():
-                self._timeout.reschedule(None)
-
-    def resume(self) -> None:
-        """End a wait."""
-        self._waits -= 1
-        if not self._waits:
-            self._waited += self._clock() - self._wait_began
-            self.doing("working")
-            self._reschedule()
-
-    def _reschedule(self) -> None:
-        if self._timeout is None or self._limit is None or self._waits or self._timeout.expired():
-            return
-        left = max(0.0, self._limit - self.worked)
-        self._timeout.reschedule(asyncio.get_running_loop().time() + left)
 
 
 class ImageStore:
@@ -171,6 +99,7 @@ class RolloutEpisode:
         self._attach_first_images()
         began = time.monotonic()
         completion = await self._model.complete(self._images.insert(self.messages), self.tools)
+        doing("working")
         self.turns += 1
         self.count(self._model.settings.name, completion.usage)
         self._find_calls(completion.message)
@@ -190,6 +119,7 @@ class RolloutEpisode:
         self.usage = None
         began = time.monotonic()
         message = await thinking
+        doing("working")
         self.turns += 1
         _complete_calls(message, self.turns)
         self.messages.append(message)
@@ -209,6 +139,7 @@ class RolloutEpisode:
         """Execute the tool calls of a turn and append their results; the environment decides whether they may overlap."""
         self.tool_calls += len(calls)
         results = await asyncio.gather(*(self._answer(call) for call in calls))
+        doing("working")
         self.messages += results
 
     def trajectory(self) -> dict[str, Any]:
@@ -251,7 +182,7 @@ class RolloutEpisode:
         self._calls += 1
         number = self._calls
         function = call["function"]
-        doing(function["name"])
+        doing("acting", function["name"])
         result = await self._environment.call(function["name"], function["arguments"])
         self.ended = self.ended or result.ends
         message = {"role": "tool", "tool_call_id": call["id"], "content": well_formed(result.text)}

@@ -23,8 +23,9 @@ from paragent.store.records import error_summary
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from paragent.rollout.episode import RolloutEpisode, WorkClock
+    from paragent.rollout.episode import RolloutEpisode
     from paragent.rollout.machines import MachineCounts
+    from paragent.rollout.work_clock import WorkClock
     from paragent.store import PendingRollout, Summary
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "RolloutProgress",
     "StatusFile",
     "UnfinishedRollout",
+    "last_status",
     "read_status_files",
     "unfinished_rollouts",
 ]
@@ -50,20 +52,26 @@ class ActiveRollout:
 
     rollout: PendingRollout
     clock: WorkClock
-    started: float = field(default_factory=time.time)
+    machine: str = ""
+    """The machine that it leases."""
     episode: RolloutEpisode | None = None
     """None until its environment is constructed."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRollout:
-    """What a rollout had used when its worker died."""
+    """What a rollout had done and used when its worker wrote its status for the last time."""
 
     task: str
     attempt: int
     worker: str
     """`host:pid`."""
+    reported: float
+    """When the worker wrote the status, in seconds since the epoch."""
     started: float
+    machine: str
+    activity: bytes
+    """As `pack_activity` returns it."""
     requests: int
     prompt_tokens: int | None
     completion_tokens: int | None
@@ -90,7 +98,7 @@ class StatusFile:
             "worker": here(),
             "requests": requests,
             "rollouts": [_described(one, now) for one in self.active],
-            "used": [_used(one, one.episode) for one in self.active if one.episode and one.episode.requests],
+            "active": [_recorded(one) for one in self.active],
         }
         draft = self._path.with_suffix(".draft")
         with contextlib.suppress(OSError):
@@ -117,14 +125,20 @@ def _described(one: ActiveRollout, now: float) -> dict[str, Any]:
             rollout.task.id,
             rollout.attempt,
             here(),
+            one.machine,
         )
     )
 
 
-def _used(one: ActiveRollout, episode: RolloutEpisode) -> list[Any]:
-    tokens = [None if episode.usage is None else episode.usage[name] for name in ("prompt_tokens", "completion_tokens")]
-    usage = [episode.requests, *tokens, *episode.judge_usage.values()]
-    return [one.rollout.task.id, one.rollout.attempt, one.started, *usage]
+def _recorded(one: ActiveRollout) -> list[Any]:
+    """Return the fields of `UnfinishedRollout` without `worker` and `reported`, and with the activity as text."""
+    facts = [one.clock.started, one.machine, one.clock.packed_activity().hex()]
+    usage: list[int | None] = [0, 0, 0, 0, 0]
+    if (episode := one.episode) is not None:
+        counts = episode.usage or {}
+        tokens = [counts.get(name) for name in ("prompt_tokens", "completion_tokens")]
+        usage = [episode.requests, *tokens, *episode.judge_usage.values()]
+    return [one.rollout.task.id, one.rollout.attempt, *facts, *usage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +157,7 @@ class LiveRollout:
     attempt: int = 1
     worker: str = ""
     """`host:pid`."""
+    machine: str = ""
 
 
 @dataclass(slots=True)
@@ -180,9 +195,23 @@ def unfinished_rollouts(folder: Path) -> Iterator[UnfinishedRollout]:
             continue
         status = _read(path)
         path.unlink(missing_ok=True)
-        if status is not None:
-            for task, attempt, started, *usage in status["used"]:
-                yield UnfinishedRollout(task, attempt, status["worker"], started, *usage)
+        yield from _unfinished(status)
+
+
+def last_status(folder: Path, worker: str, task: str, attempt: int) -> UnfinishedRollout | None:
+    """Return what a worker on this host, given as `host:pid`, reported last about a rollout; None if that is unknown."""
+    host, _, pid = worker.rpartition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return None
+    found = _unfinished(_read(folder / f"{host}-{pid}.json"))
+    return next((one for one in found if (one.task, one.attempt) == (task, attempt)), None)
+
+
+def _unfinished(status: dict[str, Any] | None) -> Iterator[UnfinishedRollout]:
+    if status is not None:
+        for task, attempt, started, machine, activity, *usage in status["active"]:
+            facts = (started, machine, bytes.fromhex(activity))
+            yield UnfinishedRollout(task, attempt, status["worker"], status["at"], *facts, *usage)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from paragent.execution import waiting
 from paragent.machines.state_machine import MachineState
 from paragent.models import Model
 from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT
+from paragent.store import RolloutActivity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -102,7 +103,7 @@ class WorkerLeases:
         """
         leasing = self._connect().lease(timeout=_QUEUE_TIMEOUT, holder=holder, limit=self._access.limit)
         try:
-            with waiting("waiting for machine"):
+            with waiting(RolloutActivity.WAITING_FOR_MACHINE):
                 await leasing.__aenter__()
         except ServerLost as error:
             raise MachineFailed(f"the pool at {self._access.address} cannot be reached: {error}") from error

@@ -16,7 +16,13 @@ from paragent._internal.text import counted
 from paragent.engines import open_engine
 from paragent.errors import Interrupted
 from paragent.models.base import MODELS
-from paragent.rollout.live_status import RolloutProgress, UnfinishedRollout, read_status_files, unfinished_rollouts
+from paragent.rollout.live_status import (
+    RolloutProgress,
+    UnfinishedRollout,
+    last_status,
+    read_status_files,
+    unfinished_rollouts,
+)
 from paragent.rollout.machines import SessionPool, host_address
 from paragent.rollout.prepare import RolloutPlan, prepare
 from paragent.rollout.worker import FATAL_KINDS, RolloutWorker
@@ -256,11 +262,23 @@ class RolloutSession:
         for number, response in list(run.ready.items()):
             rollout = self._active.get(response.id)
             if rollout is not None and (result := _result_of(response, rollout)) is not None:
+                if response.status is not TaskStatus.SUCCEEDED:
+                    self._add_last_status(result)
                 if result.final:
                     self._decide(result, rollout)
                 self._unrecorded[response.id] = result
             self._active.pop(response.id, None)
             del run.ready[number]
+
+    def _add_last_status(self, result: RolloutResult) -> None:
+        """Add what the worker of an unfinished execution reported last; without a report, only the time of its start."""
+        known = last_status(self.directory.live, result.worker, result.task, result.attempt)
+        if known is None:
+            result.started = result.ended - result.seconds if result.seconds else 0.0
+        else:
+            result.started, result.machine, result.activity = known.started, known.machine, known.activity
+            if known.requests > result.requests:
+                _copy_usage(result, known)
 
     def _decide(self, result: RolloutResult, rollout: PendingRollout) -> None:
         """Decide whether a result is final, is retried, or stops the run."""
@@ -319,7 +337,8 @@ class RolloutSession:
             results = [
                 _unfinished_result(one)
                 for one in unfinished_rollouts(live)
-                if not journal.has_result(one.task, one.attempt, one.worker, since=one.started, requests=one.requests)
+                if one.requests
+                and not journal.has_result(one.task, one.attempt, one.worker, since=one.started, requests=one.requests)
             ]
             if results:
                 journal.record(results)
@@ -460,20 +479,26 @@ def _set_usage(result: RolloutResult, usage: Mapping[str, float]) -> None:
     )
 
 
+def _copy_usage(result: RolloutResult, one: UnfinishedRollout) -> None:
+    result.requests = one.requests
+    result.prompt_tokens, result.completion_tokens = one.prompt_tokens, one.completion_tokens
+    result.judge_prompt_tokens, result.judge_completion_tokens = one.judge_prompt_tokens, one.judge_completion_tokens
+
+
 def _unfinished_result(one: UnfinishedRollout) -> RolloutResult:
     """Return a result for a rollout whose worker died; it is not final and only counts usage."""
-    return RolloutResult(
+    result = RolloutResult(
         one.task,
         one.attempt,
         RolloutStatus.INFRASTRUCTURE,
         final=False,
         kind="worker",
         error="its worker died",
-        requests=one.requests,
-        prompt_tokens=one.prompt_tokens,
-        completion_tokens=one.completion_tokens,
-        judge_prompt_tokens=one.judge_prompt_tokens,
-        judge_completion_tokens=one.judge_completion_tokens,
-        ended=time.time(),
+        started=one.started,
+        ended=one.reported,
         worker=one.worker,
+        machine=one.machine,
+        activity=one.activity,
     )
+    _copy_usage(result, one)
+    return result

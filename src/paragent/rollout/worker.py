@@ -33,10 +33,11 @@ from paragent.errors import (
 from paragent.execution import current_activity
 from paragent.models.base import reply_counter
 from paragent.rollout.config import RolloutConfig
-from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT, RolloutEpisode, WorkClock
+from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT, RolloutEpisode
 from paragent.rollout.live_status import ActiveRollout
 from paragent.rollout.resources import RolloutSettings, WorkerResources, worker_resources
-from paragent.store import PendingRollout, RolloutResult, RolloutStatus
+from paragent.rollout.work_clock import WorkClock
+from paragent.store import PendingRollout, RolloutActivity, RolloutResult, RolloutStatus
 from paragent.store.records import pack_trajectory
 from paragent.tasks import TURNS_USED_UP
 
@@ -79,6 +80,7 @@ class RolloutWorker:
     async def __call__(self, rollout: PendingRollout) -> RolloutResult:
         """Execute a rollout once."""
         result = RolloutResult(rollout.task.id, rollout.attempt, RolloutStatus.COMPLETED, worker=here())
+        result.started = time.time()
         try:
             resources = worker_resources(self.settings)
             # After the resources: the first rollout opens them for all, and that is not its working time.
@@ -95,6 +97,7 @@ class RolloutWorker:
             resources.leave(active)
             clock = active.clock
             result.seconds, result.waited, result.ended = clock.worked, clock.waited, time.time()
+            result.started, result.activity = clock.started, clock.packed_activity()
         return result
 
 
@@ -128,6 +131,7 @@ class _Execution:
         if environment.needs_machine:
             leasing = resources.leases.lease(f"{here()} {self._task.id}")
             self._machine = await leases.enter_async_context(leasing)
+            self._active.machine = self._result.machine = self._machine.machine.id
             model = self._machine.wrap(model)
         episode = RolloutEpisode(environment, model, settings.max_turns, settings.model.max_retries)
         self._active.episode = episode
@@ -139,14 +143,14 @@ class _Execution:
     async def _act(self, environment: Environment, episode: RolloutEpisode) -> None:
         async with asyncio.timeout(None) as timeout:
             self._clock.enforce(timeout)
-            self._clock.doing("opening")
+            self._clock.enter(RolloutActivity.OPENING)
             episode.question = await environment.open(self._task, self._machine.machine if self._machine else None)
             episode.instructions = environment.instructions
-            self._clock.doing("working")
+            self._clock.enter(RolloutActivity.WORKING)
             answer = await _run_agent(_new_agent(self._settings, environment), episode)
         self._result.answer = None if answer.answer is None else well_formed(str(answer.answer))
         self._result.ending = answer.ending
-        self._clock.doing("scoring")
+        self._clock.enter(RolloutActivity.SCORING)
         await self._score(environment, episode)
 
     async def _score(self, environment: Environment, episode: RolloutEpisode) -> None:
@@ -185,7 +189,7 @@ class _Execution:
     async def _finish(self) -> None:
         """Close the environment and copy usage, files and trajectory into the result."""
         if self._environment is not None:
-            self._clock.doing("closing")
+            self._clock.enter(RolloutActivity.CLOSING)
             with contextlib.suppress(Exception):  # an error here does not change the result
                 async with asyncio.timeout(CLOSE_TIMEOUT):
                     await asyncio.shield(self._environment.close())

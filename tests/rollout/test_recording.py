@@ -1,0 +1,216 @@
+"""What is recorded about an execution besides its answer: its start, its machine, what it was doing when."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paragent import Environment, RolloutConfig, RolloutWorker, run_parallel_rollout, tool
+from paragent._internal.clock import ManualClock
+from paragent.models import ModelSettings
+from paragent.rollout.resources import RolloutSettings
+from paragent.rollout.work_clock import WorkClock
+from paragent.store import Journal, RolloutActivity, RolloutResult, RolloutStatus, unpack_activity
+from paragent.tasks import BenchmarkTask
+from paragent.testing import Fault, OpenAIServer, Script
+from tests.waiting import wait_until_async
+
+HERE = "tests.rollout.test_recording"
+RA = RolloutActivity
+
+
+class Slow(Environment):
+    """Every part of a rollout takes some time."""
+
+    name = "slow"
+    metric = "contains"
+
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
+        time.sleep(0.02)
+        return await super().open(task, machine)
+
+    @tool
+    async def generating(self, seconds: Annotated[float, "how long"]) -> str:
+        """Sleep. The name of a tool may be a word for an activity."""
+        time.sleep(seconds)
+        return "slept"
+
+    async def score(self, task: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float] | None:
+        time.sleep(0.03)
+        return None
+
+    async def close(self) -> None:
+        time.sleep(0.01)
+
+
+class Deadly(Environment):
+    """Its tool kills the worker, as soon as the worker has reported that it executes the tool."""
+
+    name = "deadly"
+    metric = "contains"
+    run = Path()
+
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
+        self.run = Path(task.question)
+        return "?"
+
+    @tool
+    async def die(self) -> str:
+        """Kill the worker."""
+        status = self.run / "live" / f"{socket.gethostname()}-{os.getpid()}.json"
+        await wait_until_async(lambda: status.exists() and '"die"' in status.read_text())
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+
+def execute(script: Script, **settings: Any) -> RolloutResult:
+    with OpenAIServer(script) as server:
+        model = ModelSettings(name="m", base_url=server.url, api_key="k", max_retries=0)
+        chosen: dict[str, Any] = {"run": "r", "environment": f"{HERE}:Slow", "model": model, "judge": model} | settings
+        return RolloutWorker(RolloutSettings(**chosen)).run(BenchmarkTask("a", "what is it?", "42"))
+
+
+def seconds_by_activity(result: RolloutResult) -> dict[RolloutActivity, float]:
+    assert result.activity is not None
+    found: dict[RolloutActivity, float] = defaultdict(float)
+    for activity, seconds in unpack_activity(result.activity):
+        found[activity] += seconds
+    return found
+
+
+def test_the_clock_records_what_a_rollout_was_doing() -> None:
+    now = ManualClock()
+    clock = WorkClock(None, now)
+
+    def spend(seconds: float) -> None:
+        now.advance(seconds)
+
+    spend(1)
+    clock.pause("waiting for a machine", None)
+    spend(2)
+    clock.resume()
+    clock.enter(RA.OPENING)
+    clock.doing("acting", "setting up")
+    assert clock.activity == "setting up"
+    spend(3)
+    clock.enter(RA.WORKING)
+    clock.doing("generating")
+    spend(4)
+    clock.pause("retrying after 500 from host", 5.0)
+    spend(5)
+    clock.resume()
+    assert clock.activity == "generating"
+    spend(6)
+    clock.doing("acting", "calculator")
+    assert clock.activity == "calculator"
+    clock.doing("a word of the environment")
+    spend(7)
+    clock.doing("working")
+    clock.enter(RA.SCORING)
+    clock.doing("generating")
+    spend(8)
+    clock.enter(RA.CLOSING)
+    spend(9)
+    assert unpack_activity(clock.packed_activity()) == [
+        (RA.STARTING, 1),
+        (RA.WAITING_FOR_MACHINE, 2),
+        (RA.OPENING, 3),
+        (RA.GENERATING, 4),
+        (RA.WAITING_FOR_ENDPOINT, 5),
+        (RA.GENERATING, 6),
+        (RA.ACTING, 7),
+        (RA.SCORING, 8),
+        (RA.CLOSING, 9),
+    ]
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["enter", "doing", "pause", "resume"]), st.sampled_from(RolloutActivity), st.floats(0.001, 9)
+    ),
+    max_size=1000,
+)
+
+
+@given(steps)
+def test_the_recorded_intervals_cover_the_whole_time(steps: list[tuple[str, RolloutActivity, float]]) -> None:
+    now = ManualClock()
+    clock = WorkClock(None, now)
+    waits = 0
+    for kind, activity, seconds in steps:
+        now.advance(seconds)
+        if kind == "resume":
+            if waits:
+                waits -= 1
+                clock.resume()
+        elif kind == "pause":
+            waits += 1
+            clock.pause(activity, None)
+        else:
+            getattr(clock, kind)(activity)
+    intervals = unpack_activity(clock.packed_activity())
+    assert len(intervals) <= 200
+    assert sum(one.seconds for one in intervals) == pytest.approx(now(), rel=1e-4)
+    assert clock.worked + clock.waited == pytest.approx(now())
+
+
+def test_a_rollout_records_its_start_and_its_activities() -> None:
+    began = time.time()
+    script = Script(
+        default=[{"tool": "generating", "arguments": {"seconds": 0.1}}, "42"],
+        latency=0.05,
+        faults=[Fault(429, last=1, retry_after=0.2)],
+    )
+    done = execute(script)
+    assert done.score == 1.0
+    assert began <= done.started < done.ended <= time.time()
+    found = seconds_by_activity(done)
+    least = {RA.OPENING: 0.02, RA.GENERATING: 0.1, RA.ACTING: 0.1, RA.WAITING_FOR_ENDPOINT: 0.2, RA.SCORING: 0.03}
+    assert all(found[activity] >= 0.99 * seconds for activity, seconds in least.items()), found
+    assert sum(found.values()) == pytest.approx(done.ended - done.started, abs=0.05)
+    assert sum(found.values()) == pytest.approx(done.seconds + done.waited, abs=0.05)
+    assert found[RA.WAITING_FOR_ENDPOINT] == pytest.approx(done.waited, abs=0.01)
+    assert done.machine == ""
+
+
+def test_failed_rollouts_record_their_activities_too() -> None:
+    late = execute(Script(latency=30.0), timeout=0.2)
+    assert late.status is RolloutStatus.TIMED_OUT
+    assert seconds_by_activity(late)[RA.GENERATING] > 0.1
+    down = execute(Script(faults=[Fault(500)], latency=0.05))
+    assert down.status is RolloutStatus.INFRASTRUCTURE
+    assert seconds_by_activity(down)[RA.OPENING] > 0.01
+    assert down.started > 0
+
+
+@pytest.mark.slow
+def test_a_killed_worker_leaves_the_start_and_the_activities_of_its_rollouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "d.jsonl"
+    data.write_text(json.dumps({"id": "a", "question": str(tmp_path / "results/run"), "answer": "42"}))
+    began = time.time()
+    with OpenAIServer(Script(default={"tool": "die"}, latency=0.05)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        chosen = {"env": f"{HERE}:Deadly", "model": "m", "engine": "local", "workers": 1, "num_rollouts": 1}
+        run_parallel_rollout(RolloutConfig(data=data, output_dir=tmp_path / "results", run_name="run", **chosen))
+        requests = server.seen.requests
+    with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
+        results = list(journal.results("1"))
+    assert len(results) == requests == len({one.worker for one in results}), "one result for each execution"
+    assert sum(one.final for one in results) == 1
+    for one in results:
+        assert (one.kind, one.requests) == ("worker", 1)
+        assert began < one.started < one.ended
+        assert set(seconds_by_activity(one)) >= {RA.GENERATING, RA.ACTING}
