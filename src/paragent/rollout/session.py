@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import json
-import re
 import signal
 import threading
 import time
@@ -40,6 +39,7 @@ from paragent.store import (
     final_failures,
     summarise,
 )
+from paragent.store.failures import normalised_message
 from paragent.tasks import Task, TaskResponse, TaskStatus
 
 if TYPE_CHECKING:
@@ -400,7 +400,7 @@ class SameFailures:
         """Take a final result; return the reason to stop, or an empty string."""
         if self._limit and result.status is RolloutStatus.FAILED:
             first_line = result.error.partition("\n")[0]
-            error = f"{result.kind} {_VARYING.sub('', first_line)}"
+            error = f"{result.kind} {normalised_message(first_line)}"
             if self._error in {"", error}:
                 self._error = error
                 self._count += 1
@@ -409,10 +409,6 @@ class SameFailures:
                 return ""
         self._limit = 0
         return ""
-
-
-_VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"")
-"""What differs between two messages of the same error: numbers, addresses, quoted names."""
 
 
 @contextlib.contextmanager

@@ -219,8 +219,11 @@ class RunDirectory:
 
 def find_runs(output_dir: Path) -> list[Path]:
     """Return the run directories in a folder, the newest first."""
-    found = [journal.parent for journal in output_dir.glob(f"*/{JOURNAL_FILE}")]
-    return sorted(found, key=lambda path: (path / JOURNAL_FILE).stat().st_mtime, reverse=True)
+    found = []
+    for journal in output_dir.glob(f"*/{JOURNAL_FILE}"):
+        with contextlib.suppress(FileNotFoundError):  # removed or renamed meanwhile
+            found.append((journal.stat().st_mtime, journal.parent))
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def images_folder(run: Path, task: str, attempt: int) -> Path:

@@ -1,0 +1,98 @@
+"""`paragent view`: show runs in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paragent.cli.options import add_command
+from paragent.errors import ConfigError, MissingExtra
+from paragent.store import JOURNAL_FILE, find_runs
+
+if TYPE_CHECKING:
+    import argparse
+
+    from paragent.cli.options import Subparsers
+
+__all__ = ["add"]
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = add_command(
+        subparsers,
+        "view",
+        "show runs in a browser: tables, timelines, transcripts",
+        "Start a web server on this host and print a link to it. Ctrl-C stops the server.",
+    )
+    parser.add_argument(
+        "path",
+        nargs="?",
+        type=Path,
+        metavar="RUN",
+        default=Path("results"),
+        help="run directory, its name in ./results, or a folder of runs (default: results)",
+    )
+    parser.add_argument("--port", type=int, metavar="N", default=0, help="port to listen on (default: a free one)")
+    host = "address to listen on (default: 127.0.0.1, which other hosts cannot reach)"
+    parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help=host)
+    parser.add_argument("--no-browser", action="store_true", help="only print the link")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    folder, name = _chosen(options.path)
+    try:
+        from paragent.view.access import is_loopback
+        from paragent.view.server import ViewServer, ViewSettings
+    except ModuleNotFoundError as error:
+        raise MissingExtra("`paragent view`", "view", str(error.name)) from error
+    if not 0 <= options.port < 1 << 16:
+        raise ConfigError(f"--port must be from 0 to 65535, not {options.port}")
+    with ViewServer(ViewSettings(folder=folder, host=options.host, port=options.port)) as server:
+        link = server.link(f"/run/{name}" if name else "")
+        if not is_loopback(options.host):
+            print(
+                f"paragent: everyone who can reach {options.host} and has the link can read and control the runs; the "
+                "connection is not encrypted",
+                file=sys.stderr,
+            )
+        print(f"{_described(folder, name)}\n  {link}\nCtrl-C stops the server.", flush=True)
+        if not options.no_browser:
+            _open_browser(link)
+        server.wait()
+    return 0
+
+
+def _chosen(path: Path) -> tuple[Path, str]:
+    """Return the folder of runs and the name of a run in it; without a name, all runs are meant.
+
+    Raises:
+        ConfigError: there is neither a run nor a folder of this name.
+    """
+    for candidate in (path, Path("results") / path):
+        if (candidate / JOURNAL_FILE).exists():
+            resolved = candidate.resolve()
+            return resolved.parent, resolved.name
+    if path.is_dir():
+        return path.resolve(), ""
+    raise ConfigError(f"there is no run and no folder {path}; `paragent runs` lists the runs in ./results")
+
+
+def _described(folder: Path, name: str) -> str:
+    if name:
+        return f"The run {name} in {folder}:"
+    count = len(find_runs(folder))
+    return f"{count} {'run' if count == 1 else 'runs'} in {folder}:"
+
+
+def _open_browser(link: str) -> None:
+    """Open the link if this host has a display; a browser in the terminal would take it over."""
+    import webbrowser
+
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return
+    webbrowser.open(link)

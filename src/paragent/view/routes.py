@@ -1,0 +1,108 @@
+"""Routes of the JSON API: parameters of requests to records."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from paragent.errors import ParagentError
+from paragent.view.encoding import to_json
+from paragent.view.queries import MOST_ROWS, changed_rows, rollout_rows, run_detail
+from paragent.view.runs import UnknownRun
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+
+    from paragent.view.api import PageSettings
+    from paragent.view.runs import RunFolder, StoredRun
+
+__all__ = ["BadRequest", "ViewApi", "answer_in_thread", "number_of"]
+
+_THREADS = 6
+"""Queries at the same time. More would only compete for the interpreter; the others wait in a queue."""
+
+
+class BadRequest(ParagentError):
+    """A parameter of a request is missing or malformed."""
+
+
+class ViewApi:
+    """The routes below `/api`.
+
+    Args:
+        folder: the runs to show.
+        settings: what `settings` answers.
+    """
+
+    def __init__(self, folder: RunFolder, settings: PageSettings) -> None:
+        self._folder = folder
+        self._settings = settings
+
+    def routes(self) -> list[Route]:
+        """Return the routes, with paths relative to `/api`."""
+        reading: dict[str, Callable[[Request], Any]] = {
+            "/settings": lambda _: self._settings,
+            "/runs": lambda _: self._folder.rows(),
+            "/runs/{run}": lambda request: run_detail(self._run(request)),
+            "/runs/{run}/rollouts": self._rollouts,
+        }
+        return [Route(path, answer_in_thread(handler), methods=["GET"]) for path, handler in reading.items()]
+
+    def _run(self, request: Request) -> StoredRun:
+        return self._folder.get(request.path_params["run"])
+
+    def _rollouts(self, request: Request) -> Any:
+        run, limit = self._run(request), number_of(request, "limit", MOST_ROWS)
+        if "since" in request.query_params:
+            return changed_rows(run, number_of(request, "since", 0), limit)
+        return rollout_rows(run, number_of(request, "after", 0), limit)
+
+
+def number_of(request: Request, name: str, default: int) -> int:
+    """Return a whole number of the query.
+
+    Raises:
+        BadRequest: it is not a whole number from 0 on.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise BadRequest(f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+def answer_in_thread(handler: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that calls `handler` in a thread, so that queries do not block other requests.
+
+    A record becomes JSON; a `Response` is sent as it is. Errors become JSON with the key `error`.
+    """
+
+    @functools.wraps(handler)
+    async def endpoint(request: Request) -> Response:
+        return await anyio.to_thread.run_sync(_answer, handler, request, limiter=_limiter())
+
+    return endpoint
+
+
+def _answer(handler: Callable[[Request], Any], request: Request) -> Response:
+    try:
+        found = handler(request)
+    except UnknownRun as problem:
+        return JSONResponse({"error": str(problem)}, 404)
+    except BadRequest as problem:
+        return JSONResponse({"error": str(problem)}, 400)
+    except ParagentError as problem:  # a journal that is damaged, busy or of another version
+        return JSONResponse({"error": str(problem)}, 503)
+    return found if isinstance(found, Response) else Response(to_json(found), media_type="application/json")
+
+
+@functools.cache
+def _limiter() -> anyio.CapacityLimiter:
+    return anyio.CapacityLimiter(_THREADS)

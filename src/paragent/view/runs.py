@@ -1,0 +1,220 @@
+"""The runs of a folder: found by name, opened for reading, with their statistics kept until their files change."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from paragent.errors import ParagentError
+from paragent.rollout.live_run import RunState, read_session_file
+from paragent.store import ATTEMPTS, JOURNAL_FILE, Journal, Summary, find_runs, summarise
+from paragent.view.api import RunList, RunRow
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from paragent.rollout.live_run import LiveRun
+
+__all__ = ["RunFolder", "StoredRun", "UnknownRun"]
+
+_FRESH = 5.0
+"""Seconds after which a session file belongs to a session that was killed; sessions write it every second."""
+_LIVE_STATES = {RunState.PAUSING: "paused", RunState.PAUSED: "paused", RunState.STOPPING: "stopping"}
+
+
+class UnknownRun(ParagentError):
+    """The folder has no run, execution, file or step with this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the list of runs shows of one run, and the statistics that its page needs."""
+
+    summary: Summary
+    started: float | None
+    changed: float
+    """When the last session ended, or was updated last."""
+    last: int
+    """The number of the newest result."""
+
+
+class StoredRun:
+    """One run directory. All methods may be called from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self._lock = threading.Lock()
+        """Protects `_facts`; held while they are computed, so that several requests at a time compute them once."""
+        self._facts: tuple[Any, RunFacts] | None = None
+
+    def open(self) -> Journal:
+        """Open the journal for reading.
+
+        Raises:
+            StoreFailed: it is damaged, or has another format version.
+        """
+        return Journal(self.path / JOURNAL_FILE, read_only=True)
+
+    def state_of_files(self) -> tuple[Any, ...]:
+        """Return a value that changes whenever the journal or the summary is written."""
+        names = (JOURNAL_FILE, f"{JOURNAL_FILE}-wal", "summary.json")
+        return tuple(_stat(self.path / name) for name in names)
+
+    def live(self) -> LiveRun | None:
+        """Return what the session of the run says about itself; None if no session is active."""
+        found = read_session_file(self.path / "live")
+        if found is None or found.state is RunState.FINISHED or time.time() - found.at > _FRESH:
+            return None
+        return found
+
+    def state(self, summary: Summary) -> str:
+        """Return the state for the list of runs: `running`, `paused`, `stopping`, `complete` or `stopped`."""
+        live = self.live()
+        if live is None:
+            return "stopped" if summary.pending else "complete"
+        return _LIVE_STATES.get(live.state, "running")
+
+    def config(self) -> dict[str, Any]:
+        """Return the settings of the run; empty if the file is missing or damaged."""
+        found = _read_json(self.path / "config.json")
+        return found if isinstance(found, dict) else {}
+
+    def facts(self) -> RunFacts:
+        """Return the statistics; they are computed again when the files of the run have changed.
+
+        Raises:
+            StoreFailed: the journal cannot be read.
+        """
+        with self._lock:
+            state = self.state_of_files()
+            if self._facts is None or self._facts[0] != state:
+                with self.open() as journal:
+                    self._facts = (state, _facts(journal, self.path))
+            return self._facts[1]
+
+    def row(self) -> RunRow:
+        """Return the row of the list of runs; the state of a run that cannot be read is `unreadable`."""
+        config = self.config()
+        words: dict[str, Any] = {name: str(config.get(name) or "") for name in ("mode", "model", "engine")}
+        words["mode"] = words["mode"] or str(config.get("env") or "")
+        try:
+            facts = self.facts()
+        except ParagentError as problem:
+            nothing: dict[str, Any] = {"score": None, "interval": None, "cost": None, "tokens": None, "started": None}
+            counts: dict[str, Any] = {"total": 0, "done": 0, "failed": 0, "seconds": 0.0}
+            changed = _stat(self.path / JOURNAL_FILE)[0] / 1e9
+            return RunRow(
+                self.name, **words, state="unreadable", **counts, **nothing, changed=changed, problem=str(problem)
+            )
+        summary = facts.summary
+        known = summary.prompt_tokens is not None and summary.completion_tokens is not None
+        return RunRow(
+            self.name,
+            **words,
+            state=self.state(summary),
+            total=summary.rollouts,
+            done=summary.rollouts - summary.pending,
+            failed=sum(summary.statuses.get(status, 0) for status in ("failed", "timed out", "infrastructure")),
+            score=summary.mean,
+            interval=summary.interval,
+            cost=summary.cost,
+            tokens=(summary.prompt_tokens or 0) + (summary.completion_tokens or 0) if known else None,
+            seconds=summary.seconds,
+            started=facts.started,
+            changed=facts.changed,
+        )
+
+
+class RunFolder:
+    """The runs of one folder. A run that was replaced by another one of the same name is a new `StoredRun`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        """Protects `_runs`."""
+        self._runs: dict[str, tuple[int, StoredRun]] = {}
+        """By name, with the inode of the journal."""
+
+    def all(self) -> list[StoredRun]:
+        """Return the runs."""
+        with self._lock:
+            known, self._runs = self._runs, {}
+            for path in find_runs(self.folder):
+                inode = _inode(path / JOURNAL_FILE)
+                before = known.get(path.name)
+                self._runs[path.name] = before if before and before[0] == inode else (inode, StoredRun(path))
+            return [run for _, run in self._runs.values()]
+
+    def get(self, name: str) -> StoredRun:
+        """Return a run by its name.
+
+        Raises:
+            UnknownRun: the folder has no such run.
+        """
+        with self._lock:
+            known = self._runs.get(name)
+        if known is not None and known[0] == _inode(known[1].path / JOURNAL_FILE):
+            return known[1]
+        for run in self.all():
+            if run.name == name:
+                return run
+        raise UnknownRun(f"there is no run {name!r} in {self.folder}")
+
+    def rows(self) -> RunList:
+        """Return the list of runs, the one whose session ended last first."""
+        return RunList(sorted((run.row() for run in self.all()), key=lambda row: -row.changed))
+
+
+def _facts(journal: Journal, path: Path) -> RunFacts:
+    attempts = int(journal.meta(ATTEMPTS) or 1)
+    [(last, executions)] = journal.rows("SELECT coalesce(max(number), 0), count(*) FROM results")
+    [(started, changed)] = journal.rows("SELECT min(started), coalesce(max(started + seconds), 0) FROM sessions")
+    [(final,)] = journal.rows("SELECT count(*) FROM results WHERE final = 1")
+    summary = _stored_summary(path)
+    if summary is None or (summary.executions, summary.done, summary.rollouts) != (
+        executions,
+        final,
+        journal.count_tasks() * attempts,
+    ):
+        summary = summarise(journal, attempts)
+    return RunFacts(summary, started, changed, last)
+
+
+def _stored_summary(path: Path) -> Summary | None:
+    """Return the statistics that the last session wrote; None if they are missing or of another version."""
+    found = _read_json(path / "summary.json")
+    names = {field.name for field in fields(Summary)}
+    if not isinstance(found, dict) or not names <= found.keys():
+        return None
+    values = {name: found[name] for name in names}
+    if values["interval"] is not None:
+        values["interval"] = tuple(values["interval"])
+    values["pass_at"] = {int(k): value for k, value in values["pass_at"].items()}
+    return Summary(**values)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    """Return the time of modification in nanoseconds and the size of a file; zeros if it does not exist."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0

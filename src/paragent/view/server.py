@@ -1,0 +1,180 @@
+"""The server of the view: the API, the built pages, and the process around them."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from paragent.errors import UsageError
+from paragent.view.access import AccessControl
+from paragent.view.api import PageSettings
+from paragent.view.routes import ViewApi
+from paragent.view.runs import RunFolder
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Scope
+
+__all__ = ["BUNDLE", "ViewServer", "ViewSettings", "create_app"]
+
+BUNDLE = Path(__file__).parent / "bundle"
+"""The built pages. They are made by the build of the package, or in a clone by `make web`."""
+_START_TIMEOUT = 10.0
+_MOST_CONNECTIONS = 200
+"""A browser opens six connections for each host, and one page one stream of events."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ViewSettings:
+    """Where the view gets its data, and where it listens."""
+
+    folder: Path
+    """The folder of the run directories."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: a free port."""
+    bundle: Path = BUNDLE
+
+
+def create_app(settings: ViewSettings, host: str, port: int, token: str) -> ASGIApp:
+    """Return the application, with the checks of each request.
+
+    Raises:
+        UsageError: the pages are not built.
+    """
+    if not (settings.bundle / "index.html").is_file():
+        raise UsageError("the pages of the view are not built; in a clone of the repository, run: make web")
+    api = ViewApi(RunFolder(settings.folder), PageSettings(_version(), str(settings.folder), static=False))
+    problems: Any = {HTTPException: _http_problem, 500: _unexpected_error}
+    pages = Mount("/", _Pages(directory=settings.bundle, html=True))
+    app = Starlette(routes=[Mount("/api", routes=api.routes()), pages], exception_handlers=problems)
+    return AccessControl(app, host, port, token)
+
+
+class _Pages(StaticFiles):
+    """The files of the bundle. Names below `assets` contain a digest of the content, so they may be kept forever."""
+
+    def file_response(self, full_path: Any, stat_result: Any, scope: Scope, status_code: int = 200) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        is_asset = Path(full_path).parent.name == "assets"
+        response.headers["cache-control"] = "max-age=31536000, immutable" if is_asset else "no-cache"
+        return response
+
+
+async def _http_problem(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    return JSONResponse({"error": problem.detail}, problem.status_code, problem.headers)
+
+
+async def _unexpected_error(_: Request, problem: Exception) -> Response:
+    return JSONResponse({"error": f"unexpected error of the server: {type(problem).__name__}; see its output"}, 500)
+
+
+class ViewServer:
+    """A server in a thread of this process: a context manager that listens from `__enter__` to `__exit__`.
+
+    Raises:
+        UsageError: (on entering) the address is in use or not one of this host, or the pages are not built.
+    """
+
+    def __init__(self, settings: ViewSettings) -> None:
+        self._settings = settings
+        self.token = secrets.token_urlsafe(24)
+        self.host = settings.host
+        self.port = settings.port
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def link(self, page: str = "") -> str:
+        """Return the address of a page with the token; `page` is the part after `#`."""
+        return f"{self.address}/?token={self.token}" + (f"#{quote(page, safe='/?=&%')}" if page else "")
+
+    @property
+    def address(self) -> str:
+        """The address of the server without a token."""
+        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self.host, self.host)  # noqa: S104 - recognised, not bound
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    def __enter__(self) -> Self:
+        listener = _listen(self.host, self.port)
+        self.port = listener.getsockname()[1]
+        try:
+            app = create_app(self._settings, self.host, self.port, self.token)
+        except BaseException:
+            listener.close()
+            raise
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([listener],), name="paragent-view", daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._server is not None
+        assert self._thread is not None
+        self._server.should_exit = True
+        self._thread.join()
+
+    def wait(self) -> None:
+        """Block until the server ends, or until Ctrl-C."""
+        assert self._thread is not None
+        with contextlib.suppress(KeyboardInterrupt):
+            while self._thread.is_alive():
+                self._thread.join(0.5)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        UsageError: the port is in use, or the host has no such address.
+    """
+    listener: socket.socket | None = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise UsageError(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another --port or --host"
+        ) from error
+    return listener
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("paragent")
+    except PackageNotFoundError:
+        return ""
