@@ -22,12 +22,22 @@ export async function loadSettings(): Promise<void> {
 
 /** The address of a resource: `runs/NAME/timeline` with its parameters. */
 export function address(path: (string | number)[], params: Record<string, string | number> = {}): string {
-  const parts = path.map((part) => encodeURIComponent(String(part))).join("/");
-  if (settings.static) {
-    return `data/${/\.\w{2,4}$/.test(parts) ? parts : `${parts}.json`}`;
-  }
+  const parts = joined(path);
+  if (settings.static) return `data/${exportedFile(path, params)}`;
   const query = new URLSearchParams(Object.entries(params).map(([name, value]) => [name, String(value)])).toString();
   return `api/${parts}${query ? `?${query}` : ""}`;
+}
+
+/** The file of an export that has a resource; the table is in docs/design/view.md. */
+function exportedFile(path: (string | number)[], params: Record<string, string | number>): string {
+  if (path[0] === "compare") return `${joined(["compare", params.runs ?? ""])}.json`;
+  if (path[0] === "runs" && path.length === 2) return `${joined(path)}/run.json`;
+  if (path[2] === "images") return joined(path);
+  return `${joined(path)}.${path[4] === "text" ? "txt" : "json"}`;
+}
+
+function joined(path: (string | number)[]): string {
+  return path.map((part) => encodeURIComponent(String(part))).join("/");
 }
 
 export async function load<T>(

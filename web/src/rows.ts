@@ -1,0 +1,395 @@
+/**
+ * The rollouts of a run as columns, with filters and sorting over indexes.
+ *
+ * No object exists for a row: a selection of rows is an array of row numbers. Filtering and sorting 100,000 rows takes well
+ * below 100 ms, so that they happen while a user types.
+ */
+import { useEffect, useReducer, useRef, useState } from "preact/hooks";
+import type { RolloutRows } from "./api";
+import { load } from "./source";
+
+/** A rollout that is being executed: what its worker reports. */
+export interface RunningRollout {
+  task: string;
+  attempt: number;
+  activity: string;
+  /** Seconds since the activity began. */
+  since: number;
+  worked: number;
+  worker: string;
+}
+
+/** The score from which a rollout counts as solved, as in pass@k. */
+export const SOLVED = 1 - 1e-9;
+
+export interface RolloutFilter {
+  /** Words that all have to occur in the id, the question, the answer or the error. */
+  words: string;
+  /** Empty: all. */
+  statuses: string[];
+  /** The kind of a failure; empty: all. */
+  kind: string;
+  /** The message of a group of failures, with `…` for its varying parts; empty: all. */
+  message: string;
+  /** Bounds of the score, both included; rollouts without a score do not match. */
+  score: { low: number; high: number } | null;
+  /** Rollouts that were under way at some time of this interval, in seconds since the epoch. */
+  time: { from: number; to: number } | null;
+}
+
+export const EVERYTHING: RolloutFilter = { words: "", statuses: [], kind: "", message: "", score: null, time: null };
+
+export interface RolloutSort {
+  column: string;
+  descending: boolean;
+}
+
+type NumberColumn =
+  | "position"
+  | "attempt"
+  | "number"
+  | "score"
+  | "turns"
+  | "tool_calls"
+  | "tokens"
+  | "seconds"
+  | "waited"
+  | "started"
+  | "ended"
+  | "executions";
+type TextColumn = "task" | "question" | "ending" | "error" | "answer" | "worker" | "machine";
+
+const NUMBERS: NumberColumn[] = [
+  "position",
+  "attempt",
+  "number",
+  "score",
+  "turns",
+  "tool_calls",
+  "tokens",
+  "seconds",
+  "waited",
+  "started",
+  "ended",
+  "executions",
+];
+const TEXTS: TextColumn[] = ["task", "question", "ending", "error", "answer", "worker", "machine"];
+/** Errors of the table are cut at about this length by the server. */
+const ERROR_LENGTH = 190;
+
+/** A column with few different words, kept as numbers. */
+class WordColumn {
+  readonly words: string[] = [];
+  codes = new Uint16Array(0);
+  private readonly known = new Map<string, number>();
+
+  code(word: string): number {
+    let code = this.known.get(word);
+    if (code === undefined) {
+      code = this.words.push(word) - 1;
+      this.known.set(word, code);
+    }
+    return code;
+  }
+}
+
+export class RolloutTable {
+  count = 0;
+  /** The number of the newest result that is included. */
+  last = 0;
+  private readonly numbers = Object.fromEntries(NUMBERS.map((name) => [name, new Float64Array(0)])) as Record<
+    NumberColumn,
+    Float64Array
+  >;
+  private readonly texts = Object.fromEntries(TEXTS.map((name) => [name, [] as string[]])) as Record<
+    TextColumn,
+    string[]
+  >;
+  private readonly status = new WordColumn();
+  private readonly kind = new WordColumn();
+  private readonly searched: string[] = [];
+  private readonly rowOf = new Map<string, number>();
+  private running = new Map<number, RunningRollout>();
+  private readonly orders = new Map<string, Uint32Array>();
+
+  /** Add rollouts, or replace those that are known. */
+  add(rows: RolloutRows): void {
+    this.reserve(this.count + rows.task.length);
+    for (let index = 0; index < rows.task.length; index++) {
+      const key = `${rows.task[index]}#${rows.attempt[index]}`;
+      let row = this.rowOf.get(key);
+      if (row === undefined) {
+        row = this.count++;
+        this.rowOf.set(key, row);
+      }
+      this.write(row, rows, index);
+    }
+    this.last = Math.max(this.last, rows.last);
+    this.orders.clear();
+  }
+
+  private write(row: number, rows: RolloutRows, index: number): void {
+    for (const name of NUMBERS) this.numbers[name][row] = rows[name][index] ?? Number.NaN;
+    for (const name of TEXTS) this.texts[name][row] = rows[name][index] ?? "";
+    this.status.codes[row] = this.status.code(rows.status[index] ?? "pending");
+    this.kind.codes[row] = this.kind.code(rows.kind[index] ?? "");
+    const parts = [rows.task[index], rows.question[index], rows.answer[index], rows.error[index]];
+    this.searched[row] = parts.join("\n").toLowerCase();
+  }
+
+  private reserve(count: number): void {
+    if (count <= this.status.codes.length) return;
+    const capacity = Math.max(1024, count, 2 * this.status.codes.length);
+    for (const name of NUMBERS) {
+      const larger = new Float64Array(capacity);
+      larger.set(this.numbers[name]);
+      this.numbers[name] = larger;
+    }
+    for (const column of [this.status, this.kind]) {
+      const larger = new Uint16Array(capacity);
+      larger.set(column.codes);
+      column.codes = larger;
+    }
+  }
+
+  /** Mark the rollouts that are being executed. */
+  setRunning(rollouts: RunningRollout[]): void {
+    this.running = new Map();
+    for (const rollout of rollouts) {
+      const row = this.rowOf.get(`${rollout.task}#${rollout.attempt}`);
+      if (row !== undefined) this.running.set(row, rollout);
+    }
+    for (const column of ["status", "-status"]) this.orders.delete(column);
+  }
+
+  /** A number of a row; NaN if it is unknown. */
+  number(column: NumberColumn, row: number): number {
+    return this.numbers[column][row] ?? Number.NaN;
+  }
+
+  text(column: TextColumn, row: number): string {
+    return this.texts[column][row] ?? "";
+  }
+
+  /** The status of the result, `running` while the rollout is executed, or `pending`. */
+  statusOf(row: number): string {
+    return this.running.has(row) ? "running" : (this.status.words[this.status.codes[row] ?? 0] ?? "pending");
+  }
+
+  kindOf(row: number): string {
+    return this.kind.words[this.kind.codes[row] ?? 0] ?? "";
+  }
+
+  /** What a worker reports about a rollout that is being executed. */
+  activityOf(row: number): RunningRollout | undefined {
+    return this.running.get(row);
+  }
+
+  /** All kinds of failures, sorted. */
+  kinds(): string[] {
+    return this.kind.words.filter(Boolean).sort();
+  }
+
+  /** The row of a rollout, or undefined. */
+  find(task: string, attempt: number): number | undefined {
+    return this.rowOf.get(`${task}#${attempt}`);
+  }
+
+  /** The rows that match a filter, in an order; without one, in the order of the tasks. */
+  select(filter: RolloutFilter, sort: RolloutSort | null = null): Uint32Array {
+    const matches = this.matcher(filter);
+    const order = sort ? this.order(sort) : null;
+    const found = new Uint32Array(this.count);
+    let length = 0;
+    for (let index = 0; index < this.count; index++) {
+      const row = order ? (order[index] as number) : index;
+      if (matches(row)) found[length++] = row;
+    }
+    return found.subarray(0, length);
+  }
+
+  private matcher(filter: RolloutFilter): (row: number) => boolean {
+    const tests: ((row: number) => boolean)[] = [];
+    if (filter.statuses.length > 0) {
+      const wanted = new Set(filter.statuses);
+      const codes = this.status.words.map((word) => wanted.has(word));
+      const running = wanted.has("running");
+      tests.push((row) => (this.running.has(row) ? running : codes[this.status.codes[row] as number] === true));
+    }
+    if (filter.kind) {
+      const code = this.kind.words.indexOf(filter.kind);
+      tests.push((row) => this.kind.codes[row] === code);
+    }
+    if (filter.score) {
+      const { low, high } = filter.score;
+      const scores = this.numbers.score;
+      tests.push((row) => (scores[row] as number) >= low && (scores[row] as number) <= high);
+    }
+    if (filter.time) {
+      const { from, to } = filter.time;
+      const { started, ended } = this.numbers;
+      tests.push((row) => {
+        const end = ended[row] as number;
+        return end > 0 && end >= from && ((started[row] as number) || end) <= to;
+      });
+    }
+    if (filter.message) {
+      const known = new Map<string, boolean>();
+      tests.push((row) => {
+        const error = this.texts.error[row] as string;
+        let matches = known.get(error);
+        if (matches === undefined) {
+          matches = error !== "" && matchesMessage(error, filter.message);
+          known.set(error, matches);
+        }
+        return matches;
+      });
+    }
+    for (const word of filter.words.toLowerCase().split(/\s+/).filter(Boolean)) {
+      tests.push((row) => (this.searched[row] as string).includes(word));
+    }
+    return (row) => tests.every((test) => test(row));
+  }
+
+  /** All rows in an order; unknown values are last in both directions, equal ones keep the order of the tasks. */
+  private order({ column, descending }: RolloutSort): Uint32Array {
+    const name = `${descending ? "-" : ""}${column}`;
+    let order = this.orders.get(name);
+    if (!order) {
+      order = this.sorted(this.sortKeys(column), descending);
+      this.orders.set(name, order);
+    }
+    return order;
+  }
+
+  private sorted(keys: Float64Array, descending: boolean): Uint32Array {
+    const known = new Uint32Array(this.count);
+    const order = new Uint32Array(this.count);
+    let length = 0;
+    let end = this.count;
+    for (let row = this.count - 1; row >= 0; row--) if (Number.isNaN(keys[row])) order[--end] = row;
+    for (let row = 0; row < this.count; row++) if (!Number.isNaN(keys[row])) known[length++] = row;
+    const sign = descending ? -1 : 1;
+    const part = known.subarray(0, length);
+    part.sort((a, b) => sign * ((keys[a] as number) - (keys[b] as number)) || a - b);
+    order.set(part);
+    return order;
+  }
+
+  /** Numbers that sort as the column does. */
+  private sortKeys(column: string): Float64Array {
+    const keys = new Float64Array(this.count);
+    if (column in this.numbers) {
+      const values = this.numbers[column as NumberColumn];
+      const zeroIsUnknown = column === "started" || column === "ended";
+      for (let row = 0; row < this.count; row++) {
+        const value = values[row] as number;
+        keys[row] = zeroIsUnknown && value === 0 ? Number.NaN : value;
+      }
+      return keys;
+    }
+    const texts = this.textsOf(column);
+    const ranks = new Map(
+      [...new Set(texts)].sort((a, b) => (a < b ? -1 : Number(a > b))).map((text, rank) => [text, rank]),
+    );
+    for (let row = 0; row < this.count; row++) {
+      const text = texts[row] as string;
+      keys[row] = text === "" ? Number.NaN : (ranks.get(text) as number);
+    }
+    return keys;
+  }
+
+  private textsOf(column: string): string[] {
+    if (column in this.texts) return this.texts[column as TextColumn];
+    const rows = Array.from({ length: this.count }, (_, row) => row);
+    if (column === "status") return rows.map((row) => this.statusOf(row));
+    if (column === "kind") return rows.map((row) => this.kindOf(row));
+    return rows.map(() => "");
+  }
+}
+
+/** Whether an error, which may be cut, has a message in which `…` stands for any text. */
+export function matchesMessage(error: string, message: string): boolean {
+  const [first = "", ...others] = message.split("…");
+  const isCut = error.length >= ERROR_LENGTH;
+  if (!error.startsWith(first)) return isCut && first.startsWith(error);
+  let end = first.length;
+  for (const part of others) {
+    const found = error.indexOf(part, end);
+    if (found < 0) return isCut;
+    end = found + part.length;
+  }
+  return true;
+}
+
+const FIRST_CHUNK = 1_000;
+const CHUNK = 20_000;
+
+export interface Rollouts {
+  table: RolloutTable;
+  /** Changes with the content of the table. */
+  version: number;
+  /** Whether all rollouts have been loaded. */
+  complete: boolean;
+  error: string;
+  /** Load the results that are newer than those in the table. */
+  update: () => void;
+  setRunning: (rollouts: RunningRollout[]) => void;
+}
+
+/** Load all rollouts of a run: a small part first, so that the page shows something, then large ones. */
+export function useRollouts(run: string): Rollouts {
+  const table = useRef(new RolloutTable());
+  const [version, changed] = useReducer((before: number) => before + 1, 0);
+  const [complete, setComplete] = useState(false);
+  const [error, setError] = useState("");
+  const isBusy = useRef(true);
+  useEffect(() => {
+    const controller = new AbortController();
+    const loadAll = async () => {
+      const filled = new RolloutTable();
+      table.current = filled;
+      for (let after: number | null = 0, limit = FIRST_CHUNK; after !== null; limit = CHUNK) {
+        const rows: RolloutRows = await load(["runs", run, "rollouts"], { after, limit }, controller.signal);
+        const last = filled.last;
+        filled.add(rows);
+        // A result that was written between two chunks may belong to an earlier one: `update` starts from the first.
+        if (after !== 0) filled.last = last;
+        after = rows.next;
+        changed(undefined);
+      }
+      setComplete(true);
+    };
+    isBusy.current = true;
+    loadAll()
+      .catch((failure: Error) => {
+        if (!controller.signal.aborted) setError(failure.message);
+      })
+      .finally(() => {
+        isBusy.current = false;
+      });
+    return () => controller.abort();
+  }, [run]);
+  const update = async () => {
+    if (isBusy.current) return;
+    isBusy.current = true;
+    try {
+      let last: number;
+      do {
+        last = table.current.last;
+        table.current.add(await load<RolloutRows>(["runs", run, "rollouts"], { since: last }));
+      } while (table.current.last > last);
+      setError("");
+      changed(undefined);
+    } catch (failure) {
+      setError((failure as Error).message);
+    } finally {
+      isBusy.current = false;
+    }
+  };
+  const setRunning = (rollouts: RunningRollout[]) => {
+    table.current.setRunning(rollouts);
+    changed(undefined);
+  };
+  return { table: table.current, version, complete, error, update, setRunning };
+}
