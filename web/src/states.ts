@@ -5,7 +5,18 @@ export function stateColour(state: string): string {
   return `--state-${COLOURS[state] ?? "grey"}`;
 }
 
-export type ColourName = "green" | "red" | "yellow" | "magenta" | "cyan" | "blue" | "grey" | "dim" | "orange" | "teal";
+export type ColourName =
+  | "green"
+  | "red"
+  | "yellow"
+  | "magenta"
+  | "cyan"
+  | "blue"
+  | "grey"
+  | "dim"
+  | "orange"
+  | "teal"
+  | "purple";
 
 const COLOURS: Record<string, ColourName> = {
   // Rollouts
@@ -22,7 +33,7 @@ const COLOURS: Record<string, ColourName> = {
   pausing: "yellow",
   stopping: "yellow",
   stopped: "grey",
-  starting: "blue",
+  starting: "teal",
   finished: "green",
   unreadable: "red",
   // Machines
@@ -33,13 +44,14 @@ const COLOURS: Record<string, ColourName> = {
   quarantined: "red",
   // Activities
   "waiting for a machine": "yellow",
-  opening: "blue",
+  opening: "purple",
   working: "cyan",
-  generating: "teal",
+  generating: "blue",
   acting: "green",
   "waiting for the endpoint": "orange",
   scoring: "magenta",
   closing: "grey",
+  idle: "dim",
   // Workers
   started: "blue",
   ready: "green",
