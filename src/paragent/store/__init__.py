@@ -2,7 +2,7 @@
 
 from paragent.store.activity import ActivityInterval, RolloutActivity, pack_activity, unpack_activity
 from paragent.store.directory import JOURNAL_FILE, RunDirectory, find_runs, images_folder
-from paragent.store.journal import Journal, add_note
+from paragent.store.journal import Journal, add_note, change_note
 from paragent.store.records import MachineEvent, Note, PendingRollout, RolloutResult, RolloutStatus, WorkerEvent
 from paragent.store.summary import ATTEMPTS, MACHINES, PRICES, Comparison, Summary, compare, final_failures, summarise
 
@@ -24,6 +24,7 @@ __all__ = [
     "Summary",
     "WorkerEvent",
     "add_note",
+    "change_note",
     "compare",
     "final_failures",
     "find_runs",

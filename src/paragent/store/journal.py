@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Journal", "add_note"]
+__all__ = ["Journal", "add_note", "change_note"]
 
 _ADDED_COLUMNS = (
     "started REAL NOT NULL DEFAULT 0",
@@ -390,6 +390,23 @@ def add_note(path: Path, execution: int, step: int, text: str) -> Note:
             query = f"INSERT INTO notes ({', '.join(_NOTE)}) VALUES ({', '.join('?' * len(_NOTE))})"  # noqa: S608 - constants
             note.number = db.execute(query, [getattr(note, name) for name in _NOTE]).lastrowid
     return note
+
+
+def change_note(path: Path, number: int, text: str) -> bool:
+    """Replace the text of a note in the journal at `path`; an empty text removes the note. Return whether it exists.
+
+    Raises:
+        StoreFailed: the change cannot be stored.
+    """
+    Journal(path, read_only=True).close()  # as in `add_note`
+    with _errors_for("change a note", path), contextlib.closing(_connect(path, "rw")) as db:
+        db.execute("PRAGMA synchronous = FULL")
+        with _transaction(db):
+            if text:
+                changed = db.execute("UPDATE notes SET text = ? WHERE number = ?", [well_formed(text), number])
+            else:
+                changed = db.execute("DELETE FROM notes WHERE number = ?", [number])
+            return changed.rowcount > 0
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

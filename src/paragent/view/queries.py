@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from paragent.store import Journal
     from paragent.view.runs import StoredRun
 
-__all__ = ["MOST_ROWS", "changed_rows", "execution_refs", "failure_groups", "rollout_rows", "run_detail", "to_ref"]
+__all__ = [
+    "EXECUTION",
+    "MOST_ROWS",
+    "changed_rows",
+    "execution_refs",
+    "failure_groups",
+    "rollout_rows",
+    "run_detail",
+    "to_ref",
+]
 
 MOST_ROWS = 20_000
 """Rows of one answer: about 5 MB of JSON."""
@@ -21,7 +30,8 @@ _TEXT = 200
 """Characters of a question, an answer or an error in the table."""
 _MESSAGE = 1000
 """Characters of an error that are compared."""
-_REF = "number, task, attempt, status, final, ended, score, kind"
+EXECUTION = "number, task, attempt, status, final, ended, score, kind"
+"""The columns of a result that `to_ref` reads."""
 _ONE_LINE = "replace(replace(substr({0}, 1, {1}), char(10), ' '), char(13), ' ')"
 _FIELDS: dict[str, tuple[str, Any]] = {
     "number": ("r.number", None),
@@ -105,12 +115,12 @@ def execution_refs(journal: Journal, numbers: Iterable[int]) -> list[ExecutionRe
     """Return references to executions by their numbers."""
     found = []
     for number in numbers:
-        found += [to_ref(row) for row in journal.rows(f"SELECT {_REF} FROM results WHERE number = ?", [number])]  # noqa: S608 - constants
+        found += [to_ref(row) for row in journal.rows(f"SELECT {EXECUTION} FROM results WHERE number = ?", [number])]  # noqa: S608 - constants
     return found
 
 
 def to_ref(row: Sequence[Any]) -> ExecutionRef:
-    """Return the reference made from a row of number, task, attempt, status, final, ended, score and kind."""
+    """Return the reference made from a row of the columns `EXECUTION`."""
     number, task, attempt, status, final, ended, score, kind = row
     return ExecutionRef(number, task, attempt, status, bool(final), ended, score, kind)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from paragent.errors import ParagentError
 from paragent.view.encoding import to_json
 from paragent.view.queries import MOST_ROWS, changed_rows, rollout_rows, run_detail
 from paragent.view.runs import UnknownRun
+from paragent.view.transcripts import execution_detail, image_type, raw_call, read_image, step_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BadRequest", "ViewApi", "answer_in_thread", "number_of"]
 
+_MOST_NUMBERS = 1 << 63
+"""SQLite has no larger numbers."""
 _THREADS = 6
 """Queries at the same time. More would only compete for the interpreter; the others wait in a queue."""
 
@@ -51,11 +55,33 @@ class ViewApi:
             "/runs": lambda _: self._folder.rows(),
             "/runs/{run}": lambda request: run_detail(self._run(request)),
             "/runs/{run}/rollouts": self._rollouts,
+            "/runs/{run}/executions/{number:int}": lambda request: execution_detail(*self._execution(request)),
+            "/runs/{run}/executions/{number:int}/raw/{step:int}": self._raw,
+            "/runs/{run}/executions/{number:int}/text/{step:int}": self._text,
+            "/runs/{run}/images/{number:int}/{file}": self._image,
         }
         return [Route(path, answer_in_thread(handler), methods=["GET"]) for path, handler in reading.items()]
 
     def _run(self, request: Request) -> StoredRun:
         return self._folder.get(request.path_params["run"])
+
+    def _execution(self, request: Request) -> tuple[StoredRun, int]:
+        number = request.path_params["number"]
+        return self._run(request), number if number < _MOST_NUMBERS else 0
+
+    def _raw(self, request: Request) -> Any:
+        return raw_call(*self._execution(request), request.path_params["step"])
+
+    def _text(self, request: Request) -> Response:
+        text = step_text(*self._execution(request), request.path_params["step"])
+        return PlainTextResponse(text.encode(errors="replace"))
+
+    def _image(self, request: Request) -> Response:
+        content = read_image(*self._execution(request), request.path_params["file"])
+        kind = image_type(content)
+        if kind is None:
+            return JSONResponse({"error": "this file is not a PNG, JPEG, GIF or WebP image"}, 415)
+        return Response(content, media_type=kind)
 
     def _rollouts(self, request: Request) -> Any:
         run, limit = self._run(request), number_of(request, "limit", MOST_ROWS)
@@ -98,7 +124,7 @@ def _answer(handler: Callable[[Request], Any], request: Request) -> Response:
         return JSONResponse({"error": str(problem)}, 404)
     except BadRequest as problem:
         return JSONResponse({"error": str(problem)}, 400)
-    except ParagentError as problem:  # a journal that is damaged, busy or of another version
+    except (ParagentError, sqlite3.Error) as problem:  # a journal that is damaged, busy or of another version
         return JSONResponse({"error": str(problem)}, 503)
     return found if isinstance(found, Response) else Response(to_json(found), media_type="application/json")
 

@@ -1,0 +1,355 @@
+"""One execution for its page: the messages and steps of its trajectory merged into a transcript, and its files."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from paragent.store import images_folder, unpack_activity
+from paragent.store.failures import boundary_of
+from paragent.view.api import ExecutionDetail, RawCall, StepNote, ToolCall, TranscriptStep
+from paragent.view.pointers import PointerReader
+from paragent.view.queries import EXECUTION, to_ref
+from paragent.view.runs import UnknownRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from paragent.store import Journal, RolloutResult
+    from paragent.view.api import ExecutionRef
+    from paragent.view.runs import StoredRun
+
+__all__ = ["MOST_CHARACTERS", "execution_detail", "image_type", "raw_call", "read_image", "step_text", "transcript"]
+
+MOST_CHARACTERS = 100_000
+"""Characters of one text in a transcript; the route `text` has the rest."""
+_MOST_IN_ALL = 10_000_000
+"""Characters of all texts of a transcript. Beyond it, texts are cut at `_SHORT`, so that a browser can show the page."""
+_SHORT = 2_000
+_LARGEST_IMAGE = 64 << 20
+_SIGNATURES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+_MOMENT = re.compile(r"_(\d{8}@\d{12})\.\w+$")
+"""The time in the names of files, see `ImageStore`."""
+
+
+def execution_detail(run: StoredRun, number: int) -> ExecutionDetail:
+    """Return everything about one execution.
+
+    Raises:
+        UnknownRun: the run has no such execution.
+        StoreFailed: the journal cannot be read.
+    """
+    with run.open() as journal:
+        result = _result(journal, number)
+        task = journal.task(result.task)
+        trajectory = _trajectory(journal, number)
+        steps = transcript(trajectory, result)
+        executions = _refs(journal, "task = ? AND attempt = ?", [result.task, result.attempt])
+        attempts = _newest(_refs(journal, "task = ?", [result.task]))
+        notes = [StepNote(note.number or 0, note.step, note.text, note.at) for note in journal.notes(number)]
+    _shorten(steps)
+    tools = trajectory.get("tools")
+    shown = {name for step in steps for name in step.images}
+    return ExecutionDetail(
+        run=run.name,
+        number=number,
+        **{name: getattr(result, name) for name in _SAME},
+        status=str(result.status),
+        question=task.question[:MOST_CHARACTERS] if task else "",
+        reference="\n".join(task.references)[:MOST_CHARACTERS] if task else "",
+        boundary=boundary_of(result.kind),
+        error=result.error[:MOST_CHARACTERS],
+        activity=[(str(one.activity), one.seconds) for one in unpack_activity(result.activity or b"")],
+        steps=steps,
+        tools=[tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else [],
+        files=_other_files(run, result, shown),
+        executions=executions,
+        attempts=attempts,
+        notes=notes,
+    )
+
+
+_SAME = (
+    "task", "attempt", "final", "score", "scores", "answer", "ending", "kind", "turns", "tool_calls", "prompt_tokens",
+    "completion_tokens", "seconds", "waited", "started", "ended", "worker", "machine",
+)  # fmt: skip
+"""Fields that a result and `ExecutionDetail` have in common."""
+
+
+def raw_call(run: StoredRun, number: int, index: int) -> RawCall:
+    """Return the request and the response of the model's message with this index in the transcript.
+
+    Raises:
+        UnknownRun: there is no such execution or message.
+    """
+    with run.open() as journal:
+        result = _result(journal, number)
+        trajectory = _trajectory(journal, number)
+    builder = _Transcript(trajectory, result)
+    builder.build()
+    if index not in builder.calls:
+        raise UnknownRun(f"step {index} of execution {number} is not a reply of a model")
+    position, step = builder.calls[index]
+    sent = step.get("messages")
+    messages = builder.messages[: sent if isinstance(sent, int) and 0 < sent <= position else position]
+    request: dict[str, Any] = {"model": str(step.get("model") or ""), "messages": messages}
+    if trajectory.get("tools"):
+        request["tools"] = trajectory["tools"]
+    return RawCall(request, step.get("response"))
+
+
+def step_text(run: StoredRun, number: int, index: int) -> str:
+    """Return the whole text of a step.
+
+    Raises:
+        UnknownRun: there is no such execution or step.
+    """
+    with run.open() as journal:
+        result = _result(journal, number)
+        steps = transcript(_trajectory(journal, number), result)
+    if index >= len(steps):
+        raise UnknownRun(f"execution {number} has no step {index}")
+    return steps[index].text
+
+
+def transcript(trajectory: Mapping[str, Any], result: RolloutResult) -> list[TranscriptStep]:
+    """Return the steps of an execution with their whole texts: setup, messages with what is known about them, scores, error."""
+    builder = _Transcript(trajectory, result)
+    return builder.build()
+
+
+class _Transcript:
+    """Merges the messages and the recorded steps of a trajectory, which an agent may have changed in any way."""
+
+    def __init__(self, trajectory: Mapping[str, Any], result: RolloutResult) -> None:
+        self.messages = _dictionaries(trajectory.get("messages"))
+        steps = _dictionaries(trajectory.get("steps"))
+        self._replies = iter([step for step in steps if step.get("kind") in {"model", "agent"}])
+        """Each of them has added one message of the assistant, in this order."""
+        self._tools = {str(step.get("call")): step for step in steps if step.get("kind") == "tool"}
+        self._others = [step for step in steps if step.get("kind") not in {"model", "agent", "tool"}]
+        self._problem = str(trajectory.get("unstorable") or "")
+        self._result = result
+        self._pointers = PointerReader()
+        self._turn = 0
+        self._seen = ""
+        self.found: list[TranscriptStep] = []
+        self.calls: dict[int, tuple[int, dict[str, Any]]] = {}
+        """For each reply of a model, by its index: the position of its message, and its step."""
+
+    def build(self) -> list[TranscriptStep]:
+        """Return the transcript."""
+        for step in self._others:
+            if step.get("kind") == "machine":
+                text = " at ".join(str(step[key]) for key in ("machine", "address") if step.get(key))
+                self._add("machine", text, step)
+        for position, message in enumerate(self.messages):
+            self._add_message(position, message)
+        for step in self._others:
+            if step.get("kind") in {"score", "judge"}:
+                self._add(
+                    step["kind"], _score_text(step), step, name=str(step.get("metric") or step.get("model") or "")
+                )
+            elif step.get("kind") != "machine":
+                self._add("agent", json.dumps(step, ensure_ascii=False, default=str), step)
+        for problem in (self._problem, self._result.error):
+            if problem:
+                self._add("error", problem, {}, error=True)
+        return self.found
+
+    def _add(self, kind: str, text: str, step: Mapping[str, Any], **given: Any) -> TranscriptStep:
+        turn = step.get("turn")
+        self._turn = turn if isinstance(turn, int) else self._turn
+        at, seconds = _real(step.get("at")), _real(step.get("seconds"))
+        made = TranscriptStep(len(self.found), kind, self._turn, at, seconds, text, len(text), **given)
+        self.found.append(made)
+        return made
+
+    def _add_message(self, position: int, message: Mapping[str, Any]) -> None:
+        role, text = str(message.get("role") or ""), _text(message.get("content"))
+        if role == "assistant":
+            self._add_reply(position, message, text)
+        elif role == "tool":
+            call = str(message.get("tool_call_id") or "")
+            step = self._tools.get(call, {})
+            self._add("tool", text, step, call=call, name=str(step.get("name") or ""), error=bool(step.get("error")))
+        else:
+            self._add("system" if role in {"system", "developer"} else "user", text, {})
+        images = _image_names(message)
+        self.found[-1].images = images
+        self._seen = images[-1] if images else self._seen
+
+    def _add_reply(self, position: int, message: Mapping[str, Any], text: str) -> None:
+        step = next(self._replies, {})
+        kind = str(step.get("kind") or "model")
+        calls = [_tool_call(call) for call in _dictionaries(message.get("tool_calls"))]
+        reply = self._add(kind, text, step, calls=calls, seen=self._seen)
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        reply.reasoning = reasoning if isinstance(reasoning, str) else ""
+        for call in calls:
+            extras = self._tools.get(call.id, {}).get("extras")
+            performed = extras.get("action") if isinstance(extras, dict) else None
+            reply.pointers += self._pointers.read(call.arguments, performed, call.name)
+        if kind == "model":
+            _add_usage(reply, step)
+            self.calls[reply.index] = (position, step)
+            reply.raw = True
+
+
+def _add_usage(reply: TranscriptStep, step: Mapping[str, Any]) -> None:
+    usage = step.get("usage")
+    for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"):
+        value = usage.get(name) if isinstance(usage, dict) else None
+        setattr(reply, name, value if isinstance(value, int) else None)
+    reply.name = str(step.get("model") or "")
+    reply.request_id = str(step.get("request_id") or "")
+    reply.retries = step["retries"] if isinstance(step.get("retries"), int) else 0
+    reply.waited = _real(step.get("waited")) or 0.0
+    reply.finish_reason = str(step.get("finish_reason") or "")
+
+
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    function = call.get("function")
+    given: Mapping[str, Any] = function if isinstance(function, dict) else {}
+    arguments = given.get("arguments")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+    return ToolCall(str(call.get("id") or ""), str(given.get("name") or ""), text)
+
+
+def _score_text(step: Mapping[str, Any]) -> str:
+    shown = {name: value for name, value in step.items() if name not in {"kind", "turn", "at", "seconds", "metric"}}
+    if set(shown) <= {"note"}:
+        return str(shown.get("note") or "")
+    return json.dumps(shown, ensure_ascii=False, indent=2, default=str)
+
+
+def _text(content: Any) -> str:
+    """Return the text of a message: a string, or the text parts of a list."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        return "\n".join(str(part["text"]) for part in content if isinstance(part.get("text"), str))
+    return json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _image_names(message: Mapping[str, Any]) -> list[str]:
+    """Return the names of a message's images: those that the model was shown, then those that were only stored."""
+    lists = [message.get(key) for key in ("images", "kept")]
+    names = [name for given in lists if isinstance(given, list) for name in given if isinstance(name, str)]
+    return list(dict.fromkeys(names))
+
+
+def _dictionaries(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _real(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _shorten(steps: Iterable[TranscriptStep]) -> None:
+    """Cut long texts; `length` keeps the length of the whole text."""
+    left = _MOST_IN_ALL
+    for step in steps:
+        most = MOST_CHARACTERS if left > 0 else _SHORT
+        step.text, step.reasoning = step.text[:most], step.reasoning[:most]
+        for call in step.calls:
+            call.arguments = call.arguments[:most]
+        left -= len(step.text) + len(step.reasoning) + sum(len(call.arguments) for call in step.calls)
+
+
+def _result(journal: Journal, number: int) -> RolloutResult:
+    result = next(journal.results("number = ?", [number]), None)
+    if result is None:
+        raise UnknownRun(f"the run has no execution {number}")
+    return result
+
+
+def _trajectory(journal: Journal, number: int) -> dict[str, Any]:
+    try:
+        found = journal.trajectory(number)
+    except (ValueError, zlib.error) as error:
+        return {"unstorable": f"the trajectory is damaged: {error}"}
+    return found if isinstance(found, dict) else {}
+
+
+def _refs(journal: Journal, where: str, values: Sequence[Any]) -> list[ExecutionRef]:
+    query = f"SELECT {EXECUTION} FROM results WHERE {where} ORDER BY number"  # noqa: S608 - constants
+    return [to_ref(row) for row in journal.rows(query, values)]
+
+
+def _newest(refs: Iterable[ExecutionRef]) -> list[ExecutionRef]:
+    """Return the final or else the newest execution of each attempt."""
+    found: dict[int, ExecutionRef] = {}
+    for ref in refs:
+        if ref.attempt not in found or ref.final >= found[ref.attempt].final:
+            found[ref.attempt] = ref
+    return [found[attempt] for attempt in sorted(found)]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_image(run: StoredRun, number: int, name: str) -> bytes:
+    """Return the content of an image of an execution. The name is looked up in the folder's listing.
+
+    Raises:
+        UnknownRun: there is no such execution or file.
+    """
+    with run.open() as journal:
+        result = _result(journal, number)
+    folder = images_folder(run.path, result.task, result.attempt)
+    if name in _listing(folder):
+        path = folder / name
+        if path.is_file() and not path.is_symlink() and path.stat().st_size <= _LARGEST_IMAGE:
+            return path.read_bytes()
+    raise UnknownRun(f"execution {number} has no file {name[:100]!r}")
+
+
+def image_type(content: bytes) -> str | None:
+    """Return the media type of an image by its first bytes; None if it is not an image that may be shown."""
+    for signature, kind in _SIGNATURES.items():
+        if content.startswith(signature):
+            return kind
+    return "image/webp" if content[:4] == b"RIFF" and content[8:12] == b"WEBP" else None
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _other_files(run: StoredRun, result: RolloutResult, shown: set[str]) -> list[str]:
+    """Return the files of an execution that are not images, such as recordings. The folder has those of all retries."""
+    names = _listing(images_folder(run.path, result.task, result.attempt))
+    return [
+        name
+        for name in names
+        if name not in shown and not name.lower().endswith(_IMAGE_SUFFIXES) and _is_during(name, result)
+    ]
+
+
+def _is_during(name: str, result: RolloutResult) -> bool:
+    """Return whether the time in a file's name is in the execution; True if one of the times is unknown."""
+    match = _MOMENT.search(name)
+    if match is None or not result.started:
+        return True
+    try:
+        moment = datetime.strptime(match[1], "%Y%m%d@%H%M%S%f").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return True
+    return result.started - 1 <= moment <= result.ended + 60
