@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.ids import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["ActionModel", "Msg", "images_in", "with_images"]
+__all__ = ["REASONING", "ActionModel", "Msg", "images_in", "with_images", "without_reasoning"]
+
+REASONING = "reasoning_content"
+"""The key of a message with what a model wrote before its answer."""
 
 
 @dataclass(slots=True)
@@ -59,6 +62,16 @@ _IMAGE_KEYS = {"images", "kept"}
 def images_in(message: dict[str, Any]) -> list[str]:
     """Return the names of all images of a message; those that the model is shown come first."""
     return [*message.get("images", ()), *message.get("kept", ())]
+
+
+def without_reasoning(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a conversation without what models wrote before their answers: most endpoints do not accept it in requests."""
+    return [
+        {name: value for name, value in message.items() if name != REASONING}
+        if isinstance(message, dict) and REASONING in message
+        else message
+        for message in messages
+    ]
 
 
 def with_images(

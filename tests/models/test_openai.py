@@ -55,6 +55,64 @@ def test_an_answer_has_text_and_token_counts(stream: bool) -> None:
     assert completion.usage == {"prompt_tokens": 4, "completion_tokens": 5}
 
 
+REASONED = {"role": "assistant", "content": "42", "reasoning_content": "What is six times seven? It is 42."}
+DETAILED = {
+    "prompt_tokens": 10,
+    "completion_tokens": 8,
+    "prompt_tokens_details": {"cached_tokens": 6},
+    "completion_tokens_details": {"reasoning_tokens": 5},
+}
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_reasoning_and_the_whole_reply_are_kept(stream: bool, name: str) -> None:
+    sent = {"role": "assistant", "content": "42", name: REASONED["reasoning_content"]}
+    with OpenAIServer(Script(default={"message": sent, "usage": DETAILED}, request_ids=True)) as server:
+        [completion] = ask(server, stream=stream)
+    assert completion.message == REASONED
+    assert completion.usage == {
+        "prompt_tokens": 10,
+        "completion_tokens": 8,
+        "cached_tokens": 6,
+        "reasoning_tokens": 5,
+    }
+    reply = completion.response
+    assert completion.request_id == f"req-{reply['id']}"
+    assert (reply["model"], reply["usage"], reply["choices"][0]["message"]) == ("m", DETAILED, sent)
+    assert reply["choices"][0]["finish_reason"] == completion.finish_reason == "stop"
+    assert (completion.retries, completion.waited) == (0, 0.0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_id_of_a_reply_stands_for_a_missing_request_id(stream: bool) -> None:
+    with OpenAIServer(Script()) as server:
+        [completion] = ask(server, stream=stream)
+    assert completion.request_id == completion.response["id"]
+    assert completion.request_id.startswith("chatcmpl-")
+
+
+@pytest.mark.parametrize("tool_format", ["native", "text"])
+def test_reasoning_is_not_sent_back(tool_format: str) -> None:
+    messages = [*ASK, REASONED, {"role": "user", "content": "sure?"}]
+    with OpenAIServer(Script(), keep_requests=True) as server:
+        ask(server, messages=messages, tool_format=tool_format)
+        [body] = server.seen.bodies
+    assert body["messages"] == [*ASK, {"role": "assistant", "content": "42"}, {"role": "user", "content": "sure?"}]
+    assert "reasoning_content" in REASONED, "the conversation itself is not changed"
+
+
+def test_retries_and_waits_are_counted() -> None:
+    with OpenAIServer(Script(faults=[Fault(429, last=1, retry_after=0.1)])) as server:
+        [completion] = ask(server)
+    assert completion.retries == 1
+    assert completion.waited >= 0.1
+    with OpenAIServer(Script(latency=0.1)) as server:
+        first, second = ask(server, 2, max_concurrency=1)
+    assert (first.waited, first.retries, second.retries) == (0.0, 0, 0)
+    assert second.waited >= 0.09
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_tool_calls_are_returned(stream: bool) -> None:
     calls = [{"tool": "f", "arguments": {"x": 1}}, {"tool": "g", "arguments": "{no json"}]

@@ -86,6 +86,91 @@ def test_invalid_token_counts_are_unknown(usage: Any, counts: tuple[int, int] | 
 
 
 @pytest.mark.parametrize(
+    ("usage", "cached", "reasoning"),
+    [
+        ({}, None, None),
+        ({"prompt_tokens_details": None, "completion_tokens_details": {}}, None, None),
+        ({"prompt_tokens_details": {"cached_tokens": 0}}, 0, None),
+        ({"prompt_cache_hit_tokens": 2, "prompt_cache_miss_tokens": 1}, 2, None),
+        ({"cache_read_input_tokens": 2, "cache_creation_input_tokens": 1}, 2, None),
+        ({"cached_tokens": 2, "reasoning_tokens": 3}, 2, 3),
+        ({"prompt_tokens_details": {"cached_tokens": None}, "cached_tokens": 1}, 1, None),
+        ({"completion_tokens_details": {"reasoning_tokens": 4}}, None, 4),
+        ({"input_tokens_details": {"cached_tokens": 1}, "output_tokens_details": {"reasoning_tokens": 2}}, 1, 2),
+        ({"prompt_tokens_details": {"cached_tokens": -1}, "completion_tokens_details": [4]}, None, None),
+        ({"prompt_tokens_details": {"cached_tokens": 2**64}}, None, None),
+    ],
+)
+def test_cached_and_reasoning_tokens_are_found_under_every_common_name(
+    usage: dict[str, Any], cached: int | None, reasoning: int | None
+) -> None:
+    read = read_reply(reply({"content": "42"}, usage={"prompt_tokens": 3, "completion_tokens": 4, **usage})).usage
+    assert read is not None
+    assert (read.get("cached_tokens"), read.get("reasoning_tokens")) == (cached, reasoning)
+
+
+@pytest.mark.parametrize(
+    ("message", "reasoning"),
+    [
+        ({"reasoning_content": "so"}, "so"),
+        ({"reasoning": "so"}, "so"),
+        ({"reasoning_content": "", "reasoning": "so"}, "so"),
+        ({"reasoning": [{"type": "text", "text": "s"}, {"type": "text", "text": "o"}]}, "so"),
+        ({"thinking": "so"}, "so"),
+        ({"content": [{"type": "thinking", "thinking": "so"}, {"type": "text", "text": "42"}]}, "so"),
+        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}, "42"]}, "so"),
+        ({"reasoning_content": None}, None),
+        ({"reasoning": {"effort": "high"}}, None),
+        ({"reasoning": True}, None),
+        ({"reasoning_content": f"so {SURROGATE}"}, "so \ufffd"),
+    ],
+)
+def test_reasoning_is_found_under_every_common_name(message: dict[str, Any], reasoning: str | None) -> None:
+    read = read_reply(reply({"content": "42", **message})).message
+    assert (read["content"], read.get("reasoning_content")) == ("42", reasoning)
+
+
+def test_a_streamed_reply_has_everything_that_its_chunks_had() -> None:
+    head = {"id": "c-1", "object": "chat.completion.chunk", "model": "m-2026", "provider": "p"}
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "content": ""},
+        {"reasoning": "s", "reasoning_details": [{"text": "s"}]},
+        {"reasoning": "o", "reasoning_details": [{"text": "o"}]},
+        {"content": "4", "annotations": None},
+        {"content": "2"},
+    ]
+
+    async def stream() -> AsyncIterator[Any]:
+        for delta in deltas:
+            yield {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        yield {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": 7}]}
+        yield {**head, "choices": [], "usage": {"prompt_tokens": 1}, "service_tier": "flex"}
+
+    assembled = asyncio.run(assemble_stream(stream()))
+    assert assembled == {
+        "id": "c-1",
+        "model": "m-2026",
+        "provider": "p",
+        "service_tier": "flex",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "stop_reason": 7,
+                "message": {
+                    "role": "assistant",
+                    "content": "42",
+                    "reasoning": "so",
+                    "reasoning_details": [{"text": "s"}, {"text": "o"}],
+                },
+            }
+        ],
+        "usage": {"prompt_tokens": 1},
+    }
+    assert read_reply(assembled).message["reasoning_content"] == "so"
+
+
+@pytest.mark.parametrize(
     "body",
     [
         {},

@@ -21,6 +21,7 @@ from paragent.models import ModelSettings
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.work_clock import WorkClock
 from paragent.store import Journal, RolloutActivity, RolloutResult, RolloutStatus, unpack_activity
+from paragent.store.records import pack_trajectory, unpack_trajectory
 from paragent.tasks import BenchmarkTask
 from paragent.testing import Fault, OpenAIServer, Script
 from tests.waiting import wait_until_async
@@ -53,6 +54,13 @@ class Slow(Environment):
         time.sleep(0.01)
 
 
+class Plain(Environment):
+    """Has no tools."""
+
+    name = "plain"
+    metric = "contains"
+
+
 class Deadly(Environment):
     """Its tool kills the worker, as soon as the worker has reported that it executes the tool."""
 
@@ -73,9 +81,9 @@ class Deadly(Environment):
         return ""
 
 
-def execute(script: Script, **settings: Any) -> RolloutResult:
+def execute(script: Script, *, max_retries: int = 0, stream: bool = False, **settings: Any) -> RolloutResult:
     with OpenAIServer(script) as server:
-        model = ModelSettings(name="m", base_url=server.url, api_key="k", max_retries=0)
+        model = ModelSettings(name="m", base_url=server.url, api_key="k", max_retries=max_retries, stream=stream)
         chosen: dict[str, Any] = {"run": "r", "environment": f"{HERE}:Slow", "model": model, "judge": model} | settings
         return RolloutWorker(RolloutSettings(**chosen)).run(BenchmarkTask("a", "what is it?", "42"))
 
@@ -191,6 +199,79 @@ def test_failed_rollouts_record_their_activities_too() -> None:
     assert down.status is RolloutStatus.INFRASTRUCTURE
     assert seconds_by_activity(down)[RA.OPENING] > 0.01
     assert down.started > 0
+
+
+def steps_of(result: RolloutResult) -> list[dict[str, Any]]:
+    assert result.trajectory is not None
+    steps: list[dict[str, Any]] = unpack_trajectory(result.trajectory)["steps"]
+    return steps
+
+
+USAGE = {"prompt_tokens": 10, "completion_tokens": 8, "prompt_cache_hit_tokens": 6, "reasoning_tokens": 5}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_model_calls_are_recorded_with_everything_that_the_endpoint_returned(stream: bool) -> None:
+    call = {"function": {"name": "generating", "arguments": '{"seconds": 0}'}}
+    script = Script(
+        default=[
+            {"message": {"content": "", "reasoning": "I sleep.", "tool_calls": [call]}, "usage": USAGE},
+            {"message": {"content": "42", "reasoning_content": "Done."}, "usage": USAGE},
+        ],
+        request_ids=True,
+        faults=[Fault(500, last=1)],
+    )
+    done = execute(script, max_retries=1, stream=stream)
+    assert (done.score, done.prompt_tokens, done.cached_tokens, done.reasoning_tokens) == (1.0, 20, 12, 10)
+    assert done.trajectory is not None
+    trajectory = unpack_trajectory(done.trajectory)
+    said = [message.get("reasoning_content") for message in trajectory["messages"] if message["role"] == "assistant"]
+    assert said == ["I sleep.", "Done."]
+    first, _, second = trajectory["steps"]
+    assert (first["turn"], first["messages"], first["retries"], first["waited"] > 0.2) == (1, 1, 1, True)
+    assert (second["turn"], second["messages"], second["retries"], second["waited"]) == (2, 3, 0, 0.0)
+    for step in (first, second):
+        assert (step["kind"], step["model"]) == ("model", "m")
+        assert step["usage"] == {
+            "prompt_tokens": 10,
+            "completion_tokens": 8,
+            "cached_tokens": 6,
+            "reasoning_tokens": 5,
+        }
+        assert step["request_id"] == f"req-{step['response']['id']}"
+        assert step["seconds"] >= step["waited"]
+        assert step["response"]["usage"] == USAGE
+    assert second["response"]["choices"][0]["message"]["reasoning_content"] == "Done."
+    assert second["finish_reason"] == "stop"
+
+
+def test_failed_and_interrupted_model_calls_are_steps_with_an_error() -> None:
+    [failed] = steps_of(execute(Script(faults=[Fault(500)])))
+    assert (failed["kind"], failed["turn"], failed["model"], failed["messages"]) == ("model", 1, "m", 1)
+    assert failed["error"].startswith("EndpointDown: ")
+    [late] = steps_of(execute(Script(latency=30.0), timeout=0.2))
+    assert (late["kind"], late["error"]) == ("model", "cancelled")
+    assert late["seconds"] > 0.1
+
+
+def test_the_calls_of_a_judge_are_steps() -> None:
+    script = Script(default="It is 42.", answers={"criteria": "CORRECT", "Reference": "CORRECT", "42": "CORRECT"})
+    judged = execute(script, metric="llm_judge", environment=f"{HERE}:Plain")
+    first, judge, *_ = steps_of(judged)
+    assert (first["kind"], judge["kind"], judge["model"]) == ("model", "judge", "m")
+    assert "It is 42." in judge["request"][-1]["content"]
+    assert judge["response"]["choices"]
+    assert judge["usage"]["prompt_tokens"] > 0
+
+
+def test_a_reply_that_cannot_be_stored_does_not_cost_the_rest_of_the_trajectory() -> None:
+    circle: dict[str, Any] = {}
+    circle["self"] = circle
+    step = {"kind": "model", "turn": 1, "response": circle}
+    packed = pack_trajectory({"messages": [{"role": "user", "content": "?"}], "tools": [], "steps": [step]})
+    trajectory = unpack_trajectory(packed)
+    assert trajectory["messages"][0]["content"] == "?"
+    assert trajectory["steps"] == [{"kind": "model", "turn": 1}]
 
 
 @pytest.mark.slow

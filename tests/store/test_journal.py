@@ -35,7 +35,7 @@ from paragent.store.summary import pass_at
 from paragent.tasks import BenchmarkTask
 
 TASKS = ["a", "b", "c", "d"]
-FINAL = [RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.TIMED_OUT]
+FINAL = [RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.TIMED_OUT, RolloutStatus.CANCELLED]
 
 
 def tasks(names: list[str] = TASKS) -> list[BenchmarkTask]:

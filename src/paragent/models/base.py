@@ -77,10 +77,19 @@ class Completion:
     """One turn of a model."""
 
     message: dict[str, Any]
-    """The assistant's message in OpenAI's format: `role`, `content`, `tool_calls`."""
+    """The assistant's message in OpenAI's format: `role`, `content`, `tool_calls`; and `reasoning_content`, if there is any."""
     usage: dict[str, int] | None
-    """`prompt_tokens` and `completion_tokens` as counted by the endpoint; None if it did not return them."""
+    """`prompt_tokens` and `completion_tokens` as counted by the endpoint; None if it did not return them. Their parts
+    `cached_tokens` and `reasoning_tokens` are only there if the endpoint counts them."""
     finish_reason: str = "stop"
+    response: Any = None
+    """The endpoint's reply as it was received, parsed; a streamed one in the form of one that was not streamed."""
+    request_id: str = ""
+    """The endpoint's id of the request, for questions to its operator."""
+    waited: float = 0.0
+    """Seconds of waiting for the rate limit and between retries."""
+    retries: int = 0
+    """Requests that failed before this reply."""
 
 
 reply_counter: ContextVar[Callable[[str, dict[str, int] | None], None] | None] = ContextVar(

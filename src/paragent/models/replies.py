@@ -1,8 +1,8 @@
 """Parsing of chat completion replies, streamed or not, with one schema.
 
 Servers differ in what they send. Replies are normalised: content given as a list of parts or as a number becomes text; tool
-calls may be strings or lack the usual nesting; arguments may be an object. Invalid token counts are treated as unknown. A reply
-that cannot be parsed raises `MalformedReply`.
+calls may be strings or lack the usual nesting; arguments may be an object; reasoning has several names. Invalid token counts are
+treated as unknown. A reply that cannot be parsed raises `MalformedReply`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from paragent._internal.text import read_json, well_formed
+from paragent.messages import REASONING
 from paragent.models.base import Completion
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
 __all__ = ["MalformedReply", "assemble_stream", "read_reply"]
 
@@ -24,6 +25,26 @@ _MOST_TOKENS = 10**12
 """Higher token counts are invalid: no model reads that many tokens, and sums of counts must fit in 64 bits."""
 _SHOWN = 200
 """Characters of a malformed reply that the error shows."""
+_REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id")
+"""Where endpoints send their id of a request: OpenAI, vLLM and others; Anthropic; Azure."""
+_LONGEST_ID = 200
+_REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
+"""The names of the reasoning in messages: DeepSeek, SGLang and older versions of vLLM; OpenRouter, Groq, Ollama and newer
+versions of vLLM; proxies for Anthropic's models."""
+_CACHED_NAMES = (
+    ("prompt_tokens_details", "cached_tokens"),
+    ("input_tokens_details", "cached_tokens"),
+    ("prompt_cache_hit_tokens",),
+    ("cache_read_input_tokens",),
+    ("cached_tokens",),
+)
+"""The names of the cached part of the input tokens: OpenAI and vLLM; Responses API; DeepSeek; Anthropic; Moonshot, Together."""
+_REASONING_TOKENS_NAMES = (
+    ("completion_tokens_details", "reasoning_tokens"),
+    ("output_tokens_details", "reasoning_tokens"),
+    ("reasoning_tokens",),
+)
+"""The names of the reasoning part of the output tokens: OpenAI, DeepSeek and others; Responses API; Perplexity."""
 
 
 class MalformedReply(ValueError):
@@ -119,6 +140,31 @@ class _Message(BaseModel):
     tool_calls: Annotated[list[_Call], BeforeValidator(_listed_calls)] = []
     function_call: Annotated[list[_Call], BeforeValidator(_listed_calls)] = []
     """OpenAI's format before `tool_calls`."""
+    reasoning_content: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_reasoning(cls, message: Any) -> Any:
+        return {**message, "reasoning_content": _reasoning_of(message)} if isinstance(message, dict) else message
+
+
+def _reasoning_of(message: Any) -> str:
+    """Return what the model wrote before its answer; empty if there is nothing, or nothing that can be read."""
+    for name in _REASONING_NAMES:
+        if text := _texts_in(message.get(name)):
+            return text
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    thoughts = [part.get("thinking") for part in parts if isinstance(part, dict) and part.get("type") == "thinking"]
+    return "".join(map(_texts_in, thoughts))
+
+
+def _texts_in(given: Any) -> str:
+    """Return a text, or the texts of a list of parts; empty for everything else."""
+    try:
+        return _text_of(given) or ""
+    except ValueError:
+        return ""
 
 
 class _Choice(BaseModel):
@@ -127,12 +173,27 @@ class _Choice(BaseModel):
 
 
 def _usage(given: Any) -> dict[str, int] | None:
-    """Return the token counts; None if there are no valid ones. If only one count is missing, it is 0."""
+    """Return the token counts; None if there are no valid ones. If only one of the two main counts is missing, it is 0."""
     names = ("prompt_tokens", "completion_tokens")
     if not isinstance(given, dict) or all(given.get(name) is None for name in names):
         return None
     counts = {name: _count(given.get(name) or 0) for name in names}
-    return None if None in counts.values() else {name: count or 0 for name, count in counts.items()}
+    if None in counts.values():
+        return None
+    counts["cached_tokens"] = _found_count(given, _CACHED_NAMES)
+    counts["reasoning_tokens"] = _found_count(given, _REASONING_TOKENS_NAMES)
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def _found_count(usage: dict[str, Any], paths: Iterable[tuple[str, ...]]) -> int | None:
+    """Return the first valid count at one of the paths; None if there is none."""
+    for path in paths:
+        found: Any = usage
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        if (count := _count(found)) is not None:
+            return count
+    return None
 
 
 def _first(given: Any) -> Any:
@@ -144,8 +205,12 @@ class _Reply(BaseModel):
     usage: Annotated[dict[str, int] | None, BeforeValidator(_usage)] = None
 
 
-def read_reply(reply: Any) -> Completion:
+def read_reply(reply: Any, headers: Mapping[str, str] | None = None) -> Completion:
     """Parse a reply.
+
+    Args:
+        reply: the parsed JSON.
+        headers: the headers of the response, which may have the id of the request.
 
     Raises:
         MalformedReply: it cannot be parsed; the message has the reason and the beginning of the reply.
@@ -159,7 +224,11 @@ def read_reply(reply: Any) -> Completion:
     message: dict[str, Any] = {"role": "assistant", "content": choice.message.content}
     if calls := choice.message.tool_calls or choice.message.function_call:
         message["tool_calls"] = [{"id": call.id, "type": "function", "function": dict(call.function)} for call in calls]
-    return Completion(message, read.usage, choice.finish_reason)
+    if choice.message.reasoning_content:
+        message[REASONING] = choice.message.reasoning_content
+    named = (headers[name] for name in _REQUEST_ID_HEADERS if headers and headers.get(name))
+    request_id = well_formed(next(named, None) or _name(reply.get("id")))[:_LONGEST_ID]
+    return Completion(message, read.usage, choice.finish_reason, reply, request_id)
 
 
 async def assemble_stream(stream: AsyncIterator[Any]) -> dict[str, Any]:
@@ -171,28 +240,61 @@ async def assemble_stream(stream: AsyncIterator[Any]) -> dict[str, Any]:
     Raises:
         MalformedReply: a chunk cannot be read, or the stream ended before the answer did.
     """
-    text: list[str] = []
-    calls: dict[int, dict[str, Any]] = {}
-    usage: Any = None
-    finish_reason = None
+    assembly = _Assembly()
     async for chunk in stream:
         try:
-            usage = chunk.get("usage") or usage
-            for choice in (chunk.get("choices") or ())[:1]:
-                finish_reason = choice.get("finish_reason") or finish_reason
-                # Servers that do not stream send `message`.
-                delta = choice.get("delta") or choice.get("message") or {}
-                text.append(_text_of(delta.get("content")) or "")
-                for position, piece in enumerate(_listed_calls(delta.get("tool_calls"))):
-                    _add_piece(calls, piece, position)
+            assembly.add(chunk)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
-            raise MalformedReply(f"a chunk of the stream cannot be read ({error}): {str(chunk)[:200]}", usage) from None
-    if finish_reason is None:
-        raise MalformedReply("the stream ended before the answer did", usage)
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(text) or None}
-    if calls:
-        message["tool_calls"] = [calls[index] for index in sorted(calls)]
-    return {"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage}
+            shown = str(chunk)[:_SHOWN]
+            raise MalformedReply(f"a chunk of the stream cannot be read ({error}): {shown}", assembly.usage) from None
+    if not assembly.choice.get("finish_reason"):
+        raise MalformedReply("the stream ended before the answer did", assembly.usage)
+    return assembly.completion()
+
+
+class _Assembly:
+    """A completion that is put together from the chunks of a stream."""
+
+    def __init__(self) -> None:
+        self.usage: Any = None
+        self.choice: dict[str, Any] = {}
+        self._reply: dict[str, Any] = {}
+        self._message: dict[str, Any] = {"role": "assistant"}
+        self._texts: dict[str, list[str]] = {"content": []}
+        """The pieces of each text of the message, by name."""
+        self._calls: dict[int, dict[str, Any]] = {}
+
+    def add(self, chunk: Any) -> None:
+        """Add a chunk."""
+        self.usage = chunk.get("usage") or self.usage
+        self._reply |= {name: value for name, value in chunk.items() if name not in {"choices", "usage", "object"}}
+        for choice in (chunk.get("choices") or ())[:1]:
+            # Servers that do not stream send `message`.
+            delta = choice.get("delta") or choice.get("message") or {}
+            rest = {name: value for name, value in choice.items() if name not in {"delta", "message"}}
+            self.choice |= {name: value for name, value in rest.items() if value not in (None, "")}
+            self._texts["content"].append(_text_of(delta.get("content")) or "")
+            for position, piece in enumerate(_listed_calls(delta.get("tool_calls"))):
+                _add_piece(self._calls, piece, position)
+            for name, value in delta.items():
+                if name not in {"role", "content", "tool_calls"}:
+                    self._add_to_message(name, value)
+
+    def _add_to_message(self, name: str, value: Any) -> None:
+        """Add a part of the message that only some servers send, such as the reasoning: texts and lists come in pieces."""
+        if isinstance(value, str):
+            self._texts.setdefault(name, []).append(value)
+        elif isinstance(value, list) and isinstance(earlier := self._message.setdefault(name, []), list):
+            earlier += value
+        elif value is not None:
+            self._message[name] = value
+
+    def completion(self) -> dict[str, Any]:
+        """Return the completion."""
+        message = self._message | {name: "".join(pieces) or None for name, pieces in self._texts.items()}
+        if self._calls:
+            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+        return {**self._reply, "choices": [{**self.choice, "message": message}], "usage": self.usage}
 
 
 def _add_piece(calls: dict[int, dict[str, Any]], piece: dict[str, Any], position: int) -> None:

@@ -15,13 +15,15 @@ from __future__ import annotations
 import ast
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import well_formed_data
-from paragent.models.base import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from paragent.models.base import Completion
 
 __all__ = ["as_text", "calls_in", "with_calls"]
 
@@ -78,8 +80,8 @@ def with_calls(completion: Completion, tools: Sequence[dict[str, Any]]) -> Compl
     starts = [text.find(mark) for mark in ("<tool_call>", "<function=", *_MARKS) if mark in text]
     said = text[: min(starts)].strip() if starts else ""
     made = [{"id": "", "type": "function", "function": {"name": name, "arguments": given}} for name, given in calls]
-    message = {"role": "assistant", "content": said or None, "tool_calls": made}
-    return Completion(message, completion.usage, "tool_calls")
+    message = {**completion.message, "content": said or None, "tool_calls": made}
+    return replace(completion, message=message, finish_reason="tool_calls")
 
 
 def as_text(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,10 +7,12 @@ import hashlib
 import inspect
 import json
 import time
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import well_formed
+from paragent._internal.tracebacks import described
 from paragent.errors import TurnsUsedUp
 from paragent.execution import doing, record_usage
 from paragent.messages import with_images
@@ -21,12 +23,16 @@ if TYPE_CHECKING:
     from paragent.envs import Environment
     from paragent.models import Completion, Model
 
-__all__ = ["CLOSE_TIMEOUT", "SCORE_TIMEOUT", "ImageStore", "RolloutEpisode"]
+__all__ = ["CLOSE_TIMEOUT", "SCORE_TIMEOUT", "ImageStore", "RolloutEpisode", "current_episode"]
 
 SCORE_TIMEOUT = 600.0
 """Seconds for scoring one answer, including the retries of a judge model."""
 CLOSE_TIMEOUT = 30.0
 """Seconds for an environment to close; a browser context or a sandbox takes one."""
+
+
+_RECORDED = ("request_id", "usage", "waited", "retries", "finish_reason", "response")
+"""The fields of a `Completion` that are recorded with the step of a model call; its message is a message of the trajectory."""
 
 
 def _timestamp() -> str:
@@ -97,16 +103,37 @@ class RolloutEpisode:
         """Request a completion and append its message."""
         await self._begin_turn()
         self._attach_first_images()
-        began = time.monotonic()
-        completion = await self._model.complete(self._images.insert(self.messages), self.tools)
+        sent = len(self.messages)
+        requesting = self._model.complete(self._images.insert(self.messages), self.tools)
+        completion = await self._recorded(requesting, "model", self._model, messages=sent)
         doing("working")
         self.turns += 1
         self.count(self._model.settings.name, completion.usage)
         self._find_calls(completion.message)
         _complete_calls(completion.message, self.turns)
         self.messages.append(completion.message)
-        self._add_step("model", began, usage=completion.usage, finish_reason=completion.finish_reason)
         return completion
+
+    async def ask_judge(self, model: Model, messages: list[dict[str, Any]]) -> Completion:
+        """Request a completion of a judge; it is a step of the trajectory, but no message."""
+        return await self._recorded(model.complete(messages, []), "judge", model, messages=0, request=messages)
+
+    async def _recorded(self, requesting: Awaitable[Completion], kind: str, model: Model, **facts: Any) -> Completion:
+        """Await a reply of a model and add the call as a step, also if it fails."""
+        began = time.monotonic()
+        step: dict[str, Any] = {"kind": kind, "model": model.settings.name, **facts}
+        try:
+            completion = await requesting
+        except BaseException as error:
+            step["error"] = "cancelled" if isinstance(error, asyncio.CancelledError) else described(error)
+            raise
+        else:
+            step |= {name: getattr(completion, name) for name in _RECORDED}
+            return completion
+        finally:
+            turn = self.turns + 1 if kind == "model" else self.turns
+            times = {"at": round(began - self._started, 4), "seconds": round(time.monotonic() - began, 4)}
+            self.steps.append({"kind": kind, "turn": turn, **times, **step})
 
     async def take(self, thinking: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         """Await a message that the agent creates without `complete`, and append it."""
@@ -214,6 +241,10 @@ class RolloutEpisode:
         times = {"at": round(began - self._started, 4), "seconds": round(time.monotonic() - began, 4)}
         given = {name: value for name, value in facts.items() if value}
         self.steps.append({"kind": kind, "turn": self.turns, **times, **given})
+
+
+current_episode: ContextVar[RolloutEpisode | None] = ContextVar("paragent_episode", default=None)
+"""The episode whose code is running."""
 
 
 def _attach(message: dict[str, Any], key: str, names: list[str]) -> None:

@@ -42,6 +42,7 @@ __all__ = [
 
 _STATUS_FILES = "*-[0-9]*.json"
 """The names of status files, `HOST-PID.json`. The folder also has the files of the session, whose names have no number."""
+_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 _STALE_AFTER = 5.0
 """Seconds after which a status file belongs to a worker that has ended."""
 
@@ -75,6 +76,8 @@ class UnfinishedRollout:
     requests: int
     prompt_tokens: int | None
     completion_tokens: int | None
+    cached_tokens: int | None
+    reasoning_tokens: int | None
     judge_prompt_tokens: int
     judge_completion_tokens: int
 
@@ -133,10 +136,10 @@ def _described(one: ActiveRollout, now: float) -> dict[str, Any]:
 def _recorded(one: ActiveRollout) -> list[Any]:
     """Return the fields of `UnfinishedRollout` without `worker` and `reported`, and with the activity as text."""
     facts = [one.clock.started, one.machine, one.clock.packed_activity().hex()]
-    usage: list[int | None] = [0, 0, 0, 0, 0]
+    usage: list[int | None] = [0, 0, 0, None, None, 0, 0]
     if (episode := one.episode) is not None:
         counts = episode.usage or {}
-        tokens = [counts.get(name) for name in ("prompt_tokens", "completion_tokens")]
+        tokens = [counts.get(name) for name in _TOKENS]
         usage = [episode.requests, *tokens, *episode.judge_usage.values()]
     return [one.rollout.task.id, one.rollout.attempt, *facts, *usage]
 

@@ -21,6 +21,7 @@ from paragent.envs import SharedResources, environment_class
 from paragent.errors import InfrastructureError, UsageError
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import count_reply
+from paragent.rollout.episode import current_episode
 from paragent.rollout.live_status import StatusFile
 from paragent.rollout.machines import PoolAccess, WorkerLeases
 from paragent.scorers import SCORERS, open_scorer
@@ -178,7 +179,9 @@ class WorkerResources:
 
 async def ask_judge(model: Model, messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of a judge model's reply, and count its tokens for the rollout, if there is one."""
-    completion = await model.complete([dict(message) for message in messages], [])
+    sent = [dict(message) for message in messages]
+    episode = current_episode.get()
+    completion = await (model.complete(sent, []) if episode is None else episode.ask_judge(model, sent))
     count_reply(model.settings.name, completion.usage)
     return str(completion.message.get("content") or "")
 

@@ -470,6 +470,9 @@ def _set_usage(result: RolloutResult, usage: Mapping[str, float]) -> None:
     result.prompt_tokens, result.completion_tokens = (
         None if unknown else int(usage.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")
     )
+    result.cached_tokens, result.reasoning_tokens = (
+        int(usage[name]) if name in usage and not unknown else None for name in ("cached_tokens", "reasoning_tokens")
+    )
     result.judge_prompt_tokens, result.judge_completion_tokens = (
         int(usage.get(name, 0)) for name in ("judge_prompt_tokens", "judge_completion_tokens")
     )
@@ -478,6 +481,7 @@ def _set_usage(result: RolloutResult, usage: Mapping[str, float]) -> None:
 def _copy_usage(result: RolloutResult, one: UnfinishedRollout) -> None:
     result.requests = one.requests
     result.prompt_tokens, result.completion_tokens = one.prompt_tokens, one.completion_tokens
+    result.cached_tokens, result.reasoning_tokens = one.cached_tokens, one.reasoning_tokens
     result.judge_prompt_tokens, result.judge_completion_tokens = one.judge_prompt_tokens, one.judge_completion_tokens
 
 

@@ -33,7 +33,7 @@ from paragent.errors import (
 from paragent.execution import current_activity
 from paragent.models.base import reply_counter
 from paragent.rollout.config import RolloutConfig
-from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT, RolloutEpisode
+from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT, RolloutEpisode, current_episode
 from paragent.rollout.live_status import ActiveRollout
 from paragent.rollout.resources import RolloutSettings, WorkerResources, worker_resources
 from paragent.rollout.work_clock import WorkClock
@@ -136,6 +136,7 @@ class _Execution:
         episode = RolloutEpisode(environment, model, settings.max_turns, settings.model.max_retries)
         self._active.episode = episode
         reply_counter.set(episode.count)
+        current_episode.set(episode)
         if self._machine:
             episode.steps.append(self._machine.as_step())
         return environment, episode
@@ -221,6 +222,8 @@ def _copy_episode(result: RolloutResult, episode: RolloutEpisode) -> None:
     usage = episode.usage
     result.prompt_tokens = None if usage is None else usage["prompt_tokens"]
     result.completion_tokens = None if usage is None else usage["completion_tokens"]
+    result.cached_tokens = None if usage is None else usage.get("cached_tokens")
+    result.reasoning_tokens = None if usage is None else usage.get("reasoning_tokens")
     for name, amount in episode.judge_usage.items():
         setattr(result, name, amount)
     result.files = episode.files()

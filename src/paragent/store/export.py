@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.errors import MissingExtra
-from paragent.messages import with_images
+from paragent.messages import with_images, without_reasoning
 from paragent.store.directory import images_folder, result_line
 
 if TYPE_CHECKING:
@@ -48,12 +48,16 @@ _PARQUET_COLUMNS = {
     "requests": "int64",
     "prompt_tokens": "int64",
     "completion_tokens": "int64",
+    "cached_tokens": "int64",
+    "reasoning_tokens": "int64",
     "judge_prompt_tokens": "int64",
     "judge_completion_tokens": "int64",
     "seconds": "float64",
     "waited": "float64",
+    "started": "float64",
     "ended": "float64",
     "worker": "string",
+    "machine": "string",
     "question": "string",
     "expected": "string",
     "trajectory": "string",
@@ -104,7 +108,9 @@ def export_openai_chat(journal: Journal, target: Path) -> int:
             if not trajectory.get("messages"):
                 continue
             folder = images_folder(journal.folder, result.task, result.attempt)
-            line: dict[str, Any] = {"messages": with_images(trajectory["messages"], _ImageReader(folder))}
+            line: dict[str, Any] = {
+                "messages": with_images(without_reasoning(trajectory["messages"]), _ImageReader(folder))
+            }
             if trajectory.get("tools"):
                 line["tools"] = trajectory["tools"]
             line["metadata"] = {"task": result.task, "attempt": result.attempt, "score": result.score}

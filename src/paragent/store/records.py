@@ -195,13 +195,26 @@ def error_summary(error: str) -> str:
 def pack_trajectory(trajectory: Any) -> bytes:
     """Return a trajectory as compressed JSON. Workers call this, so that the driver only stores bytes.
 
-    Values that are not JSON are stored as text. A trajectory that cannot be serialised at all is replaced by the error.
+    Values that are not JSON are stored as text. If a trajectory cannot be serialised, the replies of endpoints are left out; if
+    that does not help, it is replaced by the error.
     """
     try:
-        text = json.dumps(trajectory, ensure_ascii=False, default=str)
-    except Exception as error:  # noqa: BLE001 - agents may add cycles, keys of any type or a broken __str__
-        text = json.dumps({"messages": [], "steps": [], "unstorable": type_name(error) + ": " + message_of(error)})
+        text = _as_json(trajectory)
+    except Exception:  # noqa: BLE001 - replies may be nested too deeply, and agents may add anything
+        try:
+            text = _as_json(_without_responses(trajectory))
+        except Exception as error:  # noqa: BLE001 - agents may add cycles, keys of any type or a broken __str__
+            text = json.dumps({"messages": [], "steps": [], "unstorable": type_name(error) + ": " + message_of(error)})
     return zlib.compress(well_formed(text).encode(), 1)
+
+
+def _as_json(trajectory: Any) -> str:
+    return json.dumps(trajectory, ensure_ascii=False, default=str)
+
+
+def _without_responses(trajectory: Any) -> Any:
+    steps = [{name: value for name, value in step.items() if name != "response"} for step in trajectory["steps"]]
+    return {**trajectory, "steps": steps}
 
 
 def unpack_trajectory(body: bytes) -> Any:

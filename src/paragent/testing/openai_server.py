@@ -79,6 +79,8 @@ class Script:
     """Characters of conversation above which the endpoint returns `context_length_exceeded`; 0: no limit."""
     rejects_tools: bool = False
     """Whether requests with `tools` get status 400."""
+    request_ids: bool = False
+    """Whether responses have the header `x-request-id`, with the id of the completion after `req-`."""
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @classmethod
@@ -270,12 +272,15 @@ class _Connection(asyncio.Protocol):
             seen.refused += 1
             self._cut(json.dumps(completion).encode())
         else:
-            self._reply(200, completion)
+            self._reply(200, completion, headers=self._request_id(completion))
             seen.answered += 1
 
-    def _reply(self, status: int, body: Any, retry_after: float | str | None = None) -> None:
+    def _request_id(self, completion: Any) -> str:
+        return f"x-request-id: req-{completion['id']}\r\n" if self._script.request_ids else ""
+
+    def _reply(self, status: int, body: Any, retry_after: float | str | None = None, headers: str = "") -> None:
         payload = json.dumps(body).encode()
-        extra = "" if retry_after is None else f"Retry-After: {retry_after}\r\n"
+        extra = headers if retry_after is None else f"Retry-After: {retry_after}\r\n"
         head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: application/json\r\n{extra}"
         self._transport.write(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
         self._busy = False
@@ -287,9 +292,8 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def _stream(self, request: Mapping[str, Any], completion: Any, *, cut: bool) -> None:
-        self._transport.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{self._request_id(completion)}"
+        self._transport.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
         events = _events(completion, bool((request.get("stream_options") or {}).get("include_usage")))
         for event in events[: len(events) // 2] if cut else events:
             data = f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode()
@@ -315,8 +319,10 @@ def _chunks(completion: Mapping[str, Any], with_usage: bool) -> list[Any]:
     message = completion["choices"][0]["message"]
     shared = {key: completion[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     deltas: list[dict[str, Any]] = [{"role": "assistant"}]
-    text = message.get("content") or ""
-    deltas += [{"content": text[start : start + 8]} for start in range(0, len(text), 8)]
+    others = [name for name in message if name not in {"role", "content", "tool_calls"}]
+    for name in (*others, "content"):
+        text = message.get(name) or ""
+        deltas += [{name: text[start : start + 8]} for start in range(0, len(text), 8)]
     for index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
         deltas.append(
