@@ -26,6 +26,7 @@ SUBJECTS = (
     "bench.desktops",
     "bench.rollouts",
     "bench.rate_limits",
+    "bench.viewers",
 )
 """In the order of the results table. To add a subject, add a module and a line here."""
 
