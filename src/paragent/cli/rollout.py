@@ -122,13 +122,21 @@ def _run(plan: RolloutPlan, *, as_json: bool, command: str) -> int:
                 summary = session.run()
         except (Interrupted, KeyboardInterrupt):
             out.print(f"Stopped: {_done(session)} and stored. To continue:\n  {command}", markup=False, soft_wrap=True)
+            _print_unsent(session)
             return 130
     if as_json:
         print(json.dumps({"run": plan.path.name, "path": str(plan.path), **summary.as_json()}))
     else:
         console().print(summary_table(plan.path.name, summary))
         print(f"{plan.path}: results.jsonl, summary.json, trajectories. Show them: paragent show {plan.path}")
+    _print_unsent(session)
     return _exit_status(summary, session.stopped, command)
+
+
+def _print_unsent(session: RolloutSession) -> None:
+    """Print which spans could not be sent; that does not change the exit status."""
+    if session.unsent_spans:
+        print(f"paragent: {session.unsent_spans}", file=sys.stderr)
 
 
 def _done(session: RolloutSession) -> str:

@@ -234,6 +234,12 @@ class RunSection(_Section):
     )
     give_up_after: int = _setting(10, "stop when the first N rollouts all fail with the same error; 0: never", least=0)
     fresh: bool = _setting(False, "start a new run; an existing run directory is renamed, not deleted")
+    otel: bool = _setting(
+        False, "send spans of the rollouts to the OpenTelemetry endpoint of OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
+    otel_content: bool = _setting(
+        False, "with --otel: also send messages, arguments and results of tools, and error messages"
+    )
 
     @property
     def engine_options(self) -> dict[str, Any]:
@@ -244,6 +250,8 @@ class RunSection(_Section):
         if self.engine_address is not None and self.engine not in _ENGINE_ADDRESS_OPTIONS:
             engines = " and ".join(_ENGINE_ADDRESS_OPTIONS)
             raise ConfigError(f"--engine-address is for {engines}, not for --engine {self.engine}")
+        if self.otel_content and not self.otel:
+            raise ConfigError("--otel-content is for runs with --otel: add --otel, or remove it")
         if self.run_name is not None and (not self.run_name or "/" in self.run_name or self.run_name.startswith(".")):
             raise ConfigError(f"--run-name must be a name without '/' and leading '.', not {self.run_name!r}")
 

@@ -72,9 +72,19 @@ class ImageStore:
 
 
 class RolloutEpisode:
-    """Implements `paragent.agents.chat.Episode` with an environment and a model."""
+    """Implements `paragent.agents.chat.Episode` with an environment and a model.
 
-    def __init__(self, environment: Environment, model: Model, max_turns: int, max_retries: int) -> None:
+    Args:
+        environment: the environment.
+        model: the model that `complete` asks.
+        max_turns: the limit of turns.
+        max_retries: the limit of retries of one request.
+        elapsed: the seconds since the start of the execution, from which the times of steps are counted.
+    """
+
+    def __init__(
+        self, environment: Environment, model: Model, max_turns: int, max_retries: int, elapsed: float = 0.0
+    ) -> None:
         self._environment = environment
         self._model = model
         self.instructions = environment.instructions
@@ -97,7 +107,7 @@ class RolloutEpisode:
         self._turns_begun = 0
         """Turns that began; several may be in progress."""
         self._calls = 0
-        self._started = time.monotonic()
+        self._started = time.monotonic() - elapsed
 
     async def complete(self) -> Completion:
         """Request a completion and append its message."""

@@ -95,6 +95,8 @@ def prepare(config: RolloutConfig) -> RolloutPlan:
     data = config.data
     if data.path is None:
         raise ConfigError("--data is missing: the file with the tasks")
+    if config.run.otel:
+        _check_tracing()
     environment, options = _check_names(config)
     located = with_data_folder(options, environment, data.path)
     benchmark = read_benchmark(
@@ -186,6 +188,20 @@ def _check_names(config: RolloutConfig) -> tuple[type[Environment], dict[str, An
             raise UnknownName("metric", metric, own.union(SCORERS.names()))
         SCORERS.load(metric)
     return environment, options
+
+
+def _check_tracing() -> None:
+    """Check that spans can be sent.
+
+    Raises:
+        MissingExtra: the packages of OpenTelemetry are not installed.
+        ConfigError: the standard variables ask for another protocol.
+    """
+    try:
+        from paragent.rollout.tracing import check_protocol
+    except ModuleNotFoundError as error:
+        raise MissingExtra("--otel", "otel", str(error.name)) from error
+    check_protocol()
 
 
 def _check_locations(config: RolloutConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import json
+import logging
 import signal
 import threading
 import time
@@ -48,9 +49,11 @@ if TYPE_CHECKING:
 
     from paragent.rollout.config import RolloutConfig
     from paragent.rollout.resources import RolloutSettings
+    from paragent.rollout.tracing import RunTracing
 
 __all__ = ["RETRIES", "WATCH_INTERVAL", "RolloutSession", "SameFailures", "run_parallel_rollout"]
 
+_log = logging.getLogger("paragent.rollout")
 RETRIES = RetryPolicy(pause=2.0)
 """The retries of a rollout within one session; a new session may retry as often again."""
 _POLL_INTERVAL = 0.25
@@ -80,7 +83,10 @@ def run_parallel_rollout(config: RolloutConfig, watch: Callable[[RolloutProgress
     with RolloutSession(prepare(config)) as session:
         if watch is not None:
             session.watch(watch)
-        return session.run()
+        summary = session.run()
+    if session.unsent_spans:
+        _log.warning(session.unsent_spans)
+    return summary
 
 
 class RolloutSession:
@@ -118,6 +124,10 @@ class RolloutSession:
         """The number of rollouts that were pending when the session began."""
         self.progress: RolloutProgress
         self._worker: RolloutWorker
+        self._tracing: RunTracing | None = None
+        """Sends spans, with `--otel`."""
+        self.unsent_spans = ""
+        """Which spans could not be sent, and why; empty if all were sent."""
         self.stopped: str = ""
         """Why the remaining rollouts were not executed; empty if they were."""
 
@@ -162,20 +172,46 @@ class RolloutSession:
             UsageError, MachineFailed, PoolFailed: the machines cannot be started. On leaving the `with`, the run directory
                 is restored.
         """
-        if self.pending:
-            number = self.directory.journal.begin_session()
+        if not self.pending:
+            return self._finish()
+        number = self.directory.journal.begin_session()
+        with self._traced(number):
             try:
                 with self._machines() as settings, self._rate_limit(settings) as shared:
                     self._worker = RolloutWorker(shared)
                     self._execute(number)
             except Interrupted:
-                self.directory.finish(self.summary())
+                self._finish()
                 raise
             finally:
                 self._update_session(number, force=True)
+            return self._finish()
+
+    def _finish(self) -> Summary:
+        """Write results.jsonl and summary.json; return the statistics."""
         summary = self.summary()
         self.directory.finish(summary)
         return summary
+
+    @contextlib.contextmanager
+    def _traced(self, session: int) -> Iterator[None]:
+        """Send spans of all results that are recorded in the block, with `--otel`."""
+        if not self._config.run.otel:
+            yield
+            return
+        from paragent.rollout.tracing import open_tracing
+
+        self._tracing = tracing = open_tracing(self.plan, self.directory.journal, session)
+        error = ""
+        try:
+            yield
+        except BaseException as raised:
+            error = type(raised).__name__
+            raise
+        finally:
+            self._set_note("sending spans")
+            self.unsent_spans = tracing.close(self.progress.done - self.progress.done_before, error)
+            self._set_note("")
 
     @contextlib.contextmanager
     def _machines(self) -> Iterator[RolloutSettings]:
@@ -314,9 +350,14 @@ class RolloutSession:
                 self.directory.write_files(results)
                 self.directory.journal.record(results)
                 self.directory.append_results(results)
+                self._trace(results)
                 for key, result in list(self._unrecorded.items()):
                     del self._unrecorded[key]
                     self.progress.count(result)
+
+    def _trace(self, results: list[RolloutResult]) -> None:
+        if self._tracing is not None:
+            self._tracing.record(results)
 
     def _report(self, session: int) -> None:
         """Update the session's duration and call the observer, each at its interval."""
@@ -342,6 +383,7 @@ class RolloutSession:
             ]
             if results:
                 journal.record(results)
+                self._trace(results)
 
     def _poll_timeout(self) -> float:
         if not self._retries:

@@ -133,7 +133,8 @@ class _Execution:
             self._machine = await leases.enter_async_context(leasing)
             self._active.machine = self._result.machine = self._machine.machine.id
             model = self._machine.wrap(model)
-        episode = RolloutEpisode(environment, model, settings.max_turns, settings.model.max_retries)
+        elapsed = self._clock.worked + self._clock.waited
+        episode = RolloutEpisode(environment, model, settings.max_turns, settings.model.max_retries, elapsed)
         self._active.episode = episode
         reply_counter.set(episode.count)
         current_episode.set(episode)

@@ -1,0 +1,337 @@
+"""OpenTelemetry: sends the spans of a session to an OTLP endpoint, from a thread of its own.
+
+Only runs with `--otel` import this module, because it needs the extra `otel`. The session hands over recorded results and never
+waits: the queue is limited, and executions that do not fit are not sent. The standard variables of OpenTelemetry
+(`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, ...) set the endpoint, its headers, the compression and the resource.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from paragent._internal.ids import new_id
+from paragent._internal.text import counted
+from paragent.errors import ConfigError
+from paragent.rollout.spans import ExecutionSpans, Span, TracedRun
+from paragent.store.records import unpack_trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from opentelemetry.context import Context
+
+    from paragent.rollout.prepare import RolloutPlan
+    from paragent.store import Journal, RolloutResult
+
+__all__ = ["CLOSE_TIMEOUT", "RunTracing", "check_protocol", "open_tracing"]
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that the end of a session waits for the endpoint."""
+_RETRY_TIMEOUT = 2.0
+"""Seconds that it waits for an endpoint that has already failed: one retry, which comes after about one second."""
+_MOST_EXECUTIONS = 2_000
+_MOST_BYTES = 64 * 1024 * 1024
+"""Limits of the queue: executions, and bytes of their packed trajectories."""
+_BATCH_SPANS = 512
+_BATCH_CHARACTERS = 4 * 1024 * 1024
+"""Limits of one request: spans, and characters of their contents. The collector of OpenTelemetry accepts 20 MiB."""
+_FLUSH_INTERVAL = 1.0
+"""Seconds without a new result after which a batch is sent that is not full."""
+_PROTOCOL = "http/protobuf"
+_TRACEPARENT = "traceparent"
+"""Journal key, and the key of the propagator: the ids of the span of the last session."""
+_RUN_ID = "run_id"
+"""Journal key: identifies the run in traces. Its name and its settings do not, because `--fresh` starts a new run with both."""
+
+
+def check_protocol() -> None:
+    """Check that the standard variables do not ask for another protocol than the one that is supported.
+
+    Raises:
+        ConfigError: they do.
+    """
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        if value := os.environ.get(name):
+            if value != _PROTOCOL:
+                raise ConfigError(
+                    f"{name} is {value!r}, and --otel sends {_PROTOCOL}: set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL to "
+                    f"{_PROTOCOL} and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT to an address like http://localhost:4318/v1/traces"
+                )
+            return
+
+
+def open_tracing(plan: RolloutPlan, journal: Journal, session: int) -> RunTracing:
+    """Begin the trace of a session.
+
+    The journal has the id of the run, which all spans of its sessions have, and the ids of the last session's span.
+    """
+    run_id = journal.meta(_RUN_ID) or new_id("run")
+    previous = journal.meta(_TRACEPARENT)
+    run = TracedRun.of(plan, run_id, session)
+    tracing = RunTracing(run, started=time.time(), previous=previous, content=plan.config.run.otel_content)
+    journal.set_meta(_RUN_ID, run_id)
+    journal.set_meta(_TRACEPARENT, tracing.traceparent)
+    return tracing
+
+
+class RunTracing:
+    """The trace of one session. Call `record` and `close` from one thread.
+
+    Args:
+        run: the session.
+        started: when it started, in seconds since the epoch.
+        previous: the `traceparent` of the run's previous session, to which the session's span has a link; None without one.
+        content: whether spans have contents.
+    """
+
+    def __init__(self, run: TracedRun, *, started: float, previous: str | None, content: bool) -> None:
+        self._spans = ExecutionSpans(run, content=content)
+        self._problem = _FirstProblem()
+        self._exporter = OTLPSpanExporter()
+        self._batch = _Batch()
+        provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
+        provider.add_span_processor(self._batch)
+        self._tracer = provider.get_tracer("paragent", version("paragent"))
+        self._session = self._tracer.start_span(
+            f"run {run.run_name}",
+            links=_links(previous),
+            start_time=_nanoseconds(started),
+            attributes=run.session_attributes(),
+        )
+        self._changed = threading.Condition()
+        """Protects the fields below and wakes the thread."""
+        self._queue: deque[RolloutResult] = deque()
+        self._queued_bytes = 0
+        self._closing = False
+        self._abandoned = False
+        self._unsent_executions = 0
+        self._unsent_spans = 0
+        self._in_flight = 0
+        """Spans in the request that is under way."""
+        self._thread = threading.Thread(target=self._send_all, name="paragent-otel", daemon=True)
+        self._thread.start()
+
+    @property
+    def traceparent(self) -> str:
+        """The ids of the session's span, in the form of W3C Trace Context."""
+        carrier: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(carrier, set_span_in_context(self._session))
+        return carrier.get(_TRACEPARENT, "")
+
+    def record(self, results: Iterable[RolloutResult]) -> None:
+        """Take recorded results; return at once. Results that do not fit into the queue are not sent."""
+        with self._changed:
+            for result in results:
+                size = len(result.trajectory or b"")
+                if len(self._queue) >= _MOST_EXECUTIONS or self._queued_bytes + size > _MOST_BYTES:
+                    self._unsent_executions += 1
+                    continue
+                self._queue.append(result)
+                self._queued_bytes += size
+            self._changed.notify()
+
+    def close(self, results: int, error: str = "") -> str:
+        """End the session's span and send what is left, for at most `CLOSE_TIMEOUT` seconds.
+
+        Args:
+            results: how many rollouts the session finished.
+            error: the type of the exception that ended the session; empty without one.
+
+        Returns:
+            What was not sent, and why; an empty string if everything was sent.
+        """
+        self._session.set_attribute("paragent.results", results)
+        if error:
+            self._session.set_attribute("error.type", error)
+            self._session.set_status(Status(StatusCode.ERROR))
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        first = min(_RETRY_TIMEOUT, CLOSE_TIMEOUT)
+        self._thread.join(first)
+        if not self._problem.message:
+            self._thread.join(CLOSE_TIMEOUT - first)
+        with self._changed:
+            self._abandoned = True
+            executions = self._unsent_executions + len(self._queue)
+            spans = self._unsent_spans + self._in_flight + len(self._batch.spans) + self._session.is_recording()
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]  # ends the pause before a retry; a request that hangs ends at its own time limit
+        self._problem.remove()
+        return self._described(spans, executions)
+
+    def _described(self, spans: int, executions: int) -> str:
+        parts = [counted(spans, "span")] if spans else []
+        parts += [f"the spans of {counted(executions, 'execution')}"] if executions else []
+        if not parts:
+            return ""
+        reason = self._problem.message or f"no answer within {CLOSE_TIMEOUT:g} s"
+        return f"OpenTelemetry: {' and '.join(parts)} not sent to {_endpoint()}: {reason}"
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _send_all(self) -> None:
+        last = False
+        while not last:
+            result, last = self._next()
+            if result is not None:
+                self._make_spans(result)
+            if result is None or self._batch.full:
+                self._flush()
+        self._session.end()
+        self._flush()
+
+    def _next(self) -> tuple[RolloutResult | None, bool]:
+        """Return the next result, or None after a pause without one; and whether no result will follow."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing, timeout=_FLUSH_INTERVAL)
+            if not self._queue or self._abandoned:
+                return None, self._closing
+            result = self._queue.popleft()
+            self._queued_bytes -= len(result.trajectory or b"")
+            return result, False
+
+    def _make_spans(self, result: RolloutResult) -> None:
+        try:
+            trajectory = None if result.trajectory is None else unpack_trajectory(result.trajectory)
+            span = self._spans.make(result, trajectory)
+            self._emit(span, set_span_in_context(self._session))
+        except Exception as error:  # noqa: BLE001 - agents can put anything into a trajectory
+            self._problem.keep(f"execution {result.number}: {type(error).__name__}")
+            with self._changed:
+                self._unsent_executions += 1
+
+    def _emit(self, span: Span, parent: Context) -> None:
+        made = self._tracer.start_span(
+            span.name,
+            parent,
+            kind=SpanKind.CLIENT if span.client else SpanKind.INTERNAL,
+            attributes=span.attributes,
+            start_time=_nanoseconds(span.start),
+        )
+        end = _nanoseconds(span.end)
+        for name, value in span.scores.items():
+            score: dict[str, str | float] = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": value}
+            made.add_event("gen_ai.evaluation.result", score, timestamp=end)
+        if "error.type" in span.attributes:
+            made.set_status(Status(StatusCode.ERROR, span.error or None))
+        context = set_span_in_context(made)
+        for child in span.children:
+            self._emit(child, context)
+        made.end(end)
+
+    def _flush(self) -> None:
+        """Send the spans of the batch; spans that the endpoint does not take are counted."""
+        while self._batch.spans:
+            with self._changed:
+                if self._abandoned:
+                    return
+                spans = self._batch.take()
+                self._in_flight = len(spans)
+            sent = self._export(spans)
+            with self._changed:
+                self._in_flight = 0
+                if not sent:
+                    self._unsent_spans += len(spans)
+
+    def _export(self, spans: list[ReadableSpan]) -> bool:
+        try:
+            return self._exporter.export(spans) is SpanExportResult.SUCCESS
+        except Exception as error:  # noqa: BLE001 - whatever the exporter raises must not end the thread
+            self._problem.keep(f"{type(error).__name__}: {error}")
+            return False
+
+
+class _Batch(SpanProcessor):
+    """Collects ended spans. Used by the thread that sends them."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+        self._characters = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the spans should be sent now."""
+        return len(self.spans) >= _BATCH_SPANS or self._characters >= _BATCH_CHARACTERS
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None and span.context.trace_flags.sampled:
+            self.spans.append(span)
+            self._characters += _characters(span)
+
+    def take(self) -> list[ReadableSpan]:
+        """Remove and return the spans of the next request."""
+        taken: list[ReadableSpan] = []
+        room = _BATCH_CHARACTERS
+        for span in self.spans[:_BATCH_SPANS]:
+            room -= _characters(span)
+            if taken and room < 0:
+                break
+            taken.append(span)
+        del self.spans[: len(taken)]
+        self._characters -= sum(map(_characters, taken))
+        return taken
+
+
+def _characters(span: ReadableSpan) -> int:
+    return sum(len(value) for value in (span.attributes or {}).values() if isinstance(value, str))
+
+
+class _FirstProblem(logging.Handler):
+    """Keeps the first warning of OpenTelemetry, which tells the cause. Warnings without a handler would disturb the display."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.message = ""
+        self._logger = logging.getLogger("opentelemetry")
+        self._logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        values = record.args if isinstance(record.args, tuple) else ()
+        error = next((value for value in values if isinstance(value, Exception)), None)
+        self.keep(type(error).__name__ if error else record.getMessage())
+
+    def keep(self, message: str) -> None:
+        """Keep a message, if it is the first."""
+        self.message = self.message or message.partition("\n")[0]
+
+    def remove(self) -> None:
+        """Stop listening."""
+        self._logger.removeHandler(self)
+
+
+def _resource() -> Resource:
+    """Return the description of this process; the standard variables have priority."""
+    own = Resource.create({"service.name": "paragent", "service.version": version("paragent")})
+    return own.merge(OTELResourceDetector().detect())
+
+
+def _links(traceparent: str | None) -> list[Link]:
+    if not traceparent:
+        return []
+    found = get_current_span(TraceContextTextMapPropagator().extract({_TRACEPARENT: traceparent})).get_span_context()
+    return [Link(found, {"paragent.link": "previous session"})] if found.is_valid else []
+
+
+def _endpoint() -> str:
+    """Return the address of the endpoint without credentials, for messages."""
+    base = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
+    parts = urlsplit(os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or base)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
