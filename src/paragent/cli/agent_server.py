@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from paragent.cli.options import Subparsers
     from paragent.remote.link import Link
+    from paragent.remote.status import AgentServerStatus
     from paragent.transport import TlsConf
 
 __all__ = ["add"]
@@ -67,6 +69,7 @@ def add(subparsers: Subparsers) -> None:
     agents = add_command(subparsers, "agents", "list the agents of a running agent server")
     _add_address(agents)
     agents.add_argument("--limit", type=int, metavar="N", default=50, help="maximum number of agents (default: 50)")
+    agents.add_argument("--json", action="store_true", help="print the state of the server as JSON")
     agents.set_defaults(run=show)
 
 
@@ -152,23 +155,36 @@ def _control(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Print the agents of a server as a table."""
+    from paragent.cli.tables import console
+    from paragent.remote.status import AgentServerMonitor
+    from paragent.transport import Address
+
+    monitor = AgentServerMonitor(Address.of(options.host, options.port), tls_conf(options))
+    status = monitor.status(options.limit)
+    monitor.close()
+    if options.json:
+        print(json.dumps(asdict(status), indent=2))
+        return 0
+    out = console()
+    out.print(
+        f"{status.process}: {counted(status.agents, 'agent')} of {counted(status.clients, 'client')}, "
+        f"{counted(status.under_way, 'call')} in progress, {status.calls:,} served, "
+        f"{status.calls_per_second:,.0f} per second, {status.memory / 2**20:,.0f} MiB, up {status.seconds:,.0f} s"
+    )
+    out.print(_agents_table(status))
+    return 0
+
+
+def _agents_table(status: AgentServerStatus) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    from paragent.cli.tables import console
-
-    report: dict[str, Any] = _link(options).control("list", options.limit).result(_TIMEOUT)
-    out = console()
-    out.print(
-        f"{report['process']}: {counted(report['agents'], 'agent')} of {counted(report['clients'], 'client')}, "
-        f"{counted(report['calls_under_way'], 'call')} in progress, {report['calls_served']:,} served, "
-        f"{report['memory_bytes'] / 2**20:,.0f} MiB, up {report['uptime']:,.0f} s"
-    )
     table = Table()
-    columns = ("id", "name", "class", "state", "queue", "served", "client")
-    for column in columns:
-        table.add_column(column, justify="right" if column in ("queue", "served") else "left")
-    for agent in report["list"]:
-        table.add_row(*(escape(str(agent[column])) for column in columns))
-    out.print(table)
-    return 0
+    numbers = ("queue", "running", "served", "failed", "seconds")
+    for column in ("id", "name", "class", "state", *numbers, "client"):
+        table.add_column(column, justify="right" if column in numbers else "left")
+    for agent in status.listed:
+        figures = [f"{number:,}" for number in (agent.queued, agent.running, agent.calls, agent.failed)]
+        texts = (agent.id, agent.name, agent.kind, agent.state, *figures, f"{agent.seconds:,.1f}", agent.client)
+        table.add_row(*map(escape, texts))
+    return table

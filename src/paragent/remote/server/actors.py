@@ -100,6 +100,7 @@ class Actor:
         "busy",
         "concurrent_calls",
         "failed",
+        "failed_calls",
         "freed",
         "holders",
         "instance",
@@ -107,6 +108,7 @@ class Actor:
         "number",
         "owner",
         "queue",
+        "seconds",
         "served",
         "stopped",
     )
@@ -127,7 +129,10 @@ class Actor:
         self.holders = 1
         """Number of sessions that have a proxy of the agent."""
         self.stopped = self.freed = False
-        self.served = 0
+        # Counted without a lock: calls of `@concurrent` methods that end at the same moment may be counted once.
+        self.served = self.failed_calls = 0
+        self.seconds = 0.0
+        """Duration of its constructor and of all calls that have ended, without async methods that never await."""
 
 
 def enqueue(agent: Actor, call: ActorCall, mutex: threading.Lock) -> ActorCall | None:

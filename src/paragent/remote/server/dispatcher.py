@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import resource
 import secrets
@@ -33,7 +34,7 @@ from paragent.remote.protocol import (
     ReleaseResult,
     StopAgent,
 )
-from paragent.remote.server.actors import ActorCall, add_concurrent
+from paragent.remote.server.actors import ActorCall, add_concurrent, running_calls
 from paragent.remote.server.flow_control import StreamCredit
 from paragent.remote.server.policy import check_shape
 from paragent.remote.server.references import References
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from paragent.remote.server.actors import Actor
     from paragent.remote.server.policy import Policy
     from paragent.transport.limits import Limits
 
@@ -56,6 +58,8 @@ _MAX_CLASSES = 100_000
 """Classes of one client; a client that exceeds it probably creates classes by mistake."""
 _MAX_LISTED = 1_000
 """Agents in a list; a server may have a million."""
+_MAX_CALLS_READ = 100_000
+"""Calls that are looked at to find busy agents, which takes some milliseconds; a server may have millions."""
 
 
 class MessageDispatcher:
@@ -342,7 +346,10 @@ class MessageDispatcher:
             session.send_outcome(number, CallResult, encode_result(self.report(what, argument), "a report"))
 
     def report(self, what: str = "info", argument: Any = None) -> dict[str, Any]:
-        """Return a report in builtin values: `info` or `list`; `argument` limits the length of the list."""
+        """Return a report in builtin values: `info` or `list`; `argument` limits the length of the list.
+
+        The list has the agents with the longest queues first, then those that execute calls, then the others.
+        """
         report: dict[str, Any] = {
             "process": here(),
             "instance": self.instance,
@@ -362,7 +369,9 @@ class MessageDispatcher:
         }
         if what == "list":
             limit = argument if type(argument) is int and 0 < argument < _MAX_LISTED else _MAX_LISTED
-            report["list"] = _list_agents(self.sessions, limit)
+            busy = _busy_agents(self.sessions)
+            report["calls_queued"] = sum(len(agent.queue) for agent in busy if agent.queue)
+            report["list"] = [_described(agent) for agent in _first_agents(busy, self.sessions, limit)]
         return report
 
     def close(self) -> None:
@@ -376,26 +385,39 @@ def _too_much(load: int) -> LimitExceeded:
     )
 
 
-def _list_agents(sessions: dict[str, ClientSession], limit: int) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = []
-    for session in list(sessions.values()):
-        for agent in list(session.agents.values()):
-            if len(listed) == limit:
-                return listed
-            # Not getattr: properties and `__getattr__` of users must not run on the I/O loop.
-            name = inspect.getattr_static(agent.instance, "name", None)
-            listed.append(
-                {
-                    "id": f"{session.identity[:8]}-{agent.number}",
-                    "name": name if isinstance(name, str) else "",
-                    "class": type(agent.instance).__qualname__ if agent.instance is not None else "",
-                    "state": "failed" if agent.failed is not None else "busy" if agent.busy else "free",
-                    "queue": len(agent.queue) if agent.queue else 0,
-                    "served": agent.served,
-                    "client": f"{session.client.program} {session.client.peer}".strip(),
-                }
-            )
-    return listed
+def _busy_agents(sessions: dict[str, ClientSession]) -> list[Actor]:
+    """Return the agents that have calls under way, those with the longest queues first."""
+    active = itertools.chain.from_iterable(session.active.values() for session in sessions.values())
+    busy = {id(call.agent): call.agent for call in itertools.islice(active, _MAX_CALLS_READ)}
+    return sorted(busy.values(), key=lambda agent: len(agent.queue) if agent.queue else 0, reverse=True)
+
+
+def _first_agents(busy: list[Actor], sessions: dict[str, ClientSession], limit: int) -> list[Actor]:
+    """Return busy agents, then idle ones, `limit` in all."""
+    chosen = {id(agent): agent for agent in busy[:limit]}
+    for agent in itertools.chain.from_iterable(session.agents.values() for session in sessions.values()):
+        if len(chosen) >= limit:
+            break
+        chosen.setdefault(id(agent), agent)
+    return list(chosen.values())
+
+
+def _described(agent: Actor) -> dict[str, Any]:
+    owner, instance = agent.owner, agent.instance
+    # Not getattr: properties and `__getattr__` of users must not run on the I/O loop.
+    name = inspect.getattr_static(instance, "name", None)
+    return {
+        "id": f"{owner.identity[:8]}-{agent.number}",
+        "name": name if isinstance(name, str) else "",
+        "class": type(instance).__qualname__ if instance is not None else "",
+        "state": "failed" if agent.failed is not None else "busy" if agent.busy else "free",
+        "queue": len(agent.queue) if agent.queue else 0,
+        "running": len(running_calls(agent)),
+        "served": agent.served,
+        "failed": agent.failed_calls,
+        "seconds": agent.seconds,
+        "client": f"{owner.client.program} {owner.client.peer}".strip(),
+    }
 
 
 def _memory_bytes() -> int:

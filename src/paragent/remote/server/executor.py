@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.clock import monotonic
 from paragent._internal.threads import run_loop, start_thread
 from paragent.errors import CallCancelled, LimitExceeded, ProtocolError
 from paragent.remote.placement import limit_thread
@@ -88,6 +89,7 @@ def read_attribute(call: ActorCall, policy: Policy) -> None:
 
 def fail(call: ActorCall, error: BaseException) -> None:
     """Send the error of a call."""
+    call.agent.failed_calls += 1
     call.session.send_outcome(call, CallError, encode_error(error, plain=call.session.client.plain_errors))
 
 
@@ -423,6 +425,7 @@ class AsyncExecutor:
 
     async def _execute(self, call: ActorCall) -> None:
         call.started = True
+        since = monotonic()
         try:
             if call.cancelled is not None:
                 raise call.cancelled
@@ -440,6 +443,7 @@ class AsyncExecutor:
         except BaseException as error:  # noqa: BLE001 - any error of the agent is the outcome of the call
             fail(call, error)
         call.runner = None
+        call.agent.seconds += monotonic() - since
         following = self._after_call(call)
         if following is not None:
             self._start(following)

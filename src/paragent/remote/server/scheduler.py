@@ -129,7 +129,8 @@ class Scheduler:
     def _after(self, call: ActorCall) -> ActorCall | None:
         """Free the agent of a call that has ended; return its next call if the same executor runs it."""
         agent = call.agent
-        agent.served += 1
+        if call.number:  # else it created or freed the agent
+            agent.served += 1
         if call.method is not None and call.method.concurrent:
             if agent.concurrent_calls is not None:
                 agent.concurrent_calls.discard(call)
@@ -152,10 +153,14 @@ class Scheduler:
 
     def _execute(self, call: ActorCall | None) -> None:
         """Execute a call and the agent's next sync calls in this thread."""
+        since = monotonic()
         while call is not None:
             if call.session.backlog.full and call.session.backlog.park(call):
                 return
             self._run(call)
+            now = monotonic()
+            call.agent.seconds += now - since
+            since = now
             call = self._after(call)
 
     def _run(self, call: ActorCall) -> None:
