@@ -123,6 +123,76 @@ export interface Flip {
   executions: (number | null)[];
 }
 
+/** A budget of the run, and how much of it is used. */
+export interface LiveBudget {
+  name: string;
+  limit: number;
+  used: number | null;
+}
+
+/** A machine of the pool that the run uses. */
+export interface LiveMachine {
+  name: string;
+  state: string;
+  seconds: number;
+  holder: string;
+  resets: number;
+  failure: string;
+}
+
+/** A rollout that is being executed, as its worker reports it. */
+export interface LiveRollout {
+  label: string;
+  activity: string;
+  since: number;
+  until: number | null;
+  worked: number;
+  task: string;
+  attempt: number;
+  worker: string;
+  machine: string;
+}
+
+/** The state of a run while its session is active. Numbers include earlier sessions unless they say otherwise. */
+export interface LiveRun {
+  run: string;
+  state: string;
+  at: number;
+  pid: number;
+  host: string;
+  note: string;
+  total: number;
+  done: number;
+  active: number;
+  pending: number;
+  failed: number;
+  cancelled: number;
+  infrastructure_failures: number;
+  retries: number;
+  mean_score: number | null;
+  requests_in_flight: number;
+  request_limit: number;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
+  cost: number | null;
+  budgets: LiveBudget[];
+  num_rollouts: number;
+  seconds: number;
+  seconds_left: number | null;
+  machine_states: Record<string, number>;
+  machines: LiveMachine[];
+  workers: LiveWorker[];
+  rollouts: LiveRollout[];
+}
+
+/** A worker process that has executed rollouts in this session. */
+export interface LiveWorker {
+  name: string;
+  rollouts: number;
+  done: number;
+  lost: number;
+}
+
 /** A note to add. An empty text removes the note with this number. */
 export interface NewNote {
   execution: number;

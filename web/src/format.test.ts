@@ -14,5 +14,7 @@ describe("formats", () => {
     expect([formatNumber(null), formatCompact(undefined), formatDuration(null)]).toEqual(["–", "–", "–"]);
   });
 
+  it("shows millions with a capital letter", () => expect(formatCompact(1_234_567)).toBe("1.23M"));
+
   it("shows bytes in powers of 1,000", () => expect(formatBytes(1_234_000)).toBe("1.2 MB"));
 });

@@ -10,7 +10,7 @@ export function formatNumber(value: number | null | undefined, digits = 0): stri
 /** 1234567 as `1.23M`. */
 export function formatCompact(value: number | null | undefined): string {
   if (value === null || value === undefined) return UNKNOWN;
-  return value.toLocaleString("en-GB", { notation: "compact", maximumSignificantDigits: 3 });
+  return value.toLocaleString("en-US", { notation: "compact", maximumSignificantDigits: 3 });
 }
 
 export function formatScore(value: number | null | undefined): string {
@@ -37,6 +37,21 @@ export function formatDuration(seconds: number | null | undefined): string {
 export function formatTime(epoch: number | null | undefined): string {
   if (!epoch) return UNKNOWN;
   return new Date(epoch * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+}
+
+/** Seconds since the epoch as `17 Nov, 15:04`, with the year if it is not this one. */
+export function formatShortTime(epoch: number | null | undefined): string {
+  if (!epoch) return UNKNOWN;
+  const date = new Date(epoch * 1000);
+  const year = date.getFullYear() === new Date().getFullYear() ? undefined : "numeric";
+  const day = date.toLocaleDateString("en-GB", { day: "numeric", month: "short", year });
+  return `${day}, ${date.toLocaleTimeString("en-GB", { timeStyle: "short" })}`;
+}
+
+/** Seconds since the epoch as the time of day, `15:04:05`. */
+export function formatClock(epoch: number | null | undefined): string {
+  if (!epoch) return UNKNOWN;
+  return new Date(epoch * 1000).toLocaleTimeString("en-GB", { timeStyle: "medium" });
 }
 
 export function formatBytes(bytes: number): string {

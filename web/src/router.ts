@@ -36,11 +36,16 @@ export function navigate(address: string): void {
   window.location.hash = address;
 }
 
-/** Change some parameters of the current address; with `replace`, without a new entry in the history. */
-export function setParams(changes: Params, replace = true): void {
+/** The current address with some parameters changed. */
+export function changedAddress(changes: Params): string {
   const { path, params } = parseRoute(window.location.hash);
   const all: Params = Object.fromEntries(params);
-  const address = href(path, { ...all, ...changes });
+  return href(path, { ...all, ...changes });
+}
+
+/** Change some parameters of the current address; with `replace`, without a new entry in the history. */
+export function setParams(changes: Params, replace = true): void {
+  const address = changedAddress(changes);
   if (address === window.location.hash) return;
   if (replace) {
     window.history.replaceState(null, "", address);

@@ -64,6 +64,21 @@ describe("RolloutTable", () => {
     expect(tasks(table, EVERYTHING)).toEqual(["b", "a", "c", "d"]);
   });
 
+  it("tells solved rollouts from executed ones that are not", () => {
+    table.add({ ...rows({ task: "a", number: 7, status: "failed" }), last: 7 });
+    expect(tasks(table, { ...EVERYTHING, score: "solved" })).toEqual(["b"]);
+    expect(tasks(table, { ...EVERYTHING, score: "unsolved" })).toEqual(["a"]);
+  });
+
+  it("counts statuses", () => {
+    expect([...table.statusCounts()].sort()).toEqual([
+      ["completed", 2],
+      ["failed", 1],
+      ["pending", 1],
+      ["running", 0],
+    ]);
+  });
+
   it("filters by status, kind, score and words", () => {
     expect(tasks(table, { ...EVERYTHING, statuses: ["failed", "pending"] })).toEqual(["a", "d"]);
     expect(tasks(table, { ...EVERYTHING, kind: "endpoint" })).toEqual(["a"]);
@@ -102,7 +117,11 @@ describe("RolloutTable", () => {
   });
 
   it("shows what workers report as running", () => {
-    table.setRunning([{ task: "d", attempt: 1, activity: "acting", since: 1, worked: 2, worker: "h:1" }]);
+    const rollout = { label: "d", activity: "acting", since: 1, until: null, worked: 2, worker: "h:1", machine: "" };
+    table.setRunning([
+      { ...rollout, task: "d", attempt: 1 },
+      { ...rollout, task: "unheard of", attempt: 1 },
+    ]);
     expect(tasks(table, { ...EVERYTHING, statuses: ["running"] })).toEqual(["d"]);
     expect(tasks(table, { ...EVERYTHING, statuses: ["pending"] })).toEqual([]);
     expect(table.activityOf(3)?.activity).toBe("acting");

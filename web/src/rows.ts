@@ -5,19 +5,8 @@
  * below 100 ms, so that they happen while a user types.
  */
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
-import type { RolloutRows } from "./api";
+import type { LiveRollout, RolloutRows } from "./api";
 import { load } from "./source";
-
-/** A rollout that is being executed: what its worker reports. */
-export interface RunningRollout {
-  task: string;
-  attempt: number;
-  activity: string;
-  /** Seconds since the activity began. */
-  since: number;
-  worked: number;
-  worker: string;
-}
 
 /** The score from which a rollout counts as solved, as in pass@k. */
 export const SOLVED = 1 - 1e-9;
@@ -31,8 +20,8 @@ export interface RolloutFilter {
   kind: string;
   /** The message of a group of failures, with `…` for its varying parts; empty: all. */
   message: string;
-  /** Bounds of the score, both included; rollouts without a score do not match. */
-  score: { low: number; high: number } | null;
+  /** Solved, executed but not solved, or a score within bounds that are included. */
+  score: "solved" | "unsolved" | { low: number; high: number } | null;
   /** Rollouts that were under way at some time of this interval, in seconds since the epoch. */
   time: { from: number; to: number } | null;
 }
@@ -109,7 +98,7 @@ export class RolloutTable {
   private readonly kind = new WordColumn();
   private readonly searched: string[] = [];
   private readonly rowOf = new Map<string, number>();
-  private running = new Map<number, RunningRollout>();
+  private running = new Map<number, LiveRollout>();
   private readonly orders = new Map<string, Uint32Array>();
 
   /** Add rollouts, or replace those that are known. */
@@ -153,7 +142,7 @@ export class RolloutTable {
   }
 
   /** Mark the rollouts that are being executed. */
-  setRunning(rollouts: RunningRollout[]): void {
+  setRunning(rollouts: LiveRollout[]): void {
     this.running = new Map();
     for (const rollout of rollouts) {
       const row = this.rowOf.get(`${rollout.task}#${rollout.attempt}`);
@@ -181,8 +170,27 @@ export class RolloutTable {
   }
 
   /** What a worker reports about a rollout that is being executed. */
-  activityOf(row: number): RunningRollout | undefined {
+  activityOf(row: number): LiveRollout | undefined {
     return this.running.get(row);
+  }
+
+  /** How many rollouts have which status. */
+  statusCounts(): Map<string, number> {
+    const counts = new Uint32Array(this.status.words.length);
+    for (let row = 0; row < this.count; row++) {
+      if (!this.running.has(row))
+        counts[this.status.codes[row] as number] = (counts[this.status.codes[row] as number] as number) + 1;
+    }
+    const found = new Map(this.status.words.map((word, code) => [word, counts[code] as number]));
+    return found.set("running", this.running.size);
+  }
+
+  /** The numbers of a column in some rows. */
+  values(column: NumberColumn, rows: Uint32Array): Float64Array {
+    const all = this.numbers[column];
+    const values = new Float64Array(rows.length);
+    for (let index = 0; index < rows.length; index++) values[index] = all[rows[index] as number] as number;
+    return values;
   }
 
   /** All kinds of failures, sorted. */
@@ -221,9 +229,10 @@ export class RolloutTable {
       tests.push((row) => this.kind.codes[row] === code);
     }
     if (filter.score) {
-      const { low, high } = filter.score;
-      const scores = this.numbers.score;
-      tests.push((row) => (scores[row] as number) >= low && (scores[row] as number) <= high);
+      const { score, number } = this.numbers;
+      const { low, high } = typeof filter.score === "object" ? filter.score : { low: SOLVED, high: Number.MAX_VALUE };
+      const isWithin = (row: number) => (score[row] as number) >= low && (score[row] as number) <= high;
+      tests.push(filter.score === "unsolved" ? (row) => !Number.isNaN(number[row]) && !isWithin(row) : isWithin);
     }
     if (filter.time) {
       const { from, to } = filter.time;
@@ -334,7 +343,7 @@ export interface Rollouts {
   error: string;
   /** Load the results that are newer than those in the table. */
   update: () => void;
-  setRunning: (rollouts: RunningRollout[]) => void;
+  setRunning: (rollouts: LiveRollout[]) => void;
 }
 
 /** Load all rollouts of a run: a small part first, so that the page shows something, then large ones. */
@@ -387,7 +396,7 @@ export function useRollouts(run: string): Rollouts {
       isBusy.current = false;
     }
   };
-  const setRunning = (rollouts: RunningRollout[]) => {
+  const setRunning = (rollouts: LiveRollout[]) => {
     table.current.setRunning(rollouts);
     changed(undefined);
   };
