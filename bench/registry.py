@@ -26,7 +26,6 @@ SUBJECTS = (
     "bench.desktops",
     "bench.rollouts",
     "bench.rate_limits",
-    "bench.viewers",
 )
 """In the order of the results table. To add a subject, add a module and a line here."""
 

@@ -12,6 +12,7 @@
     │   ├── LimitExceeded             more, larger or deeper than the receiver accepts (also a ValueError)
     │   ├── EndpointRefused           the model endpoint rejects the key or the model
     │   ├── RunBusy                   another process is writing into this run's directory
+    │   ├── RunNotLive                no session of the run is active, so it cannot be controlled
     │   ├── UnknownName               no plug-in (engine, provider, ...) has this name
     │   ├── MissingExtra              the plug-in exists, but its optional packages are not installed
     │   ├── MissingProgram            a program that is not a Python package is not installed
@@ -80,6 +81,7 @@ __all__ = [
     "RemoteError",
     "RequestRejected",
     "RunBusy",
+    "RunNotLive",
     "ServerLost",
     "StoreFailed",
     "SubAgentError",
@@ -149,6 +151,10 @@ class EndpointRefused(UsageError):
 
 class RunBusy(UsageError):
     """Another process is writing into the run's directory."""
+
+
+class RunNotLive(UsageError):
+    """No session of the run is active, so it cannot be controlled."""
 
 
 class DuplicateTaskId(UsageError, ValueError):

@@ -50,9 +50,9 @@ class Sharing(Plain):
     @contextlib.asynccontextmanager
     async def resource() -> AsyncIterator[None]:
         live = Path("results/run/live")
-        await wait_until_async(lambda: any(live.glob("*.json")), 60)
+        await wait_until_async(lambda: any(live.glob("*-*.json")), 60)
         yield
-        Path("closed.json").write_text(json.dumps([path.name for path in live.glob("*.json")]))
+        Path("closed.json").write_text(json.dumps([path.name for path in live.glob("*-*.json")]))
 
     async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
         await self.shared.get("resource", self.resource)
@@ -179,7 +179,7 @@ def used(folder: Path) -> list[list[Any]]:
     found = []
     for path in (folder / "results/run/live").glob("*-*.json"):
         try:
-            found += json.loads(path.read_text())["used"]
+            found += [one for one in json.loads(path.read_text())["active"] if one[5]]  # with requests
         except (OSError, ValueError):
             continue
     return found

@@ -9,6 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from paragent.cli.tables import console, number, plain_table
+from paragent.rollout.budgets import described
+from paragent.rollout.live_status import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,18 +45,18 @@ def open_display(session: RolloutSession) -> Iterator[None]:
 
 
 class _Lines:
-    """Prints a line every few seconds, and when the note changes."""
+    """Prints a line every few seconds, and when the note or the state changes."""
 
     def __init__(self) -> None:
         self._printed = time.monotonic()
-        self._note = ""
+        self._shown = ("", "")
 
     def show(self, progress: RolloutProgress) -> None:
-        if time.monotonic() - self._printed >= _LINE_INTERVAL or progress.note != self._note:
+        if time.monotonic() - self._printed >= _LINE_INTERVAL or (progress.note, _state(progress)) != self._shown:
             self.print(progress)
 
     def print(self, progress: RolloutProgress) -> None:
-        self._printed, self._note = time.monotonic(), progress.note
+        self._printed, self._shown = time.monotonic(), (progress.note, _state(progress))
         sys.stderr.write(progress_line(progress) + "\n")
         sys.stderr.flush()
 
@@ -63,11 +65,13 @@ def progress_line(progress: RolloutProgress) -> str:
     """Return the progress in one line."""
     parts = [
         f"{progress.run}: {progress.done} of {progress.total} done",
+        *([_state(progress)] if _state(progress) else []),
         f"{progress.active} active" + _waits(progress),
         f"score {number(progress.mean)}",
         *(f"{count} {kind}{_reason(progress, kind)}" for kind, count in progress.failures.items()),
         *([_machines(progress)] if progress.machines else []),
         *([_requests(progress)] if progress.live.request_limit else []),
+        *map(described, progress.budgets),
         f"{duration(progress.seconds)} elapsed",
     ]
     if progress.seconds_left:
@@ -91,6 +95,7 @@ def progress_view(progress: RolloutProgress) -> Any:
         f"{progress.done}/{progress.total}",
         f"{duration(progress.seconds)} elapsed",
         left,
+        f"[yellow]{_state(progress)}[/]",
     )
     facts = f"score [bold]{number(progress.mean)}[/]   active {progress.active}   "
     facts += f"tokens {number(progress.prompt_tokens, ',')} in, {number(progress.completion_tokens, ',')} out"
@@ -99,6 +104,7 @@ def progress_view(progress: RolloutProgress) -> Any:
     parts: list[Any] = [head, Text.from_markup(facts)]
     resources = [_machines(progress)] if progress.machines else []
     resources += [_requests(progress)] if progress.live.request_limit else []
+    resources += [f"budget: {described(budget)}" for budget in progress.budgets]
     if resources:
         parts.append(Text("   ".join(resources)))
     if progress.failures:
@@ -110,6 +116,12 @@ def progress_view(progress: RolloutProgress) -> Any:
     if progress.note:
         parts.append(Text(progress.note, style="yellow"))
     return Group(*parts)
+
+
+def _state(progress: RolloutProgress) -> str:
+    """Return the state if it is not the usual one."""
+    usual = progress.state in {RunState.STARTING, RunState.RUNNING, RunState.FINISHED}
+    return "" if usual else str(progress.state)
 
 
 def _waits(progress: RolloutProgress) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paragent.errors import ConfigError
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # argparse has no public name for it
 
-__all__ = ["add_command", "add_machine_options", "add_tls_options", "machine_settings", "tls_conf"]
+__all__ = ["add_command", "add_machine_options", "add_tls_options", "machine_settings", "run_folder", "tls_conf"]
 
 
 def add_command(
@@ -29,6 +30,20 @@ def add_command(
         description: the first paragraph of the command's own help; None: the summary as a sentence.
     """
     return subparsers.add_parser(name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}.")
+
+
+def run_folder(path: Path, output_dir: Path = Path("results")) -> Path:
+    """Return the directory of a run, given by its path or by its name in a folder.
+
+    Raises:
+        ConfigError: it does not exist.
+    """
+    from paragent.store import JOURNAL_FILE
+
+    for folder in (path, output_dir / path):
+        if (folder / JOURNAL_FILE).exists():
+            return folder
+    raise ConfigError(f"there is no run {path}; `paragent runs` lists the runs in ./results")
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:

@@ -16,9 +16,12 @@ from paragent.cli.options import add_command
 from paragent.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from paragent.cli.options import Subparsers
     from paragent.rollout import RolloutConfig
     from paragent.rollout.config import Setting
+    from paragent.rollout.live_run import LiveBudget
     from paragent.rollout.prepare import RolloutPlan
     from paragent.rollout.session import RolloutSession
     from paragent.store import Summary
@@ -58,13 +61,23 @@ def run(options: argparse.Namespace) -> int:
 
     config, model_chosen = _config(options)
     signal.signal(signal.SIGTERM, _raise_keyboard_interrupt)
+    confirmed = model_chosen or options.yes
+    if options.detach and confirmed and not options.dry_run:
+        return _detach(options)
     plan = prepare(config)
     _print_skipped(plan)
     if options.dry_run:
         return _dry_run(plan)
-    if not model_chosen and not options.yes:
+    if not confirmed:
         _confirm(plan)
-    return _run(plan, as_json=options.json, command=_continue_command(options.arguments, fresh=config.run.fresh))
+    return _detach(options) if options.detach else _run(plan, options)
+
+
+def _detach(options: argparse.Namespace) -> int:
+    """Start the same command in the background. It checks the settings itself, and does not ask about the model again."""
+    from paragent.cli.detach import start_detached
+
+    return start_detached([*(one for one in options.arguments if one != "--detach"), "--yes"])
 
 
 def _confirm(plan: RolloutPlan) -> None:
@@ -101,13 +114,17 @@ def _print_skipped(plan: RolloutPlan) -> None:
         print(f"paragent: skipping {task}: it needs {', '.join(needs)}", file=sys.stderr)
 
 
-def _run(plan: RolloutPlan, *, as_json: bool, command: str) -> int:
+def _run(plan: RolloutPlan, options: argparse.Namespace) -> int:
+    from paragent.cli.detach import DetachedStart
     from paragent.cli.display import open_display
     from paragent.cli.tables import console, summary_table
     from paragent.rollout.session import RolloutSession
 
     out = console(stderr=True)
+    command = _continue_command(options.arguments, fresh=plan.config.run.fresh)
     with RolloutSession(plan) as session:
+        if options.detached is not None:
+            session.watch(DetachedStart(options.detached))
         if not session.pending:
             total = session.progress.total
             out.print(f"Nothing to do: {plan.path} is complete ({counted(total, 'rollout')}).", markup=False)
@@ -124,13 +141,15 @@ def _run(plan: RolloutPlan, *, as_json: bool, command: str) -> int:
             out.print(f"Stopped: {_done(session)} and stored. To continue:\n  {command}", markup=False, soft_wrap=True)
             _print_unsent(session)
             return 130
-    if as_json:
+    if options.json:
         print(json.dumps({"run": plan.path.name, "path": str(plan.path), **summary.as_json()}))
     else:
         console().print(summary_table(plan.path.name, summary))
         print(f"{plan.path}: results.jsonl, summary.json, trajectories. Show them: paragent show {plan.path}")
     _print_unsent(session)
-    return _exit_status(summary, session.stopped, command)
+    if session.used_up is not None:
+        command = _with_budget(command, session.used_up)
+    return _exit_status(summary, session.stopped, command, with_budget=session.used_up is not None)
 
 
 def _print_unsent(session: RolloutSession) -> None:
@@ -143,7 +162,7 @@ def _done(session: RolloutSession) -> str:
     return f"{session.progress.done:,} of {counted(session.progress.total, 'rollout')} done"
 
 
-def _exit_status(summary: Summary, stopped: str, command: str) -> int:
+def _exit_status(summary: Summary, stopped: str, command: str, *, with_budget: bool = False) -> int:
     """Print what is missing; return 0 if nothing is, else 1."""
     from paragent.store import RolloutStatus
 
@@ -167,6 +186,7 @@ def _exit_status(summary: Summary, stopped: str, command: str) -> int:
     if failed or summary.pending:
         again = f"{command} --retry-failed" if failed and "--retry-failed" not in command else command
         purpose = "To continue, and run failed rollouts again" if failed else "To continue"
+        purpose += " with a higher budget" if with_budget else ""
         print(f"{purpose}:\n  {again}", file=sys.stderr)
     return int(bool(failed or summary.pending or summary.unscored or summary.out_of_turns))
 
@@ -212,6 +232,12 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         "--yes", action="store_true", help="use the default model without asking, if --model is not set"
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="run in the background, with the output in session.log of the run directory, and print how to watch and stop it",
+    )
+    parser.add_argument("--detached", type=int, help=argparse.SUPPRESS)
     groups = {section: parser.add_argument_group(title) for section, title in _GROUPS.items()}
     for setting in all_settings():
         default = "" if setting.default in (None, "", False) else f" (default: {setting.default})"
@@ -248,8 +274,29 @@ def _config(options: argparse.Namespace) -> tuple[RolloutConfig, bool]:
 
 def _continue_command(arguments: list[str], *, fresh: bool) -> str:
     """Return the command that continues this run, even if a variable or a file sets `fresh`."""
-    kept = [argument for argument in arguments if argument != "--fresh"]
+    removed = {"--fresh", "--detach"}
+    kept = [argument for argument in _without_flag(arguments, "--detached") if argument not in removed]
     return shlex.join(["paragent", *kept, *(["--no-fresh"] if fresh else [])])
+
+
+def _without_flag(arguments: Sequence[str], flag: str) -> list[str]:
+    """Return a command line without a flag and its value."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if not skip and argument != flag and not argument.startswith(f"{flag}="):
+            kept.append(argument)
+        skip = argument == flag and not skip
+    return kept
+
+
+def _with_budget(command: str, budget: LiveBudget) -> str:
+    """Return a command with twice the budget that is used up."""
+    from paragent.rollout.budgets import budget_flag
+
+    flag = budget_flag(budget.name)
+    higher = 2 * max(budget.limit, budget.used or 0.0)
+    return shlex.join([*_without_flag(shlex.split(command), flag), flag, f"{higher:.6g}"])
 
 
 def _raise_keyboard_interrupt(number: int, frame: Any) -> None:  # noqa: ARG001 - the signature of a signal handler

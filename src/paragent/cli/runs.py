@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paragent._internal.text import counted
-from paragent.cli.options import add_command
+from paragent.cli.options import add_command, run_folder
 from paragent.cli.tables import COLOURS, console, number, plain_table, summary_table
-from paragent.errors import ConfigError, UsageError
+from paragent.errors import UsageError
 from paragent.store import ATTEMPTS, JOURNAL_FILE, RolloutStatus
 
 if TYPE_CHECKING:
@@ -72,23 +72,11 @@ def _add_run_argument(parser: argparse.ArgumentParser, name: str = "path") -> No
     parser.add_argument(name, type=Path, metavar="RUN", help="run directory, or its name in ./results")
 
 
-def _folder(path: Path) -> Path:
-    """Return the directory of a run.
-
-    Raises:
-        ConfigError: it does not exist.
-    """
-    for folder in (path, Path("results") / path):
-        if (folder / JOURNAL_FILE).exists():
-            return folder
-    raise ConfigError(f"there is no run {path}; `paragent runs` lists the runs in ./results")
-
-
 def _journal(path: Path) -> Journal:
-    """Open the journal of a run for reading; raises as `_folder`."""
+    """Open the journal of a run for reading; raises as `run_folder`."""
     from paragent.store import Journal
 
-    return Journal(_folder(path) / JOURNAL_FILE, read_only=True)
+    return Journal(run_folder(path) / JOURNAL_FILE, read_only=True)
 
 
 def _attempts(journal: Journal) -> int:
@@ -204,7 +192,7 @@ def _rescore(options: argparse.Namespace) -> int:
     if options.judge_model:
         url, key = endpoint_from_environment(Path.cwd())
         judge = ModelSettings(name=options.judge_model, base_url=url, api_key=key, max_concurrency=16)
-    with RunDirectory(_folder(options.path)) as directory:
+    with RunDirectory(run_folder(options.path)) as directory:
         directory.open_existing()
         count = rescore(directory.journal, options.metric, judge)
         summary = summarise(directory.journal, _attempts(directory.journal))

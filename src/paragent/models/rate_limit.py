@@ -114,6 +114,12 @@ class Limiter:
         """Use the adaptive limit again."""
         self._share = None
 
+    def resize(self, most: int) -> None:
+        """Change the user's setting. A limit that the endpoint has lowered is not raised at once: answers raise it."""
+        raised = self._limit >= self._most and most > self._most
+        self._most = most
+        self._limit = float(most) if raised else min(self._limit, float(most))
+
     def opens_in(self) -> float:
         """Return the seconds until requests may be sent again; usually 0."""
         return max(0.0, self._closed_until - self._clock())
@@ -299,6 +305,9 @@ class SharedLimit:
         self._limiter = Limiter(most, clock)
         self._reports: dict[str, RequestReport] = {}
         self._most: dict[str, int] = {}
+        """How many requests each worker can use."""
+        self._resized: int | None = None
+        """The limit that was set by `resize`. How many rollouts a worker then executes is not known in advance."""
         self._turn = 0
 
     @property
@@ -308,8 +317,14 @@ class SharedLimit:
 
     def join(self, worker: str, most: int) -> None:
         """Add a worker that can use at most `most` concurrent requests."""
-        self._most[worker] = most
+        self._most[worker] = self._resized or most
         self._reports[worker] = RequestReport()
+
+    def resize(self, most: int) -> None:
+        """Change how many requests may be in flight; from now on, each worker can use as many as all together."""
+        self._limiter.resize(most)
+        self._resized = most
+        self._most = dict.fromkeys(self._most, most)
 
     def leave(self, worker: str) -> None:
         """Remove a worker; its share goes to the others."""

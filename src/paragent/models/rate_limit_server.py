@@ -61,6 +61,10 @@ class RateLimitServer:
         """Return how many requests all workers have in flight, and how many they may have."""
         return self._service.pressure()
 
+    def resize(self, most: int) -> None:
+        """Change how many requests at a time the whole run may make; from any thread."""
+        run_on_io_loop(self._service.resize(most), _STOP_SECONDS)
+
 
 class _RateLimitService:
     """Serves the connections of workers, on the I/O loop."""
@@ -83,6 +87,13 @@ class _RateLimitService:
         with self._lock:
             seen = [limit.pressure for limit in self._limits.values()]
         return sum(in_flight for in_flight, _ in seen), sum(limit for _, limit in seen)
+
+    async def resize(self, most: int) -> None:
+        self._most = most
+        for limit in self._limits.values():
+            with self._lock:
+                limit.resize(most)
+            self._update_shares(limit)
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Admit every client that knows the secret of the run."""

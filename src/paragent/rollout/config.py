@@ -47,7 +47,7 @@ def _setting(default: Any, about: str, **metadata: Any) -> Any:
         default: the default value.
         about: the help text of the flag.
         metadata: `name`, the flat name where it differs from the field's; `metavar` of the flag; `least`, the smallest
-            value of an integer; `duration`, a number of seconds ("above 0" or "0 allowed").
+            value of an integer; `duration`, a number of seconds ("above 0" or "0 allowed"), or a text as `1h30m`.
     """
     metadata = {"help": about, **metadata}
     if isinstance(default, list | dict):
@@ -117,7 +117,9 @@ class ModelSection(_Section):
     )
     max_retries: int = _setting(3, "retries of one request after errors", least=0)
     temperature: float | None = _setting(None, "sampling temperature (default: the endpoint's)")
-    max_tokens: int | None = _setting(None, "maximum number of tokens in one reply (default: the endpoint's)", least=1)
+    max_tokens: int | None = _setting(
+        None, "maximum number of tokens in one reply (default: the endpoint's)", name="max_reply_tokens", least=1
+    )
     stream: bool = _setting(False, "request streamed replies")
     tool_format: str = _setting(
         "native",
@@ -233,6 +235,19 @@ class RunSection(_Section):
         False, "when continuing a run, also run failed, timed-out and cancelled rollouts again"
     )
     give_up_after: int = _setting(10, "stop when the first N rollouts all fail with the same error; 0: never", least=0)
+    max_cost: float | None = _setting(
+        None, "stop when the run has cost this much, by the prices of --prices; all sessions count", metavar="AMOUNT"
+    )
+    max_tokens: int | None = _setting(
+        None, "stop when the run has used this many tokens, input and output together; all sessions count", least=1
+    )
+    max_time: float | None = _setting(
+        None, "stop when the sessions of the run have taken this long: seconds, or 90m, 2h, 1h30m", duration="above 0"
+    )
+    at_limit: str = _setting(
+        "finish",
+        "what happens to running rollouts when a --max-... budget is used up: finish, or cancel (they stay pending)",
+    )
     fresh: bool = _setting(False, "start a new run; an existing run directory is renamed, not deleted")
     otel: bool = _setting(
         False, "send spans of the rollouts to the OpenTelemetry endpoint of OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -254,6 +269,7 @@ class RunSection(_Section):
             raise ConfigError("--otel-content is for runs with --otel: add --otel, or remove it")
         if self.run_name is not None and (not self.run_name or "/" in self.run_name or self.run_name.startswith(".")):
             raise ConfigError(f"--run-name must be a name without '/' and leading '.', not {self.run_name!r}")
+        check_fields(self, {"max_cost": optional(_above_zero), "at_limit": one_of("finish", "cancel")}, _flag)
 
 
 _SECTIONS: dict[str, type[_Section]] = {
@@ -346,7 +362,7 @@ class Setting:
         if value is None and self.optional:
             return None
         try:
-            converted = _CONVERTERS[self.kind](value)
+            converted = _CONVERTERS[self.kind](_in_seconds(value) if self.duration else value)
         except (ValueError, KeyError, TypeError):
             raise ConfigError(f"{self.flag} must be {_KIND_NAMES[self.kind]}, not {value!r}") from None
         if self.least is not None:
@@ -354,6 +370,12 @@ class Setting:
         if self.duration is not None:
             seconds(converted, self.flag, zero=self.duration == "0 allowed", none=self.optional)
         return converted
+
+
+def _above_zero(value: Any, name: str, *, none: bool = False) -> float:
+    if number(value, name, none=none) <= 0:
+        raise ConfigError(f"{name} must be above 0, not {value!r}")
+    return float(value)
 
 
 def _flag(name: str) -> str:
@@ -442,6 +464,18 @@ def _to_dict(value: Any) -> dict[str, Any]:
     if not all(separator for _, separator, _ in pairs):
         raise ValueError(value)
     return {name: text for name, _, text in pairs}
+
+
+_DURATION = re.compile(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?")
+
+
+def _in_seconds(value: Any) -> Any:
+    """Return a duration with units, as `2h`, `90m` or `1h30m`, in seconds; other values are returned unchanged."""
+    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None or not any(found.groups()):
+        return value
+    hours, minutes, rest = (float(one or 0) for one in found.groups())
+    return 3600 * hours + 60 * minutes + rest
 
 
 def _scalar(kind: type) -> Any:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import asdict, dataclass, field, fields
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
-from paragent.rollout.live_status import LiveRollout
+from paragent.rollout.live_status import LiveRollout, RunState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,23 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["LiveBudget", "LiveMachine", "LiveRun", "LiveWorker", "RunState", "read_session_file", "write_session_file"]
 
 _FILE = "session.json"
-
-
-class RunState(StrEnum):
-    """What the session of a run is doing. The normal path is starting, running, finished; only the session sets it."""
-
-    STARTING = "starting"
-    """The session holds the lock of the run directory and has dispatched no rollout: machines start."""
-    RUNNING = "running"
-    """Rollouts are dispatched as long as some are pending."""
-    PAUSING = "pausing"
-    """No new rollouts start; some are under way."""
-    PAUSED = "paused"
-    """No new rollouts start, and none is under way."""
-    STOPPING = "stopping"
-    """The session ends: no new rollouts start, and those under way finish or are cancelled."""
-    FINISHED = "finished"
-    """The session has ended. Rollouts may be pending."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ directory are counted but not described.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import math
 import os
 import socket
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from paragent.rollout.episode import RolloutEpisode
+    from paragent.rollout.live_run import LiveBudget
     from paragent.rollout.machines import MachineCounts
     from paragent.rollout.work_clock import WorkClock
     from paragent.store import PendingRollout, Summary
@@ -33,23 +37,70 @@ __all__ = [
     "LiveRollout",
     "LiveStatus",
     "RolloutProgress",
+    "RunState",
     "StatusFile",
+    "TokenUsage",
     "UnfinishedRollout",
     "last_status",
     "read_status_files",
     "unfinished_rollouts",
+    "usage_of",
 ]
 
 _STATUS_FILES = "*-[0-9]*.json"
 """The names of status files, `HOST-PID.json`. The folder also has the files of the session, whose names have no number."""
 _TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
+_FAILED = (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT)
+_CANCEL_AGAIN = 10.0
+"""Seconds after which a cancelled rollout that has not ended is cancelled again; cleaning up takes less."""
 _STALE_AFTER = 5.0
 """Seconds after which a status file belongs to a worker that has ended."""
 
 
+class RunState(StrEnum):
+    """What the session of a run is doing. The normal path is starting, running, finished; only the session sets it."""
+
+    STARTING = "starting"
+    """The session holds the lock of the run directory and has dispatched no rollout: machines start."""
+    RUNNING = "running"
+    """Rollouts are dispatched as long as some are pending."""
+    PAUSING = "pausing"
+    """No new rollouts start; some are under way."""
+    PAUSED = "paused"
+    """No new rollouts start, and none is under way."""
+    STOPPING = "stopping"
+    """The session ends: no new rollouts start, and those under way finish or are cancelled."""
+    FINISHED = "finished"
+    """The session has ended. Rollouts may be pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens of some executions. `prompt` and `completion` include those of the judge, and are None if they are unknown."""
+
+    prompt: int | None = 0
+    completion: int | None = 0
+    judge_prompt: int = 0
+    judge_completion: int = 0
+
+    @property
+    def total(self) -> int | None:
+        """Prompt and completion tokens together; None if they are unknown."""
+        return None if self.prompt is None or self.completion is None else self.prompt + self.completion
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        known = self.total is not None and other.total is not None
+        return TokenUsage(
+            (self.prompt or 0) + (other.prompt or 0) if known else None,
+            (self.completion or 0) + (other.completion or 0) if known else None,
+            self.judge_prompt + other.judge_prompt,
+            self.judge_completion + other.judge_completion,
+        )
+
+
 @dataclass(slots=True, eq=False)
 class ActiveRollout:
-    """A rollout that this worker is executing."""
+    """A rollout that this worker is executing. Its constructor must be called by the asyncio task that executes it."""
 
     rollout: PendingRollout
     clock: WorkClock
@@ -57,6 +108,30 @@ class ActiveRollout:
     """The machine that it leases."""
     episode: RolloutEpisode | None = None
     """None until its environment is constructed."""
+    ending: bool = False
+    """Whether it has a result and cleans up, so that it can no longer be cancelled."""
+    cancelled: bool = False
+    """Whether a user cancelled it."""
+    _task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
+    _cancels: int = 0
+    _cancelled_at: float = -math.inf
+
+    def cancel(self) -> None:
+        """Cancel the asyncio task. Code that ignores that is cancelled again after some seconds."""
+        now = time.monotonic()
+        if self.ending or self._task is None or now - self._cancelled_at < _CANCEL_AGAIN:
+            return
+        self.cancelled, self._cancelled_at = True, now
+        self._cancels += self._task.cancel()
+
+    def take_cancellation(self) -> bool:
+        """Return whether the task ends because of `cancel` only, and let it continue, to clean up and return a result."""
+        if not self.cancelled or self._task is None:
+            return False
+        for _ in range(self._cancels):
+            self._task.uncancel()
+        self._cancels, self.ending = 0, True
+        return self._task.cancelling() == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +248,8 @@ class LiveStatus:
     """How many may be in flight."""
     rollouts: list[LiveRollout] = field(default_factory=list)
     """The slowest first."""
+    used: dict[tuple[str, int], TokenUsage] = field(default_factory=dict)
+    """What the rollouts have used so far, by task and attempt."""
 
 
 def read_status_files(folder: Path) -> LiveStatus:
@@ -186,6 +263,7 @@ def read_status_files(folder: Path) -> LiveStatus:
             live.in_flight += status["requests"][0]
             live.request_limit += status["requests"][1]
             live.rollouts += [LiveRollout(**one) for one in status["rollouts"]]
+            live.used |= {(one.task, one.attempt): usage_of(one) for one in _unfinished(status)}
     live.rollouts.sort(key=lambda rollout: rollout.worked, reverse=True)
     return live
 
@@ -242,16 +320,24 @@ class RolloutProgress:
     failures: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
     """The last error message of each kind of failure."""
-    prompt_tokens: int | None = 0
-    completion_tokens: int | None = 0
+    failed: int = 0
+    """Final results with the status `failed` or `timed out`."""
+    cancelled: int = 0
+    usage: TokenUsage = TokenUsage()
+    """The tokens of all results that are recorded."""
     active: int = 0
     retries: int = 0
     """Executions of this session that failed because of infrastructure and are retried."""
     done_before: int = 0
     """Results of earlier sessions."""
     started: float = field(default_factory=time.monotonic)
+    state: RunState = RunState.STARTING
     note: str = ""
     """What the session is doing besides executing rollouts, such as starting machines."""
+    num_rollouts: int = 0
+    """How many rollouts may be under way."""
+    budgets: list[LiveBudget] = field(default_factory=list)
+    """The budgets of the run, and how much of each is used."""
     live: LiveStatus = field(default_factory=LiveStatus)
     machines: MachineCounts | None = None
 
@@ -269,12 +355,28 @@ class RolloutProgress:
         progress.done = progress.done_before = summary.rollouts - summary.pending
         progress.failures.update(failures)
         progress.reasons.update(summary.reasons)
+        progress.failed = sum(summary.statuses[status] for status in _FAILED)
+        progress.cancelled = summary.statuses[RolloutStatus.CANCELLED]
         if summary.mean_without_infrastructure is not None:
-            failed = (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT)
-            progress.counted = summary.scored + sum(summary.statuses[status] for status in failed)
+            progress.counted = summary.scored + progress.failed
             progress.score = summary.mean_without_infrastructure * progress.counted
-        progress.prompt_tokens, progress.completion_tokens = summary.prompt_tokens, summary.completion_tokens
+        progress.usage = TokenUsage(
+            summary.prompt_tokens,
+            summary.completion_tokens,
+            summary.judge_prompt_tokens,
+            summary.judge_completion_tokens,
+        )
         return progress
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """The prompt tokens of all recorded results; None if unknown."""
+        return self.usage.prompt
+
+    @property
+    def completion_tokens(self) -> int | None:
+        """The completion tokens of all recorded results; None if unknown."""
+        return self.usage.completion
 
     @property
     def mean(self) -> float | None:
@@ -292,25 +394,40 @@ class RolloutProgress:
         """The estimated time to the end, from the speed of this session."""
         ended = self.done + self.infrastructure_failures
         ended_now = ended - self.done_before
-        return (self.total - ended) * self.seconds / ended_now if ended_now else None
+        return (self.total - ended) * self.seconds / ended_now if ended_now > 0 else None
 
     def count(self, result: RolloutResult) -> None:
         """Count a result that has been recorded."""
-        if result.prompt_tokens is None or self.prompt_tokens is None:
-            self.prompt_tokens = self.completion_tokens = None
-        else:
-            self.prompt_tokens += result.prompt_tokens
-            self.completion_tokens = (self.completion_tokens or 0) + (result.completion_tokens or 0)
+        self.usage += usage_of(result)
         if not result.final:
             self.retries += 1
             return
-        if result.kind:
-            self.failures[result.kind] += 1
+        if result.kind and result.status is not RolloutStatus.CANCELLED:
             self.reasons[result.kind] = error_summary(result.error)
+        self._count_final(result, 1)
+
+    def reopen(self, result: RolloutResult) -> None:
+        """Count a final result no more, because its rollout is executed again; what it used stays counted."""
+        self._count_final(result, -1)
+
+    def _count_final(self, result: RolloutResult, number: int) -> None:
+        if result.kind and result.status is not RolloutStatus.CANCELLED:
+            self.failures[result.kind] += number
+            if not self.failures[result.kind]:
+                del self.failures[result.kind]
         if result.status is RolloutStatus.INFRASTRUCTURE:
-            self.infrastructure_failures += 1
+            self.infrastructure_failures += number
             return
-        self.done += 1
-        if result.score is not None or result.status is not RolloutStatus.COMPLETED:
-            self.counted += 1
-            self.score += result.score or 0.0
+        self.done += number
+        self.failed += number * (result.status in _FAILED)
+        self.cancelled += number * (result.status is RolloutStatus.CANCELLED)
+        if result.score is not None or result.status in _FAILED:
+            self.counted += number
+            self.score += number * (result.score or 0.0)
+
+
+def usage_of(result: RolloutResult | UnfinishedRollout) -> TokenUsage:
+    """Return the tokens of an execution."""
+    return TokenUsage(
+        result.prompt_tokens, result.completion_tokens, result.judge_prompt_tokens, result.judge_completion_tokens
+    )

@@ -15,6 +15,7 @@ from paragent.execution import waiting
 from paragent.machines.state_machine import MachineState
 from paragent.models import Model
 from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT
+from paragent.rollout.live_run import LiveMachine
 from paragent.store import RolloutActivity
 
 if TYPE_CHECKING:
@@ -336,6 +337,24 @@ class SessionPool:
         """Return the current number of machines in each state; None if it is unknown."""
         status = self._status()
         return None if status is None else MachineCounts.of(status)
+
+    def machines(self) -> list[LiveMachine]:
+        """Return the machines of the pool; empty if they are unknown."""
+        status = self._status()
+        return [
+            LiveMachine(one.id, str(one.state), one.seconds, one.holder, one.uses, one.reason)
+            for one in (status.machines if status else ())
+        ]
+
+    def retire(self, machine: str) -> None:
+        """Replace a machine by a new one, now or when its lease ends.
+
+        Raises:
+            UsageError: there is no such live machine.
+        """
+        pool = self._own or self._client
+        assert pool is not None, "inside the `with`"
+        pool.retire(machine)
 
     def figures(self) -> dict[str, float]:
         """Return the usage of machines in this session, for the summary; empty if it is unknown."""

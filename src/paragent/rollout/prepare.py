@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.ids import new_id
 from paragent._internal.registry import import_object
 from paragent._internal.threads import run_to_the_end
-from paragent.config import RunConfig, usable_cores
+from paragent.config import ASYNC_CONCURRENCY, RunConfig, usable_cores
 from paragent.engines import open_engine
 from paragent.envs import ENVIRONMENTS, Environment, SharedResources, environment_class
 from paragent.errors import ConfigError, MissingExtra, UnknownName
 from paragent.models import ModelSettings
 from paragent.models.base import MODELS
 from paragent.models.credentials import NO_KEY, endpoint_from_environment
+from paragent.rollout.budgets import check_prices
 from paragent.rollout.config import is_secret
 from paragent.rollout.dataset import Benchmark, read_benchmark
 from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_pool
@@ -51,6 +52,9 @@ _FORWARDED_TO_DESKTOPS = (
 not replace the defaults of another environment that has only some of the names."""
 _FILE_OPTIONS = ("kb", "site")
 """Options of environments that name files whose content influences results."""
+_BALANCED_ENGINES = ("inline", "local")
+"""Engines whose workers start at the same time, so that rollouts are spread evenly without a limit for each worker. The session
+limits how many are under way, and `paragent ctl RUN set num-rollouts=N` can raise that."""
 _CHECK_TIMEOUT = 120.0
 """Seconds for the check of an environment. Building the index of a large knowledge base takes longest."""
 
@@ -76,6 +80,8 @@ class RolloutPlan:
         """The settings of the engine."""
         run = self.config.run
         workers, concurrency = _workers(self.config)
+        if run.engine in _BALANCED_ENGINES and not run.isolate:
+            concurrency = max(concurrency, ASYNC_CONCURRENCY)
         return RunConfig(
             engine_name=run.engine,
             worker_num=workers,
@@ -84,6 +90,11 @@ class RolloutPlan:
             in_local=run.engine_address is None,
             engine_options=run.engine_options,
         )
+
+    @property
+    def capacity(self) -> int:
+        """How many rollouts the engine can execute at a time."""
+        return self.engine.workers * self.engine.async_limit
 
 
 def prepare(config: RolloutConfig) -> RolloutPlan:
@@ -117,7 +128,9 @@ def prepare(config: RolloutConfig) -> RolloutPlan:
     run = f"{path.resolve()}:{os.getpid()}"
     settings = _settings(config, located, run, live=str(path.resolve() / "live"))
     _check_environment(environment, options)
-    plan = RolloutPlan(config, benchmark, settings, path, identity, _prices(config), machines)
+    prices = _prices(config)
+    check_prices(config, prices)
+    plan = RolloutPlan(config, benchmark, settings, path, identity, prices, machines)
     open_engine(plan.engine).close()  # the constructor starts nothing, and checks that the engine is available
     return plan
 

@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.clock import Heartbeat
 from paragent._internal.processes import end_own_group
 from paragent._internal.threads import start_thread
+from paragent.config import ASYNC_CONCURRENCY
 from paragent.envs import SharedResources, environment_class
 from paragent.errors import InfrastructureError, UsageError
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import count_reply
+from paragent.rollout.cancelled import CancelledFile
 from paragent.rollout.episode import current_episode
 from paragent.rollout.live_status import StatusFile
 from paragent.rollout.machines import PoolAccess, WorkerLeases
 from paragent.scorers import SCORERS, open_scorer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from paragent.models import Model
     from paragent.rollout.live_status import ActiveRollout
@@ -89,13 +91,14 @@ class WorkerResources:
             self.shared.add(("worker", "leases"), WorkerLeases(settings.machines)) if settings.machines else None
         )
         self._status = StatusFile(settings.live) if settings.live else None
+        self._cancelled = CancelledFile(settings.live) if settings.live else None
         self._scorer: Scorer | None = None
         self._active = 0
         self._reporting: asyncio.Task[None] | None = None
         self._heartbeat = Heartbeat(_INTERVAL)
         self._closed = False
         # Each agent that blocks needs a thread; the default executor of asyncio has only a few.
-        threads = ThreadPoolExecutor(max(32, settings.model.max_concurrency), thread_name_prefix="paragent-blocking")
+        threads = ThreadPoolExecutor(ASYNC_CONCURRENCY, thread_name_prefix="paragent-blocking")
         asyncio.get_running_loop().set_default_executor(threads)
 
     @property
@@ -142,6 +145,7 @@ class WorkerResources:
         self._active += 1
         if self._status:
             self._status.active.add(rollout)
+        self._cancel_rollouts([rollout])  # it may have been cancelled before it started
 
     def leave(self, rollout: ActiveRollout) -> None:
         """Remove a rollout that ended."""
@@ -157,10 +161,18 @@ class WorkerResources:
                 self._heartbeat.beat()
                 if self._status:
                     self._status.write(self.model.pressure())
+                    self._cancel_rollouts(self._status.active)
                 await asyncio.sleep(_INTERVAL)
                 idle = 0.0 if self._active else idle + _INTERVAL
         finally:
             await self._close()
+
+    def _cancel_rollouts(self, active: Iterable[ActiveRollout]) -> None:
+        """Cancel those of the rollouts that a user wants to cancel."""
+        cancelled = self._cancelled.read() if self._cancelled else ()
+        for one in active if cancelled else ():
+            if (one.rollout.task.id, one.rollout.attempt) in cancelled:
+                one.cancel()
 
     def _watch_event_loop(self) -> None:
         """Kill this worker if its event loop is blocked. The run continues elsewhere and finds the rollout that blocked it."""

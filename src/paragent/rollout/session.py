@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
 import json
 import logging
 import signal
@@ -16,16 +15,21 @@ from paragent._internal.text import counted
 from paragent.engines import open_engine
 from paragent.errors import Interrupted
 from paragent.models.base import MODELS
+from paragent.rollout.budgets import Budgets, budget_flag, described
+from paragent.rollout.commands import SessionCommands
+from paragent.rollout.control import RunControl
 from paragent.rollout.live_status import (
     RolloutProgress,
+    RunState,
     UnfinishedRollout,
     last_status,
-    read_status_files,
     unfinished_rollouts,
 )
 from paragent.rollout.machines import SessionPool, host_address
 from paragent.rollout.prepare import RolloutPlan, prepare
-from paragent.rollout.worker import FATAL_KINDS, RolloutWorker
+from paragent.rollout.queue import RolloutQueue, key_of
+from paragent.rollout.report import SessionReport
+from paragent.rollout.worker import CANCELLED_ERROR, CANCELLED_KIND, FATAL_KINDS, RolloutWorker
 from paragent.runners.retry import Failure, RetryPolicy
 from paragent.runners.run import Run
 from paragent.store import (
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from paragent.rollout.config import RolloutConfig
+    from paragent.rollout.live_run import LiveBudget
     from paragent.rollout.resources import RolloutSettings
     from paragent.rollout.tracing import RunTracing
 
@@ -60,6 +65,8 @@ _POLL_INTERVAL = 0.25
 """Seconds to wait for results before the display is updated."""
 WATCH_INTERVAL = 0.2
 """Seconds between two calls of the observer: reading the status files costs more than recording a result."""
+_FILE_INTERVAL = 1.0
+"""Seconds between two versions of `live/session.json`."""
 _SESSION_INTERVAL = 5.0
 """Seconds between two updates of the session's duration in the journal."""
 _ENDPOINT_FAILURES = 20
@@ -94,25 +101,22 @@ class RolloutSession:
 
     def __init__(self, plan: RolloutPlan) -> None:
         self.plan = plan
-        self._watch: Callable[[RolloutProgress], None] | None = None
+        self._observers: list[Callable[[RolloutProgress], None]] = []
         self._config = plan.config
         self.directory = RunDirectory(plan.path)
-        self._retries: list[tuple[float, int, PendingRollout]] = []
-        """A heap of rollouts to execute again, by the time from which they may be."""
+        self._queue: RolloutQueue
+        self._report: SessionReport
+        self._commands: SessionCommands
         self._executions: dict[tuple[str, int], int] = {}
         """How often rollouts with infrastructure failures were executed in this session, by task and attempt."""
-        self._active: dict[str, PendingRollout] = {}
-        """Dispatched rollouts by the id of their runner task."""
         self._unrecorded: dict[str, RolloutResult] = {}
         """Results that are not recorded yet, by the id of their runner task."""
-        self._dispatched = 0
         self._endpoint_failures = 0
         """Consecutive rollouts that failed because of the endpoint."""
         self._same_failures = SameFailures(plan.config.run.give_up_after)
         self._session_updated = 0.0
-        self._watch_called = 0.0
-        self._requests: Callable[[], tuple[int, int]] | None = None
-        """Returns the requests in flight and their limit."""
+        self._observed = self._written = 0.0
+        """When the observers were called and the session file was written."""
         self._pool: SessionPool | None = None
         self._machines_before: dict[str, float] = {}
         """The machine figures of earlier sessions."""
@@ -128,8 +132,13 @@ class RolloutSession:
         """Sends spans, with `--otel`."""
         self.unsent_spans = ""
         """Which spans could not be sent, and why; empty if all were sent."""
-        self.stopped: str = ""
+        self.used_up: LiveBudget | None = None
+        """The budget because of which the session stopped."""
+
+    @property
+    def stopped(self) -> str:
         """Why the remaining rollouts were not executed; empty if they were."""
+        return self._queue.stopped
 
     def __enter__(self) -> Self:
         run = self._config.run
@@ -147,7 +156,22 @@ class RolloutSession:
         summary = self.summary()
         self.progress = RolloutProgress.resumed(self.plan.path.name, self.plan.path, summary, final_failures(journal))
         self.pending = summary.pending
+        self._open_parts(summary)
         return self
+
+    def _open_parts(self, summary: Summary) -> None:
+        plan, attempts = self.plan, self._config.data.attempts
+        self._queue = RolloutQueue(self.directory.journal.pending(attempts), self._config.run.num_rollouts)
+        budgets = Budgets.of(self._config, plan.prices)
+        self._report = SessionReport(self.directory.live, self.progress, self._queue, budgets, summary.seconds)
+        self._commands = SessionCommands(
+            self._queue,
+            self.directory,
+            self.progress,
+            attempts=attempts,
+            capacity=plan.capacity,
+            record=self._record_now,
+        )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not self._began:
@@ -156,8 +180,8 @@ class RolloutSession:
             self.directory.close()
 
     def watch(self, observer: Callable[[RolloutProgress], None]) -> None:
-        """Call `observer` with the progress a few times per second."""
-        self._watch = observer
+        """Call `observer` with the progress a few times per second, and when the state or the note changes."""
+        self._observers.append(observer)
 
     def summary(self) -> Summary:
         """Return the current statistics of the run."""
@@ -172,19 +196,25 @@ class RolloutSession:
             UsageError, MachineFailed, PoolFailed: the machines cannot be started. On leaving the `with`, the run directory
                 is restored.
         """
-        if not self.pending:
+        self._check_budgets()
+        if not self.pending or self.stopped:
             return self._finish()
         number = self.directory.journal.begin_session()
         with self._traced(number):
             try:
-                with self._machines() as settings, self._rate_limit(settings) as shared:
+                with (
+                    RunControl(self.directory.live, lambda: self._report.live) as control,
+                    self._machines() as settings,
+                    self._rate_limit(settings) as shared,
+                ):
                     self._worker = RolloutWorker(shared)
-                    self._execute(number)
+                    self._execute(number, control)
             except Interrupted:
                 self._finish()
                 raise
             finally:
                 self._update_session(number, force=True)
+                self._show(RunState.FINISHED)
             return self._finish()
 
     def _finish(self) -> Summary:
@@ -223,88 +253,96 @@ class RolloutSession:
         self._set_note("starting machines")
         self._machines_before = json.loads(self.directory.journal.meta(MACHINES) or "{}")
         with SessionPool(self._config, self.plan.machines, self.pending) as pool:
-            self._pool = pool
+            self._pool = self._report.pool = self._commands.pool = pool
             self._set_note("")
             try:
                 yield replace(settings, machines=pool.access)
             finally:
                 self._record_machines()
-                self._pool = None
+                self._pool = self._report.pool = self._commands.pool = None
                 self._set_note("stopping machines")
         self._set_note("")
 
     @contextlib.contextmanager
     def _rate_limit(self, settings: RolloutSettings) -> Iterator[RolloutSettings]:
-        """Share the rate limit between workers. One worker, or a model without an endpoint, needs no sharing."""
-        if self.plan.engine.workers == 1 or self._config.model.name in MODELS.names():
+        """Share the rate limit between workers. A model without an endpoint needs none."""
+        if self._config.model.name in MODELS.names():
             yield settings
             return
         from paragent.models.rate_limit_server import RateLimitServer
 
         run = self._config.run
         with RateLimitServer(run.num_rollouts, host_address(run)) as rate_limit:
-            self._requests = rate_limit.pressure
+            self._report.requests, self._commands.resize_requests = rate_limit.pressure, rate_limit.resize
             model, judge = (replace(one, rate_limit=rate_limit.address) for one in (settings.model, settings.judge))
             yield replace(settings, model=model, judge=judge)
 
-    def _execute(self, session: int) -> None:
-        """Dispatch rollouts and record results until no rollout is pending."""
+    def _execute(self, session: int, control: RunControl) -> None:
+        """Dispatch rollouts and record results until no rollout is pending, or the session is to stop."""
+        queue = self._queue
         run = Run(self.plan.engine, open_engine(self.plan.engine), iter(()), lent=False)
-        pending = self.directory.journal.pending(self._config.data.attempts)
         run.open()
         self._began = True
+        control.accept()
         try:
-            more = self._feed(run, pending)
-            while run.outstanding or (self._retries and not self.stopped):
+            control.execute(self._command)
+            self._feed(run)
+            self._show(queue.state)
+            while (run.outstanding or queue.has_more) and not queue.cancels_active:
                 if not run.outstanding:
-                    time.sleep(self._poll_timeout())
+                    control.wait(self._poll_timeout())
                 run.collect(self._poll_timeout())
                 self._take_responses(run)
-                more = self._feed(run, pending) if more or self._retries else False
+                self._check_budgets()
+                self._feed(run)
                 self._record()
-                self._report(session)
+                control.execute(self._command)
+                self._show_regularly(session)
+            if run.outstanding:
+                self._cancel(run)
         except KeyboardInterrupt:
+            queue.stopped = "interrupted"
             self._cancel(run)
             raise Interrupted({}) from None
         finally:
+            control.refuse("the run is finishing")
             run.close()
             self._record_unfinished()
 
-    def _feed(self, run: Run, pending: Iterator[PendingRollout]) -> bool:
-        """Dispatch rollouts until N are active; return whether more may be pending."""
-        room = min(run.room, self._config.run.num_rollouts - run.outstanding)
-        tasks: list[Task] = []
-        exhausted = False
-        while len(tasks) < room and not self.stopped:
-            if self._retries and self._retries[0][0] <= time.monotonic():
-                rollout = heapq.heappop(self._retries)[2]
-            elif (following := next(pending, None)) is not None:
-                rollout = following
-            else:
-                exhausted = True
-                break
-            tasks.append(self._runner_task(rollout))
-        run.feed(tasks)
-        return not exhausted and not self.stopped
+    def _command(self, name: str, argument: str) -> str:
+        """Execute a command of a user, and show its effect before the user gets the answer."""
+        answer = self._commands.execute(name, argument)
+        self._show(self._queue.state)
+        return answer
 
-    def _runner_task(self, rollout: PendingRollout) -> Task:
-        self._dispatched += 1
-        task = Task(rollout, self._worker, id=f"{self._dispatched}:{rollout.label}")
-        self._active[task.id] = rollout
-        return task
+    def _check_budgets(self) -> None:
+        """Stop the session if a budget is used up."""
+        if not self.stopped and (budget := self._report.used_up(self._unrecorded.values())) is not None:
+            self.used_up = budget
+            self._queue.stopped = f"the budget of {budget_flag(budget.name)} is used up: {described(budget)}"
+            self._queue.cancels_active = self._config.run.at_limit == "cancel"
+
+    def _feed(self, run: Run) -> None:
+        """Dispatch rollouts until N are under way."""
+        run.feed([Task(rollout, self._worker, id=task_id) for task_id, rollout in self._queue.take(run.room)])
 
     def _take_responses(self, run: Run) -> None:
         """Turn responses into results and decide which are final. Ctrl-C at any point loses neither results nor usage."""
+        queue = self._queue
+        cancelling = len(queue.cancelling)
         for number, response in list(run.ready.items()):
-            rollout = self._active.get(response.id)
-            if rollout is not None and (result := _result_of(response, rollout)) is not None:
+            rollout = queue.active.get(response.id)
+            cancelled = rollout is not None and key_of(rollout) in queue.cancelling
+            if rollout is not None and (result := _result_of(response, rollout, cancelled=cancelled)) is not None:
                 if response.status is not TaskStatus.SUCCEEDED:
                     self._add_last_status(result)
                 if result.final:
                     self._decide(result, rollout)
                 self._unrecorded[response.id] = result
-            self._active.pop(response.id, None)
+            queue.end(response.id)
             del run.ready[number]
+        if len(queue.cancelling) < cancelling:
+            self._commands.clear_cancelled()
 
     def _add_last_status(self, result: RolloutResult) -> None:
         """Add what the worker of an unfinished execution reported last; without a report, only the time of its start."""
@@ -319,28 +357,30 @@ class RolloutSession:
     def _decide(self, result: RolloutResult, rollout: PendingRollout) -> None:
         """Decide whether a result is final, is retried, or stops the run."""
         key = (result.task, result.attempt)
+        queue = self._queue
+        if result.status is RolloutStatus.CANCELLED:
+            self._executions.pop(key, None)
+            return
         if result.status is not RolloutStatus.INFRASTRUCTURE:
-            self.stopped = self.stopped or self._same_failures.note(result)
+            queue.stopped = queue.stopped or self._same_failures.note(result)
             self._endpoint_failures = 0
             self._executions.pop(key, None)
             return
         if result.kind in FATAL_KINDS:
-            self.stopped = self.stopped or result.error
+            queue.stopped = queue.stopped or result.error
             return
         executions = self._executions[key] = self._executions.get(key, 0) + 1
         # The runner has already retried a rollout whose worker was lost.
         failure = Failure.FINAL if result.kind == "worker" or self.stopped else Failure.INFRASTRUCTURE
         if RETRIES.allows(failure, executions):
             result.final = False
-            self._dispatched += 1
-            retry_at = time.monotonic() + RETRIES.delay(executions)
-            heapq.heappush(self._retries, (retry_at, self._dispatched, rollout))
+            queue.retry_later(rollout, RETRIES.delay(executions))
             return
         self._executions.pop(key, None)
         if result.kind == "endpoint":
             self._endpoint_failures += 1
-            if self._endpoint_failures >= max(_ENDPOINT_FAILURES, self._config.run.num_rollouts) and not self.stopped:
-                self.stopped = f"the last {self._endpoint_failures} rollouts all ended with: {result.error}"
+            if self._endpoint_failures >= max(_ENDPOINT_FAILURES, queue.limit) and not queue.stopped:
+                queue.stopped = f"the last {self._endpoint_failures} rollouts all ended with: {result.error}"
 
     def _record(self) -> None:
         """Record results durably, then count them."""
@@ -354,22 +394,39 @@ class RolloutSession:
                 for key, result in list(self._unrecorded.items()):
                     del self._unrecorded[key]
                     self.progress.count(result)
+                    self._report.count(result)
 
     def _trace(self, results: list[RolloutResult]) -> None:
         if self._tracing is not None:
             self._tracing.record(results)
 
-    def _report(self, session: int) -> None:
-        """Update the session's duration and call the observer, each at its interval."""
+    def _record_now(self, result: RolloutResult) -> None:
+        """Record a result that no runner task has."""
+        self._unrecorded[f"without a task: {result.label}"] = result
+        self._record()
+
+    def _show_regularly(self, session: int) -> None:
+        """Update the session's duration, call the observers and write the session file, each at its interval."""
         self._update_session(session)
-        self.progress.active = len(self._active)
-        if self._watch and self.progress.seconds - self._watch_called > WATCH_INTERVAL:
-            self._watch_called = self.progress.seconds
-            self.progress.live = live = read_status_files(self.directory.live)
-            if self._requests:
-                live.in_flight, live.request_limit = self._requests()
-            self.progress.machines = self._pool.counts() if self._pool else None
-            self._watch(self.progress)
+        now, queue = self.progress.seconds, self._queue
+        self.progress.active = len(queue.active)
+        if now - self._written > _FILE_INTERVAL:
+            self._show(queue.state)
+        elif self._observers and now - self._observed > WATCH_INTERVAL:
+            self._report.collect(queue.state)
+            self._observe()
+
+    def _show(self, state: RunState) -> None:
+        """Write the session file and call the observers."""
+        self._written = self.progress.seconds
+        self._report.collect(state)
+        self._report.write()
+        self._observe()
+
+    def _observe(self) -> None:
+        self._observed = self.progress.seconds
+        for observer in self._observers:
+            observer(self.progress)
 
     def _record_unfinished(self) -> None:
         """Record what rollouts had used whose worker died, so that all tokens are counted."""
@@ -386,13 +443,11 @@ class RolloutSession:
                 self._trace(results)
 
     def _poll_timeout(self) -> float:
-        if not self._retries:
-            return _POLL_INTERVAL
-        return min(_POLL_INTERVAL, max(0.01, self._retries[0][0] - time.monotonic()))
+        retry = self._queue.seconds_to_retry
+        return _POLL_INTERVAL if retry is None or self._queue.paused else min(_POLL_INTERVAL, max(0.01, retry))
 
     def _cancel(self, run: Run) -> None:
         """Cancel active rollouts. Results that arrive meanwhile are recorded; the other rollouts stay pending."""
-        self.stopped = "interrupted"
         self._set_note(f"stopping {counted(run.outstanding, 'rollout')}; all results so far are kept")
         self._take_responses(run)
         self._record()
@@ -408,8 +463,7 @@ class RolloutSession:
     def _set_note(self, note: str) -> None:
         """Show what the session is doing besides executing rollouts."""
         self.progress.note = note
-        if self._watch:
-            self._watch(self.progress)
+        self._show(self._queue.state if self._began else RunState.STARTING)
 
     def _record_machines(self) -> None:
         """Record the machine figures, earlier sessions included."""
@@ -482,8 +536,23 @@ def _signals_deferred() -> Iterator[None]:
         signal.raise_signal(number)
 
 
-def _result_of(response: TaskResponse, rollout: PendingRollout) -> RolloutResult | None:
-    """Return the result that a response contains; None for a rollout that was cancelled before it used anything."""
+def _result_of(response: TaskResponse, rollout: PendingRollout, *, cancelled: bool) -> RolloutResult | None:
+    """Return the result that a response contains; None for a rollout that the session cancelled before it used anything.
+
+    Args:
+        response: the response of the runner.
+        rollout: the rollout.
+        cancelled: whether a user cancelled the rollout: then it is not retried.
+    """
+    result = _uncancelled_result(response, rollout)
+    if cancelled and (result is None or result.status is RolloutStatus.INFRASTRUCTURE):
+        result = result or RolloutResult(rollout.task.id, rollout.attempt, RolloutStatus.CANCELLED, ended=time.time())
+        result.status, result.kind, result.error = RolloutStatus.CANCELLED, CANCELLED_KIND, CANCELLED_ERROR
+        result.final = True
+    return result
+
+
+def _uncancelled_result(response: TaskResponse, rollout: PendingRollout) -> RolloutResult | None:
     if response.status is TaskStatus.SUCCEEDED:
         answer: Any = response.answer
         assert isinstance(answer, RolloutResult)

@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from paragent.rollout.machines import LeasedMachine
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["FATAL_KINDS", "RolloutWorker", "check_agent"]
+__all__ = ["CANCELLED_ERROR", "CANCELLED_KIND", "FATAL_KINDS", "RolloutWorker", "check_agent"]
 
 _REFUSED = "refused"
+CANCELLED_KIND = "cancelled"
+CANCELLED_ERROR = "cancelled by a user"
 FATAL_KINDS = frozenset({_REFUSED, "pool"})
 """The kinds of failure after which no rollout of the run can succeed."""
 
@@ -118,9 +120,18 @@ class _Execution:
                 environment, episode = await self._build(leases)
                 async with self._machine.watched() if self._machine else contextlib.nullcontext():
                     await self._act(environment, episode)
+            except asyncio.CancelledError:
+                if not self._active.take_cancellation():
+                    raise
+                _set_cancelled(self._result)
             except Exception as error:  # noqa: BLE001 - every failure is a result
-                self._set_error(await self._cause_of(error))
+                if self._active.take_cancellation():  # code of the agent turned the cancellation into another error
+                    _set_cancelled(self._result)
+                else:
+                    self._active.ending = True
+                    self._set_error(await self._cause_of(error))
             finally:
+                self._active.ending = True
                 await self._finish()
 
     async def _build(self, leases: contextlib.AsyncExitStack) -> tuple[Environment, RolloutEpisode]:
@@ -197,6 +208,11 @@ class _Execution:
                     await asyncio.shield(self._environment.close())
         if (episode := self._active.episode) is not None:
             _copy_episode(self._result, episode)
+
+
+def _set_cancelled(result: RolloutResult) -> None:
+    result.status, result.kind, result.error = RolloutStatus.CANCELLED, CANCELLED_KIND, CANCELLED_ERROR
+    result.score, result.scores = None, {}
 
 
 def _set_failure(result: RolloutResult, error: BaseException) -> None:

@@ -213,6 +213,13 @@ class Journal:
             query = f"UPDATE results SET final = 0 WHERE final = 1 AND status IN ({marks})"  # noqa: S608 - question marks
             return self._db.execute(query, list(statuses)).rowcount
 
+    def reopen_rollout(self, task: str, attempt: int) -> None:
+        """Make one rollout pending again."""
+        with self._transaction("reopen a result"):
+            self._db.execute(
+                "UPDATE results SET final = 0 WHERE final = 1 AND task = ? AND attempt = ?", [task, attempt]
+            )
+
     def set_scores(self, scorer: str, scores: Iterable[tuple[int, float | None]]) -> None:
         """Add the scores of a further scorer, as pairs of a result's number and a score."""
         with self._transaction("store scores"):

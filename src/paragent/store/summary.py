@@ -22,6 +22,7 @@ __all__ = [
     "Comparison",
     "Summary",
     "compare",
+    "cost_of",
     "final_failures",
     "pass_at",
     "summarise",
@@ -77,6 +78,9 @@ class Summary:
     prompt_tokens: int | None = 0
     """None if an endpoint did not report tokens."""
     completion_tokens: int | None = 0
+    judge_prompt_tokens: int = 0
+    """The part of `prompt_tokens` used by a judge that is a different model than the agent's."""
+    judge_completion_tokens: int = 0
     requests: int = 0
     cost: float | None = None
     """In the currency of the prices; None if unknown."""
@@ -204,14 +208,16 @@ def _usage(journal: Journal) -> dict[str, Any]:
         "executions": executions,
         "prompt_tokens": None if unknown else int(prompt),
         "completion_tokens": None if unknown else int(completion),
+        "judge_prompt_tokens": int(judge_prompt),
+        "judge_completion_tokens": int(judge_completion),
         "requests": int(requests),
-        "cost": None if unknown else _cost(prices, prompt, completion, judge_prompt, judge_completion),
+        "cost": None if unknown else cost_of(prices, prompt, completion, judge_prompt, judge_completion),
         "seconds_worked": worked,
         "seconds_waited": waited,
     }
 
 
-def _cost(
+def cost_of(
     prices: Mapping[str, Mapping[str, float]] | None,
     prompt: float,
     completion: float,

@@ -43,6 +43,7 @@ __all__ = [
     "decode_message",
     "encode_message",
     "load_token",
+    "read_secret_file",
     "token_file",
 ]
 
@@ -90,10 +91,10 @@ def load_token() -> Token:
         return Token(given)
     path = token_file()
     with contextlib.suppress(FileNotFoundError):
-        return Token(_read(path))
+        return Token(read_secret_file(path))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _create(path)
-    return Token(_read(path))
+    return Token(read_secret_file(path))
 
 
 def token_file() -> Path:
@@ -102,7 +103,13 @@ def token_file() -> Path:
     return (Path(configured) if configured else Path.home() / ".config") / "paragent" / "token"
 
 
-def _read(path: Path) -> str:
+def read_secret_file(path: Path) -> str:
+    """Return the content of a file with a secret.
+
+    Raises:
+        AccessDenied: the file can be read by other users, belongs to another user, or is a link.
+        OSError: the file does not exist or cannot be read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
