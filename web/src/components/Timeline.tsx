@@ -118,7 +118,10 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
     [start, end, timeline.sessions, full],
   );
   const most = Math.min(MOST_HEIGHT, Math.round(window.innerHeight * 0.52) || MOST_HEIGHT);
-  const layout = useMemo(() => layoutTracks(timeline.tracks, order, fit ? most : null), [timeline, order, fit, most]);
+  const layout = useMemo(
+    () => layoutTracks(timeline.tracks, order, fit ? most - 4 : null),
+    [timeline, order, fit, most],
+  );
   const height = Math.min(layout.height + 4, most);
   const palette = useMemo(() => readPalette(timeline.states), [timeline.states.join(), theme]);
   const workers = useMemo(() => timeline.tracks.filter((track) => track.kind === "worker"), [timeline]);
@@ -147,7 +150,7 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
     if (context) drawTracks(context, { ...view, top, height });
   }, [timeline, layout, scale, palette, full, only, top, height]);
 
-  const overlayHeight = AXIS_HEIGHT + height + (withShares ? SHARES_HEIGHT + 6 : 0);
+  const overlayHeight = AXIS_HEIGHT + height + (withShares ? SHARES_HEIGHT + 7 : 0);
   const selected = readInterval(params.get("from"), params.get("to"));
   const selection: Interval | null =
     selected === null

@@ -203,13 +203,20 @@ export function drawShares(
     if (values === undefined) continue;
     context.fillStyle = palette.states[state] ?? palette.faint;
     context.globalAlpha = view.only !== null && view.only !== state ? 0.12 : 0.92;
+    const path = new Path2D(); // one path for each state: rectangles side by side would leave seams
     for (let column = 0; column < columns; column += 1) {
-      const [low, value] = [base[column] ?? 0, values[column] ?? 0];
-      if (value <= 0) continue;
-      const top = height - Math.min(1, low + value) * height;
-      context.fillRect(scale.left + column * wide, top, wide + 0.3, value * height + 0.3);
-      base[column] = low + value;
+      const y = height - Math.min(1, (base[column] ?? 0) + (values[column] ?? 0)) * height;
+      if (column === 0) path.moveTo(scale.left, y);
+      path.lineTo(scale.left + column * wide, y);
+      path.lineTo(scale.left + (column + 1) * wide, y);
     }
+    for (let column = columns - 1; column >= 0; column -= 1) {
+      const y = height - Math.min(1, base[column] ?? 0) * height;
+      path.lineTo(scale.left + (column + 1) * wide, y);
+      path.lineTo(scale.left + column * wide, y);
+      base[column] = (base[column] ?? 0) + (values[column] ?? 0);
+    }
+    context.fill(path);
   }
   context.globalAlpha = 1;
   context.font = SMALL_FONT;

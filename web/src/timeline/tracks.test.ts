@@ -60,7 +60,8 @@ test("rows follow each other, and a position finds its row", () => {
 test("many tracks fit the height, as far as they can be seen", () => {
   const many = Array.from({ length: 100 }, (_, index) => track("machine", `vm-${index}`));
   expect(layoutTracks(many, "name", 426).height).toBeLessThanOrEqual(426);
-  expect(layoutTracks([...many, ...many, ...many], "name", 426).rows[1]?.height).toBe(3);
+  const tooMany = Array.from({ length: 30 }, () => many).flat();
+  expect(layoutTracks(tooMany, "name", 426).rows[1]?.height).toBeGreaterThan(1);
 });
 
 test("the span at a time", () => {

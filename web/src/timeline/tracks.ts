@@ -24,7 +24,7 @@ export interface TrackLayout {
 
 export const HEADING_HEIGHT = 26;
 export const ROW_HEIGHT = 20;
-const LEAST_ROW_HEIGHT = 3;
+const LEAST_ROW_HEIGHT = 1.25;
 /** Rows lower than this have no label. */
 export const LABEL_HEIGHT = 11;
 const KINDS = ["machine", "worker"];
@@ -33,8 +33,9 @@ const KINDS = ["machine", "worker"];
 export function layoutTracks(tracks: Track[], order: Order, fit: number | null): TrackLayout {
   const groups = KINDS.map((kind) => tracks.filter((track) => track.kind === kind)).filter((group) => group.length > 0);
   const available = (fit ?? 0) - groups.length * HEADING_HEIGHT;
-  const height =
-    fit === null ? ROW_HEIGHT : Math.max(LEAST_ROW_HEIGHT, Math.min(ROW_HEIGHT, Math.floor(available / tracks.length)));
+  const share = available / tracks.length;
+  const fitted = Math.max(LEAST_ROW_HEIGHT, Math.min(ROW_HEIGHT, share < 4 ? share : Math.floor(share)));
+  const height = fit === null ? ROW_HEIGHT : fitted;
   const rows: Row[] = [];
   let y = 0;
   const add = (row: Omit<Row, "y">) => {
