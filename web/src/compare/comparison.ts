@@ -1,0 +1,136 @@
+/** Loads the comparison of runs; an export has files for pairs only, which are merged here. */
+import { useEffect, useState } from "preact/hooks";
+import type { Flip, PairedDifference, RolloutRows, RunComparison } from "../api";
+import { load, RequestFailed, settings } from "../source";
+
+/** Scores that differ by less are equal, as in `paragent.store.summary`. */
+export const CHANGE = 1e-9;
+
+export async function loadComparison(runs: string[]): Promise<RunComparison> {
+  if (!settings.static) return load(["compare"], { runs: runs.join(",") });
+  const [baseline = "", ...others] = runs;
+  const pairs = await Promise.all(others.map((other) => loadPair(baseline, other)));
+  if (pairs.length === 1 && pairs[0] !== undefined) return pairs[0];
+  const scores = await Promise.all(runs.map((run) => loadScores(run)));
+  return mergePairs(pairs, scores);
+}
+
+async function loadPair(baseline: string, other: string): Promise<RunComparison> {
+  try {
+    return await load(["compare"], { runs: `${baseline},${other}` });
+  } catch (error) {
+    if (!(error instanceof RequestFailed) || error.status !== 404) throw error;
+    return reversed(await load(["compare"], { runs: `${other},${baseline}` }));
+  }
+}
+
+/** The comparison of two runs with the other one as the baseline. */
+export function reversed(pair: RunComparison): RunComparison {
+  const [baseline] = pair.runs;
+  const differences = pair.differences.map(
+    (one): PairedDifference => ({
+      run: baseline?.name ?? "",
+      pairs: one.pairs,
+      mean: one.baseline_mean,
+      baseline_mean: one.mean,
+      difference: -one.difference,
+      interval: one.interval && [-one.interval[1], -one.interval[0]],
+      better: one.worse,
+      worse: one.better,
+      only_here: one.only_baseline,
+      only_baseline: one.only_here,
+    }),
+  );
+  const flips = pair.flips.map((flip) => ({
+    ...flip,
+    scores: [...flip.scores].reverse(),
+    executions: [...flip.executions].reverse(),
+  }));
+  return { runs: [...pair.runs].reverse(), differences, flips, common: pair.common };
+}
+
+/** The mean score of each task of a run, and the execution of its first attempt. */
+export type TaskScores = Map<string, { score: number | null; execution: number | null }>;
+
+async function loadScores(run: string): Promise<TaskScores> {
+  return taskScores(await load<RolloutRows>(["runs", run, "rollouts"]));
+}
+
+export function taskScores(rows: RolloutRows): TaskScores {
+  const found = new Map<string, { sum: number; count: number; execution: number | null }>();
+  for (const [row, task] of rows.task.entries()) {
+    const known = found.get(task) ?? { sum: 0, count: 0, execution: rows.number[row] ?? null };
+    const score = rows.score[row];
+    if (score !== null && score !== undefined) {
+      known.sum += score;
+      known.count += 1;
+    }
+    found.set(task, known);
+  }
+  return new Map(
+    [...found].map(([task, { sum, count, execution }]) => [task, { score: count ? sum / count : null, execution }]),
+  );
+}
+
+export function mergePairs(pairs: RunComparison[], scores: TaskScores[]): RunComparison {
+  const flips = new Map<string, Flip>();
+  for (const pair of pairs) {
+    for (const flip of pair.flips) {
+      const here = scores.map((each) => each.get(flip.task));
+      flips.set(flip.task, {
+        task: flip.task,
+        question: flip.question,
+        scores: here.map((each) => each?.score ?? null),
+        executions: here.map((each) => each?.execution ?? null),
+      });
+    }
+  }
+  const common = [...(scores[0]?.keys() ?? [])].filter((task) => scores.every((each) => each.has(task))).length;
+  return {
+    runs: pairs.flatMap((pair, index) => (index === 0 ? pair.runs : pair.runs.slice(1))),
+    differences: pairs.flatMap((pair) => pair.differences),
+    flips: [...flips.values()],
+    common,
+  };
+}
+
+/** How a task differs from the baseline: in any of the other runs. */
+export function isBetter(flip: Flip): boolean {
+  return changes(flip).some((change) => change > CHANGE);
+}
+
+export function isWorse(flip: Flip): boolean {
+  return changes(flip).some((change) => change < -CHANGE);
+}
+
+/** The largest change from the baseline, with its sign; 0 if it cannot be told. */
+export function largestChange(flip: Flip): number {
+  return changes(flip).reduce((largest, change) => (Math.abs(change) > Math.abs(largest) ? change : largest), 0);
+}
+
+function changes(flip: Flip): number[] {
+  const [baseline = null, ...others] = flip.scores;
+  return baseline === null ? [] : others.flatMap((score) => (score === null ? [] : [score - baseline]));
+}
+
+export interface LoadedComparison {
+  data: RunComparison | undefined;
+  error: string;
+}
+
+export function useComparison(runs: string[]): LoadedComparison {
+  const key = runs.join("\n");
+  const [state, setState] = useState<LoadedComparison & { key: string }>({ key: "", data: undefined, error: "" });
+  useEffect(() => {
+    let isCurrent = true;
+    if (runs.length < 2) return;
+    loadComparison(runs).then(
+      (data) => isCurrent && setState({ key, data, error: "" }),
+      (error: Error) => isCurrent && setState({ key, data: undefined, error: error.message }),
+    );
+    return () => {
+      isCurrent = false;
+    };
+  }, [key]);
+  return state.key === key ? state : { data: undefined, error: "" };
+}
