@@ -16,6 +16,7 @@ import pytest
 from paragent import AgentBase, ConfigError, Environment, MissingExtra, RolloutConfig, run_parallel_rollout, tool
 from paragent.cli import main
 from paragent.demo.samples import sample_path
+from paragent.errors import Interrupted
 from paragent.rollout import session as running
 from paragent.rollout import tracing
 from paragent.rollout.prepare import prepare
@@ -23,6 +24,7 @@ from paragent.rollout.session import RolloutSession
 from paragent.rollout.spans import TracedRun
 from paragent.rollout.tracing import RunTracing
 from paragent.runners.retry import RetryPolicy
+from paragent.runners.run import Run
 from paragent.store import Journal, RolloutResult, RolloutStatus
 from paragent.testing import Fault, OpenAIServer, Script
 from tests.rollout.otlp_receiver import OtlpReceiver, ReceivedSpan
@@ -30,6 +32,8 @@ from tests.rollout.otlp_receiver import OtlpReceiver, ReceivedSpan
 HERE = "tests.rollout.test_tracing"
 SECRET = "xyzzy-plugh"
 """Occurs in every text of a rollout."""
+VERDICT = '{"reasoning": "the same", "correct": true}'
+"""The reply of a judge."""
 
 
 class Secretive(Environment):
@@ -47,6 +51,16 @@ class Secretive(Environment):
     async def bug(self) -> str:
         """Raise an unexpected error."""
         raise KeyError(SECRET)
+
+
+class OnMachine(Secretive):
+    """Needs a machine."""
+
+    name = "on_machine"
+
+    @property
+    def needs_machine(self) -> bool:
+        return True
 
 
 class Ending(AgentBase):
@@ -75,8 +89,9 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
     look = {"tool": "look", "arguments": {"at": SECRET}, "content": f"thinking about {SECRET}"}
     unknown = {"tool": f"open_{SECRET}"}
-    answers = {"fail": [look, {"tool": "bug"}], "unknown": [unknown, f"It is {SECRET}."]}
-    with OpenAIServer(Script(default=[look, look, f"It is {SECRET}."], answers=answers)) as server:
+    answers = {"references": VERDICT, "fail": [look, {"tool": "bug"}], "unknown": [unknown, f"It is {SECRET}."]}
+    script = Script(default=[look, look, f"It is {SECRET}."], answers=answers, request_ids=True)
+    with OpenAIServer(script) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         yield server
@@ -97,7 +112,7 @@ def spans_of_journal(path: Path) -> int:
         for result in journal.results("1"):
             steps = (journal.trajectory(result.number) or {}).get("steps", [])
             turns = {step["turn"] for step in steps if step["kind"] in {"model", "agent", "tool"}}
-            calls = [step for step in steps if step["kind"] in {"model", "tool"}]
+            calls = [step for step in steps if step["kind"] in {"model", "tool", "judge"}]
             total += 1 + len(turns) + len(calls)
     return total
 
@@ -166,7 +181,11 @@ def test_spans_have_the_attributes_of_the_conventions(
         "gen_ai.provider.name": "openai",
         "gen_ai.request.model": "scripted",
         "gen_ai.request.temperature": 0.5,
+        "gen_ai.response.id": last["response"]["id"],
+        "gen_ai.response.model": last["response"]["model"],
         "gen_ai.response.finish_reasons": ["stop"],
+        "paragent.request_id": last["request_id"],
+        "paragent.retries": 0,
         "gen_ai.usage.input_tokens": last["usage"]["prompt_tokens"],
         "gen_ai.usage.output_tokens": last["usage"]["completion_tokens"],
         "server.address": host,
@@ -225,6 +244,39 @@ def test_failures_have_an_error_status(
     found = [(span.error, span.attributes["error.type"], span.attributes["paragent.boundary"]) for span in agents]
     assert found == [(True, "KeyError", "agent")] + [(True, "endpoint", "endpoint")] * 3
     assert [span.attributes["paragent.final"] for span in agents] == [True, False, False, True]
+    calls = [call for span in agents[1:] for turn in span.children for call in turn.children]
+    assert [(call.name, call.error, call.attributes["error.type"]) for call in calls] == [
+        ("chat scripted", True, "EndpointDown")
+    ] * 3
+
+
+def test_the_calls_of_a_judge_are_spans_of_the_execution(
+    tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer
+) -> None:
+    run_parallel_rollout(
+        config(tmp_path, "unknown", metric="llm_judge", judge_model="referee", otel_content=True, run_name="run")
+    )
+    [agent] = receiver.roots()[0].children
+    *turns, judge = [span.name for span in agent.children]
+    assert (turns, judge) == (["turn 1", "turn 2"], "chat referee")
+    asked = json.loads(agent.children[-1].attributes["gen_ai.input.messages"])
+    assert f"It is {SECRET}." in asked[-1]["parts"][0]["content"]
+    assert json.loads(agent.children[-1].attributes["gen_ai.output.messages"])[0]["parts"]
+    assert len(receiver.spans()) == 1 + spans_of_journal(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_the_wait_for_a_machine_comes_before_the_first_turn(
+    tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer
+) -> None:
+    machines = {"provider_name": "process", "use_vm_pool": True, "num_vms": 1, "num_spares": 0, "num_rollouts": 2}
+    run_parallel_rollout(config(tmp_path, "good", "good", env=f"{HERE}:OnMachine", **machines))
+    [root] = receiver.roots()
+    check_times(root)
+    first, second = sorted(root.children, key=lambda span: span.children[0].start)
+    assert first.attributes["paragent.machine"]
+    assert second.attributes["paragent.seconds.waited"] > 0
+    assert second.children[0].start >= first.children[-1].end, "the second rollout had to wait for the machine"
 
 
 def test_a_tool_call_that_fails_has_an_error_status(
@@ -304,7 +356,7 @@ def test_a_broken_receiver_changes_no_result(
         assert main(["rollout", *flags, "--output-dir", str(tmp_path), "--run-name", "run", "--otel"]) == 0
     assert results(tmp_path / "run") == results(tmp_path / "plain")
     [line] = [line for line in capfd.readouterr().err.splitlines() if "OpenTelemetry" in line]
-    reason = {"down": "ConnectionError", "hangs": "no answer within 0.3 s", "refuses": "400"}[kind]
+    reason = {"down": "ConnectionError", "hangs": "the endpoint is too slow", "refuses": "400"}[kind]
     spans = 1 + spans_of_journal(tmp_path / "run")
     assert f"OpenTelemetry: {spans} spans not sent to http://127.0.0.1:" in line
     assert reason in line
@@ -319,7 +371,22 @@ def test_a_hanging_receiver_delays_the_end_by_seconds(
         with RolloutSession(prepare(config(tmp_path, "good"))) as session:
             summary = session.run()
     assert summary.pending == 0
-    assert session.unsent_spans.endswith("no answer within 5 s")
+    assert session.unsent_spans.endswith(": the endpoint is too slow")
+
+
+def test_an_interrupted_session_ends_its_span(tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer) -> None:
+    def interrupted(self: Run, *_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "collect", interrupted)
+        with pytest.raises(Interrupted):
+            run_parallel_rollout(config(tmp_path, "good", "better"))
+    [root] = receiver.roots()
+    assert (root.error, root.attributes["error.type"]) == (True, "Interrupted")
+    assert len(receiver.spans()) == 1 + spans_of_journal(tmp_path / "run")
+    run_parallel_rollout(config(tmp_path, "good", "better"))
+    assert len(receiver.spans()) == 2 + spans_of_journal(tmp_path / "run")
 
 
 def traced_run() -> TracedRun:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["MOST_CONTENT", "Conversation", "RecordedReply", "cut"]
+__all__ = ["MOST_CONTENT", "Conversation", "cut", "tool_names"]
 
 MOST_CONTENT = 64 * 1024
 """Characters of one attribute. Every model call has the conversation so far, so without a limit the spans of an execution would
@@ -17,42 +17,17 @@ _LONGEST_TEXT = MOST_CONTENT // 4
 """Characters of one text, so that a long observation does not displace all other messages."""
 
 
-class RecordedReply(NamedTuple):
-    """The message that a turn appended, and the messages that were sent for it, as positions in the conversation."""
-
-    sent: int
-    """The number of messages that were sent."""
-    position: int | None
-    """None if the conversation does not have it."""
-
-
 class Conversation:
-    """The messages of an execution, read in the order of its steps. Agents can change messages, so they may be anything."""
+    """The messages of an execution, read in the order of its steps. Agents can change both, so they may be anything."""
 
     def __init__(self, trajectory: Mapping[str, Any]) -> None:
         messages, tools = trajectory.get("messages"), trajectory.get("tools")
         self._messages = [_mapping(one) for one in messages] if isinstance(messages, list) else []
         self._tools = tools if isinstance(tools, list) else []
-        names = [_mapping(_mapping(tool).get("function")).get("name") for tool in self._tools]
-        self.tool_names = {name for name in names if isinstance(name, str)}
-        """The names of the environment's tools."""
         self._next = 0
-        """The position after the last reply that was taken."""
+        """The position after the reply of the last turn that was read."""
         self._written: dict[int, str] = {}
         """Messages as JSON, by position."""
-
-    def take_reply(self, sent: int | None) -> RecordedReply:
-        """Return the reply of the next turn.
-
-        Args:
-            sent: how many messages were sent; None if that is not recorded.
-        """
-        first = max(sent or 0, self._next)
-        positions = range(first, len(self._messages))
-        position = next((one for one in positions if self._messages[one].get("role") == "assistant"), None)
-        if position is not None:
-            self._next = position + 1
-        return RecordedReply((position or 0) if sent is None else sent, position)
 
     def of_execution(self, answer: str | None) -> dict[str, str]:
         """Return the contents of an execution: what the agent was given, its tools and its answer."""
@@ -66,18 +41,41 @@ class Conversation:
             given["gen_ai.output.messages"] = _dumps([said])
         return given
 
-    def of_model_call(self, reply: RecordedReply, finish_reason: str | None) -> dict[str, str | int]:
+    def of_step(self, step: Mapping[str, Any]) -> dict[str, str | int]:
+        """Return the contents of the next step."""
+        kind = step.get("kind")
+        if kind == "model":
+            return self._of_model_call(step)
+        if kind == "judge":
+            return _of_judge_call(step)
+        if kind == "tool":
+            return dict(self._of_tool_call(step.get("call")))
+        if kind == "agent":
+            self._take_reply(0)
+        return {}
+
+    def _of_model_call(self, step: Mapping[str, Any]) -> dict[str, str | int]:
         """Return the messages of a model call. Older messages are left out if all of them are too long."""
+        recorded = step.get("messages")
+        sent = min(max(recorded, 0), len(self._messages)) if isinstance(recorded, int) else 0
         given: dict[str, str | int] = {
-            "gen_ai.input.messages": self._last_messages(reply.sent),
-            "paragent.messages": reply.sent,
+            "gen_ai.input.messages": self._last_messages(sent),
+            "paragent.messages": sent,
         }
-        if reply.position is not None:
-            said = _message(self._messages[reply.position]) | {"finish_reason": finish_reason or "stop"}
-            given["gen_ai.output.messages"] = _limited_list([_dumps(said)])
+        position = None if step.get("error") else self._take_reply(sent)
+        if position is not None:
+            given["gen_ai.output.messages"] = _output(self._messages[position], step)
         return given
 
-    def of_tool_call(self, call: str) -> dict[str, str]:
+    def _take_reply(self, sent: int) -> int | None:
+        """Return the position of the reply of the next turn, for which `sent` messages were sent; None if there is none."""
+        positions = range(max(sent, self._next), len(self._messages))
+        position = next((one for one in positions if self._messages[one].get("role") == "assistant"), None)
+        if position is not None:
+            self._next = position + 1
+        return position
+
+    def _of_tool_call(self, call: Any) -> dict[str, str]:
         """Return the arguments and the result of a tool call of the last reply that was taken, or of an earlier one."""
         for position in range(self._next - 1, -1, -1):
             for one in _calls(self._messages[position]):
@@ -85,7 +83,7 @@ class Conversation:
                     return self._call_contents(one, call, position)
         return {}
 
-    def _call_contents(self, made: Mapping[str, Any], call: str, position: int) -> dict[str, str]:
+    def _call_contents(self, made: Mapping[str, Any], call: Any, position: int) -> dict[str, str]:
         arguments = _mapping(made.get("function")).get("arguments")
         given = {"gen_ai.tool.call.arguments": cut(arguments if isinstance(arguments, str) else _dumps(arguments))}
         later = self._messages[position + 1 :]
@@ -106,6 +104,29 @@ class Conversation:
                 break
             chosen.append(self._written[position])
         return f"[{','.join(reversed(chosen))}]"
+
+
+def tool_names(trajectory: Mapping[str, Any]) -> set[str]:
+    """Return the names of the environment's tools."""
+    tools = trajectory.get("tools")
+    functions = [_mapping(_mapping(tool).get("function")) for tool in tools] if isinstance(tools, list) else []
+    return {function["name"] for function in functions if isinstance(function.get("name"), str)}
+
+
+def _of_judge_call(step: Mapping[str, Any]) -> dict[str, str | int]:
+    """Return the messages of a judge's call, which are not messages of the conversation."""
+    request = step.get("request")
+    asked = [_dumps(_message(_mapping(one))) for one in request] if isinstance(request, list) else []
+    given: dict[str, str | int] = {"gen_ai.input.messages": _limited_list(asked)}
+    choices = _mapping(step.get("response")).get("choices")
+    if isinstance(choices, list) and choices:
+        given["gen_ai.output.messages"] = _output(_mapping(_mapping(choices[0]).get("message")), step)
+    return given
+
+
+def _output(message: Mapping[str, Any], step: Mapping[str, Any]) -> str:
+    """Return the reply of a model call, as the list that the conventions require."""
+    return _limited_list([_dumps(_message(message) | {"finish_reason": step.get("finish_reason") or "stop"})])
 
 
 def cut(text: str, longest: int = MOST_CONTENT) -> str:

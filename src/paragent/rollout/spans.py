@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 
 from paragent.models.base import MODELS
 from paragent.models.credentials import DEFAULT_URL
-from paragent.rollout.span_contents import Conversation, cut
-from paragent.store.records import error_summary, failure_boundary
+from paragent.rollout.span_contents import Conversation, cut, tool_names
+from paragent.store.failures import boundary_of
+from paragent.store.records import error_summary
 from paragent.tasks import TURNS_USED_UP
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from paragent.rollout.prepare import RolloutPlan
     from paragent.store import RolloutResult
@@ -30,8 +31,9 @@ Attribute = str | bool | int | float | list[str]
 
 _LONGEST = 256
 """Characters of an id or a name that comes from an endpoint or an agent."""
-_UNKNOWN_TOOL = "_OTHER"
-"""Replaces the name of a tool that the environment does not have: the model wrote that name, so it is content."""
+_UNKNOWN = "_OTHER"
+"""The conventions' value for an unknown type. It also replaces the name of a tool that the environment does not have: the model
+wrote that name, so it is content."""
 _TOOL_ERROR = "tool_error"
 """The `error.type` of a tool call whose result is an error."""
 _ENDINGS = frozenset({"answered", "answer cut", TURNS_USED_UP, "context full"})
@@ -160,28 +162,36 @@ class ExecutionSpans:
         span.scores = {name: value for name, value in result.scores.items() if value is not None}
         if result.kind and self._content:
             span.error = cut(error_summary(result.error), _LONGEST)
-        recorded = trajectory if isinstance(trajectory, dict) else {}
-        conversation = Conversation(recorded)
-        if self._content:
+        recorded = _mapping(trajectory)
+        conversation = Conversation(recorded) if self._content else None
+        if conversation is not None:
             span.attributes |= conversation.of_execution(result.answer)
+        tools = tool_names(recorded)
         for step in _steps(recorded):
-            self._add_step(span, step, conversation)
+            made = self._add_step(span, step, tools)
+            if conversation is not None:
+                contents = conversation.of_step(step)
+                if made is not None:
+                    made.attributes |= contents
         return span
 
-    def _add_step(self, execution: Span, step: Mapping[str, Any], conversation: Conversation) -> None:
-        """Add the span of a step below its turn. Steps without a turn, such as the machine's, have no span."""
+    def _add_step(self, execution: Span, step: Mapping[str, Any], tools: Collection[str]) -> Span | None:
+        """Add the span of a model call or tool call below its turn, and that of a judge's call below the execution.
+
+        Other steps, such as the machine's, have no span. A message that the agent made by itself is a turn without calls.
+        """
         kind, turn = step.get("kind"), _whole(step.get("turn"))
-        if turn is None or kind not in ("model", "agent", "tool"):
-            return
+        if turn is None or kind not in ("model", "judge", "tool", "agent"):
+            return None
         start = min(max(execution.start + _seconds(step.get("at")), execution.start), execution.end)
         end = min(start + _seconds(step.get("seconds")), execution.end)
-        parent = _turn_span(execution, turn, start, end)
-        if kind == "model":
-            parent.children.append(self._model_call(step, start, end, execution, conversation))
-        elif kind == "tool":
-            parent.children.append(self._tool_call(step, start, end, execution, conversation))
-        else:
-            conversation.take_reply(None)
+        parent = execution if kind == "judge" else _turn_span(execution, turn, start, end)
+        if kind == "agent":
+            return None
+        span = self._tool_call(step, execution, tools) if kind == "tool" else self._model_call(step, execution)
+        span.start, span.end = start, end
+        parent.children.append(span)
+        return span
 
     def _execution_attributes(self, result: RolloutResult) -> dict[str, Attribute]:
         run = self._run
@@ -212,18 +222,16 @@ class ExecutionSpans:
                 "paragent.score": result.score,
                 "paragent.machine": result.machine or None,
                 "paragent.ending": result.ending if result.ending in _ENDINGS or self._content else None,
-                "paragent.boundary": failure_boundary(result) or None,
+                "paragent.boundary": boundary_of(result.kind) or None,
                 "error.type": result.kind or None,
             }
         )
 
-    def _model_call(
-        self, step: Mapping[str, Any], start: float, end: float, execution: Span, conversation: Conversation
-    ) -> Span:
+    def _model_call(self, step: Mapping[str, Any], execution: Span) -> Span:
         run = self._run
         model = _name(step.get("model")) or run.model
         response, usage = _mapping(step.get("response")), _mapping(step.get("usage"))
-        finish = _name(step.get("finish_reason"))
+        finish, error = _name(step.get("finish_reason")), _name(step.get("error"))
         attributes = _inherited(execution) | run.server | run.request
         attributes |= _given(
             {
@@ -241,32 +249,27 @@ class ExecutionSpans:
                 "paragent.request_id": _name(step.get("request_id")),
                 "paragent.retries": _whole(step.get("retries")),
                 "paragent.seconds.waited": _seconds(step.get("waited")) or None,
+                "error.type": _error_type(error) if error else None,
             }
         )
-        reply = conversation.take_reply(_whole(step.get("messages")))
-        if self._content:
-            attributes |= conversation.of_model_call(reply, finish)
-        return Span(f"chat {model}", start, end, attributes, client=bool(run.server))
+        message = cut(error_summary(error), _LONGEST) if error and self._content else ""
+        return Span(f"chat {model}", 0.0, 0.0, attributes, client=bool(run.server), error=message)
 
-    def _tool_call(
-        self, step: Mapping[str, Any], start: float, end: float, execution: Span, conversation: Conversation
-    ) -> Span:
-        call, name = _name(step.get("call")), _name(step.get("name"))
-        if not self._content and name not in conversation.tool_names:
-            name = _UNKNOWN_TOOL
+    def _tool_call(self, step: Mapping[str, Any], execution: Span, tools: Collection[str]) -> Span:
+        name = _name(step.get("name"))
+        if not self._content and name not in tools:
+            name = _UNKNOWN
         attributes = _inherited(execution) | _given(
             {
                 "gen_ai.operation.name": "execute_tool",
                 "gen_ai.agent.name": self._run.agent,
                 "gen_ai.tool.name": name,
-                "gen_ai.tool.call.id": call,
+                "gen_ai.tool.call.id": _name(step.get("call")),
                 "gen_ai.tool.type": "function",
                 "error.type": _TOOL_ERROR if step.get("error") else None,
             }
         )
-        if self._content:
-            attributes |= conversation.of_tool_call(call or "")
-        return Span(f"execute_tool {name}", start, end, attributes)
+        return Span(f"execute_tool {name}", 0.0, 0.0, attributes)
 
 
 def _turn_span(execution: Span, turn: int, start: float, end: float) -> Span:
@@ -290,6 +293,12 @@ def _steps(trajectory: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the steps of a trajectory. Agents can change them, so they may be anything."""
     steps = trajectory.get("steps")
     return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+
+
+def _error_type(error: str) -> str:
+    """Return the type of an error that was recorded as `TYPE: message`."""
+    name = error.partition(":")[0]
+    return name if name.isidentifier() else _UNKNOWN
 
 
 def _given(values: Mapping[str, Attribute | None]) -> dict[str, Attribute]:

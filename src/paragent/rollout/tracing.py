@@ -40,9 +40,13 @@ if TYPE_CHECKING:
 __all__ = ["CLOSE_TIMEOUT", "RunTracing", "check_protocol", "open_tracing"]
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds that the end of a session waits for the endpoint."""
+"""Seconds that the end of a session waits for the endpoint to take the next batch."""
 _RETRY_TIMEOUT = 2.0
-"""Seconds that it waits for an endpoint that has already failed: one retry, which comes after about one second."""
+"""The same for an endpoint that has already failed: one retry, which comes after about one second."""
+_LONGEST_CLOSE = 30.0
+"""Seconds that it waits at most, if the endpoint takes one batch after the other."""
+_CHECK_INTERVAL = 0.1
+"""Seconds between two looks at whether the endpoint has failed."""
 _MOST_EXECUTIONS = 2_000
 _MOST_BYTES = 64 * 1024 * 1024
 """Limits of the queue: executions, and bytes of their packed trajectories."""
@@ -122,6 +126,10 @@ class RunTracing:
         self._unsent_spans = 0
         self._in_flight = 0
         """Spans in the request that is under way."""
+        self._sent_at = 0.0
+        """When the endpoint took a batch for the last time."""
+        self._finished = False
+        """Whether the thread has sent everything."""
         self._thread = threading.Thread(target=self._send_all, name="paragent-otel", daemon=True)
         self._thread.start()
 
@@ -145,7 +153,7 @@ class RunTracing:
             self._changed.notify()
 
     def close(self, results: int, error: str = "") -> str:
-        """End the session's span and send what is left, for at most `CLOSE_TIMEOUT` seconds.
+        """End the session's span and send what is left, as long as the endpoint takes it.
 
         Args:
             results: how many rollouts the session finished.
@@ -161,10 +169,7 @@ class RunTracing:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        first = min(_RETRY_TIMEOUT, CLOSE_TIMEOUT)
-        self._thread.join(first)
-        if not self._problem.message:
-            self._thread.join(CLOSE_TIMEOUT - first)
+        self._wait_for_thread()
         with self._changed:
             self._abandoned = True
             executions = self._unsent_executions + len(self._queue)
@@ -173,12 +178,23 @@ class RunTracing:
         self._problem.remove()
         return self._described(spans, executions)
 
+    def _wait_for_thread(self) -> None:
+        """Wait until everything is sent, or the endpoint has not taken anything for too long."""
+        began = time.monotonic()
+        with self._changed:
+            while not self._finished:
+                limit = min(_RETRY_TIMEOUT, CLOSE_TIMEOUT) if self._problem.message else CLOSE_TIMEOUT
+                until = min(max(began, self._sent_at) + limit, began + _LONGEST_CLOSE)
+                if time.monotonic() >= until:
+                    return
+                self._changed.wait(_CHECK_INTERVAL)
+
     def _described(self, spans: int, executions: int) -> str:
         parts = [counted(spans, "span")] if spans else []
         parts += [f"the spans of {counted(executions, 'execution')}"] if executions else []
         if not parts:
             return ""
-        reason = self._problem.message or f"no answer within {CLOSE_TIMEOUT:g} s"
+        reason = self._problem.message or "the endpoint is too slow"
         return f"OpenTelemetry: {' and '.join(parts)} not sent to {_endpoint()}: {reason}"
 
     # --- the thread ---------------------------------------------------------------------------------------------------
@@ -193,6 +209,9 @@ class RunTracing:
                 self._flush()
         self._session.end()
         self._flush()
+        with self._changed:
+            self._finished = True
+            self._changed.notify()
 
     def _next(self) -> tuple[RolloutResult | None, bool]:
         """Return the next result, or None after a pause without one; and whether no result will follow."""
@@ -244,7 +263,9 @@ class RunTracing:
             sent = self._export(spans)
             with self._changed:
                 self._in_flight = 0
-                if not sent:
+                if sent:
+                    self._sent_at = time.monotonic()
+                else:
                     self._unsent_spans += len(spans)
 
     def _export(self, spans: list[ReadableSpan]) -> bool:

@@ -26,7 +26,6 @@ __all__ = [
     "RolloutStatus",
     "WorkerEvent",
     "error_summary",
-    "failure_boundary",
     "finite_score",
     "make_storable",
     "pack_trajectory",
@@ -191,22 +190,6 @@ def error_summary(error: str) -> str:
     first = error.partition("\n")[0]
     name, separator, message = first.partition(": ")
     return (message if separator and name.isidentifier() else first)[:_SUMMARY_LENGTH]
-
-
-def failure_boundary(result: RolloutResult) -> str:
-    """Return where an execution failed; empty if it did not.
-
-    It is one of `endpoint`, `machine`, `worker`, `environment`, `time limit`, `cancelled`, or `agent` for an error of its code.
-    """
-    if not result.kind:
-        return ""
-    if result.status is RolloutStatus.INFRASTRUCTURE or result.kind in _BOUNDARIES:
-        return _BOUNDARIES.get(result.kind, result.kind)
-    return "agent"
-
-
-_BOUNDARIES = {"refused": "endpoint", "pool": "machine", "time limit": "time limit", "cancelled": "cancelled"}
-"""The boundaries of kinds that are not boundaries themselves, and of statuses with one kind."""
 
 
 def pack_trajectory(trajectory: Any) -> bytes:
