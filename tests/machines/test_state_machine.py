@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -484,6 +485,23 @@ class History(RuleBasedStateMachine):
             assert (machine.state is MachineState.LEASED) == (machine.lease is not None) == (machine.id in held)
 
     @invariant()
+    def the_changes_are_numbered_and_end_in_the_current_states(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        changes = list(self.pool.changes)
+        assert [change.number for change in changes] == list(range(1, self.pool.change_count + 1))
+        entered: dict[str, list[MachineState]] = {}
+        for change in changes:
+            entered.setdefault(change.machine, []).append(change.state)
+            assert bool(change.holder) or change.state is not MachineState.LEASED
+            assert bool(change.detail) == (change.state in FINAL)
+        for machine in self.pool.machines.values():
+            assert entered[machine.id][-1] is machine.state
+        for states in entered.values():
+            assert states[0] is MachineState.BOOTING
+            assert all(later in _FOLLOWING[earlier] for earlier, later in pairwise(states))
+
+    @invariant()
     def the_number_of_machines_is_constant(self) -> None:
         if hasattr(self, "pool") and not (self.pool.draining or self.pool.failure):
             assert self.pool.live == self.pool.size + self.pool.spares
@@ -516,6 +534,14 @@ class History(RuleBasedStateMachine):
         assert first == [request for request in self.order if request in set(first)]
 
 
+_FOLLOWING = {
+    MachineState.BOOTING: {MachineState.FREE, *FINAL},
+    MachineState.FREE: {MachineState.LEASED, *FINAL},
+    MachineState.LEASED: {MachineState.RESETTING, *FINAL},
+    MachineState.RESETTING: {MachineState.FREE, *FINAL},
+    MachineState.QUARANTINED: set[MachineState](),
+    MachineState.STOPPED: set[MachineState](),
+}
 _FAILURES = {
     CommandKind.BOOT: FailureKind.BOOT,
     CommandKind.RESET: FailureKind.RESET,

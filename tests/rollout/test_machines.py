@@ -18,6 +18,7 @@ import pytest
 from paragent import (
     Environment,
     MachineFailed,
+    MachineState,
     RolloutConfig,
     RolloutWorker,
     VMPoolManager,
@@ -38,7 +39,16 @@ from paragent.rollout.prepare import prepare
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.session import RolloutSession
 from paragent.runners.retry import RetryPolicy
-from paragent.store import MACHINES, Journal, RolloutStatus
+from paragent.store import (
+    MACHINES,
+    Journal,
+    MachineEvent,
+    RolloutActivity,
+    RolloutResult,
+    RolloutStatus,
+    WorkerEvent,
+    unpack_activity,
+)
 from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
 from paragent.testing.programs import alive
@@ -148,6 +158,51 @@ def test_rollouts_share_machines(engine: str, data: Path, tmp_path: Path, monkey
     assert 0 < figures["leased_seconds"] <= figures["machine_seconds"]
     assert 0 < figures["utilisation"] <= 1
     assert nothing_is_left(tmp_path)
+
+
+def recorded_events(tmp_path: Path) -> tuple[list[RolloutResult], list[MachineEvent], list[WorkerEvent]]:
+    with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
+        return list(journal.results("1")), list(journal.machine_events()), list(journal.worker_events())
+
+
+@pytest.mark.slow
+def test_the_journal_says_what_machines_and_workers_did(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: dict[str, Any] = {"use_vm_pool": True, "num_vms": 2, "num_rollouts": 4, "engine": "local", "workers": 2}
+    run(tmp_path, monkeypatch, LOOK, data=data, **chosen)
+    results, machine_events, worker_events = recorded_events(tmp_path)
+    for result in results:
+        machine = [event for event in machine_events if event.machine == result.machine]
+        states = [event.state for event in machine]
+        assert states[:3] == ["booting", "free", "leased"]
+        assert states[-1] == "stopped"
+        [leased] = [event for event in machine if event.holder == f"{result.worker} {result.task}"]
+        released = next(event for event in machine if (event.number or 0) > (leased.number or 0))
+        assert result.started - 0.1 <= leased.at <= released.at <= result.ended + 0.1
+        intervals = {interval.activity: interval.seconds for interval in unpack_activity(result.activity or b"")}
+        waited = intervals[RolloutActivity.WAITING_FOR_MACHINE]
+        assert waited == pytest.approx(leased.at - result.started, abs=1.0)
+    for worker in {result.worker for result in results}:
+        assert [event.event for event in worker_events if event.worker == worker] == ["started", "ready", "stopped"]
+
+
+@pytest.mark.slow
+def test_events_of_a_served_pool_begin_with_the_state_of_its_machines(
+    pool: VMPoolManager, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_until(lambda: pool.status().count(MachineState.FREE) == len(pool.status().machines), 20)
+    with pool.lease(timeout=20, holder="another user") as other:
+        before = pool.status()
+        run(tmp_path, monkeypatch, LOOK, data=data, pool_address=str(pool.serve().address), limit=1)
+    [result], events, _ = recorded_events(tmp_path)
+    first = events[: len(before.machines)]
+    assert {(event.machine, event.state, event.holder) for event in first} == {
+        (machine.id, machine.state, machine.holder) for machine in before.machines
+    }
+    assert ("leased", "another user") in {(event.state, event.holder) for event in first if event.machine == other.id}
+    later = [(event.machine, event.state) for event in events[len(first) :]]
+    assert later[0] == (result.machine, "leased")
 
 
 @pytest.mark.slow

@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 
 from paragent import Environment, RolloutConfig, RolloutWorker, run_parallel_rollout, tool
 from paragent._internal.clock import ManualClock
+from paragent.engines import WorkerChange
+from paragent.engines.inline import InlineRuntime
 from paragent.models import ModelSettings
+from paragent.rollout.events import EventLog
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.work_clock import WorkClock
 from paragent.store import Journal, RolloutActivity, RolloutResult, RolloutStatus, unpack_activity
@@ -289,9 +292,65 @@ def test_a_killed_worker_leaves_the_start_and_the_activities_of_its_rollouts(
         requests = server.seen.requests
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
         results = list(journal.results("1"))
+        changes = list(journal.worker_events())
     assert len(results) == requests == len({one.worker for one in results}), "one result for each execution"
     assert sum(one.final for one in results) == 1
     for one in results:
         assert (one.kind, one.requests) == ("worker", 1)
         assert began < one.started < one.ended
         assert set(seconds_by_activity(one)) >= {RA.GENERATING, RA.ACTING}
+        own = [change for change in changes if change.worker == one.worker]
+        assert [change.event for change in own] == ["started", "ready", "lost"]
+        assert "killed" in own[-1].detail
+
+
+class Silent(InlineRuntime):
+    """An engine that does not report its workers."""
+
+    def worker_changes(self) -> list[WorkerChange]:
+        return []
+
+
+def test_workers_are_derived_from_results_if_the_engine_does_not_report_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paragent.rollout.session.open_engine", Silent)
+    data = tmp_path / "d.jsonl"
+    data.write_text(json.dumps({"id": "a", "question": "Compute 6*7.", "answer": "42"}))
+    config = RolloutConfig(mode="math", model="demo", data=data, output_dir=tmp_path, run_name="run", engine="inline")
+    run_parallel_rollout(config)
+    with Journal(tmp_path / "run/journal.sqlite", read_only=True) as journal:
+        [result] = journal.results()
+        [event] = journal.worker_events()
+    assert (event.worker, event.event, event.at) == (result.worker, "started", result.started)
+
+
+def test_a_lost_worker_is_derived_from_its_result() -> None:
+    log = EventLog()
+    lost = RolloutResult("a", 1, RolloutStatus.INFRASTRUCTURE, kind="worker", error="gone", worker="h:1")
+    lost.started, lost.ended = 3.0, 7.0
+    fine = RolloutResult("b", 1, RolloutStatus.COMPLETED, worker="h:2", started=4.0)
+    log.derive([fine, lost, fine])
+    assert [(one.worker, one.event, one.at, one.detail) for one in log.workers] == [
+        ("h:2", "started", 4.0, ""),
+        ("h:1", "started", 3.0, ""),
+        ("h:1", "lost", 7.0, "gone"),
+    ]
+
+
+def test_events_are_recorded_without_results_after_a_while() -> None:
+    now = ManualClock()
+    log = EventLog(now)
+    overdue = [log.overdue]
+    for worker in ("h:1", "h:2"):
+        log.derive([result_of(worker)])
+        overdue.append(log.overdue)
+        now.advance(6)
+        overdue.append(log.overdue)
+        log.clear()
+        overdue.append(log.overdue)
+    assert overdue == [False, False, True, False, False, True, False]
+
+
+def result_of(worker: str) -> RolloutResult:
+    return RolloutResult("a", 1, RolloutStatus.COMPLETED, worker=worker)

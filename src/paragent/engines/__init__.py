@@ -9,7 +9,7 @@ from paragent._internal.lazy import names_from
 if TYPE_CHECKING:
     from paragent.engines._cluster import Cluster, ClusterRuntime
     from paragent.engines._node_agent import NodeAgentSpec, run_node_agents
-    from paragent.engines.base import ENGINES, Call, RuntimeEngine, open_engine
+    from paragent.engines.base import ENGINES, Call, RuntimeEngine, WorkerChange, open_engine
 
 __all__ = [
     "ENGINES",
@@ -18,6 +18,7 @@ __all__ = [
     "ClusterRuntime",
     "NodeAgentSpec",
     "RuntimeEngine",
+    "WorkerChange",
     "open_engine",
     "run_node_agents",
 ]
@@ -27,6 +28,6 @@ __getattr__ = names_from(
     {
         "_cluster": ("Cluster", "ClusterRuntime"),
         "_node_agent": ("NodeAgentSpec", "run_node_agents"),
-        "base": ("ENGINES", "Call", "RuntimeEngine", "open_engine"),
+        "base": ("ENGINES", "Call", "RuntimeEngine", "WorkerChange", "open_engine"),
     },
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.threads import start_thread
 from paragent.engines._scheduler import AnswerSize, CallScheduler, ConcurrencyLimits, WorkerLoad
-from paragent.engines.base import RuntimeEngine, thread_failure
+from paragent.engines.base import CHANGES_KEPT, RuntimeEngine, WorkerChange, thread_failure
 from paragent.errors import EngineFailed
 from paragent.execution import Ending, Outcome
 from paragent.worker.output import show
@@ -59,6 +59,9 @@ class ProcessPoolRuntime(RuntimeEngine):
         self._window = self._scheduler.window(config.workers)
         self._answer_size = AnswerSize()
         self._workers: dict[WorkerLoad, WorkerHandle] = {}
+        self._reported: dict[WorkerLoad, tuple[str, bool]] = {}
+        """The location of each worker, and whether it is ready, as `_changes` say."""
+        self._changes: deque[WorkerChange] = deque(maxlen=CHANGES_KEPT)
         self._failed_starts = 0
         self._kill_at: float | None = None
         """When the workers that still run something are killed, after `cancel`."""
@@ -159,6 +162,14 @@ class ProcessPoolRuntime(RuntimeEngine):
         self._cancel_grace = grace
         self._wake()
 
+    def worker_changes(self) -> list[WorkerChange]:
+        """Return what happened to workers since the last call."""
+        changes = []
+        with contextlib.suppress(IndexError):  # the engine's thread may add one at any time
+            while True:
+                changes.append(self._changes.popleft())
+        return changes
+
     def close(self) -> None:
         """End all workers: idle ones by a message, busy ones by a signal."""
         with self._changed:
@@ -243,6 +254,25 @@ class ProcessPoolRuntime(RuntimeEngine):
         load.last_outcome = time.monotonic()
         for fileno in worker.filenos():
             self._selector.register(fileno, selectors.EVENT_READ, load)
+        self._note_changes(load)
+
+    def _note_changes(self, load: WorkerLoad) -> None:
+        """Record that a worker started, became ready, or was replaced by its node agent."""
+        worker = self._workers[load]
+        location, ready = reported = self._reported.get(load, ("", False))
+        if reported == (worker.location, worker.answered):
+            return
+        if worker.location != location:
+            self._add_change(location, "stopped" if self.limits.single_use else "lost", "its node agent replaced it")
+            self._add_change(worker.location, "started")
+            ready = False
+        if worker.answered and not ready:
+            self._add_change(worker.location, "ready")
+        self._reported[load] = (worker.location, worker.answered)
+
+    def _add_change(self, location: str, event: str, detail: str = "") -> None:
+        if ":" in location:  # `host:pid`; a node agent whose worker has not started has only a name
+            self._changes.append(WorkerChange(location, event, time.time(), detail))
 
     def _select_timeout(self) -> float:
         """Return how long to wait for events."""
@@ -264,6 +294,7 @@ class ProcessPoolRuntime(RuntimeEngine):
 
     def _handle(self, load: WorkerLoad, report: WorkerReport) -> None:
         show(report.lines)
+        self._note_changes(load)
         if report.ended is not None:
             self._handle_end(load, report)
         elif report.outcomes or report.lines:
@@ -277,10 +308,11 @@ class ProcessPoolRuntime(RuntimeEngine):
             if self._workers[load].restart():
                 load.used = False
             else:
-                self._remove(load).close(0.0)
+                self._remove(load, "stopped").close(0.0)
 
     def _handle_end(self, load: WorkerLoad, report: WorkerReport) -> None:
-        worker = self._remove(load)
+        cancelled = self._kill_at is not None
+        worker = self._remove(load, "stopped" if cancelled else "lost", report.ended or "")
         if report.never_ready:
             self._failed_starts += 1
         elif worker.answered:
@@ -289,8 +321,10 @@ class ProcessPoolRuntime(RuntimeEngine):
             reason = f"workers end before they are ready, the last one: {report.ended}. {self.error_hint}"
             self._fail(EngineFailed(reason))
 
-    def _remove(self, load: WorkerLoad) -> WorkerHandle:
+    def _remove(self, load: WorkerLoad, event: str, detail: str = "") -> WorkerHandle:
         worker = self._workers.pop(load)
+        location, _ = self._reported.pop(load, ("", False))
+        self._add_change(location, event, detail)
         for key in [key for key in self._selector.get_map().values() if key.data is load]:
             self._selector.unregister(key.fileobj)
         return worker
@@ -338,7 +372,7 @@ class ProcessPoolRuntime(RuntimeEngine):
         while self._new_workers:
             self._new_workers.popleft().close(0.0)
         for load, worker in list(self._workers.items()):
-            self._remove(load)
+            self._remove(load, "stopped")
             worker.close(_STOP_TIMEOUT if not worker.in_flight else 0.0)
         self._selector.close()
         self._close_wake_pipe()

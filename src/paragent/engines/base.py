@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import itertools
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.errors import ConfigError, EngineFailed
@@ -18,7 +18,24 @@ if TYPE_CHECKING:
     from paragent.config import RunConfig
     from paragent.execution import Outcome
 
-__all__ = ["ENGINES", "Call", "RuntimeEngine", "open_engine", "thread_failure"]
+__all__ = ["CHANGES_KEPT", "ENGINES", "Call", "RuntimeEngine", "WorkerChange", "open_engine", "thread_failure"]
+
+CHANGES_KEPT = 10_000
+"""Changes of workers that an engine keeps for a caller that asks about once a second."""
+
+
+class WorkerChange(NamedTuple):
+    """A worker started or ended."""
+
+    worker: str
+    """`host:pid`."""
+    event: str
+    """`started`: the process exists. `ready`: it has sent its first message. `lost`: it ended unexpectedly, or was killed because
+    of a time limit. `stopped`: the engine ended it."""
+    at: float
+    """When, in seconds since the epoch."""
+    detail: str = ""
+    """Why it was lost."""
 
 
 class RuntimeEngine(abc.ABC):
@@ -82,6 +99,10 @@ class RuntimeEngine(abc.ABC):
     def cancel(self, grace: float) -> None:
         """Stop all calls: cancel async code and give it `grace` seconds to clean up, then kill the workers that still run
         something. Workers that run only sync code are killed at once. Every call gets its outcome; the engine stays usable."""
+
+    def worker_changes(self) -> list[WorkerChange]:
+        """Return what happened to workers since the last call, also after `close`; empty if the engine does not record it."""
+        return []
 
     @abc.abstractmethod
     def close(self) -> None:

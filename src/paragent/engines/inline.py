@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from paragent._internal.threads import start_thread
-from paragent.engines.base import RuntimeEngine, thread_failure
+from paragent.engines.base import RuntimeEngine, WorkerChange, thread_failure
 from paragent.errors import EngineFailed
 from paragent.execution import Ending, Outcome
 from paragent.worker.executor import CallExecutor
@@ -41,6 +41,7 @@ class InlineRuntime(RuntimeEngine):
         self._failure: EngineFailed | None = None
         self._executor: CallExecutor | None = None
         self._output: LabelledOutput | None = None
+        self._changes: list[WorkerChange] = []
         self._changed = threading.Condition()
         """Protects all attributes above; notified when there is an outcome, a new call, a failure, or the engine closes."""
 
@@ -90,6 +91,12 @@ class InlineRuntime(RuntimeEngine):
         for call in left:
             self._abandon(call.number, Ending.CANCELLED, stop=not call.is_async)
 
+    def worker_changes(self) -> list[WorkerChange]:
+        """Return when this process began and ended to work, if that was since the last call."""
+        with self._changed:
+            changes, self._changes = self._changes, []
+        return changes
+
     def close(self) -> None:
         """Stop all calls that can be stopped; threads stuck in native code end with the process."""
         if not self._open:
@@ -97,6 +104,8 @@ class InlineRuntime(RuntimeEngine):
         self.cancel(0.0)
         with self._changed:
             self._open = False
+            if self._executor is not None:
+                self._changes.append(WorkerChange(self._executor.worker, "stopped", time.time()))
             self._changed.notify_all()
         if self._executor is not None:
             self._executor.close()
@@ -122,6 +131,7 @@ class InlineRuntime(RuntimeEngine):
                 output.close()
                 raise thread_failure(name, error) from error
         self._output = output
+        self._changes += [WorkerChange(executor.worker, event, time.time()) for event in ("started", "ready")]
         return executor
 
     def _fail(self, name: str, error: BaseException) -> None:

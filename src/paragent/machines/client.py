@@ -11,7 +11,7 @@ from paragent._internal.clock import monotonic
 from paragent.errors import ConfigError, MachineFailed, PoolStopped, ServerLost
 from paragent.machines.lease import Pool
 from paragent.machines.machine import Machine, MachineStatus, PoolStatus
-from paragent.machines.state_machine import MachineState
+from paragent.machines.state_machine import MachineChange, MachineState
 from paragent.transport.address import Address
 from paragent.transport.auth import Token, load_token
 from paragent.transport.client import ClientStream, connect
@@ -142,6 +142,10 @@ class RemotePool:
         fields = await self.call("status")
         rows = tuple(MachineStatus(**row | {"state": MachineState(row["state"])}) for row in fields["machines"])
         return PoolStatus(**fields | {"machines": rows})
+
+    async def changes(self, after: int) -> list[MachineChange]:
+        rows = await self.call("changes", after)
+        return [MachineChange(**row | {"state": MachineState(row["state"])}) for row in rows]
 
     async def retire(self, machine_id: str) -> None:
         await self.call("retire", machine_id)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import shutil
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 
     from paragent.machines.machine import Machine
     from paragent.machines.providers.base import Provider
-    from paragent.machines.state_machine import Command, MachineRecord, PoolStateMachine
+    from paragent.machines.state_machine import Command, MachineChange, MachineRecord, PoolStateMachine
 
-__all__ = ["PoolController"]
+__all__ = ["PoolController", "changes_after"]
 
 _log = logging.getLogger("paragent.machines")
 
@@ -48,6 +50,16 @@ _LIST_ATTEMPTS = 6
 """How often leftovers are listed before the owner's folder is kept for the next pool."""
 LIST_PAUSE_SECONDS = 0.5
 """Between two listings."""
+
+
+def changes_after(state: PoolStateMachine, after: int) -> list[MachineChange]:
+    """Return the changes with a number above `after`, with times in seconds since the epoch; see `AsyncPool.changes`."""
+    if after > state.change_count:
+        after = 0
+    missing = min(state.change_count - after, len(state.changes))
+    epoch = time.time() - monotonic()
+    newest = itertools.islice(reversed(state.changes), missing)
+    return [replace(change, at=change.at + epoch) for change in newest][::-1]
 
 
 class PoolController:
@@ -267,7 +279,11 @@ class PoolController:
             leases_granted=state.leases_granted,
             leased_seconds=state.leased_seconds,
             seconds=state.seconds,
+            changes=state.change_count,
         )
+
+    async def changes(self, after: int) -> list[MachineChange]:
+        return changes_after(self._state, after)
 
     def _machine_status(self, record: MachineRecord, now: float) -> MachineStatus:
         machine, lease = self._machines.get(record.id), record.lease

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from paragent.machines.machine import Machine, PoolStatus
+    from paragent.machines.state_machine import MachineChange
 
 __all__ = ["AsyncPool", "EventLoopBridge", "Lease", "LeaseContext", "Pool"]
 
@@ -82,6 +83,12 @@ class AsyncPool(Protocol):
 
     async def status(self) -> PoolStatus:
         """Return the state of the pool."""
+
+    async def changes(self, after: int) -> list[MachineChange]:
+        """Return the state changes of machines with a number above `after`, oldest first; times are seconds since the epoch.
+
+        A pool keeps the last 10,000. If `after` is above the number of changes, the pool was restarted, and all are returned.
+        """
 
     async def retire(self, machine_id: str) -> None:
         """Replace a machine by a new one, now or when its lease ends.
@@ -460,6 +467,13 @@ class Pool(ABC):
     def status(self) -> PoolStatus:
         """Return the state of the pool and the table of machines."""
         return self.bridge.wait(self.async_pool.status(), _REPLY_SECONDS)
+
+    def changes(self, after: int = 0) -> list[MachineChange]:
+        """Return the state changes of machines with a number above `after`, oldest first; times are seconds since the epoch.
+
+        A pool keeps the last 10,000. If `after` is above the number of changes, the pool was restarted, and all are returned.
+        """
+        return self.bridge.wait(self.async_pool.changes(after), _REPLY_SECONDS)
 
     def retire(self, machine_id: str) -> None:
         """Replace a machine by a new one, now or when its lease ends.

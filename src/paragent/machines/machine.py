@@ -211,6 +211,8 @@ class PoolStatus:
     """Total time for which holders had machines."""
     seconds: float = 0.0
     """Time since the machines were requested."""
+    changes: int = 0
+    """Number of state changes of machines; see `Pool.changes`."""
 
     def count(self, state: MachineState) -> int:
         """Return how many machines are in a state."""

@@ -12,7 +12,7 @@ from paragent._internal.threads import run_loop, start_thread, write_traceback
 from paragent._internal.validation import integer, reject_unknown, seconds
 from paragent.errors import ConfigError, PoolStopped, UsageError
 from paragent.machines.cleanup import Owner, kill_owned
-from paragent.machines.controller import PoolController
+from paragent.machines.controller import PoolController, changes_after
 from paragent.machines.lease import Pool
 from paragent.machines.providers import MachineSettings, open_provider, provider_class
 from paragent.machines.state_machine import PoolStateMachine
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from paragent.machines.providers import Provider
     from paragent.machines.service import PoolServer
+    from paragent.machines.state_machine import MachineChange
     from paragent.transport.address import TlsConf
     from paragent.transport.auth import Token
 
@@ -216,6 +217,13 @@ class VMPoolManager(Pool):
     def draining(self) -> bool:
         """Whether the pool grants no more leases because it is being drained or stopped."""
         return self._state.draining
+
+    def changes(self, after: int = 0) -> list[MachineChange]:
+        """Return the state changes of machines, as every pool does; also when this one has stopped."""
+        try:
+            return super().changes(after)
+        except PoolStopped:
+            return changes_after(self._state, after)  # no loop changes it any more
 
     @property
     def async_pool(self) -> PoolController:

@@ -93,7 +93,7 @@ class _PoolService:
             "drain": self._drain,
             "machine_screenshot": self._machine_screenshot,
         }
-        for name in ("withdraw", "renew", "release", "reset", "pause", "status", "retire", "machine_log"):
+        for name in ("withdraw", "renew", "release", "reset", "pause", "status", "changes", "retire", "machine_log"):
             self._methods[name] = self._on_pool_loop(getattr(pool, name))
 
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:  # noqa: ARG002 - part of the contract

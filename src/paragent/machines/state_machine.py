@@ -31,6 +31,7 @@ __all__ = [
     "CommandKind",
     "FailureKind",
     "LeaseRecord",
+    "MachineChange",
     "MachineRecord",
     "MachineState",
     "PoolStateMachine",
@@ -62,6 +63,8 @@ LIVE = frozenset(set(MachineState) - FINAL)
 _ENDED_KEPT = 10_000
 """Request ids that are remembered after their lease ended, to recognize a late copy of a request. A copy arrives within
 seconds, in which a pool ends at most some thousands of leases."""
+_CHANGES_KEPT = 10_000
+"""State changes that are kept for sessions to record: they ask about once a second, in which a pool has some hundreds."""
 _FINAL_KEPT = 50
 """Quarantined and stopped machines that stay in the table for users to see."""
 
@@ -139,6 +142,23 @@ class MachineRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineChange:
+    """A machine entered a state."""
+
+    number: int
+    """Counts the changes of a pool, from 1."""
+    at: float
+    """When, in seconds of the state machine's clock."""
+    machine: str
+    """The pool's id of the machine."""
+    state: MachineState
+    holder: str = ""
+    """The holder of the lease, for LEASED, and for QUARANTINED if the machine failed during a lease."""
+    detail: str = ""
+    """Why the machine is in a final state."""
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """One operation that the owner has to execute."""
 
@@ -182,6 +202,10 @@ class PoolStateMachine:
         self.draining = False
         self.failure: str | None = None
         """Why the pool failed, or None."""
+        self.changes: deque[MachineChange] = deque(maxlen=_CHANGES_KEPT)
+        """The last state changes, oldest first."""
+        self.change_count = 0
+        """How many state changes there were."""
         self.leases_granted = 0
         """Leases that became active."""
         self._clock = clock
@@ -413,6 +437,7 @@ class PoolStateMachine:
             machine = MachineRecord(f"m{self._next_machine}", MachineState.BOOTING, self._clock())
             self._next_machine += 1
             self.machines[machine.id] = machine
+            self._note_change(machine)
             self.commands.append(Command(CommandKind.BOOT, machine.id))
 
     def _make_free(self, machine_id: str, before: MachineState) -> None:
@@ -451,11 +476,19 @@ class PoolStateMachine:
 
     def _set_state(self, machine: MachineRecord, state: MachineState) -> None:
         machine.state, machine.since = state, self._clock()
+        self._note_change(machine)
+
+    def _note_change(self, machine: MachineRecord) -> None:
+        self.change_count += 1
+        holder = machine.lease.holder if machine.lease else ""
+        change = MachineChange(self.change_count, machine.since, machine.id, machine.state, holder, machine.reason)
+        self.changes.append(change)
 
     def _end_machine(self, machine: MachineRecord, state: MachineState, reason: str) -> None:
         self._free.pop(machine.id, None)
-        machine.lease, machine.reason = None, reason
+        machine.reason = reason
         self._set_state(machine, state)
+        machine.lease = None
         quarantined = state is MachineState.QUARANTINED
         self.commands.append(Command(CommandKind.DISCARD, machine.id, quarantined=quarantined))
         self._final.append(machine.id)

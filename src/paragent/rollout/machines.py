@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 from paragent._internal.networks import local_address_towards
 from paragent.errors import ConfigError, LeaseLost, MachineFailed, ParagentError, PoolFailed, ServerLost
 from paragent.execution import waiting
-from paragent.machines.state_machine import MachineState
+from paragent.machines.state_machine import LIVE, MachineState
 from paragent.models import Model
 from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT
 from paragent.rollout.live_run import LiveMachine
-from paragent.store import RolloutActivity
+from paragent.store import MachineEvent, RolloutActivity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -299,10 +299,17 @@ class SessionPool:
         self._before: PoolStatus | None = None
         self._last: PoolStatus | None = None
         self._asked = 0.0
+        self._began = 0.0
+        """When the session connected to a served pool, in seconds since the epoch."""
+        self._ended = False
+        self._events_asked = 0.0
+        self._events_seen = 0
+        """The number of the last state change that `events` has returned."""
 
     def __enter__(self) -> Self:
         if (access := served_pool(self._config)) is not None:
             self._client, self._before = _connect(access)
+            self._began = time.time()
             self.access = access
             return self
         from paragent.machines import VMPoolManager
@@ -330,6 +337,7 @@ class SessionPool:
     def __exit__(self, *_: object) -> None:
         if self._own is not None:
             self._own.stop()
+            self._ended = True
         if self._client is not None:
             self._client.close()
 
@@ -367,6 +375,32 @@ class SessionPool:
             "leased_seconds": status.leased_seconds - (before.leased_seconds if before else 0.0),
             "machine_seconds": status.size * (status.seconds - (before.seconds if before else 0.0)),
         }
+
+    def events(self) -> list[MachineEvent]:
+        """Return the state changes of machines since the last call, for the journal; at most once a second, or after the end.
+
+        Of a served pool, the first call returns the state of each machine when the session began.
+        """
+        pool = self._own or self._client
+        if pool is None or (not self._ended and time.monotonic() - self._events_asked < _STATUS_INTERVAL):
+            return []
+        first = self._states_before() if not self._events_asked and self._before is not None else []
+        self._events_asked = time.monotonic()
+        try:
+            changes = pool.changes(self._events_seen)
+        except (ParagentError, TimeoutError):  # rollouts notice a failed pool themselves
+            return first
+        if changes:
+            self._events_seen = changes[-1].number
+        return first + [
+            MachineEvent(change.machine, change.state, change.at, change.holder, change.detail) for change in changes
+        ]
+
+    def _states_before(self) -> list[MachineEvent]:
+        assert self._before is not None
+        self._events_seen = self._before.changes
+        live = (machine for machine in self._before.machines if machine.state in LIVE)
+        return [MachineEvent(machine.id, machine.state, self._began, machine.holder) for machine in live]
 
     def _status(self, *, now: bool = False) -> PoolStatus | None:
         pool, interval = (self._own, 0.0) if self._own is not None else (self._client, _STATUS_INTERVAL)

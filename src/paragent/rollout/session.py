@@ -18,6 +18,7 @@ from paragent.models.base import MODELS
 from paragent.rollout.budgets import Budgets, budget_flag, described
 from paragent.rollout.commands import SessionCommands
 from paragent.rollout.control import RunControl
+from paragent.rollout.events import EventLog
 from paragent.rollout.live_status import (
     RolloutProgress,
     RunState,
@@ -48,9 +49,10 @@ from paragent.store.failures import normalised_message
 from paragent.tasks import Task, TaskResponse, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
+    from paragent.engines import RuntimeEngine
     from paragent.rollout.config import RolloutConfig
     from paragent.rollout.live_run import LiveBudget
     from paragent.rollout.resources import RolloutSettings
@@ -118,6 +120,8 @@ class RolloutSession:
         self._observed = self._written = 0.0
         """When the observers were called and the session file was written."""
         self._pool: SessionPool | None = None
+        self._engine: RuntimeEngine | None = None
+        self._events = EventLog()
         self._machines_before: dict[str, float] = {}
         """The machine figures of earlier sessions."""
         self._began = False
@@ -252,15 +256,20 @@ class RolloutSession:
             return
         self._set_note("starting machines")
         self._machines_before = json.loads(self.directory.journal.meta(MACHINES) or "{}")
-        with SessionPool(self._config, self.plan.machines, self.pending) as pool:
-            self._pool = self._report.pool = self._commands.pool = pool
-            self._set_note("")
-            try:
-                yield replace(settings, machines=pool.access)
-            finally:
-                self._record_machines()
-                self._pool = self._report.pool = self._commands.pool = None
-                self._set_note("stopping machines")
+        pool = SessionPool(self._config, self.plan.machines, self.pending)
+        try:
+            with pool:
+                self._pool = self._report.pool = self._commands.pool = pool
+                self._set_note("")
+                try:
+                    yield replace(settings, machines=pool.access)
+                finally:
+                    self._record_machines()
+                    self._pool = self._report.pool = self._commands.pool = None
+                    self._set_note("stopping machines")
+        finally:
+            self._events.collect(None, pool)
+            self._record_events()
         self._set_note("")
 
     @contextlib.contextmanager
@@ -280,7 +289,8 @@ class RolloutSession:
     def _execute(self, session: int, control: RunControl) -> None:
         """Dispatch rollouts and record results until no rollout is pending, or the session is to stop."""
         queue = self._queue
-        run = Run(self.plan.engine, open_engine(self.plan.engine), iter(()), lent=False)
+        self._engine = open_engine(self.plan.engine)
+        run = Run(self.plan.engine, self._engine, iter(()), lent=False)
         run.open()
         self._began = True
         control.accept()
@@ -307,6 +317,7 @@ class RolloutSession:
         finally:
             control.refuse("the run is finishing")
             run.close()
+            self._events.collect(self._engine, self._pool)
             self._record_unfinished()
 
     def _command(self, name: str, argument: str) -> str:
@@ -383,18 +394,26 @@ class RolloutSession:
                 queue.stopped = f"the last {self._endpoint_failures} rollouts all ended with: {result.error}"
 
     def _record(self) -> None:
-        """Record results durably, then count them."""
+        """Record results and events durably, then count the results."""
         results = list(self._unrecorded.values())
-        if results:
+        self._events.collect(self._engine, self._pool)
+        self._events.derive(results)
+        if results or self._events.overdue:
             with _signals_deferred():
                 self.directory.write_files(results)
-                self.directory.journal.record(results)
+                self._record_events(results)
                 self.directory.append_results(results)
                 self._trace(results)
                 for key, result in list(self._unrecorded.items()):
                     del self._unrecorded[key]
                     self.progress.count(result)
                     self._report.count(result)
+
+    def _record_events(self, results: Sequence[RolloutResult] = ()) -> None:
+        """Record the events so far, in one transaction with results."""
+        if results or self._events.machines or self._events.workers:
+            self.directory.journal.record(results, self._events.machines, self._events.workers)
+            self._events.clear()
 
     def _trace(self, results: list[RolloutResult]) -> None:
         if self._tracing is not None:
@@ -438,9 +457,8 @@ class RolloutSession:
                 if one.requests
                 and not journal.has_result(one.task, one.attempt, one.worker, since=one.started, requests=one.requests)
             ]
-            if results:
-                journal.record(results)
-                self._trace(results)
+            self._record_events(results)
+            self._trace(results)
 
     def _poll_timeout(self) -> float:
         retry = self._queue.seconds_to_retry
