@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import Any
 
@@ -85,7 +86,9 @@ def test_a_tool_is_named_after_its_action() -> None:
         '{"action_type": "CLICK", "x": 1e999, "y": "3"}',
         '{"command": "pyautogui.click(" }',
         '{"command": "pyautogui.click(*everything)"}',
-        '{"command": "pyautogui.' + "x." * 9000 + '"}',
+        '{"command": "pyautogui' + ".x" * 9000 + '"}',
+        '{"command": "pyautogui; ' + "-" * 9000 + '1"}',
+        '{"command": "pyautogui\\n# \\"\\"\\"\\n' + "-" * 9000 + '1\\n# \\"\\"\\""}',
         '{"command": "pyautogui' + "(" * 9000 + '"}',
     ],
 )
@@ -97,6 +100,18 @@ def test_malformed_calls_have_no_coordinates(arguments: str) -> None:
 def test_no_arguments_raise(arguments: Any) -> None:
     for name in ("", "click", "drag", "scroll", "key"):
         PointerReader().read(arguments, name=name)
+
+
+def test_a_long_text_is_read_although_code_must_be_short() -> None:
+    [typed] = PointerReader().read({"command": f"pyautogui.write({'many words ' * 500!r})"})
+    assert typed.text.startswith("many words many words")
+
+
+def test_code_with_many_levels_does_not_break_the_parser_for_others() -> None:
+    for code in ("pyautogui" + ".x" * 9000, "pyautogui; " + "-" * 9000 + "1", "pyautogui; 1" + "+1" * 9000):
+        PointerReader().read({"command": code})
+        assert PointerReader().read({"command": "pyautogui.click(1, 2)"}) == [Pointer("click", 1, 2)]
+        assert ast.parse("1 + 1")
 
 
 def test_code_is_never_executed() -> None:

@@ -184,9 +184,9 @@ class RolloutRows:
     ending: list[str] = field(default_factory=list)
     kind: list[str] = field(default_factory=list)
     error: list[str] = field(default_factory=list)
-    """One line."""
+    """Its beginning."""
     answer: list[str] = field(default_factory=list)
-    """One line."""
+    """Its beginning."""
     turns: list[int] = field(default_factory=list)
     tool_calls: list[int] = field(default_factory=list)
     tokens: list[int | None] = field(default_factory=list)

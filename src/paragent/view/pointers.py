@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from paragent.view.api import Pointer
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["PointerReader"]
 
 _LONGEST_CODE = 20_000
+_LONGEST_NESTING = 2_000
+"""Characters of code outside of strings and comments. Each can add a level of nesting, and when a program has more than about
+3,000 levels, `ast` of Python 3.11 fails for the whole process, also in later calls."""
+_STRINGS = re.compile(
+    r"#[^\n]*"
+    r"|\"\"\"(?:\\.|[^\\])*?\"\"\"|\'\'\'(?:\\.|[^\\])*?\'\'\'"
+    r"|\"(?:\\.|[^\"\\\n])*\"|\'(?:\\.|[^\'\\\n])*\'",
+    re.DOTALL,
+)
 _MOST = 100
 """Pointers of one tool call; code with more is a loop that was written out."""
 _TEXT = 500
@@ -122,6 +132,8 @@ class PointerReader:
 
     def _read_code(self, code: str) -> list[Pointer]:
         if "pyautogui" not in code or len(code) > _LONGEST_CODE:
+            return []
+        if len(_STRINGS.sub("", code)) > _LONGEST_NESTING:
             return []
         try:
             tree = ast.parse(code.strip().removeprefix("```python").strip("`").strip())

@@ -4,35 +4,43 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
+from pydantic import TypeAdapter, ValidationError
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from paragent.errors import ParagentError
+from paragent.errors import ParagentError, UsageError
+from paragent.view.api import ControlRequest, NewNote
 from paragent.view.encoding import to_json
+from paragent.view.live import execute, list_events, run_events, write_note
 from paragent.view.queries import MOST_ROWS, changed_rows, rollout_rows, run_detail
 from paragent.view.runs import UnknownRun
 from paragent.view.transcripts import execution_detail, image_type, raw_call, read_image, step_text
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
 
-    from paragent.view.api import PageSettings
+    from paragent.view.api import ControlAnswer, PageSettings, StepNote
     from paragent.view.runs import RunFolder, StoredRun
 
 __all__ = ["BadRequest", "ViewApi", "answer_in_thread", "number_of"]
 
+_Record = TypeVar("_Record")
+
 _MOST_NUMBERS = 1 << 63
 """SQLite has no larger numbers."""
+_LARGEST_BODY = 1 << 20
+_LONGEST_NOTE = 20_000
 _THREADS = 6
 """Queries at the same time. More would only compete for the interpreter; the others wait in a queue."""
 
 
-class BadRequest(ParagentError):
+class BadRequest(UsageError):
     """A parameter of a request is missing or malformed."""
 
 
@@ -42,25 +50,36 @@ class ViewApi:
     Args:
         folder: the runs to show.
         settings: what `settings` answers.
+        closing: set when the server stops.
     """
 
-    def __init__(self, folder: RunFolder, settings: PageSettings) -> None:
+    def __init__(self, folder: RunFolder, settings: PageSettings, closing: threading.Event) -> None:
         self._folder = folder
         self._settings = settings
+        self._closing = closing
 
     def routes(self) -> list[Route]:
         """Return the routes, with paths relative to `/api`."""
         reading: dict[str, Callable[[Request], Any]] = {
             "/settings": lambda _: self._settings,
             "/runs": lambda _: self._folder.rows(),
+            "/events": lambda _: list_events(self._folder, self._closing),
             "/runs/{run}": lambda request: run_detail(self._run(request)),
             "/runs/{run}/rollouts": self._rollouts,
+            "/runs/{run}/events": lambda request: run_events(self._run(request), self._closing),
             "/runs/{run}/executions/{number:int}": lambda request: execution_detail(*self._execution(request)),
             "/runs/{run}/executions/{number:int}/raw/{step:int}": self._raw,
             "/runs/{run}/executions/{number:int}/text/{step:int}": self._text,
             "/runs/{run}/images/{number:int}/{file}": self._image,
         }
-        return [Route(path, answer_in_thread(handler), methods=["GET"]) for path, handler in reading.items()]
+        changing: dict[str, Callable[..., Any]] = {
+            "/runs/{run}/notes": self._note,
+            "/runs/{run}/control": self._control,
+        }
+        return [
+            *(Route(path, answer_in_thread(handler), methods=["GET"]) for path, handler in reading.items()),
+            *(Route(path, answer_with_body(handler), methods=["POST"]) for path, handler in changing.items()),
+        ]
 
     def _run(self, request: Request) -> StoredRun:
         return self._folder.get(request.path_params["run"])
@@ -89,6 +108,31 @@ class ViewApi:
             return changed_rows(run, number_of(request, "since", 0), limit)
         return rollout_rows(run, number_of(request, "after", 0), limit)
 
+    def _note(self, request: Request, body: bytes) -> StepNote:
+        new = read_record(NewNote, body)
+        numbers = (new.execution, new.step, new.number or 0)
+        if not all(0 <= number < _MOST_NUMBERS for number in numbers) or not (new.text or new.number):
+            raise BadRequest("a note needs an execution, a step and a text")
+        if len(new.text) > _LONGEST_NOTE:
+            raise BadRequest(f"a note has at most {_LONGEST_NOTE:,} characters")
+        return write_note(self._run(request), new)
+
+    def _control(self, request: Request, body: bytes) -> ControlAnswer:
+        return execute(self._run(request), read_record(ControlRequest, body))
+
+
+def read_record(record: type[_Record], body: bytes) -> _Record:
+    """Return a record made from the JSON of a request.
+
+    Raises:
+        BadRequest: it is not JSON, or a field is missing or of the wrong type.
+    """
+    try:
+        return TypeAdapter(record).validate_json(body, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadRequest(f"{'.'.join(map(str, first['loc'])) or record.__name__}: {first['msg']}") from None
+
 
 def number_of(request: Request, name: str, default: int) -> int:
     """Return a whole number of the query.
@@ -107,7 +151,7 @@ def number_of(request: Request, name: str, default: int) -> int:
 def answer_in_thread(handler: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint that calls `handler` in a thread, so that queries do not block other requests.
 
-    A record becomes JSON; a `Response` is sent as it is. Errors become JSON with the key `error`.
+    A record becomes JSON; bytes are JSON already; a `Response` is sent as it is. Errors become JSON with the key `error`.
     """
 
     @functools.wraps(handler)
@@ -117,16 +161,34 @@ def answer_in_thread(handler: Callable[[Request], Any]) -> Callable[[Request], A
     return endpoint
 
 
+def answer_with_body(handler: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that reads a request and calls `handler(request, body)` in a thread; `body` is its bytes."""
+
+    async def endpoint(request: Request) -> Response:
+        content = b""
+        async for part in request.stream():
+            content += part
+            if len(content) > _LARGEST_BODY:
+                return JSONResponse({"error": f"a request has at most {_LARGEST_BODY:,} bytes"}, 413)
+
+        answer = functools.partial(handler, body=content)
+        return await anyio.to_thread.run_sync(_answer, answer, request, limiter=_limiter())
+
+    return endpoint
+
+
 def _answer(handler: Callable[[Request], Any], request: Request) -> Response:
     try:
         found = handler(request)
     except UnknownRun as problem:
         return JSONResponse({"error": str(problem)}, 404)
-    except BadRequest as problem:
+    except UsageError as problem:
         return JSONResponse({"error": str(problem)}, 400)
     except (ParagentError, sqlite3.Error) as problem:  # a journal that is damaged, busy or of another version
         return JSONResponse({"error": str(problem)}, 503)
-    return found if isinstance(found, Response) else Response(to_json(found), media_type="application/json")
+    if isinstance(found, Response):
+        return found
+    return Response(found if isinstance(found, bytes) else to_json(found), media_type="application/json")
 
 
 @functools.cache

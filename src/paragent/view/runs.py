@@ -22,6 +22,8 @@ __all__ = ["RunFolder", "StoredRun", "UnknownRun"]
 
 _FRESH = 5.0
 """Seconds after which a session file belongs to a session that was killed; sessions write it every second."""
+_RATIO = 4
+"""Statistics of a run that changes all the time are kept for this many times as long as computing them took."""
 _LIVE_STATES = {RunState.PAUSING: "paused", RunState.PAUSED: "paused", RunState.STOPPING: "stopping"}
 
 
@@ -50,6 +52,7 @@ class StoredRun:
         self._lock = threading.Lock()
         """Protects `_facts`; held while they are computed, so that several requests at a time compute them once."""
         self._facts: tuple[Any, RunFacts] | None = None
+        self._valid_until = 0.0
 
     def open(self) -> Journal:
         """Open the journal for reading.
@@ -84,16 +87,18 @@ class StoredRun:
         return found if isinstance(found, dict) else {}
 
     def facts(self) -> RunFacts:
-        """Return the statistics; they are computed again when the files of the run have changed.
+        """Return the statistics; they are computed again when the files of the run have changed, but not too often.
 
         Raises:
             StoreFailed: the journal cannot be read.
         """
         with self._lock:
-            state = self.state_of_files()
-            if self._facts is None or self._facts[0] != state:
+            state, began = self.state_of_files(), time.monotonic()
+            if self._facts is None or (self._facts[0] != state and began > self._valid_until):
                 with self.open() as journal:
                     self._facts = (state, _facts(journal, self.path))
+                now = time.monotonic()
+                self._valid_until = now + _RATIO * (now - began)
             return self._facts[1]
 
     def row(self) -> RunRow:
@@ -205,12 +210,13 @@ def _read_json(path: Path) -> Any:
 
 
 def _stat(path: Path) -> tuple[int, int]:
-    """Return the time of modification in nanoseconds and the size of a file; zeros if it does not exist."""
+    """Return the time of modification in nanoseconds and the size of a file; zeros if it does not exist or is empty."""
     try:
         found = path.stat()
     except OSError:
         return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
+    # A reader creates an empty write-ahead log, which is not a change.
+    return (found.st_mtime_ns, found.st_size) if found.st_size else (0, 0)
 
 
 def _inode(path: Path) -> int:

@@ -50,15 +50,16 @@ class ViewSettings:
     bundle: Path = BUNDLE
 
 
-def create_app(settings: ViewSettings, host: str, port: int, token: str) -> ASGIApp:
-    """Return the application, with the checks of each request.
+def create_app(settings: ViewSettings, host: str, port: int, token: str, closing: threading.Event) -> ASGIApp:
+    """Return the application, with the checks of each request. Streams of events end when `closing` is set.
 
     Raises:
         UsageError: the pages are not built.
     """
     if not (settings.bundle / "index.html").is_file():
         raise UsageError("the pages of the view are not built; in a clone of the repository, run: make web")
-    api = ViewApi(RunFolder(settings.folder), PageSettings(_version(), str(settings.folder), static=False))
+    page_settings = PageSettings(_version(), str(settings.folder), static=False)
+    api = ViewApi(RunFolder(settings.folder), page_settings, closing)
     problems: Any = {HTTPException: _http_problem, 500: _unexpected_error}
     pages = Mount("/", _Pages(directory=settings.bundle, html=True))
     app = Starlette(routes=[Mount("/api", routes=api.routes()), pages], exception_handlers=problems)
@@ -96,6 +97,7 @@ class ViewServer:
         self.token = secrets.token_urlsafe(24)
         self.host = settings.host
         self.port = settings.port
+        self._closing = threading.Event()
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -113,7 +115,7 @@ class ViewServer:
         listener = _listen(self.host, self.port)
         self.port = listener.getsockname()[1]
         try:
-            app = create_app(self._settings, self.host, self.port, self.token)
+            app = create_app(self._settings, self.host, self.port, self.token, self._closing)
         except BaseException:
             listener.close()
             raise
@@ -139,6 +141,7 @@ class ViewServer:
     def __exit__(self, *_: object) -> None:
         assert self._server is not None
         assert self._thread is not None
+        self._closing.set()
         self._server.should_exit = True
         self._thread.join()
 
