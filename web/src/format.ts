@@ -64,6 +64,6 @@ export function formatPercent(fraction: number | null | undefined): string {
   return fraction === null || fraction === undefined ? UNKNOWN : `${Math.round(fraction * 100)} %`;
 }
 
-export function counted(count: number, noun: string): string {
-  return `${formatNumber(count)} ${noun}${count === 1 ? "" : "s"}`;
+export function counted(count: number, noun: string, plural = `${noun}s`): string {
+  return `${formatNumber(count)} ${count === 1 ? noun : plural}`;
 }

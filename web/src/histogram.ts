@@ -9,6 +9,8 @@ export interface Histogram {
   bins: Uint32Array;
   /** Whether the last bin also has all larger values. */
   isOpen: boolean;
+  /** Whether all values are whole numbers. */
+  isWhole: boolean;
   median: number;
   p95: number;
   largest: number;
@@ -23,9 +25,9 @@ export function histogram(values: Float64Array, most = 24): Histogram | null {
   if (known.length === 0) return null;
   const at = (fraction: number) => known[Math.min(known.length - 1, Math.floor(fraction * known.length))] as number;
   const [smallest, largest] = [known[0] as number, known[known.length - 1] as number];
-  const areWhole = known.every(Number.isInteger);
+  const isWhole = known.every(Number.isInteger);
   const high = largest > 3 * at(0.99) && known.length >= 20 ? at(0.99) : largest;
-  const width = binWidth((high - Math.min(0, smallest)) / most, areWhole);
+  const width = binWidth((high - Math.min(0, smallest)) / most, isWhole);
   const start = Math.floor((smallest > 0 && smallest < high / 2 ? 0 : smallest) / width) * width;
   const bins = new Uint32Array(Math.max(1, Math.min(most + 2, Math.floor((high - start) / width + 1e-9) + 1)));
   for (const value of known) {
@@ -33,7 +35,7 @@ export function histogram(values: Float64Array, most = 24): Histogram | null {
     bins[bin] = (bins[bin] as number) + 1;
   }
   const isOpen = largest >= start + bins.length * width;
-  return { count: known.length, start, width, bins, isOpen, median: at(0.5), p95: at(0.95), largest };
+  return { count: known.length, start, width, bins, isOpen, isWhole, median: at(0.5), p95: at(0.95), largest };
 }
 
 /** A round number of at least `least`: 1, 2 or 5 times a power of ten; at least 1 for whole numbers. */

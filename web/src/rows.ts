@@ -98,6 +98,7 @@ export class RolloutTable {
   private readonly kind = new WordColumn();
   private readonly searched: string[] = [];
   private readonly rowOf = new Map<string, number>();
+  private readonly rowOfNumber = new Map<number, number>();
   private running = new Map<number, LiveRollout>();
   private readonly orders = new Map<string, Uint32Array>();
 
@@ -120,6 +121,8 @@ export class RolloutTable {
   private write(row: number, rows: RolloutRows, index: number): void {
     for (const name of NUMBERS) this.numbers[name][row] = rows[name][index] ?? Number.NaN;
     for (const name of TEXTS) this.texts[name][row] = rows[name][index] ?? "";
+    const number = rows.number[index];
+    if (number !== null && number !== undefined) this.rowOfNumber.set(number, row);
     this.status.codes[row] = this.status.code(rows.status[index] ?? "pending");
     this.kind.codes[row] = this.kind.code(rows.kind[index] ?? "");
     const parts = [rows.task[index], rows.question[index], rows.answer[index], rows.error[index]];
@@ -198,9 +201,9 @@ export class RolloutTable {
     return this.kind.words.filter(Boolean).sort();
   }
 
-  /** The row of a rollout, or undefined. */
-  find(task: string, attempt: number): number | undefined {
-    return this.rowOf.get(`${task}#${attempt}`);
+  /** The row whose result has this number. */
+  rowOfExecution(number: number): number | undefined {
+    return this.rowOfNumber.get(number);
   }
 
   /** The rows that match a filter, in an order; without one, in the order of the tasks. */

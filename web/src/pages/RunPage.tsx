@@ -1,10 +1,176 @@
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { LiveRun, RunDetail } from "../api";
 import { Layout } from "../components/Layout";
 import { Message } from "../components/Message";
+import { StateLabel } from "../components/StateLabel";
+import { Timeline } from "../components/Timeline";
+import { readFilter } from "../filters";
+import { changedAddress, href, useRoute } from "../router";
+import { type Rollouts, useRollouts } from "../rows";
+import { LIVE_STATES } from "../runs";
+import { parseSort } from "../sorting";
+import { settings, useData, useEvents } from "../source";
+import { Configuration } from "./run/Configuration";
+import { Distributions } from "./run/Distributions";
+import { FailureGroups } from "./run/FailureGroups";
+import { RolloutFilters } from "./run/RolloutFilters";
+import { RolloutList } from "./run/RolloutList";
+import { RunControls, useControl } from "./run/RunControls";
+import { RunHead } from "./run/RunHead";
+import "./RunPage.css";
 
-export function RunPage(_: { run: string }) {
+/** One run: figures, timeline, failures, distributions and the table of its rollouts. */
+export function RunPage({ run }: { run: string }) {
+  const { params } = useRoute();
+  const { data: detail, error, reload } = useData<RunDetail>(["runs", run]);
+  const rollouts = useRollouts(run);
+  const live = useLive(run, detail, rollouts, reload);
+  const control = useControl(run);
+  const { table, version } = rollouts;
+
+  const filter = readFilter(params);
+  const query = params.toString();
+  const rows = useMemo(() => table.select(filter, parseSort(params.get("sort"))), [table, version, query]);
+  const counts = useMemo(
+    () => (rollouts.complete ? table.statusCounts() : detailCounts(detail, live)),
+    [table, version, rollouts.complete, detail],
+  );
+  const name = useMemo(() => executionNames(rollouts), [table]);
+
+  const crumbs = [{ label: "Runs", address: href([]) }, { label: run }];
+  if (!detail) {
+    return (
+      <Layout crumbs={crumbs}>
+        {error ? <Message kind="error">{error}</Message> : <Message kind="loading">Loading…</Message>}
+      </Layout>
+    );
+  }
+  const canControl = live !== null && !settings.static;
+  const isConfiguration = params.get("tab") === "configuration";
   return (
-    <Layout crumbs={[{ label: "Run" }]}>
-      <Message kind="loading">Loading…</Message>
+    <Layout crumbs={crumbs}>
+      <div class="run-page">
+        <div class="run-title">
+          <h1>{run}</h1>
+          <StateLabel state={live?.state ?? detail.row.state} />
+          <span class="soft clipped">
+            {[detail.row.mode, detail.row.model, detail.row.engine].filter(Boolean).join(" · ")}
+            {live?.note ? ` · ${live.note}` : ""}
+          </span>
+          <span class="spacer" />
+          {control.answer && (
+            <span class={`control-answer ${control.answer.ok ? "" : "error"}`} role="status">
+              {control.answer.message}
+            </span>
+          )}
+          {canControl && <RunControls live={live} control={control} />}
+          <nav class="run-links" aria-label="Pages of the run">
+            {!settings.static && <a href={href(["run", run, "search"])}>Search</a>}
+            {!settings.static && <a href={href(["run", run, "engine"])}>Engine</a>}
+          </nav>
+        </div>
+        {(error || rollouts.error) && <Message kind="error">{error || rollouts.error}</Message>}
+        <RunHead detail={detail} live={live} counts={counts} statuses={filter.statuses} />
+        <div class="run-grid">
+          <div class="timeline-place">
+            <Timeline run={run} live={live !== null} name={name} />
+          </div>
+          <div class="side">
+            <FailureGroups run={run} detail={detail} filter={filter} />
+            <Distributions table={table} rows={rows} version={version} />
+          </div>
+          <section class="panel rollouts" aria-label="Rollouts">
+            <header>
+              <nav class="tabs" aria-label="Content">
+                <a href={changedAddress({ tab: null })} aria-current={isConfiguration ? undefined : "page"}>
+                  Rollouts
+                </a>
+                <a href={changedAddress({ tab: "configuration" })} aria-current={isConfiguration ? "page" : undefined}>
+                  Configuration
+                </a>
+              </nav>
+              {!isConfiguration && (
+                <RolloutFilters
+                  filter={filter}
+                  kinds={table.kinds()}
+                  counts={counts}
+                  shown={rows.length}
+                  total={detail.row.total}
+                  isLoading={!rollouts.complete}
+                />
+              )}
+            </header>
+            {isConfiguration ? (
+              <Configuration config={detail.config} />
+            ) : (
+              <RolloutList
+                run={run}
+                table={table}
+                rows={rows}
+                sort={params.get("sort")}
+                attempts={detail.attempts}
+                control={canControl ? control : null}
+                isLoading={!rollouts.complete}
+              />
+            )}
+          </section>
+        </div>
+      </div>
     </Layout>
   );
+}
+
+const RELOAD_SECONDS = 2;
+const IDLE_RELOAD_SECONDS = 10;
+
+/** The state of a live run, or null. New results are loaded when it says that there are some. */
+function useLive(run: string, detail: RunDetail | undefined, rollouts: Rollouts, reload: () => void): LiveRun | null {
+  const [live, setLive] = useState<LiveRun | null>(null);
+  const counted = useRef("");
+  const reloaded = useRef(0);
+  const isLive = detail?.live ?? false;
+  useEvents<LiveRun>(isLive ? ["runs", run, "events"] : null, (event, status) => {
+    if (event === "end") {
+      setLive(null);
+      rollouts.setRunning([]);
+      rollouts.update();
+      reload();
+      return;
+    }
+    if (event !== "status") return;
+    setLive(status);
+    rollouts.setRunning(status.rollouts);
+    const count = [status.done, status.failed, status.cancelled, status.infrastructure_failures, status.retries].join();
+    if (count !== counted.current && Date.now() - reloaded.current >= RELOAD_SECONDS * 1000) {
+      counted.current = count;
+      reloaded.current = Date.now();
+      rollouts.update();
+      reload();
+    }
+  });
+  // A run that is not live may be continued by a new session.
+  useEffect(() => {
+    if (settings.static || isLive) return;
+    setLive(null);
+    const timer = setInterval(reload, IDLE_RELOAD_SECONDS * 1000);
+    return () => clearInterval(timer);
+  }, [isLive]);
+  return live && isLive && LIVE_STATES.includes(live.state) ? live : null;
+}
+
+/** Rollouts by status before all rows are loaded. */
+function detailCounts(detail: RunDetail | undefined, live: LiveRun | null): Map<string, number> {
+  const counts = new Map(Object.entries(detail?.statuses ?? {}));
+  const running = live?.active ?? 0;
+  counts.set("running", running);
+  return counts.set("pending", Math.max(0, (detail?.pending ?? 0) - running));
+}
+
+/** Names of executions for the timeline. */
+function executionNames({ table }: Rollouts) {
+  return (execution: number) => {
+    const row = table.rowOfExecution(execution);
+    if (row === undefined) return undefined;
+    return { task: table.text("task", row), attempt: table.number("attempt", row), status: table.statusOf(row) };
+  };
 }

@@ -1,0 +1,220 @@
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { type DataColumn, DataTable, TOP_BAR } from "../../components/DataTable";
+import { Message } from "../../components/Message";
+import { StateLabel } from "../../components/StateLabel";
+import {
+  formatClock,
+  formatCompact,
+  formatDuration,
+  formatNumber,
+  formatScore,
+  formatTime,
+  UNKNOWN,
+} from "../../format";
+import { href, setParams } from "../../router";
+import { type RolloutTable, SOLVED } from "../../rows";
+import { parseSort, sortText } from "../../sorting";
+import type { Control } from "./RunControls";
+
+/** The height of the bar above the table. */
+const TOOLBAR = 46;
+
+interface RolloutListProps {
+  run: string;
+  table: RolloutTable;
+  rows: Uint32Array;
+  sort: string | null;
+  attempts: number;
+  /** With it, rows have buttons that cancel and retry. */
+  control: Control | null;
+  isLoading: boolean;
+}
+
+/** The table of rollouts. */
+export function RolloutList({ run, table, rows, sort, attempts, control, isLoading }: RolloutListProps) {
+  const isWide = useIsWide();
+  const columns = useMemo(
+    () => rolloutColumns(table, attempts, isWide, control),
+    [table, attempts, isWide, control === null, control?.isBusy],
+  );
+  return (
+    <DataTable
+      label="Rollouts"
+      columns={columns}
+      rows={rows}
+      rowKey={(row) => row}
+      rowHref={(row) => href(["run", run, "rollout", table.text("task", row), table.number("attempt", row)])}
+      rowHeight={30}
+      stickyTop={TOP_BAR + TOOLBAR}
+      sort={parseSort(sort)}
+      onSort={(next) => setParams({ sort: sortText(next) })}
+      empty={
+        isLoading ? <Message kind="loading">Loading…</Message> : <Message>No rollout matches these filters.</Message>
+      }
+    />
+  );
+}
+
+function rolloutColumns(
+  table: RolloutTable,
+  attempts: number,
+  isWide: boolean,
+  control: Control | null,
+): DataColumn<number>[] {
+  const figure = (id: "turns" | "tool_calls" | "executions", title: string, width: string, hint?: string) => ({
+    id,
+    title,
+    width,
+    numeric: true,
+    descendingFirst: true,
+    ...(hint ? { hint } : {}),
+    cell: (row: number) => known(table.number(id, row), (value) => formatNumber(value), hasResult(row)),
+  });
+  const hasResult = (row: number) => !Number.isNaN(table.number("number", row));
+  const all: (DataColumn<number> | null)[] = [
+    { id: "status", title: "Status", width: "118px", cell: (row) => <StateLabel state={table.statusOf(row)} /> },
+    {
+      id: "task",
+      title: "Task",
+      width: "minmax(110px, 1fr)",
+      link: true,
+      cell: (row) => (
+        <span title={table.text("task", row)}>
+          {table.text("task", row)}
+          {attempts > 1 && <span class="attempt"> #{table.number("attempt", row)}</span>}
+        </span>
+      ),
+    },
+    {
+      id: "score",
+      title: "Score",
+      width: "48px",
+      numeric: true,
+      descendingFirst: true,
+      cell: (row) => <ScoreCell score={table.number("score", row)} />,
+    },
+    { id: "question", title: "Question", width: "minmax(120px, 2fr)", cell: (row) => table.text("question", row) },
+    {
+      id: "answer",
+      title: "Answer or error",
+      width: "minmax(140px, 2fr)",
+      cell: (row) => <Ending table={table} row={row} />,
+    },
+    figure("turns", "Turns", "46px"),
+    isWide ? figure("tool_calls", "Tools", "46px", "Tool calls") : null,
+    {
+      id: "tokens",
+      title: "Tokens",
+      width: "54px",
+      numeric: true,
+      descendingFirst: true,
+      hint: "Input and output",
+      cell: (row) => known(table.number("tokens", row), formatCompact, hasResult(row)),
+    },
+    {
+      id: "seconds",
+      title: "Time",
+      width: "58px",
+      numeric: true,
+      descendingFirst: true,
+      hint: "Working time, without waiting for machines and the endpoint",
+      cell: (row) => known(table.number("seconds", row), formatDuration, hasResult(row)),
+    },
+    isWide
+      ? {
+          id: "waited",
+          title: "Waited",
+          width: "58px",
+          numeric: true,
+          descendingFirst: true,
+          cell: (row) => known(table.number("waited", row) || Number.NaN, formatDuration, hasResult(row)),
+        }
+      : null,
+    isWide ? figure("executions", "Tries", "44px", "Executions, retries included") : null,
+    isWide
+      ? {
+          id: "machine",
+          title: "Machine or worker",
+          width: "minmax(90px, 0.7fr)",
+          sortable: false,
+          cell: (row) => <span class="soft">{table.text("machine", row) || table.text("worker", row)}</span>,
+        }
+      : null,
+    {
+      id: "ended",
+      title: "Ended",
+      width: "66px",
+      numeric: true,
+      descendingFirst: true,
+      cell: (row) => {
+        const ended = table.number("ended", row);
+        return <span title={formatTime(ended)}>{formatClock(ended)}</span>;
+      },
+    },
+    control
+      ? {
+          id: "actions",
+          title: "Control",
+          width: "62px",
+          sortable: false,
+          cell: (row) => <RowAction table={table} row={row} control={control} />,
+        }
+      : null,
+  ];
+  return all.filter((column) => column !== null).map((column) => ({ sortable: true, ...column }));
+}
+
+function known(value: number, format: (value: number) => string, isKnown: boolean): string {
+  return isKnown && !Number.isNaN(value) ? format(value) : UNKNOWN;
+}
+
+function ScoreCell({ score }: { score: number }) {
+  if (Number.isNaN(score)) return <>{UNKNOWN}</>;
+  return <span class={score >= SOLVED ? "solved" : score <= 0 ? "soft" : ""}>{formatScore(score)}</span>;
+}
+
+/** The answer; the error of a failure; what a rollout is doing that is being executed. */
+function Ending({ table, row }: { table: RolloutTable; row: number }) {
+  const activity = table.activityOf(row);
+  if (activity) {
+    return (
+      <span class="activity">
+        {activity.activity} <span class="soft">{formatDuration(activity.since)}</span>
+      </span>
+    );
+  }
+  const error = table.text("error", row);
+  if (error) return <span class="row-error">{error}</span>;
+  return <>{table.text("answer", row) || <span class="soft">{table.text("ending", row)}</span>}</>;
+}
+
+function RowAction({ table, row, control }: { table: RolloutTable; row: number; control: Control }) {
+  const status = table.statusOf(row);
+  const name = `${table.text("task", row)}#${table.number("attempt", row)}`;
+  const command = status === "running" || status === "pending" ? "cancel" : "retry";
+  if (status === "completed") return null;
+  return (
+    <button
+      type="button"
+      class="row-action"
+      tabIndex={-1}
+      disabled={control.isBusy}
+      aria-label={`${command} ${name}`}
+      onClick={() => control.command(command, name)}
+    >
+      {command}
+    </button>
+  );
+}
+
+function useIsWide(): boolean {
+  const query = "(min-width: 1600px)";
+  const [isWide, setWide] = useState(window.matchMedia?.(query).matches ?? false);
+  useEffect(() => {
+    const list = window.matchMedia?.(query);
+    const changed = () => setWide(list.matches);
+    list?.addEventListener("change", changed);
+    return () => list?.removeEventListener("change", changed);
+  }, []);
+  return isWide;
+}

@@ -1,0 +1,238 @@
+import type { ComponentChildren } from "preact";
+import type { LiveRun, RunDetail } from "../../api";
+import { IntervalBar } from "../../components/IntervalBar";
+import { type BarPart, StackedBar } from "../../components/StackedBar";
+import { STATUSES } from "../../filters";
+import {
+  counted,
+  formatCompact,
+  formatCost,
+  formatDuration,
+  formatNumber,
+  formatPercent,
+  formatScore,
+  formatShortTime,
+  formatTime,
+  UNKNOWN,
+} from "../../format";
+import { changedAddress } from "../../router";
+import { scoreRange } from "../../runs";
+import { stateColour } from "../../states";
+
+interface RunHeadProps {
+  detail: RunDetail;
+  live: LiveRun | null;
+  /** Rollouts by status. */
+  counts: Map<string, number>;
+  /** The statuses of the current filter. */
+  statuses: string[];
+}
+
+/** The figures of a run. */
+export function RunHead({ detail, live, counts, statuses }: RunHeadProps) {
+  return (
+    <section class="panel run-figures" aria-label="Figures">
+      <Score detail={detail} live={live} />
+      <Progress detail={detail} live={live} counts={counts} statuses={statuses} />
+      <Requests detail={detail} live={live} />
+      <Spend detail={detail} live={live} />
+      <Machines detail={detail} live={live} />
+      <Time detail={detail} live={live} />
+    </section>
+  );
+}
+
+function Figure(props: { label: string; value: ComponentChildren; class?: string; children?: ComponentChildren }) {
+  return (
+    <div class={`figure ${props.class ?? ""}`}>
+      <span class="label">{props.label}</span>
+      <span class="value">{props.value}</span>
+      {props.children}
+    </div>
+  );
+}
+
+interface PartProps {
+  detail: RunDetail;
+  live: LiveRun | null;
+}
+
+function Score({ detail, live }: PartProps) {
+  const { score, interval } = detail.row;
+  const shown = score ?? live?.mean_score ?? null;
+  const half = interval ? (interval[1] - interval[0]) / 2 : null;
+  const others = [
+    ...Object.entries(detail.pass_at).map(([k, value]) => [`pass@${k}`, value] as const),
+    ...(Object.keys(detail.means).length > 1 ? Object.entries(detail.means) : []),
+  ];
+  const value = (
+    <>
+      {formatScore(shown)}
+      {half !== null && <span class="soft"> ± {formatScore(half)}</span>}
+    </>
+  );
+  return (
+    <Figure label="Score" value={value} class="main-figure">
+      {shown !== null && <IntervalBar mean={shown} interval={interval} range={scoreRange([detail.row])} />}
+      <span class="detail clipped" title={others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join("\n")}>
+        {others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join(" · ") ||
+          (interval ? `95 % interval ${formatScore(interval[0])} to ${formatScore(interval[1])}` : "")}
+      </span>
+    </Figure>
+  );
+}
+
+function Progress({ detail, live, counts, statuses }: RunHeadProps) {
+  const parts: BarPart[] = STATUSES.map((state) => ({ state, count: counts.get(state) ?? 0 }));
+  const { row } = detail;
+  const done = live?.done ?? row.done;
+  const value = (
+    <>
+      {formatNumber(done)} <span class="soft">of {counted(row.total, "rollout")}</span>
+    </>
+  );
+  const retries = detail.executions - (row.total - (counts.get("pending") ?? 0) - (counts.get("running") ?? 0));
+  const notes = [
+    `${counted(detail.tasks, "task")}${detail.attempts > 1 ? ` × ${counted(detail.attempts, "attempt")}` : ""}`,
+    ...(retries > 0 ? [counted(retries, "retry", "retries")] : []),
+  ];
+  return (
+    <Figure label={`Done · ${notes.join(" · ")}`} value={value} class="progress-figure">
+      <StackedBar parts={parts} total={row.total} />
+      <span class="legend">
+        {parts
+          .filter((part) => part.count > 0)
+          .map((part) => {
+            const isChosen = statuses.includes(part.state);
+            return (
+              <a
+                key={part.state}
+                class="state"
+                style={{ "--colour": `var(${stateColour(part.state)})` }}
+                href={changedAddress({ status: isChosen && statuses.length === 1 ? null : part.state })}
+                aria-current={isChosen ? "true" : undefined}
+              >
+                {formatNumber(part.count)} {part.state}
+              </a>
+            );
+          })}
+      </span>
+    </Figure>
+  );
+}
+
+function Requests({ detail, live }: PartProps) {
+  if (live && live.request_limit > 0) {
+    return (
+      <Figure
+        label="Requests in flight"
+        value={
+          <>
+            {formatNumber(live.requests_in_flight)} <span class="soft">of {formatNumber(live.request_limit)}</span>
+          </>
+        }
+      >
+        <Meter value={live.requests_in_flight} limit={live.request_limit} label="Requests in flight" />
+        <span class="detail">{formatNumber(detail.requests)} answered</span>
+      </Figure>
+    );
+  }
+  const each = detail.executions > 0 ? detail.requests / detail.executions : null;
+  return (
+    <Figure label="Requests" value={formatCompact(detail.requests)}>
+      <span class="detail">{each === null ? "" : `${formatNumber(each, 1)} per execution`}</span>
+    </Figure>
+  );
+}
+
+function Spend({ detail, live }: PartProps) {
+  const input = live?.prompt_tokens ?? detail.prompt_tokens;
+  const output = live?.completion_tokens ?? detail.completion_tokens;
+  const cost = live?.cost ?? detail.row.cost;
+  const total = formatCompact(input === null || output === null ? null : input + output);
+  const budgets = (live?.budgets ?? []).filter((budget) => budget.name !== "time");
+  return (
+    <Figure
+      label={cost === null ? "Tokens" : `Spend · ${total} tokens`}
+      value={cost === null ? total : formatCost(cost)}
+      class="spend-figure"
+    >
+      {budgets.map((budget) => {
+        const limit = budget.name === "cost" ? formatCost(budget.limit) : `${formatCompact(budget.limit)} tokens`;
+        return (
+          <span key={budget.name} class="budget">
+            <Meter value={budget.used ?? 0} limit={budget.limit} label={`Budget of ${limit}`} />
+            <span class="detail">of {limit}</span>
+          </span>
+        );
+      })}
+      <Tokens parts={{ in: input, out: output }} />
+      <Tokens parts={{ cached: detail.cached_tokens, reasoning: detail.reasoning_tokens }} />
+    </Figure>
+  );
+}
+
+function Tokens({ parts }: { parts: Record<string, number | null> }) {
+  const known = Object.entries(parts).filter(([, count]) => count !== null && count > 0);
+  if (known.length === 0) return null;
+  const exact = known.map(([name, count]) => `${formatNumber(count)} ${name}`).join(", ");
+  return (
+    <span class="detail clipped" title={exact}>
+      {known.map(([name, count]) => `${formatCompact(count)} ${name}`).join(" · ")}
+    </span>
+  );
+}
+
+function Machines({ detail, live }: PartProps) {
+  const states = Object.entries(live?.machine_states ?? {}).filter(([, count]) => count > 0);
+  if (states.length > 0) {
+    const total = states.reduce((sum, [, count]) => sum + count, 0);
+    return (
+      <Figure label="Machines" value={formatNumber(total)}>
+        <StackedBar parts={states.map(([state, count]) => ({ state, count }))} total={total} />
+        <span class="detail">{states.map(([state, count]) => `${count} ${state}`).join(" · ")}</span>
+      </Figure>
+    );
+  }
+  if (!detail.machines) return null;
+  return (
+    <Figure label="Machines leased" value={formatPercent(detail.machines.utilisation)}>
+      <span class="detail">of the time · {counted(Math.round(detail.machines.leases_granted ?? 0), "lease")}</span>
+    </Figure>
+  );
+}
+
+function Time({ detail, live }: PartProps) {
+  const budget = live?.budgets.find((one) => one.name === "time");
+  const seconds = live ? Math.max(live.seconds, detail.row.seconds) : detail.row.seconds;
+  const left = live?.seconds_left ?? null;
+  return (
+    <Figure
+      label={live ? "Time left" : "Time"}
+      value={live ? (left === null ? UNKNOWN : `≈ ${formatDuration(left)}`) : formatDuration(seconds)}
+    >
+      {budget && (
+        <Meter value={budget.used ?? 0} limit={budget.limit} label={`Budget of ${formatDuration(budget.limit)}`} />
+      )}
+      <span class="detail" title={`Started ${formatTime(detail.row.started)}`}>
+        {live ? `${formatDuration(seconds)} so far` : counted(detail.sessions, "session")}
+        {budget ? ` of ${formatDuration(budget.limit)}` : ""}
+      </span>
+      <span class="detail">{formatShortTime(detail.row.started)}</span>
+    </Figure>
+  );
+}
+
+function Meter({ value, limit, label }: { value: number; limit: number; label: string }) {
+  const fraction = limit > 0 ? Math.min(1, value / limit) : 0;
+  return (
+    <span
+      class="meter"
+      role="img"
+      aria-label={`${label}: ${formatPercent(fraction)}`}
+      title={`${label}: ${formatPercent(fraction)}`}
+    >
+      <span class={fraction >= 0.9 ? "high" : ""} style={{ width: `${100 * fraction}%` }} />
+    </span>
+  );
+}
