@@ -334,6 +334,23 @@ def test_the_standard_variables_are_used(
     assert (resource["service.name"], resource["deployment.environment.name"]) == ("evaluation", "test")
 
 
+@pytest.mark.parametrize(("name", "value"), [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_SAMPLER", "always_off")])
+def test_traces_can_be_turned_off_by_the_standard_variables(
+    name: str,
+    value: str,
+    tmp_path: Path,
+    receiver: OtlpReceiver,
+    endpoint: OpenAIServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(name, value)
+    for flags in ({}, {"retry_failed": True}):
+        with RolloutSession(prepare(config(tmp_path, "fail", **flags))) as session:
+            session.run()
+        assert session.unsent_spans == ""
+    assert receiver.bodies == []
+
+
 def results(path: Path) -> list[Any]:
     with Journal(path / "journal.sqlite", read_only=True) as journal:
         return sorted((one.task, one.status, one.score, one.answer, one.turns) for one in journal.results())

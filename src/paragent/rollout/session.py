@@ -244,6 +244,7 @@ class RolloutSession:
             raise
         finally:
             self._set_note("sending spans")
+            self._tracing = None
             self.unsent_spans = tracing.close(self.progress.done - self.progress.done_before, error)
             self._set_note("")
 
