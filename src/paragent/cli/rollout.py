@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import signal
@@ -147,9 +148,7 @@ def _run(plan: RolloutPlan, options: argparse.Namespace) -> int:
         console().print(summary_table(plan.path.name, summary))
         print(f"{plan.path}: results.jsonl, summary.json, trajectories. Show them: paragent show {plan.path}")
     _print_unsent(session)
-    if session.used_up is not None:
-        command = _with_budget(command, session.used_up)
-    return _exit_status(summary, session.stopped, command, with_budget=session.used_up is not None)
+    return _exit_status(summary, session.stopped, command, session.used_up)
 
 
 def _print_unsent(session: RolloutSession) -> None:
@@ -162,14 +161,14 @@ def _done(session: RolloutSession) -> str:
     return f"{session.progress.done:,} of {counted(session.progress.total, 'rollout')} done"
 
 
-def _exit_status(summary: Summary, stopped: str, command: str, *, with_budget: bool = False) -> int:
+def _exit_status(summary: Summary, stopped: str, command: str, used_up: LiveBudget | None) -> int:
     """Print what is missing; return 0 if nothing is, else 1."""
     from paragent.store import RolloutStatus
 
     statuses = (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT, RolloutStatus.CANCELLED)
     failed = {status: summary.statuses[status] for status in statuses if summary.statuses[status]}
     problems = []
-    if stopped:
+    if stopped and (summary.pending or used_up is None):  # a budget may be used up by the last rollouts
         problems.append(f"stopped early: {stopped}")
     if failed:
         counts = ", ".join(f"{count:,} {status}" for status, count in failed.items())
@@ -186,7 +185,9 @@ def _exit_status(summary: Summary, stopped: str, command: str, *, with_budget: b
     if failed or summary.pending:
         again = f"{command} --retry-failed" if failed and "--retry-failed" not in command else command
         purpose = "To continue, and run failed rollouts again" if failed else "To continue"
-        purpose += " with a higher budget" if with_budget else ""
+        if used_up is not None:
+            change, again = _with_higher_budget(again, used_up)
+            purpose += f" {change}"
         print(f"{purpose}:\n  {again}", file=sys.stderr)
     return int(bool(failed or summary.pending or summary.unscored or summary.out_of_turns))
 
@@ -290,13 +291,18 @@ def _without_flag(arguments: Sequence[str], flag: str) -> list[str]:
     return kept
 
 
-def _with_budget(command: str, budget: LiveBudget) -> str:
-    """Return a command with twice the budget that is used up."""
+def _with_higher_budget(command: str, budget: LiveBudget) -> tuple[str, str]:
+    """Return what is changed, and a command with twice the budget, or without it if it is unknown how much is used."""
     from paragent.rollout.budgets import budget_flag
 
     flag = budget_flag(budget.name)
-    higher = 2 * max(budget.limit, budget.used or 0.0)
-    return shlex.join([*_without_flag(shlex.split(command), flag), flag, f"{higher:.6g}"])
+    others = _without_flag(shlex.split(command), flag)
+    if budget.used is None:
+        return "without this budget", shlex.join(others)
+    higher = 2 * max(budget.limit, budget.used)
+    return "with a higher budget", shlex.join(
+        [*others, flag, f"{higher:.6g}" if flag == "--max-cost" else f"{math.ceil(higher)}"]
+    )
 
 
 def _raise_keyboard_interrupt(number: int, frame: Any) -> None:  # noqa: ARG001 - the signature of a signal handler

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from paragent.rollout.config import RolloutConfig
     from paragent.rollout.live_status import TokenUsage
 
-__all__ = ["BUDGETS", "Budgets", "budget_flag", "check_prices", "described"]
-
-BUDGETS = ("cost", "tokens", "time")
-"""The names of the budgets."""
+__all__ = ["Budgets", "budget_flag", "check_prices", "described", "reason_to_stop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +66,14 @@ class Budgets:
 def budget_flag(name: str) -> str:
     """Return the flag that sets a budget."""
     return f"--max-{name}"
+
+
+def reason_to_stop(budget: LiveBudget) -> str:
+    """Return why a run stops because of a budget."""
+    flag = budget_flag(budget.name)
+    if budget.used is None:
+        return f"{flag} cannot be checked: the endpoint or the agent does not report its tokens"
+    return f"the budget of {flag} is used up: {described(budget)}"
 
 
 def described(budget: LiveBudget) -> str:

@@ -15,7 +15,7 @@ from paragent._internal.text import counted
 from paragent.engines import open_engine
 from paragent.errors import Interrupted
 from paragent.models.base import MODELS
-from paragent.rollout.budgets import Budgets, budget_flag, described
+from paragent.rollout.budgets import Budgets, reason_to_stop
 from paragent.rollout.commands import SessionCommands
 from paragent.rollout.control import RunControl
 from paragent.rollout.events import EventLog
@@ -200,7 +200,8 @@ class RolloutSession:
             UsageError, MachineFailed, PoolFailed: the machines cannot be started. On leaving the `with`, the run directory
                 is restored.
         """
-        self._check_budgets()
+        if self.pending:
+            self._check_budgets()
         if not self.pending or self.stopped:
             return self._finish()
         number = self.directory.journal.begin_session()
@@ -331,7 +332,7 @@ class RolloutSession:
         """Stop the session if a budget is used up."""
         if not self.stopped and (budget := self._report.used_up(self._unrecorded.values())) is not None:
             self.used_up = budget
-            self._queue.stopped = f"the budget of {budget_flag(budget.name)} is used up: {described(budget)}"
+            self._queue.stopped = reason_to_stop(budget)
             self._queue.cancels_active = self._config.run.at_limit == "cancel"
 
     def _feed(self, run: Run) -> None:
