@@ -35,6 +35,7 @@ from paragent.machines.providers.process import ProcessProvider
 from paragent.models import ModelSettings
 from paragent.rollout.live_status import RolloutProgress
 from paragent.rollout.machines import PausingModel, PoolAccess, WorkerLeases, lease_limit
+from paragent.rollout.pool_file import read_pool_file
 from paragent.rollout.prepare import prepare
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.session import RolloutSession
@@ -94,6 +95,16 @@ class Room(Environment):
         Path(note).write_text(self.machine.details["pid"])
         await asyncio.sleep(100)
         return "42"
+
+    @tool
+    async def ask_pool(self, folder: Annotated[str, "the folder `live` of the run"]) -> str:
+        """Return who holds this machine, as the web view learns it."""
+        access = read_pool_file(Path(folder))
+        assert access is not None
+        with access.client() as client:
+            status = await asyncio.to_thread(client.status)
+        [row] = [row for row in status.machines if row.id == self.machine.id]
+        return row.holder
 
 
 class NeverBoots(ProcessProvider):
@@ -248,6 +259,18 @@ def test_a_rollout_whose_machine_dies_is_retried(
     assert (first.status, first.kind, first.final) == (RolloutStatus.INFRASTRUCTURE, "machine", False)
     assert second.status is RolloutStatus.COMPLETED
     assert nothing_is_left(tmp_path)
+
+
+def test_the_view_finds_the_pool_and_the_holders_of_a_live_run(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = tmp_path / "results/run/live"
+    replies = [{"tool": "ask_pool", "arguments": {"folder": str(live)}}, "42"]
+    run(tmp_path, monkeypatch, replies, data=data, limit=1, attempts=2, num_rollouts=1)
+    with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
+        answers = [journal.trajectory(one.number)["messages"][-2]["content"] for one in journal.results()]
+    assert [answer.partition(" ")[2] for answer in answers] == ["t0", "t0#2"]
+    assert not (live / "pool.json").exists()
 
 
 def test_a_failed_pool_stops_the_run(data: Path, tmp_path: Path, capsys: Any) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paragent.cli.options import add_command
+from paragent.cli.options import add_command, add_tls_options, tls_conf
 from paragent.errors import ConfigError, MissingExtra
 from paragent.store import JOURNAL_FILE, find_runs
 
@@ -39,6 +39,11 @@ def add(subparsers: Subparsers) -> None:
     host = "address to listen on (default: 127.0.0.1, which other hosts cannot reach)"
     parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help=host)
     parser.add_argument("--no-browser", action="store_true", help="only print the link")
+    pool = "also show this pool of machines; pools of live runs are shown without it; may be repeated"
+    parser.add_argument("--pool-address", metavar="HOST:PORT", action="append", default=[], help=pool)
+    server = "also show this agent server; may be repeated"
+    parser.add_argument("--agent-server", metavar="HOST:PORT", action="append", default=[], help=server)
+    add_tls_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -52,7 +57,15 @@ def run(options: argparse.Namespace) -> int:
         raise MissingExtra("`paragent view`", "view", str(error.name)) from error
     if not 0 <= options.port < 1 << 16:
         raise ConfigError(f"--port must be from 0 to 65535, not {options.port}")
-    with ViewServer(ViewSettings(folder=folder, host=options.host, port=options.port)) as server:
+    settings = ViewSettings(
+        folder=folder,
+        host=options.host,
+        port=options.port,
+        pools=options.pool_address,
+        agent_servers=options.agent_server,
+        tls=tls_conf(options),
+    )
+    with ViewServer(settings) as server:
         link = server.link(f"/run/{name}" if name else "")
         if not is_loopback(options.host):
             print(

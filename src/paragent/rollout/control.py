@@ -23,7 +23,7 @@ from paragent._internal.processes import is_alive
 from paragent.errors import AccessDenied, ConfigError, RunNotLive, ServerLost, UsageError
 from paragent.rollout.live_run import LiveRun, RunState
 from paragent.store import ATTEMPTS, JOURNAL_FILE, Journal, RolloutStatus, summarise
-from paragent.transport.auth import Token, read_secret_file
+from paragent.transport.auth import Token, read_secret_file, write_secret_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ class RunControl:
         self._server = RpcServer(Address.of(_LOOPBACK, 0), {_SERVICE: self}, Token(secret))
         port = run_on_io_loop(self._server.start(), _START_SECONDS)
         content = {"address": f"{_LOOPBACK}:{port}", "secret": secret, "pid": os.getpid(), "host": socket.gethostname()}
-        _write_private(self._path, json.dumps(content))
+        write_secret_file(self._path, json.dumps(content))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -257,16 +257,6 @@ class ControlClient:
                 f"no session of {name} is active: process {pid} was killed. The command that started the run continues it"
             )
         return given
-
-
-def _write_private(path: Path, content: str) -> None:
-    """Write a file that only this user can read; it never exists with other permissions."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(content)
-    draft.replace(path)
 
 
 def ended_run(path: Path) -> LiveRun:

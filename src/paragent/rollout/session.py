@@ -27,6 +27,7 @@ from paragent.rollout.live_status import (
     unfinished_rollouts,
 )
 from paragent.rollout.machines import SessionPool, host_address
+from paragent.rollout.pool_file import pool_file
 from paragent.rollout.prepare import RolloutPlan, prepare
 from paragent.rollout.queue import RolloutQueue, key_of
 from paragent.rollout.report import SessionReport
@@ -260,7 +261,7 @@ class RolloutSession:
         self._machines_before = json.loads(self.directory.journal.meta(MACHINES) or "{}")
         pool = SessionPool(self._config, self.plan.machines, self.pending)
         try:
-            with pool:
+            with pool, pool_file(self.directory.live, pool.access):
                 self._pool = self._report.pool = self._commands.pool = pool
                 self._set_note("")
                 try:

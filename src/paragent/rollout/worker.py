@@ -140,7 +140,7 @@ class _Execution:
         self._environment = environment
         model = resources.model
         if environment.needs_machine:
-            leasing = resources.leases.lease(f"{here()} {self._task.id}")
+            leasing = resources.leases.lease(f"{here()} {self._active.rollout.label}")
             self._machine = await leases.enter_async_context(leasing)
             self._active.machine = self._result.machine = self._machine.machine.id
             model = self._machine.wrap(model)

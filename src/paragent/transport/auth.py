@@ -45,6 +45,7 @@ __all__ = [
     "load_token",
     "read_secret_file",
     "token_file",
+    "write_secret_file",
 ]
 
 
@@ -121,6 +122,20 @@ def read_secret_file(path: Path) -> str:
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise AccessDenied(f"{path} must belong to you and be readable by you alone: chmod 600 {path}")
         return file.read().strip()
+
+
+def write_secret_file(path: Path, content: str) -> None:
+    """Replace a file that only this user can read; it never exists with other permissions.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(content)
+    draft.replace(path)
 
 
 def _create(path: Path) -> None:

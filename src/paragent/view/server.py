@@ -22,12 +22,17 @@ from starlette.staticfiles import StaticFiles
 from paragent.errors import UsageError
 from paragent.view.access import AccessControl
 from paragent.view.api import PageSettings
+from paragent.view.resources import ResourceApi
 from paragent.view.routes import ViewApi
 from paragent.view.runs import RunFolder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
     from starlette.types import ASGIApp, Scope
+
+    from paragent.transport import TlsConf
 
 __all__ = ["BUNDLE", "ViewServer", "ViewSettings", "create_app"]
 
@@ -48,6 +53,12 @@ class ViewSettings:
     port: int = 0
     """0: a free port."""
     bundle: Path = BUNDLE
+    pools: Sequence[str] = ()
+    """`host:port` of pools to show besides those of live runs."""
+    agent_servers: Sequence[str] = ()
+    """`host:port` of agent servers to show."""
+    tls: TlsConf | None = None
+    """For pools and agent servers that use TLS."""
 
 
 def create_app(settings: ViewSettings, host: str, port: int, token: str, closing: threading.Event) -> ASGIApp:
@@ -58,11 +69,13 @@ def create_app(settings: ViewSettings, host: str, port: int, token: str, closing
     """
     if not (settings.bundle / "index.html").is_file():
         raise UsageError("the pages of the view are not built; in a clone of the repository, run: make web")
-    page_settings = PageSettings(_version(), str(settings.folder), static=False)
-    api = ViewApi(RunFolder(settings.folder), page_settings, closing)
+    folder = RunFolder(settings.folder)
+    api = ViewApi(folder, PageSettings(_version(), str(settings.folder), static=False), closing)
+    resources = ResourceApi(folder, settings.pools, settings.agent_servers, settings.tls)
     problems: Any = {HTTPException: _http_problem, 500: _unexpected_error}
     pages = Mount("/", _Pages(directory=settings.bundle, html=True))
-    app = Starlette(routes=[Mount("/api", routes=api.routes()), pages], exception_handlers=problems)
+    data = Mount("/api", routes=[*api.routes(), *resources.routes()])
+    app = Starlette(routes=[data, pages], exception_handlers=problems)
     return AccessControl(app, host, port, token)
 
 
