@@ -51,7 +51,7 @@ class Chaos:
         self._hit(next(iter(self._machines())), signal.SIGSTOP)
 
     def _kill_a_worker(self) -> None:
-        workers = [int(status_file.stem.rpartition("-")[2]) for status_file in self._live.glob("*.json")]
+        workers = [int(status_file.stem.rpartition("-")[2]) for status_file in self._live.glob("*-*.json")]
         if workers:
             self._hit(workers[0], signal.SIGKILL)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -106,8 +107,8 @@ def test_an_interrupt_while_results_are_recorded_records_them_once(
     pressed_at: list[int] = []
     record = Journal.record
 
-    def pressed(self: Journal, results: Sequence[RolloutResult]) -> None:
-        record(self, results)
+    def pressed(self: Journal, results: Sequence[RolloutResult], *events: Any) -> None:
+        record(self, results, *events)
         recorded.extend(one.task for one in results if one.final)
         if len(pressed_at) == 0:
             pressed_at.append(len(recorded))
@@ -128,8 +129,8 @@ def test_an_interrupt_right_after_a_commit_records_results_once(
     record = Journal.record
     calls: list[int] = []
 
-    def interrupted(self: Journal, results: Sequence[RolloutResult]) -> None:
-        record(self, results)
+    def interrupted(self: Journal, results: Sequence[RolloutResult], *events: Any) -> None:
+        record(self, results, *events)
         calls.append(len(results))
         if len(calls) == 1:
             raise KeyboardInterrupt
@@ -140,6 +141,9 @@ def test_an_interrupt_right_after_a_commit_records_results_once(
     monkeypatch.setattr(Journal, "record", record)
     summary = run_parallel_rollout(config(tmp_path))
     assert (summary.pending, summary.executions, summary.mean) == (0, 8, 1.0)
+    with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
+        events = Counter((event.worker, event.event, event.at) for event in journal.worker_events())
+    assert set(events.values()) == {1}, "each event is recorded once"
 
 
 def test_an_interrupt_while_the_first_rollouts_are_dispatched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
