@@ -217,6 +217,9 @@ def test_contents_are_sent_on_request(tmp_path: Path, receiver: OtlpReceiver, en
     good, bad = receiver.roots()[0].children
     if good.attributes["paragent.task"] != "task-0":
         good, bad = bad, good
+    definitions = json.loads(good.attributes["gen_ai.tool.definitions"])
+    assert [(one["type"], one["name"]) for one in definitions] == [("function", "look"), ("function", "bug")]
+    assert definitions[0]["parameters"]["required"] == ["at"]
     *_, last = [span for span in good.all() if span.name == "chat scripted"]
     sent = json.loads(last.attributes["gen_ai.input.messages"])
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "assistant", "tool"]

@@ -35,7 +35,7 @@ class Conversation:
         begin = roles.index("assistant") if "assistant" in roles else len(roles)
         given = {"gen_ai.input.messages": self._last_messages(begin)} if begin else {}
         if self._tools:
-            given["gen_ai.tool.definitions"] = _limited_list([_dumps(tool) for tool in self._tools])
+            given["gen_ai.tool.definitions"] = _limited_list([_dumps(_definition(tool)) for tool in self._tools])
         if answer is not None:
             said = {"role": "assistant", "parts": [_text(answer)], "finish_reason": "stop"}
             given["gen_ai.output.messages"] = _dumps([said])
@@ -111,6 +111,11 @@ def tool_names(trajectory: Mapping[str, Any]) -> set[str]:
     tools = trajectory.get("tools")
     functions = [_mapping(_mapping(tool).get("function")) for tool in tools] if isinstance(tools, list) else []
     return {function["name"] for function in functions if isinstance(function.get("name"), str)}
+
+
+def _definition(tool: Any) -> dict[str, Any]:
+    """Return the definition of a tool in the form of the conventions, which has no inner `function`."""
+    return {"type": _mapping(tool).get("type"), **_mapping(_mapping(tool).get("function"))}
 
 
 def _of_judge_call(step: Mapping[str, Any]) -> dict[str, str | int]:
