@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,7 @@ from paragent.view.encoding import to_json
 from paragent.view.live import execute, list_events, run_events, write_note
 from paragent.view.queries import MOST_ROWS, changed_rows, rollout_rows, run_detail
 from paragent.view.runs import UnknownRun
+from paragent.view.timeline import TimelineData
 from paragent.view.transcripts import execution_detail, image_type, raw_call, read_image, step_text
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ _MOST_NUMBERS = 1 << 63
 """SQLite has no larger numbers."""
 _LARGEST_BODY = 1 << 20
 _LONGEST_NOTE = 20_000
+_BUCKETS = 1000
 _THREADS = 6
 """Queries at the same time. More would only compete for the interpreter; the others wait in a queue."""
 
@@ -64,8 +67,9 @@ class ViewApi:
             "/settings": lambda _: self._settings,
             "/runs": lambda _: self._folder.rows(),
             "/events": lambda _: list_events(self._folder, self._closing),
-            "/runs/{run}": lambda request: run_detail(self._run(request)),
+            "/runs/{run}": self._detail,
             "/runs/{run}/rollouts": self._rollouts,
+            "/runs/{run}/timeline": self._timeline,
             "/runs/{run}/events": lambda request: run_events(self._run(request), self._closing),
             "/runs/{run}/executions/{number:int}": lambda request: execution_detail(*self._execution(request)),
             "/runs/{run}/executions/{number:int}/raw/{step:int}": self._raw,
@@ -83,6 +87,15 @@ class ViewApi:
 
     def _run(self, request: Request) -> StoredRun:
         return self._folder.get(request.path_params["run"])
+
+    def _detail(self, request: Request) -> Any:
+        run = self._run(request)
+        run.part(TimelineData).warm()  # the page asks for it next
+        return run_detail(run)
+
+    def _timeline(self, request: Request) -> Any:
+        start, end = (_time_of(request, name) for name in ("from", "to"))
+        return self._run(request).part(TimelineData).timeline(start, end, number_of(request, "buckets", _BUCKETS))
 
     def _execution(self, request: Request) -> tuple[StoredRun, int]:
         number = request.path_params["number"]
@@ -146,6 +159,17 @@ def number_of(request: Request, name: str, default: int) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise BadRequest(f"{name} must be a whole number, not {text[:40]!r}")
     return int(text)
+
+
+def _time_of(request: Request, name: str) -> float | None:
+    text = request.query_params.get(name)
+    try:
+        value = None if text is None else float(text)
+    except ValueError:
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise BadRequest(f"{name} must be a number of seconds")
+    return value
 
 
 def answer_in_thread(handler: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:

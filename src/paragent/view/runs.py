@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paragent.errors import ParagentError
 from paragent.rollout.live_run import RunState, read_session_file
@@ -14,11 +14,14 @@ from paragent.store import ATTEMPTS, JOURNAL_FILE, Journal, Summary, find_runs, 
 from paragent.view.api import RunList, RunRow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from paragent.rollout.live_run import LiveRun
 
 __all__ = ["RunFolder", "StoredRun", "UnknownRun"]
+
+Part = TypeVar("Part")
 
 _FRESH = 5.0
 """Seconds after which a session file belongs to a session that was killed; sessions write it every second."""
@@ -50,9 +53,12 @@ class StoredRun:
         self.path = path
         self.name = path.name
         self._lock = threading.Lock()
-        """Protects `_facts`; held while they are computed, so that several requests at a time compute them once."""
+        """Protects the attributes below. It is held while the statistics are computed, so that several requests at a time compute
+        them once."""
         self._facts: tuple[Any, RunFacts] | None = None
         self._valid_until = 0.0
+        self._parts: dict[Any, Any] = {}
+        """What other modules keep about this run, by their class."""
 
     def open(self) -> Journal:
         """Open the journal for reading.
@@ -61,6 +67,14 @@ class StoredRun:
             StoreFailed: it is damaged, or has another format version.
         """
         return Journal(self.path / JOURNAL_FILE, read_only=True)
+
+    def part(self, kind: Callable[[StoredRun], Part]) -> Part:
+        """Return the object of a class that keeps data of this run; it is created with the first call."""
+        with self._lock:
+            if kind not in self._parts:
+                self._parts[kind] = kind(self)
+            found: Part = self._parts[kind]
+            return found
 
     def state_of_files(self) -> tuple[Any, ...]:
         """Return a value that changes whenever the journal or the summary is written."""
