@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,26 +61,13 @@ def test_a_run_in_the_background_is_watched_and_stopped(run: Controlled) -> None
     [
         (["--data", "none.jsonl"], 2, "none.jsonl"),
         (["--max-cost", "1"], 2, "--max-cost needs the price of demo"),
-        (
-            ["--env", "held:OnMachine", "--provider-name", "tests.rollout.test_machines:NeverBoots"],
-            1,
-            "the image of",
-        ),
+        (["--env", "held:OnMachine", "--pool-address", "127.0.0.1:1"], 2, "paragent pool serve"),
     ],
 )
 def test_a_start_that_fails_is_reported(more: list[str], status: int, message: str, run: Controlled) -> None:
-    source = str(Path(__file__).parents[2])
-    process = subprocess.run(
-        [sys.executable, "-m", "paragent", *run.arguments("--detach", *more)],
-        cwd=run.folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([source, *filter(None, sys.path)])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (process.returncode, process.stdout) == (status, "")
-    assert message in process.stderr
+    returned, out, err = run.call(*run.arguments("--detach", *more))
+    assert (returned, out) == (status, ""), err
+    assert message in err
     assert not run.path.exists(), "a run that could not start leaves no directory"
 
 

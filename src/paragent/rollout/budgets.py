@@ -41,6 +41,11 @@ class Budgets:
         run = config.run
         return cls(run.max_cost, run.max_tokens, run.max_time, prices)
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a budget."""
+        return any(limit is not None for limit in (self.cost, self.tokens, self.time))
+
     def cost_so_far(self, usage: TokenUsage) -> float | None:
         """Return the cost of some tokens; None if it is unknown."""
         if usage.prompt is None or usage.completion is None:

@@ -50,7 +50,9 @@ fails reports that at once."""
 _POLL_INTERVAL = 0.5
 """Seconds between two checks whether the lease is still valid."""
 _STATUS_INTERVAL = 1.0
-"""Seconds between two status requests to a pool that is served elsewhere."""
+"""Seconds between two status requests to a pool that is served elsewhere,"""
+_OWN_STATUS_INTERVAL = 0.1
+"""and to a pool of this process."""
 _TIME_AFTER_WORK = SCORE_TIMEOUT + CLOSE_TIMEOUT
 """Seconds beyond the working time of a rollout."""
 _LEAST_WAIT = 1800.0
@@ -403,7 +405,7 @@ class SessionPool:
         return [MachineEvent(machine.id, machine.state, self._began, machine.holder) for machine in live]
 
     def _status(self, *, now: bool = False) -> PoolStatus | None:
-        pool, interval = (self._own, 0.0) if self._own is not None else (self._client, _STATUS_INTERVAL)
+        pool, interval = (self._own, _OWN_STATUS_INTERVAL) if self._own else (self._client, _STATUS_INTERVAL)
         if pool is not None and (now or time.monotonic() - self._asked >= interval):
             self._asked = time.monotonic()
             try:

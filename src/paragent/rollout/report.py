@@ -88,6 +88,8 @@ class SessionReport:
 
     def used_up(self, unrecorded: Iterable[RolloutResult] = ()) -> LiveBudget | None:
         """Return the first budget that is used up; None if there is none."""
+        if not self._budgets.limited:
+            return None
         return self._budgets.used_up(self.usage(unrecorded), self._seconds_before + self._progress.seconds)
 
     def _live_run(self, status: LiveStatus, usage: TokenUsage) -> LiveRun:

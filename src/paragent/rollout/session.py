@@ -127,6 +127,8 @@ class RolloutSession:
         """The machine figures of earlier sessions."""
         self._began = False
         """Whether rollouts were dispatched. A session that fails earlier restores the run directory."""
+        self._dispatch_ended = False
+        """Whether no more rollouts will be dispatched."""
         self.resumed = False
         """Whether the run has results of an earlier session."""
         self.pending = 0
@@ -318,10 +320,17 @@ class RolloutSession:
             self._cancel(run)
             raise Interrupted({}) from None
         finally:
+            self._dispatch_ended = True
             control.refuse("the run is finishing")
             run.close()
             self._events.collect(self._engine, self._pool)
             self._record_unfinished()
+
+    @property
+    def _state(self) -> RunState:
+        if not self._began:
+            return RunState.STARTING
+        return RunState.STOPPING if self._dispatch_ended else self._queue.state
 
     def _command(self, name: str, argument: str) -> str:
         """Execute a command of a user, and show its effect before the user gets the answer."""
@@ -484,7 +493,7 @@ class RolloutSession:
     def _set_note(self, note: str) -> None:
         """Show what the session is doing besides executing rollouts."""
         self.progress.note = note
-        self._show(self._queue.state if self._began else RunState.STARTING)
+        self._show(self._state)
 
     def _record_machines(self) -> None:
         """Record the machine figures, earlier sessions included."""

@@ -8,7 +8,8 @@
         results.jsonl     one line for each final result
         summary.json      the statistics
         images/           what agents saw: <task>/<attempt>/step_<number>_<moment>.png, and recordings
-        live/             what workers are doing now; only used while the run is active
+        live/             what workers are doing now, and files of the session; only used while the run is active
+        session.log       the output of sessions in the background
         lock              locked by the process that runs it
 """
 
