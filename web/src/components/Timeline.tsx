@@ -10,7 +10,7 @@ import {
   drawMarks,
   drawShares,
   drawTracks,
-  GUTTER,
+  gutter,
   prepare,
   readPalette,
 } from "../timeline/draw";
@@ -114,7 +114,7 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
       ? [timeline.start, Math.max(timeline.end, timeline.start + 0.001)]
       : [zoom[0] - timeline.origin, zoom[1] - timeline.origin];
   const scale = useMemo(
-    () => new TimeScale(start, end, timeline.sessions, GUTTER, Math.max(50, full - GUTTER - 14)),
+    () => new TimeScale(start, end, timeline.sessions, gutter(full), Math.max(50, full - gutter(full) - 14)),
     [start, end, timeline.sessions, full],
   );
   const most = Math.min(MOST_HEIGHT, Math.round(window.innerHeight * 0.52) || MOST_HEIGHT);
@@ -128,8 +128,9 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
   const machines = useMemo(() => timeline.tracks.filter((track) => track.kind === "machine"), [timeline]);
   const workerShares = useMemo(() => stateShares(timeline, workers, scale), [timeline, workers, scale]);
   const machineShares = useMemo(() => stateShares(timeline, machines, scale), [timeline, machines, scale]);
-  const columns = Math.max(1, Math.floor(scale.width / 3));
+  const columns = Math.max(1, Math.floor(scale.width / 5));
   const shares = useMemo(() => sharesOverTime(timeline, workers, scale, columns), [timeline, workers, scale, columns]);
+  const table = useMemo(() => <TrackTable timeline={timeline} scale={scale} />, [timeline, scale]);
   const withShares = workers.length > 1;
 
   useLayoutEffect(() => {
@@ -171,7 +172,7 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
     if (inTracks < 0 || inTracks >= height) return null;
     const row = rowAt(layout, inTracks + top);
     if (row === null || row.track === null) return null;
-    if (x < GUTTER) return { row, span: null };
+    if (x < scale.left) return { row, span: null };
     const tolerance = Math.abs(scale.time(x + 2) - scale.time(x));
     return { row, span: spanAt(row.track.spans, scale.time(x), tolerance) };
   }
@@ -211,7 +212,7 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
 
   function pressed(event: PointerEvent): void {
     const { x } = position(event);
-    if (event.button !== 0 || x < GUTTER || x > full) return;
+    if (event.button !== 0 || x < scale.left || x > full) return;
     plot.current?.setPointerCapture(event.pointerId);
     setDrag({ anchor: x, x });
   }
@@ -282,13 +283,11 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
             <span class="timeline-selection">
               {clock(timeline.origin + selection[0])} – {clock(timeline.origin + selection[1])},{" "}
               {formatDuration(Math.max(0, selection[1] - selection[0]))}
-              <button
-                type="button"
-                class="button"
-                onClick={() => setParams({ view: selected.map((time) => writeTime(time)).join(",") })}
-              >
-                Zoom in
-              </button>
+              {params.get("view") !== viewOf(selected) && (
+                <button type="button" class="button" onClick={() => setParams({ view: viewOf(selected) })}>
+                  Zoom in
+                </button>
+              )}
               <button type="button" class="icon-button" onClick={clear} aria-label="Clear the selected time">
                 ×
               </button>
@@ -358,16 +357,16 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
             {spot !== null ? (
               <SpotTip
                 described={describeSpot(timeline, spot, scale.time(pointer.x), name)}
-                inside={pointer.x >= GUTTER}
+                inside={pointer.x >= scale.left}
                 busy={spot.row.track?.busy ?? 0}
               />
-            ) : pointer.y > AXIS_HEIGHT + height && withShares && pointer.x >= GUTTER ? (
+            ) : pointer.y > AXIS_HEIGHT + height && withShares && pointer.x >= scale.left ? (
               <SharesTip
                 time={clock(timeline.origin + scale.time(pointer.x))}
                 lines={describeShares(
                   timeline,
                   shares,
-                  Math.min(columns - 1, Math.floor(((pointer.x - GUTTER) / scale.width) * columns)),
+                  Math.min(columns - 1, Math.floor(((pointer.x - scale.left) / scale.width) * columns)),
                 )}
               />
             ) : null}
@@ -383,10 +382,11 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
       </div>
       {timeline.hidden > 0 && (
         <p class="timeline-hidden soft">
-          {formatNumber(timeline.hidden)} more tracks are not shown; the least busy ones are.
+          Only the {formatNumber(timeline.tracks.length)} least busy tracks are shown; {formatNumber(timeline.hidden)}{" "}
+          more are not.
         </p>
       )}
-      <TrackTable timeline={timeline} scale={scale} />
+      {table}
     </>
   );
 }
@@ -424,7 +424,7 @@ function Legend({
               onClick={() => setParams({ activity: only === state ? null : state })}
             >
               <StateLabel state={state} />
-              <span class="share">{formatPercent(share)}</span>
+              <span class="share">{share < 0.005 ? "< 1 %" : formatPercent(share)}</span>
             </button>
           </li>
         ))}
@@ -510,6 +510,10 @@ function TrackTable({ timeline, scale }: { timeline: TimelineRecord; scale: Time
       </tbody>
     </table>
   );
+}
+
+function viewOf(interval: Interval): string {
+  return interval.map((time) => writeTime(time)).join(",");
 }
 
 function readView(value: string | null): Interval | null {

@@ -65,7 +65,7 @@ export function RunPage({ run }: { run: string }) {
           )}
           {canControl && <RunControls live={live} control={control} />}
           <nav class="run-links" aria-label="Pages of the run">
-            {!settings.static && <a href={href(["run", run, "search"])}>Search</a>}
+            <a href={href(["run", run, "search"])}>Search</a>
             {!settings.static && <a href={href(["run", run, "engine"])}>Engine</a>}
           </nav>
         </div>

@@ -5,10 +5,19 @@ import { stateColour } from "../states";
 import { type TimeScale, ticks } from "./scale";
 import { firstSpanAfter, LABEL_HEIGHT, type Row, type TrackLayout } from "./tracks";
 
+/** The width of the labels, and where there is little room. */
 export const GUTTER = 190;
+const NARROW_GUTTER = 132;
+const NARROW = 900;
+
 export const AXIS_HEIGHT = 24;
 const FONT = "12px system-ui, sans-serif";
 const SMALL_FONT = "11px system-ui, sans-serif";
+
+export function gutter(width: number): number {
+  return width < NARROW ? NARROW_GUTTER : GUTTER;
+}
+
 /** States without work are pale, so that waiting and failures stand out. */
 const PALE = new Set(["free", "stopped", "closing"]);
 
@@ -124,7 +133,7 @@ function drawTrack(context: CanvasRenderingContext2D, row: Row, view: TrackView)
     context.textBaseline = "middle";
     context.textAlign = "left";
     context.fillStyle = palette.soft;
-    context.fillText(fitted(context, row.label, scale.left - 70), 14, y + row.height / 2);
+    context.fillText(fitted(context, row.label, scale.left - 62), 14, y + row.height / 2);
     context.textAlign = "right";
     context.fillStyle = row.track.busy < 0.5 ? palette.text : palette.faint;
     context.fillText(formatPercent(row.track.busy), scale.left - 10, y + row.height / 2);
