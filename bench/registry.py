@@ -26,6 +26,8 @@ SUBJECTS = (
     "bench.desktops",
     "bench.rollouts",
     "bench.rate_limits",
+    "bench.viewers",
+    "bench.view_large",
 )
 """In the order of the results table. To add a subject, add a module and a line here."""
 
