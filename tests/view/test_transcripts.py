@@ -58,7 +58,11 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     second = result("a", score=1.0, answer="Done", trajectory=trajectory({"role": "user", "content": LONG}))
     broken = result("b", trajectory=b"not compressed")
     odd = result("c", trajectory=trajectory({"role": 3, "content": {"a": 1}, "images": 7, "tool_calls": "x"}))
-    path = write_run(folder, "one", [first, second, broken, odd, result("a", attempt=2)], attempts=2)
+    click = {"id": "c", "function": {"name": "click", "arguments": '{"number": 3}'}}
+    text_only = result(
+        "c", attempt=2, trajectory=trajectory({"role": "assistant", "content": "", "tool_calls": [click]})
+    )
+    path = write_run(folder, "one", [first, second, broken, odd, result("a", attempt=2), text_only], attempts=2)
     add_note(path / JOURNAL_FILE, 1, 3, "look here")
     images = images_folder(path, "a", 1)
     (images / "page.png").write_bytes(b"<!doctype html><script>alert(1)</script>")
@@ -100,6 +104,11 @@ def test_actions_are_drawn_on_the_image_that_the_model_saw(client: httpx.Client)
     reply = detail(client, 1)["steps"][3]
     assert reply["seen"] == "step_0_a.png"
     assert [(one["kind"], one["x"], one["y"]) for one in reply["pointers"]] == [("click", 3, 4)]
+
+
+def test_a_call_without_an_image_has_nothing_to_draw(client: httpx.Client) -> None:
+    """`click` of a browser that is shown as text is a tool like any other."""
+    assert [step["pointers"] for step in detail(client, 6)["steps"]] == [[]]
 
 
 def test_the_execution_has_its_facts_and_links(client: httpx.Client) -> None:

@@ -34,6 +34,11 @@ export function filterParams(filter: RolloutFilter): Params {
   };
 }
 
+/** The parameters of the table, filter and order, which links to a rollout and back to its run keep. */
+export function tableParams(params: URLSearchParams): Record<string, string> {
+  return Object.fromEntries([...params].filter(([name]) => name === "sort" || name in NO_FILTER));
+}
+
 /** The parameters without any filter. */
 export const NO_FILTER: Params = filterParams(EVERYTHING);
 

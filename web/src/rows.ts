@@ -201,6 +201,11 @@ export class RolloutTable {
     return this.kind.words.filter(Boolean).sort();
   }
 
+  /** The row of a rollout. */
+  find(task: string, attempt: number): number | undefined {
+    return this.rowOf.get(`${task}#${attempt}`);
+  }
+
   /** The row whose result has this number. */
   rowOfExecution(number: number): number | undefined {
     return this.rowOfNumber.get(number);

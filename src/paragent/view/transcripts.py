@@ -199,7 +199,8 @@ class _Transcript:
         for call in calls:
             extras = self._tools.get(call.id, {}).get("extras")
             performed = extras.get("action") if isinstance(extras, dict) else None
-            reply.pointers += self._pointers.read(call.arguments, performed, call.name)
+            pointers = self._pointers.read(call.arguments, performed, call.name)
+            reply.pointers += pointers if self._seen else []  # without an image, `click` is a tool like any other
         if kind == "model":
             _add_usage(reply, step)
             self.calls[reply.index] = (position, step)

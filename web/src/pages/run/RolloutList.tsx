@@ -2,6 +2,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { type DataColumn, DataTable, TOP_BAR } from "../../components/DataTable";
 import { Message } from "../../components/Message";
 import { StateLabel } from "../../components/StateLabel";
+import { tableParams } from "../../filters";
 import {
   formatClock,
   formatCompact,
@@ -11,7 +12,7 @@ import {
   formatTime,
   UNKNOWN,
 } from "../../format";
-import { href, setParams } from "../../router";
+import { href, parseRoute, setParams } from "../../router";
 import { type RolloutTable, SOLVED } from "../../rows";
 import { parseSort, sortText } from "../../sorting";
 import type { Control } from "./RunControls";
@@ -43,7 +44,12 @@ export function RolloutList({ run, table, rows, sort, attempts, control, isLoadi
       columns={columns}
       rows={rows}
       rowKey={(row) => row}
-      rowHref={(row) => href(["run", run, "rollout", table.text("task", row), table.number("attempt", row)])}
+      rowHref={(row) =>
+        href(
+          ["run", run, "rollout", table.text("task", row), table.number("attempt", row)],
+          tableParams(parseRoute(window.location.hash).params),
+        )
+      }
       rowHeight={30}
       stickyTop={TOP_BAR + TOOLBAR}
       sort={parseSort(sort)}

@@ -1,0 +1,62 @@
+import type { ExecutionDetail } from "../api";
+import { CodeView } from "../components/CodeView";
+import { TextView } from "../components/TextView";
+import { stateColour } from "../states";
+import { cleanText } from "../text";
+
+/** The error of the rollout, and its answer beside the reference. */
+export function ResultPanel({ detail }: { detail: ExecutionDetail }) {
+  const answered = detail.answer !== null && detail.answer !== "";
+  return (
+    <>
+      {detail.error && <ErrorPanel detail={detail} />}
+      {(answered || detail.reference) && (
+        <section class={`answers${detail.reference ? " both" : ""}`} aria-label="Answer">
+          {detail.reference && (
+            <div class="answer">
+              <h2>Reference</h2>
+              <TextView text={detail.reference} format="plain" limit={1000} lines={10} />
+            </div>
+          )}
+          <div class="answer">
+            <h2>Answer</h2>
+            {answered ? (
+              <TextView text={detail.answer ?? ""} format="markdown" limit={1000} lines={10} />
+            ) : (
+              <span class="soft">none</span>
+            )}
+          </div>
+        </section>
+      )}
+    </>
+  );
+}
+
+function ErrorPanel({ detail }: { detail: ExecutionDetail }) {
+  const { message, traceback } = splitError(detail.error);
+  return (
+    <section class="error-panel" aria-label="Error" style={{ "--colour": `var(${stateColour(detail.status)})` }}>
+      <h2>
+        {detail.boundary ? `Error of the ${detail.boundary}` : "Error"}
+        {detail.kind && detail.kind !== detail.boundary && <span class="error-kind">{cleanText(detail.kind)}</span>}
+      </h2>
+      <TextView text={message} format="plain" limit={1500} lines={8} />
+      {traceback && (
+        <details>
+          <summary>Traceback</summary>
+          <CodeView code={traceback} language="python" />
+        </details>
+      )}
+    </section>
+  );
+}
+
+/** Divide an error into the message and the traceback. The last line of a traceback is the message, if nothing else is. */
+export function splitError(error: string): { message: string; traceback: string } {
+  const start = error.search(/^[ \t|+]*(?:Exception Group )?Traceback \(most recent call last\):/m);
+  if (start < 0) return { message: error, traceback: "" };
+  const before = error.slice(0, start).trim();
+  const traceback = error.slice(start).trimEnd();
+  const last = traceback.slice(traceback.lastIndexOf("\n") + 1).trim();
+  return { message: before || last, traceback };
+}
