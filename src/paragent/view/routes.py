@@ -18,6 +18,7 @@ from paragent.view.encoding import to_json
 from paragent.view.live import execute, list_events, run_events, write_note
 from paragent.view.queries import MOST_ROWS, changed_rows, rollout_rows, run_detail
 from paragent.view.runs import UnknownRun
+from paragent.view.search import SearchIndex
 from paragent.view.timeline import TimelineData
 from paragent.view.transcripts import execution_detail, image_type, raw_call, read_image, step_text
 
@@ -70,6 +71,9 @@ class ViewApi:
             "/runs/{run}": self._detail,
             "/runs/{run}/rollouts": self._rollouts,
             "/runs/{run}/timeline": self._timeline,
+            "/runs/{run}/search": lambda request: (
+                self._run(request).part(SearchIndex).search(request.query_params.get("q", ""))
+            ),
             "/runs/{run}/events": lambda request: run_events(self._run(request), self._closing),
             "/runs/{run}/executions/{number:int}": lambda request: execution_detail(*self._execution(request)),
             "/runs/{run}/executions/{number:int}/raw/{step:int}": self._raw,

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from paragent.view.api import ExecutionRef
     from paragent.view.runs import StoredRun
 
-__all__ = ["MOST_CHARACTERS", "execution_detail", "image_type", "raw_call", "read_image", "step_text", "transcript"]
+__all__ = [
+    "MOST_CHARACTERS",
+    "execution_detail",
+    "image_type",
+    "raw_call",
+    "read_image",
+    "step_text",
+    "transcript",
+    "transcript_of",
+]
 
 MOST_CHARACTERS = 100_000
 """Characters of one text in a transcript; the route `text` has the rest."""
@@ -108,6 +117,15 @@ def raw_call(run: StoredRun, number: int, index: int) -> RawCall:
     return RawCall(request, step.get("response"))
 
 
+def transcript_of(journal: Journal, number: int) -> list[TranscriptStep]:
+    """Return the transcript of an execution with whole texts.
+
+    Raises:
+        UnknownRun: there is no such execution.
+    """
+    return transcript(_trajectory(journal, number), _result(journal, number))
+
+
 def step_text(run: StoredRun, number: int, index: int) -> str:
     """Return the whole text of a step.
 
@@ -115,8 +133,7 @@ def step_text(run: StoredRun, number: int, index: int) -> str:
         UnknownRun: there is no such execution or step.
     """
     with run.open() as journal:
-        result = _result(journal, number)
-        steps = transcript(_trajectory(journal, number), result)
+        steps = transcript_of(journal, number)
     if index >= len(steps):
         raise UnknownRun(f"execution {number} has no step {index}")
     return steps[index].text
