@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -100,13 +102,12 @@ def test_an_execution_without_activities_was_working(tmp_path: Path) -> None:
 
 def test_a_part_is_cut_out_and_its_utilisation_is_its_own(tmp_path: Path) -> None:
     path = write_run(tmp_path, "one", [at(1), at(11)])
-    whole = data_of(path).timeline(None, None, 1000)
-    begin = round(NOW, 2) + 1.75 - whole.origin
+    begin = round(NOW, 2) + 1.75
     part = data_of(path).timeline(begin, begin + 1, 1000)
     assert moved(spans(part, "host:1")) == [(1.75, 2.5, "generating", 1), (2.5, 2.75, "acting", 1)]
-    assert part.start == pytest.approx(begin)
-    assert part.end == pytest.approx(begin + 1)
-    assert data_of(path).timeline(5000, 6000, 100).tracks[0].spans == []
+    assert part.origin + part.start == pytest.approx(begin)
+    assert part.origin + part.end == pytest.approx(begin + 1)
+    assert data_of(path).timeline(NOW + 5000, NOW + 6000, 100).tracks[0].spans == []
 
 
 def test_short_spans_are_merged_into_the_state_that_took_most_of_a_bucket(tmp_path: Path) -> None:
@@ -120,6 +121,20 @@ def test_short_spans_are_merged_into_the_state_that_took_most_of_a_bucket(tmp_pa
     assert len(merged) <= 20
     assert len(spans(data_of(path).timeline(None, None, 4000), "host:1")) == 300
     assert found.tracks[0].busy > 0
+
+
+def test_the_time_between_two_sessions_takes_no_buckets(tmp_path: Path) -> None:
+    night = 36_000.0
+    intervals = [ActivityInterval(word, 1.0) for word in (RolloutActivity.ACTING, RolloutActivity.CLOSING)] * 50
+    results = [at(begin, activity=pack_activity(intervals), ended=NOW + begin + 100) for begin in (0.0, night)]
+    path = write_run(tmp_path, "one", results)
+    with contextlib.closing(sqlite3.connect(path / "journal.sqlite")) as db, db:
+        db.execute("UPDATE sessions SET started = ?, seconds = 100", [round(NOW, 2)])
+        db.execute("INSERT INTO sessions (started, seconds, results) VALUES (?, 100, 1)", [round(NOW, 2) + night])
+    found = moved(spans(data_of(path).timeline(None, None, 200), "host:1"))
+    assert [state for _, _, state, _ in found] == ["acting", "closing"] * 100
+    assert found[99][1] == pytest.approx(100, abs=1)
+    assert found[100][0] == pytest.approx(night, abs=1)
 
 
 @settings(max_examples=15)
@@ -168,17 +183,19 @@ def test_rollouts_under_way_are_shown_from_the_live_data(tmp_path: Path) -> None
 
 
 def test_many_tracks_are_limited_to_the_least_busy(tmp_path: Path) -> None:
-    results = [at(0.0, task=f"t{n}", worker=f"host:{n}") for n in range(250)]
+    results = [at(0.0, task=f"t{n}", worker=f"host:{n}") for n in range(350)]
     found = data_of(write_run(tmp_path, "one", results)).timeline(None, None, 1000)
-    assert (len(found.tracks), found.hidden) == (200, 50)
+    assert (len(found.tracks), found.hidden) == (300, 50)
 
 
 def test_the_route_takes_a_part_and_a_width(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     write_run(folder, "one", [at(1)])
     with serving(folder) as (_, client):
-        found = client.get("/api/runs/one/timeline?from=0.5&to=2&buckets=100").json()
-        assert (found["start"], len(found["tracks"])) == (0.5, 1)
+        begin = client.get("/api/runs/one/timeline").json()["origin"] + 0.5
+        found = client.get(f"/api/runs/one/timeline?from={begin}&to={begin + 1.5}&buckets=100").json()
+        assert found["start"] == pytest.approx(0.5)
+        assert len(found["tracks"]) == 1
         assert found["states"][:2] == ["starting", "waiting for a machine"]
         for query in ("from=x", "to=nan", "buckets=-1", "buckets=1e9"):
             assert client.get(f"/api/runs/one/timeline?{query}").status_code == 400

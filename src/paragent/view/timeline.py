@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["MOST_BUCKETS", "TimelineData"]
 
 MOST_BUCKETS = 4000
-_MOST_TRACKS = 200
+_MOST_TRACKS = 300
 """More tracks than that cannot be told apart on a screen."""
+_MOST_SPANS = 120_000
+"""Of all tracks: with many tracks, each has fewer buckets, so that an answer has at most about 4 MB."""
 _STATES = [*map(str, RolloutActivity), *map(str, MachineState)]
 _CODES = {word: code for code, word in enumerate(_STATES)}
 _IDLE = len(_STATES)
@@ -139,7 +141,7 @@ class TimelineData:
         """Return the timeline of a part of the run.
 
         Args:
-            start: where the part begins, in seconds after the run's start; None: at its beginning.
+            start: where the part begins, in seconds since the epoch; None: at the beginning of the run.
             end: where it ends; None: at the end of the run, or now if it is live.
             buckets: the number of pixels; spans are at least as long as one.
 
@@ -335,20 +337,22 @@ class _Picture:
         self._tracks = tracks
 
     def timeline(self, start: float | None, end: float | None, buckets: int) -> Timeline:
-        """Return the part from `start` to `end`, in seconds after the origin."""
+        """Return the part from `start` to `end`, in seconds since the epoch."""
         whole = self._last - self._origin
-        low = 0.0 if start is None else min(max(start, 0.0), whole)
-        high = whole if end is None else min(max(end, low), whole)
+        low = 0.0 if start is None else min(max(start - self._origin, 0.0), whole)
+        high = whole if end is None else min(max(end - self._origin, low), whole)
         parts = [spans.between(self._origin + low, self._origin + high) for spans in self._tracks]
         times = [_seconds(spans) for spans in parts]
         visible = sum(max(0.0, min(high, last) - max(low, first)) for first, last in self._sessions) or high - low
         order = sorted(range(len(parts)), key=lambda number: times[number][0])[:_MOST_TRACKS]
+        buckets = min(buckets, max(100, _MOST_SPANS // max(1, len(order))))
+        segments = self._segments(low, high)
         tracks = []
         for number in sorted(order, key=lambda number: _order(self._names[number])):
             spans = parts[number]
             spans.start, spans.end = spans.start - self._origin, spans.end - self._origin
             is_short = len(spans.start) <= buckets // 2
-            found = _exact(spans) if is_short else _bucketed(spans, low, (high - low) / buckets, buckets)
+            found = _exact(spans) if is_short else _merged(spans, segments, buckets)
             tracks.append(Track(*self._names[number], found, _fraction(times[number][0], visible) or 0.0))
         machines = [one for one, name in zip(times, self._names, strict=True) if name[0] == "machine"]
         workers = [one for one, name in zip(times, self._names, strict=True) if name[0] == "worker"]
@@ -363,6 +367,29 @@ class _Picture:
             worker_utilisation=_fraction(sum(busy for busy, _ in workers), visible * len(workers)),
             sessions=self._sessions,
         )
+
+    def _segments(self, low: float, high: float) -> list[tuple[float, float]]:
+        """Return the parts of a time that are not between two sessions, in which nothing happened."""
+        found, begin, last = [], low, high
+        for start, end in self._sessions:
+            left, right = max(last, low), min(start, high)
+            if left < right:
+                found.append((begin, left))
+                begin = right
+            last = end
+        return [(start, end) for start, end in [*found, (begin, high)] if end > start]
+
+
+def _merged(spans: Spans, segments: Sequence[tuple[float, float]], buckets: int) -> list[tuple[float, float, int, int]]:
+    """Return spans that are at least as long as a bucket; the buckets are divided among the segments by their lengths."""
+    width = sum(end - start for start, end in segments) / buckets
+    found: list[tuple[float, float, int, int]] = []
+    for start, end in segments:
+        count = max(1, round((end - start) / width))
+        inside = spans.between(start, end)
+        if len(inside.start):
+            found += _bucketed(inside, start, (end - start) / count, count)
+    return found
 
 
 def _seconds(spans: Spans) -> tuple[float, float]:

@@ -76,11 +76,22 @@ test("without words, the page explains how to search; / moves to the box", () =>
 test("an export is searched without a server", async () => {
   settings.static = true;
   const rows = { task: ["t"], attempt: [1], number: [4], status: ["completed"] };
-  const steps = [step(0, "user", "no"), step(1, "model", "a needle", { reasoning: "needle?" })];
+  const steps = [step(0, "user", "no"), step(1, "model", "a needle"), step(2, "model", "", { reasoning: "needle" })];
   answer({
     "data/runs/r/rollouts.json": rows,
     "data/runs/r/executions/4.json": { number: 4, task: "t", attempt: 1, status: "completed", score: 1, steps },
   });
   render(<SearchPage run="r" />);
   await screen.findByText("2 hits in 1 rollout");
+  expect(screen.getByText(/reasoning/, { selector: "button" })).toBeTruthy();
+});
+
+test("says how many hits are not shown", async () => {
+  answer({ "api/runs/r/search?q=needle": results([hit(1, 5, "model", "")], { total: 412 }) });
+  const { unmount } = render(<SearchPage run="r" />);
+  await screen.findByText("The first 1 of 412 hits, in 1 rollout");
+  unmount();
+  answer({ "api/runs/r/search?q=needle": results([hit(1, 5, "model", "")], { total: 1000 }) });
+  render(<SearchPage run="r" />);
+  await screen.findByText("The first 1 of at least 1,000 hits, in 1 rollout");
 });

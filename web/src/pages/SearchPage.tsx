@@ -13,6 +13,8 @@ import "./SearchPage.css";
 const TYPING_MS = 250;
 const RELOAD_MS = 1000;
 const SHOWN_HITS = 4;
+/** The server counts no more hits. */
+const MOST_COUNTED = 1000;
 
 /** Search in all text of a run. */
 export function SearchPage({ run }: { run: string }) {
@@ -98,7 +100,7 @@ function Syntax() {
   const lines: [string, string][] = [
     ["connection refused", "both words occur in the same step, in any order"],
     ['"connection refused"', "the words follow each other"],
-    ["time*", "words that begin so: timeout, times"],
+    ["timeout", "also longer words that begin so, such as timeouts; in quotes only the word itself"],
     ["timeout -endpoint", "steps with the first word and without the second"],
   ];
   return (
@@ -140,7 +142,6 @@ function Results({ run, results, kind }: ResultsProps) {
   );
   const count = groups.reduce((sum, group) => sum + group.hits.length, 0);
   if (results.problem !== "") return <Message kind="error">{results.problem}</Message>;
-  const isCut = results.total > results.hits.length || results.total >= 1000;
   const rowsOnly = settings.static && results.hits.every((hit) => hit.step < 0) && results.executions > MOST_SCANNED;
   return (
     <>
@@ -153,9 +154,7 @@ function Results({ run, results, kind }: ResultsProps) {
       )}
       <div class="search-summary">
         <strong role="status">
-          {results.total === 0
-            ? "Nothing found"
-            : `${isCut ? "More than " : ""}${counted(count, "hit")} in ${counted(groups.length, "rollout")}`}
+          {results.total === 0 ? "Nothing found" : `${shownOf(count, results)} in ${counted(groups.length, "rollout")}`}
         </strong>
         {kinds.length > 1 && (
           <div class="search-kinds">
@@ -174,6 +173,12 @@ function Results({ run, results, kind }: ResultsProps) {
       </ol>
     </>
   );
+}
+
+/** How many hits are shown, and of how many if not all are. */
+function shownOf(count: number, { hits, total }: SearchResults): string {
+  if (total <= hits.length) return counted(count, "hit");
+  return `The first ${formatNumber(count)} of ${total >= MOST_COUNTED ? "at least " : ""}${counted(total, "hit")},`;
 }
 
 function KindButton(props: { label: string; count: number; pressed: boolean; value: string | null }) {

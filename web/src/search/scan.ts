@@ -7,6 +7,8 @@ export const MOST_SCANNED = 500;
 const MOST_HITS = 1000;
 const AT_ONCE = 6;
 const SNIPPET = 90;
+/** Words of at least this many letters find longer ones. */
+const PREFIX_LENGTH = 3;
 
 export class QueryProblem extends Error {}
 
@@ -18,9 +20,9 @@ export interface Query {
 }
 
 /**
- * Read a query: words, `"a phrase"`, `begin*` for words that begin so, `-word` for texts without it.
+ * Read a query as the server does: words, `"a phrase"`, and `-word` for texts without it.
  *
- * Words are letters and digits; upper and lower case are the same, as in the index of the server.
+ * A word also finds longer words that begin with it; a short one only as `a*`. Upper and lower case are the same.
  */
 export function parseQuery(text: string): Query {
   if ((text.match(/"/g) ?? []).length % 2 === 1) throw new QueryProblem('A quote (") is not closed.');
@@ -28,7 +30,7 @@ export function parseQuery(text: string): Query {
   for (const [, minus, phrase, word] of text.matchAll(/(-?)(?:"([^"]*)"|([^\s"]+))/g)) {
     const words = (phrase ?? word ?? "").match(/[\p{L}\p{N}]+/gu);
     if (words === null) continue;
-    const isPrefix = phrase === undefined && (word ?? "").endsWith("*");
+    const isPrefix = word !== undefined && (word.endsWith("*") || word.length >= PREFIX_LENGTH);
     const pattern = new RegExp(
       `(?<![\\p{L}\\p{N}])${words.join("[^\\p{L}\\p{N}]+")}${isPrefix ? "[\\p{L}\\p{N}]*" : "(?![\\p{L}\\p{N}])"}`,
       "iu",
@@ -56,25 +58,24 @@ export function findIn(text: string, query: Query): Pick<SearchHit, "before" | "
   };
 }
 
-/** The texts of a step as the index has them. */
-function stepTexts(step: TranscriptStep): [string, string][] {
-  const calls = step.calls.map((call) => `${call.name} ${call.arguments}`).join("\n");
-  const texts: [string, string][] = [
-    [step.kind, [step.text, calls].filter(Boolean).join("\n")],
-    ["reasoning", step.reasoning],
-  ];
-  return texts.filter(([, text]) => text !== "");
+/** All text of a step, as the index has it. */
+function textOf(step: TranscriptStep): string {
+  const calls = step.calls.map((call) => `${call.name} ${call.arguments}`);
+  return [step.text, step.reasoning, ...calls].filter(Boolean).join("\n");
+}
+
+/** `reasoning` if a match is there and not in the text of the step. */
+function kindOf(step: TranscriptStep, match: string): string {
+  return !step.text.includes(match) && step.reasoning.includes(match) ? "reasoning" : step.kind;
 }
 
 export function hitsOfExecution(detail: ExecutionDetail, query: Query): SearchHit[] {
   const { number, task, attempt, status, final, ended, score, kind } = detail;
   const execution: ExecutionRef = { number, task, attempt, status, final, ended, score, kind };
-  return detail.steps.flatMap((step) =>
-    stepTexts(step).flatMap(([name, text]) => {
-      const found = findIn(text, query);
-      return found === null ? [] : [{ execution, step: step.index, kind: name, ...found }];
-    }),
-  );
+  return detail.steps.flatMap((step) => {
+    const found = findIn(textOf(step), query);
+    return found === null ? [] : [{ execution, step: step.index, kind: kindOf(step, found.match), ...found }];
+  });
 }
 
 /** The hits in questions, answers and errors. Step -1: the rollout as a whole. */
