@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from paragent.cli.display import duration, progress_line, progress_view
-from paragent.rollout.live_status import LiveRollout, LiveStatus, RolloutProgress
+from paragent.rollout.live_run import LiveBudget
+from paragent.rollout.live_status import LiveRollout, LiveStatus, RolloutProgress, RunState
 from paragent.rollout.machines import MachineCounts
 from paragent.store import RolloutResult, RolloutStatus
 
@@ -55,6 +56,20 @@ def test_the_line_shows_the_progress() -> None:
         "resetting / 3",
     ):
         assert words in said, said
+
+
+def test_states_and_budgets_are_shown() -> None:
+    made = progress()
+    made.count(RolloutResult("f", 1, RolloutStatus.CANCELLED, kind="cancelled", error="cancelled by a user"))
+    made.budgets = [LiveBudget("tokens", 5000.0, 1230.0), LiveBudget("cost", 2.0, None), LiveBudget("time", 90.0, 5.0)]
+    made.state = RunState.RUNNING
+    assert "running" not in progress_line(made), "the usual state is not shown"
+    made.state = RunState.PAUSING
+    console = Console(width=160, record=True, force_terminal=True)
+    console.print(progress_view(made))
+    for shown in (progress_line(made), console.export_text()):
+        for words in ("pausing", "tokens 1,230 of 5,000", "cost unknown of 2.0000", "time 5 s of 90 s", "1 cancelled"):
+            assert words in shown, shown
 
 
 def test_durations() -> None:

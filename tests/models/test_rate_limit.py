@@ -62,6 +62,38 @@ def test_a_fall_caused_by_outdated_reports_is_corrected() -> None:
     assert shared.pressure[1] == 30
 
 
+def test_the_limit_of_a_run_can_be_changed() -> None:
+    shared = SharedLimit(4, ManualClock())
+    shared.join("a", 2)
+    shared.join("b", 2)
+    for worker in ("a", "b"):
+        shared.report(worker, RequestReport(wanted=8))
+    assert shared.shares() == {"a": 2, "b": 2}
+    shared.resize(10)
+    assert shared.shares() == {"a": 5, "b": 5}
+    shared.join("c", 2)
+    shared.report("c", RequestReport(wanted=8))
+    assert sum(shared.shares().values()) == 10
+    shared.resize(3)
+    assert shared.shares() == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_limit_that_the_endpoint_lowered_is_not_raised_at_once() -> None:
+    clock = ManualClock()
+    limiter = Limiter(20, clock)
+    for _ in range(20):
+        assert limiter.admit()
+    for _ in range(15):
+        limiter.throttled(None)
+        limiter.leave()
+    lowered = limiter.limit
+    assert lowered < 20
+    limiter.resize(100)
+    assert limiter.limit == lowered
+    limiter.resize(2)
+    assert limiter.limit == 2
+
+
 def test_retry_after_of_one_worker_applies_to_all() -> None:
     clock = ManualClock()
     shared = SharedLimit(16, clock)

@@ -175,6 +175,20 @@ def test_a_pause_starts_nothing_until_the_run_is_resumed(run: Controlled) -> Non
     assert "paused" in err
 
 
+@pytest.mark.slow
+def test_ctrl_c_ends_a_paused_run(run: Controlled) -> None:
+    run.start()
+    run.client.command("pause")
+    run.go()
+    run.wait(state="paused")
+    assert run.process is not None
+    run.process.send_signal(signal.SIGINT)
+    status, _, err = run.finish()
+    assert (status, "Stopped: 2 of 4 rollouts done" in err) == (130, True), err
+    assert not (run.path / "live/control.json").exists()
+    assert run.call(*run.arguments())[0] == 0
+
+
 # --- cancel and retry -----------------------------------------------------------------------------------------------------
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from paragent import Interrupted, RolloutConfig, run_parallel_rollout
-from paragent.rollout import session
-from paragent.rollout.session import RolloutSession, SameFailures
+from paragent.rollout import report
+from paragent.rollout.failure_policy import SameFailures
+from paragent.rollout.session import RolloutSession
 from paragent.runners.run import Run
 from paragent.store import Journal, RolloutResult, RunDirectory
 from paragent.tasks import TaskStatus
@@ -71,7 +72,7 @@ def test_results_that_came_before_an_interrupt_are_recorded(
     observer = None
     monkeypatch.setattr(Run, "collect", noting)
     if owner is RolloutSession:
-        monkeypatch.setattr(session, "WATCH_INTERVAL", -1.0)
+        monkeypatch.setattr(report, "WATCH_INTERVAL", -1.0)
         observer = lambda _: interrupt_once()  # noqa: E731
     else:
         monkeypatch.setattr(owner, method, interrupted)

@@ -250,7 +250,7 @@ def test_without_a_pool_each_concurrent_rollout_has_its_own_machine(
 def test_a_rollout_whose_machine_dies_is_retried(
     then: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paragent.rollout.session.RETRIES", RetryPolicy(pause=0.1))
+    monkeypatch.setattr("paragent.rollout.failure_policy.RETRIES", RetryPolicy(pause=0.1))
     kill = {"tool": "kill", "arguments": {"marker": str(tmp_path / "killed"), "then": then}}
     summary = run(tmp_path, monkeypatch, [kill, LOOK[0], "42"], data=data, limit=1, use_vm_pool=True, num_vms=1)
     assert (summary.mean, summary.pending, summary.executions) == (1.0, 0, 2)

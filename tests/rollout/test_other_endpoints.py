@@ -21,7 +21,7 @@ from paragent.agents.chat import AgentResult
 from paragent.cli.display import progress_line
 from paragent.cli.tables import console, summary_table
 from paragent.envs.rag import embedding
-from paragent.rollout import session as running
+from paragent.rollout import failure_policy
 from paragent.rollout.live_status import RolloutProgress
 from paragent.runners.retry import RetryPolicy
 from paragent.store import Journal, RolloutResult, RolloutStatus, Summary
@@ -82,7 +82,7 @@ class Endpoint:
 
 @pytest.fixture
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
-    monkeypatch.setattr(running, "RETRIES", RetryPolicy(pause=0.01))
+    monkeypatch.setattr(failure_policy, "RETRIES", RetryPolicy(pause=0.01))
     return Endpoint(tmp_path, monkeypatch)
 
 

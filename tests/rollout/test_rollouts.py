@@ -33,9 +33,8 @@ from paragent.agents.chat import AgentResult, ChatAgent
 from paragent.cli import main
 from paragent.demo.samples import sample_options, sample_path
 from paragent.models import Completion, Model, ModelSettings
+from paragent.rollout import failure_policy, worker
 from paragent.rollout import resources as station
-from paragent.rollout import session as running
-from paragent.rollout import worker
 from paragent.rollout.dataset import read_benchmark
 from paragent.rollout.episode import RolloutEpisode
 from paragent.rollout.prepare import prepare
@@ -391,7 +390,7 @@ def test_statistics_include_earlier_sessions(tmp_path: Path, monkeypatch: pytest
 
 
 def test_persistent_infrastructure_failures_stay_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "RETRIES", RetryPolicy(pause=0.001))
+    monkeypatch.setattr(failure_policy, "RETRIES", RetryPolicy(pause=0.001))
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
     for session in (1, 2):
         summary = run_parallel_rollout(config(tmp_path, data=data, model="demo", env=f"{HERE}:Broken"))
@@ -401,7 +400,7 @@ def test_persistent_infrastructure_failures_stay_pending(tmp_path: Path, monkeyp
 
 
 def test_a_run_stops_when_the_endpoint_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "RETRIES", RetryPolicy(pause=0.001))
+    monkeypatch.setattr(failure_policy, "RETRIES", RetryPolicy(pause=0.001))
     data = write(tmp_path / "d.jsonl", *({"id": str(n), "question": "?", "answer": "42"} for n in range(100)))
     with OpenAIServer(Script(faults=[Fault(500)])) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)

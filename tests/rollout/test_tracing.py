@@ -17,8 +17,7 @@ from paragent import AgentBase, ConfigError, Environment, MissingExtra, RolloutC
 from paragent.cli import main
 from paragent.demo.samples import sample_path
 from paragent.errors import Interrupted
-from paragent.rollout import session as running
-from paragent.rollout import tracing
+from paragent.rollout import failure_policy, tracing
 from paragent.rollout.prepare import prepare
 from paragent.rollout.session import RolloutSession
 from paragent.rollout.spans import TracedRun
@@ -203,7 +202,7 @@ def test_spans_have_the_attributes_of_the_conventions(
 def test_there_are_no_contents_by_default(
     tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "RETRIES", RetryPolicy(pause=0.001))
+    monkeypatch.setattr(failure_policy, "RETRIES", RetryPolicy(pause=0.001))
     summary = run_parallel_rollout(config(tmp_path, "good", "fail", "unknown"))
     assert summary.statuses["failed"] == 1
     run_parallel_rollout(config(tmp_path, "good", agent=f"{HERE}:Ending", run_name="other"))
@@ -238,7 +237,7 @@ def test_contents_are_sent_on_request(tmp_path: Path, receiver: OtlpReceiver, en
 def test_failures_have_an_error_status(
     tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "RETRIES", RetryPolicy(pause=0.001))
+    monkeypatch.setattr(failure_policy, "RETRIES", RetryPolicy(pause=0.001))
     run_parallel_rollout(config(tmp_path, "fail"))
     with OpenAIServer(Script(faults=[Fault(500)])) as broken:
         monkeypatch.setenv("OPENAI_BASE_URL", broken.url)

@@ -69,6 +69,7 @@ def progress_line(progress: RolloutProgress) -> str:
         f"{progress.active} active" + _waits(progress),
         f"score {number(progress.mean)}",
         *(f"{count} {kind}{_reason(progress, kind)}" for kind, count in progress.failures.items()),
+        *([f"{progress.cancelled} cancelled"] if progress.cancelled else []),
         *([_machines(progress)] if progress.machines else []),
         *([_requests(progress)] if progress.live.request_limit else []),
         *map(described, progress.budgets),
@@ -101,6 +102,8 @@ def progress_view(progress: RolloutProgress) -> Any:
     facts += f"tokens {number(progress.prompt_tokens, ',')} in, {number(progress.completion_tokens, ',')} out"
     if progress.retries:
         facts += f"   retries {progress.retries}"
+    if progress.cancelled:
+        facts += f"   {progress.cancelled} cancelled"
     parts: list[Any] = [head, Text.from_markup(facts)]
     resources = [_machines(progress)] if progress.machines else []
     resources += [_requests(progress)] if progress.live.request_limit else []

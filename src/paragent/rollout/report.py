@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from paragent.rollout.queue import RolloutQueue
     from paragent.store import RolloutResult
 
-__all__ = ["SessionReport"]
+__all__ = ["WATCH_INTERVAL", "SessionReport"]
+
+WATCH_INTERVAL = 0.2
+"""Seconds between two calls of the observers: reading the status files costs more than recording a result."""
+_FILE_INTERVAL = 1.0
+"""Seconds between two versions of `live/session.json`."""
 
 
 class SessionReport:
@@ -43,6 +48,9 @@ class SessionReport:
         self._folder, self._progress, self._queue = folder, progress, queue
         self._budgets, self._seconds_before = budgets, seconds_before
         self._workers: dict[str, LiveWorker] = {}
+        self._observers: list[Callable[[RolloutProgress], None]] = []
+        self._observed = self._written = 0.0
+        """When the observers were called and the session file was written."""
         self.pool: SessionPool | None = None
         """The pool, while the run has one."""
         self.requests: Callable[[], tuple[int, int]] | None = None
@@ -51,6 +59,31 @@ class SessionReport:
         """The last state that was collected."""
         progress.num_rollouts = queue.limit
         self.collect(progress.state)
+
+    def watch(self, observer: Callable[[RolloutProgress], None]) -> None:
+        """Call `observer` with the progress a few times per second, and when the state or the note changes."""
+        self._observers.append(observer)
+
+    def show_regularly(self, state: RunState) -> None:
+        """Call the observers and write the session file, each at its interval."""
+        now = self._progress.seconds
+        if now - self._written > _FILE_INTERVAL:
+            self.show(state)
+        elif self._observers and now - self._observed > WATCH_INTERVAL:
+            self.collect(state)
+            self._observe()
+
+    def show(self, state: RunState) -> None:
+        """Collect the state, write the session file and call the observers."""
+        self._written = self._progress.seconds
+        self.collect(state)
+        write_session_file(self._folder, self.live)
+        self._observe()
+
+    def _observe(self) -> None:
+        self._observed = self._progress.seconds
+        for observer in self._observers:
+            observer(self._progress)
 
     def count(self, result: RolloutResult) -> None:
         """Count an execution for its worker."""
@@ -70,10 +103,6 @@ class SessionReport:
         usage = self.usage()
         progress.budgets = self._budgets.use(usage, self._seconds_before + progress.seconds)
         self.live = self._live_run(live, usage)
-
-    def write(self) -> None:
-        """Write the last state to `live/session.json`."""
-        write_session_file(self._folder, self.live)
 
     def usage(self, unrecorded: Iterable[RolloutResult] = ()) -> TokenUsage:
         """Return the tokens of the run: of recorded and unrecorded results, and of the rollouts under way."""

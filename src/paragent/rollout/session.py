@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import signal
-import threading
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
+from paragent._internal.signals import signals_deferred
 from paragent._internal.text import counted
 from paragent.engines import open_engine
 from paragent.errors import Interrupted
@@ -19,11 +17,10 @@ from paragent.rollout.budgets import Budgets, reason_to_stop
 from paragent.rollout.commands import SessionCommands
 from paragent.rollout.control import RunControl
 from paragent.rollout.events import EventLog
+from paragent.rollout.failure_policy import FailurePolicy
 from paragent.rollout.live_status import (
     RolloutProgress,
     RunState,
-    UnfinishedRollout,
-    last_status,
     unfinished_rollouts,
 )
 from paragent.rollout.machines import SessionPool, host_address
@@ -31,8 +28,8 @@ from paragent.rollout.pool_file import pool_file
 from paragent.rollout.prepare import RolloutPlan, prepare
 from paragent.rollout.queue import RolloutQueue, key_of
 from paragent.rollout.report import SessionReport
-from paragent.rollout.worker import CANCELLED_ERROR, CANCELLED_KIND, FATAL_KINDS, RolloutWorker
-from paragent.runners.retry import Failure, RetryPolicy
+from paragent.rollout.results import result_of, unfinished_result
+from paragent.rollout.worker import RolloutWorker
 from paragent.runners.run import Run
 from paragent.store import (
     ATTEMPTS,
@@ -46,12 +43,10 @@ from paragent.store import (
     final_failures,
     summarise,
 )
-from paragent.store.failures import normalised_message
-from paragent.tasks import Task, TaskResponse, TaskStatus
+from paragent.tasks import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
+    from collections.abc import Callable, Iterator, Sequence
 
     from paragent.engines import RuntimeEngine
     from paragent.rollout.config import RolloutConfig
@@ -59,21 +54,13 @@ if TYPE_CHECKING:
     from paragent.rollout.resources import RolloutSettings
     from paragent.rollout.tracing import RunTracing
 
-__all__ = ["RETRIES", "WATCH_INTERVAL", "RolloutSession", "SameFailures", "run_parallel_rollout"]
+__all__ = ["RolloutSession", "run_parallel_rollout"]
 
 _log = logging.getLogger("paragent.rollout")
-RETRIES = RetryPolicy(pause=2.0)
-"""The retries of a rollout within one session; a new session may retry as often again."""
 _POLL_INTERVAL = 0.25
 """Seconds to wait for results before the display is updated."""
-WATCH_INTERVAL = 0.2
-"""Seconds between two calls of the observer: reading the status files costs more than recording a result."""
-_FILE_INTERVAL = 1.0
-"""Seconds between two versions of `live/session.json`."""
 _SESSION_INTERVAL = 5.0
 """Seconds between two updates of the session's duration in the journal."""
-_ENDPOINT_FAILURES = 20
-"""Stop after at least this many consecutive rollouts that failed because of the endpoint."""
 
 
 def run_parallel_rollout(config: RolloutConfig, watch: Callable[[RolloutProgress], None] | None = None) -> Summary:
@@ -104,22 +91,15 @@ class RolloutSession:
 
     def __init__(self, plan: RolloutPlan) -> None:
         self.plan = plan
-        self._observers: list[Callable[[RolloutProgress], None]] = []
         self._config = plan.config
         self.directory = RunDirectory(plan.path)
         self._queue: RolloutQueue
         self._report: SessionReport
         self._commands: SessionCommands
-        self._executions: dict[tuple[str, int], int] = {}
-        """How often rollouts with infrastructure failures were executed in this session, by task and attempt."""
         self._unrecorded: dict[str, RolloutResult] = {}
         """Results that are not recorded yet, by the id of their runner task."""
-        self._endpoint_failures = 0
-        """Consecutive rollouts that failed because of the endpoint."""
-        self._same_failures = SameFailures(plan.config.run.give_up_after)
+        self._failures = FailurePolicy(plan.config.run.give_up_after)
         self._session_updated = 0.0
-        self._observed = self._written = 0.0
-        """When the observers were called and the session file was written."""
         self._pool: SessionPool | None = None
         self._engine: RuntimeEngine | None = None
         self._events = EventLog()
@@ -188,7 +168,7 @@ class RolloutSession:
 
     def watch(self, observer: Callable[[RolloutProgress], None]) -> None:
         """Call `observer` with the progress a few times per second, and when the state or the note changes."""
-        self._observers.append(observer)
+        self._report.watch(observer)
 
     def summary(self) -> Summary:
         """Return the current statistics of the run."""
@@ -222,7 +202,7 @@ class RolloutSession:
                 raise
             finally:
                 self._update_session(number, force=True)
-                self._show(RunState.FINISHED)
+                self._report.show(RunState.FINISHED)
             return self._finish()
 
     def _finish(self) -> Summary:
@@ -302,7 +282,7 @@ class RolloutSession:
         try:
             control.execute(self._command)
             self._feed(run)
-            self._show(queue.state)
+            self._report.show(queue.state)
             while (run.outstanding or queue.has_more) and not queue.cancels_active:
                 if not run.outstanding:
                     control.wait(self._poll_timeout())
@@ -312,7 +292,8 @@ class RolloutSession:
                 self._feed(run)
                 self._record()
                 control.execute(self._command)
-                self._show_regularly(session)
+                self._update_session(session)
+                self._report.show_regularly(queue.state)
             if run.outstanding:
                 self._cancel(run)
         except KeyboardInterrupt:
@@ -335,7 +316,7 @@ class RolloutSession:
     def _command(self, name: str, argument: str) -> str:
         """Execute a command of a user, and show its effect before the user gets the answer."""
         answer = self._commands.execute(name, argument)
-        self._show(self._queue.state)
+        self._report.show(self._queue.state)
         return answer
 
     def _check_budgets(self) -> None:
@@ -356,9 +337,8 @@ class RolloutSession:
         for number, response in list(run.ready.items()):
             rollout = queue.active.get(response.id)
             cancelled = rollout is not None and key_of(rollout) in queue.cancelling
-            if rollout is not None and (result := _result_of(response, rollout, cancelled=cancelled)) is not None:
-                if response.status is not TaskStatus.SUCCEEDED:
-                    self._add_last_status(result)
+            live = self.directory.live
+            if rollout is not None and (result := result_of(response, rollout, live, cancelled=cancelled)) is not None:
                 if result.final:
                     self._decide(result, rollout)
                 self._unrecorded[response.id] = result
@@ -367,43 +347,15 @@ class RolloutSession:
         if len(queue.cancelling) < cancelling:
             self._commands.clear_cancelled()
 
-    def _add_last_status(self, result: RolloutResult) -> None:
-        """Add what the worker of an unfinished execution reported last; without a report, only the time of its start."""
-        known = last_status(self.directory.live, result.worker, result.task, result.attempt)
-        if known is None:
-            result.started = result.ended - result.seconds if result.seconds else 0.0
-        else:
-            result.started, result.machine, result.activity = known.started, known.machine, known.activity
-            if known.requests > result.requests:
-                _copy_usage(result, known)
-
     def _decide(self, result: RolloutResult, rollout: PendingRollout) -> None:
         """Decide whether a result is final, is retried, or stops the run."""
-        key = (result.task, result.attempt)
         queue = self._queue
-        if result.status is RolloutStatus.CANCELLED:
-            self._executions.pop(key, None)
-            return
-        if result.status is not RolloutStatus.INFRASTRUCTURE:
-            queue.stopped = queue.stopped or self._same_failures.note(result)
-            self._endpoint_failures = 0
-            self._executions.pop(key, None)
-            return
-        if result.kind in FATAL_KINDS:
-            queue.stopped = queue.stopped or result.error
-            return
-        executions = self._executions[key] = self._executions.get(key, 0) + 1
-        # The runner has already retried a rollout whose worker was lost.
-        failure = Failure.FINAL if result.kind == "worker" or self.stopped else Failure.INFRASTRUCTURE
-        if RETRIES.allows(failure, executions):
+        delay = self._failures.retry_delay(result, stopping=bool(queue.stopped))
+        if delay is None:
+            queue.stopped = queue.stopped or self._failures.reason_to_stop(result, queue.limit)
+        else:
             result.final = False
-            queue.retry_later(rollout, RETRIES.delay(executions))
-            return
-        self._executions.pop(key, None)
-        if result.kind == "endpoint":
-            self._endpoint_failures += 1
-            if self._endpoint_failures >= max(_ENDPOINT_FAILURES, queue.limit) and not queue.stopped:
-                queue.stopped = f"the last {self._endpoint_failures} rollouts all ended with: {result.error}"
+            queue.retry_later(rollout, delay)
 
     def _record(self) -> None:
         """Record results and events durably, then count the results."""
@@ -411,7 +363,7 @@ class RolloutSession:
         self._events.collect(self._engine, self._pool)
         self._events.derive(results)
         if results or self._events.overdue:
-            with _signals_deferred():
+            with signals_deferred():
                 self.directory.write_files(results)
                 self._record_events(results)
                 self.directory.append_results(results)
@@ -436,35 +388,12 @@ class RolloutSession:
         self._unrecorded[f"without a task: {result.label}"] = result
         self._record()
 
-    def _show_regularly(self, session: int) -> None:
-        """Update the session's duration, call the observers and write the session file, each at its interval."""
-        self._update_session(session)
-        now, queue = self.progress.seconds, self._queue
-        self.progress.active = len(queue.active)
-        if now - self._written > _FILE_INTERVAL:
-            self._show(queue.state)
-        elif self._observers and now - self._observed > WATCH_INTERVAL:
-            self._report.collect(queue.state)
-            self._observe()
-
-    def _show(self, state: RunState) -> None:
-        """Write the session file and call the observers."""
-        self._written = self.progress.seconds
-        self._report.collect(state)
-        self._report.write()
-        self._observe()
-
-    def _observe(self) -> None:
-        self._observed = self.progress.seconds
-        for observer in self._observers:
-            observer(self.progress)
-
     def _record_unfinished(self) -> None:
         """Record what rollouts had used whose worker died, so that all tokens are counted."""
         journal, live = self.directory.journal, self.directory.live
-        with _signals_deferred():
+        with signals_deferred():
             results = [
-                _unfinished_result(one)
+                unfinished_result(one)
                 for one in unfinished_rollouts(live)
                 if one.requests
                 and not journal.has_result(one.task, one.attempt, one.worker, since=one.started, requests=one.requests)
@@ -493,7 +422,7 @@ class RolloutSession:
     def _set_note(self, note: str) -> None:
         """Show what the session is doing besides executing rollouts."""
         self.progress.note = note
-        self._show(self._state)
+        self._report.show(self._state)
 
     def _record_machines(self) -> None:
         """Record the machine figures, earlier sessions included."""
@@ -509,137 +438,3 @@ class RolloutSession:
             self._record_machines()
             results = self.progress.done - self.progress.done_before
             self.directory.journal.update_session(number, seconds, results)
-
-
-class SameFailures:
-    """Decides whether to stop a run early: its first rollouts all failed with the same error.
-
-    The first result with another outcome ends the check. A reached time limit is such a result: it depends on the task.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._error = ""
-        self._count = 0
-
-    def note(self, result: RolloutResult) -> str:
-        """Take a final result; return the reason to stop, or an empty string."""
-        if self._limit and result.status is RolloutStatus.FAILED:
-            first_line = result.error.partition("\n")[0]
-            error = f"{result.kind} {normalised_message(first_line)}"
-            if self._error in {"", error}:
-                self._error = error
-                self._count += 1
-                if self._count == self._limit:
-                    return f"the first {self._count} rollouts all failed with the same error: {first_line}"
-                return ""
-        self._limit = 0
-        return ""
-
-
-@contextlib.contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Defer SIGINT and SIGTERM, if the program handles them, to the end of the block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    handlers = {number: handler for number, handler in found.items() if callable(handler)}  # not SIG_DFL or SIG_IGN
-    received: list[signal.Signals] = []
-    deferring = True
-
-    def defer(number: int, frame: FrameType | None) -> None:
-        if deferring:
-            received.append(signal.Signals(number))
-        else:
-            handlers[signal.Signals(number)](number, frame)
-
-    try:
-        for number in handlers:
-            signal.signal(number, defer)
-        yield
-    finally:
-        deferring = False
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    for number in dict.fromkeys(received):
-        signal.raise_signal(number)
-
-
-def _result_of(response: TaskResponse, rollout: PendingRollout, *, cancelled: bool) -> RolloutResult | None:
-    """Return the result that a response contains; None for a rollout that the session cancelled before it used anything.
-
-    Args:
-        response: the response of the runner.
-        rollout: the rollout.
-        cancelled: whether a user cancelled the rollout: then it is not retried.
-    """
-    result = _uncancelled_result(response, rollout)
-    if cancelled and (result is None or result.status is RolloutStatus.INFRASTRUCTURE):
-        result = result or RolloutResult(rollout.task.id, rollout.attempt, RolloutStatus.CANCELLED, ended=time.time())
-        result.status, result.kind, result.error = RolloutStatus.CANCELLED, CANCELLED_KIND, CANCELLED_ERROR
-        result.final = True
-    return result
-
-
-def _uncancelled_result(response: TaskResponse, rollout: PendingRollout) -> RolloutResult | None:
-    if response.status is TaskStatus.SUCCEEDED:
-        answer: Any = response.answer
-        assert isinstance(answer, RolloutResult)
-        return answer
-    result = RolloutResult(
-        rollout.task.id, rollout.attempt, RolloutStatus.FAILED, error=response.msg, worker=response.worker
-    )
-    result.seconds, result.ended = response.time_cost, time.time()
-    _set_usage(result, response.usage)
-    if response.status is TaskStatus.CANCELLED:
-        result.status, result.kind, result.final = RolloutStatus.INFRASTRUCTURE, "cancelled", False
-        return result if result.requests else None
-    if response.status is TaskStatus.LOST:
-        result.status, result.kind = RolloutStatus.INFRASTRUCTURE, "worker"
-    elif response.status is TaskStatus.TIMED_OUT:
-        result.status, result.kind = RolloutStatus.TIMED_OUT, "time limit"
-    else:
-        result.kind = response.error.type if response.error else "unknown"
-    return result
-
-
-def _set_usage(result: RolloutResult, usage: Mapping[str, float]) -> None:
-    """Set what an unfinished rollout had used, as `RolloutEpisode` reported it."""
-    result.requests = int(usage.get("requests", 0))
-    unknown = bool(usage.get("unknown"))
-    result.prompt_tokens, result.completion_tokens = (
-        None if unknown else int(usage.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")
-    )
-    result.cached_tokens, result.reasoning_tokens = (
-        int(usage[name]) if name in usage and not unknown else None for name in ("cached_tokens", "reasoning_tokens")
-    )
-    result.judge_prompt_tokens, result.judge_completion_tokens = (
-        int(usage.get(name, 0)) for name in ("judge_prompt_tokens", "judge_completion_tokens")
-    )
-
-
-def _copy_usage(result: RolloutResult, one: UnfinishedRollout) -> None:
-    result.requests = one.requests
-    result.prompt_tokens, result.completion_tokens = one.prompt_tokens, one.completion_tokens
-    result.cached_tokens, result.reasoning_tokens = one.cached_tokens, one.reasoning_tokens
-    result.judge_prompt_tokens, result.judge_completion_tokens = one.judge_prompt_tokens, one.judge_completion_tokens
-
-
-def _unfinished_result(one: UnfinishedRollout) -> RolloutResult:
-    """Return a result for a rollout whose worker died; it is not final and only counts usage."""
-    result = RolloutResult(
-        one.task,
-        one.attempt,
-        RolloutStatus.INFRASTRUCTURE,
-        final=False,
-        kind="worker",
-        error="its worker died",
-        started=one.started,
-        ended=one.reported,
-        worker=one.worker,
-        machine=one.machine,
-        activity=one.activity,
-    )
-    _copy_usage(result, one)
-    return result
