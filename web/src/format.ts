@@ -33,6 +33,13 @@ export function formatDuration(seconds: number | null | undefined): string {
   return shown.map((part, index) => (index === 0 ? String(part) : String(part).padStart(2, "0"))).join(":");
 }
 
+/** Seconds that pass while the reader looks at them: whole ones, `3 s`, `1:05`. */
+export function formatAge(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined) return UNKNOWN;
+  const whole = Math.floor(seconds);
+  return whole < 60 ? `${whole} s` : formatDuration(whole);
+}
+
 /** Seconds since the epoch as a date and time of the reader's time zone. */
 export function formatTime(epoch: number | null | undefined): string {
   if (!epoch) return UNKNOWN;

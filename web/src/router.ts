@@ -60,6 +60,7 @@ export function useRoute(): Route {
   useEffect(() => {
     const changed = () => setHash(window.location.hash);
     window.addEventListener("hashchange", changed);
+    changed(); // it may have changed since the page was drawn
     return () => window.removeEventListener("hashchange", changed);
   }, []);
   return parseRoute(hash);

@@ -61,8 +61,22 @@ async function request(path: string): Promise<unknown> {
   return answer(await fetch(`api/${path}`));
 }
 
+/** A resource that is text, such as a log. */
+export async function loadText(path: (string | number)[], signal: AbortSignal): Promise<string> {
+  return (await checked(await fetch(address(path), { signal }))).text();
+}
+
+/** A resource that is an image. */
+export async function loadImage(path: (string | number)[], signal: AbortSignal): Promise<Blob> {
+  return (await checked(await fetch(address(path), { signal }))).blob();
+}
+
 async function answer(response: Response): Promise<unknown> {
-  if (response.ok) return response.json();
+  return (await checked(response)).json();
+}
+
+async function checked(response: Response): Promise<Response> {
+  if (response.ok) return response;
   let message = `${response.status} ${response.statusText}`;
   try {
     message = ((await response.json()) as { error: string }).error || message;

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 _COLOURS = {
-    "booting": "yellow",
-    "free": "green",
-    "leased": "cyan",
+    "booting": "blue",
+    "free": "dim",
+    "leased": "green",
     "resetting": "yellow",
     "quarantined": "red",
     "stopped": "dim",

@@ -1,4 +1,5 @@
 import { useState } from "preact/hooks";
+import "./CopyButton.css";
 
 /** Copies a text; `text` may be made when it is needed. */
 export function CopyButton({ text, label = "Copy" }: { text: string | (() => string); label?: string }) {
