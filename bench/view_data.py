@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SampleRollout", "rollouts", "write_json", "write_run"]
 
-_BEGIN = 1_700_000_000.0
 _WORDS = [
     "agent",
     "browser",
@@ -113,11 +113,11 @@ class SampleRollout:
     activity: list[ActivityInterval] = field(default_factory=list)
 
 
-def rollouts(count: int, machines: int = 0, seed: int = 1) -> Iterator[SampleRollout]:
-    """Yield rollouts in the order in which they end; the same numbers give the same rollouts."""
+def rollouts(count: int, machines: int = 0, seed: int = 1, begin: float = 0.0) -> Iterator[SampleRollout]:
+    """Yield rollouts that start from `begin` on; the same numbers give the same rollouts."""
     chance = random.Random(seed)
     concurrent = min(_CONCURRENT, machines or _CONCURRENT)
-    ends = [_BEGIN + chance.random() for _ in range(concurrent)]
+    ends = [begin + chance.random() for _ in range(concurrent)]
     for number in range(count):
         place = min(range(concurrent), key=ends.__getitem__)
         rollout = _rollout(chance, number, place, machines)
@@ -215,19 +215,19 @@ def write_run(folder: Path, count: int, machines: int = 0, seed: int = 1) -> Non
     with Journal(folder / JOURNAL_FILE) as journal:
         journal.set_meta(ATTEMPTS, "1")
         journal.set_meta(PRICES, json.dumps({"model": {"input": 0.5, "output": 1.5}}))
-        session = journal.begin_session()
-        workers = [WorkerEvent(f"host:{4000 + n}", "started", _BEGIN) for n in range(_WORKERS)]
+        session, begin = journal.begin_session(), time.time()
+        workers = [WorkerEvent(f"host:{4000 + n}", "started", begin) for n in range(_WORKERS)]
         journal.record([], worker_events=workers)
         batch: list[SampleRollout] = []
-        end = _BEGIN
-        for rollout in rollouts(count, machines, seed):
+        end = begin
+        for rollout in rollouts(count, machines, seed, begin):
             batch.append(rollout)
             end = max(end, rollout.started + rollout.seconds)
             if len(batch) == _BATCH:
                 _record(journal, batch)
                 batch = []
         _record(journal, batch)
-        journal.update_session(session, end - _BEGIN, count)
+        journal.update_session(session, end - begin, count)
 
 
 def _record(journal: Journal, batch: list[SampleRollout]) -> None:
@@ -277,7 +277,7 @@ def write_json(path: Path, count: int) -> None:
     """Write the rollouts as one JSON object per line, for the programs that write the logs of peers."""
     names = ("task", "question", "answer", "score", "status", "error", "messages", "started", "seconds", "tokens")
     with path.open("w") as file:
-        for one in rollouts(count):
+        for one in rollouts(count, begin=time.time()):
             file.write(json.dumps({name: getattr(one, name) for name in names}) + "\n")
 
 
