@@ -25,6 +25,7 @@ SUBJECTS = (
     "bench.pool",
     "bench.desktops",
     "bench.rollouts",
+    "bench.recording",
     "bench.rate_limits",
     "bench.viewers",
     "bench.view_large",

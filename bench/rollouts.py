@@ -11,7 +11,7 @@ import tempfile
 import time
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.executors import LIMIT
 from bench.measure import Contender, Measurement, Run, Target
@@ -19,9 +19,9 @@ from bench.processes import run_script
 from paragent.store import Journal, RolloutResult, RolloutStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["MEASUREMENTS"]
+__all__ = ["MEASUREMENTS", "endpoint"]
 
 _SCRIPTS = Path(__file__).parent / "scripts"
 _PEERS = Path(__file__).parent / "peers"
@@ -34,11 +34,11 @@ _BATCH = 200
 
 
 @contextmanager
-def _endpoint() -> Iterator[str]:
+def endpoint(replies: Sequence[Any], latency: float) -> Iterator[str]:
     """The scripted endpoint in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "script.json"
-        script.write_text(json.dumps({"default": [_CALL] * (_TURNS - 1) + ["42"], "latency": _LATENCY}))
+        script.write_text(json.dumps({"default": list(replies), "latency": latency}))
         command = [
             sys.executable,
             "-m",
@@ -58,7 +58,7 @@ def _endpoint() -> Iterator[str]:
 
 def _execute(python: str, name: str, size: int) -> Iterator[Run]:
     """A program that executes `size` rollouts and prints the seconds from the first request to the last result."""
-    with _endpoint() as url, tempfile.TemporaryDirectory() as folder:
+    with endpoint([_CALL] * (_TURNS - 1) + ["42"], _LATENCY) as url, tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "any"}
 
         def run() -> float:
