@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from "vitest";
 import type { RolloutRows } from "./api";
-import { EVERYTHING, matchesMessage, RolloutTable } from "./rows";
+import { EVERYTHING, matchesMessage, type RolloutFilter, type RolloutSort, RolloutTable } from "./rows";
 
 function rows(...given: Partial<Record<keyof RolloutRows, unknown>>[]): RolloutRows {
   const defaults: Record<string, unknown> = {
@@ -34,8 +34,8 @@ function rows(...given: Partial<Record<keyof RolloutRows, unknown>>[]): RolloutR
   return { next: null, last: given.length, ...columns } as unknown as RolloutRows;
 }
 
-function tasks(table: RolloutTable, ...selection: Parameters<RolloutTable["select"]>): string[] {
-  return [...table.select(...selection)].map((row) => table.text("task", row));
+function tasks(table: RolloutTable, filter: RolloutFilter, sort: RolloutSort | null = null): string[] {
+  return [...table.sort(table.select(filter), sort)].map((row) => table.text("task", row));
 }
 
 describe("RolloutTable", () => {
@@ -105,6 +105,11 @@ describe("RolloutTable", () => {
     expect(tasks(table, EVERYTHING, { column: "ended", descending: false })).toEqual(["b", "a", "c", "d"]);
     expect(tasks(table, EVERYTHING, { column: "task", descending: true })).toEqual(["d", "c", "b", "a"]);
     expect(tasks(table, EVERYTHING, { column: "no such column", descending: true })).toEqual(["b", "a", "c", "d"]);
+  });
+
+  it("sorts what was filtered", () => {
+    const filter = { ...EVERYTHING, statuses: ["completed", "pending"] };
+    expect(tasks(table, filter, { column: "task", descending: true })).toEqual(["d", "c", "b"]);
   });
 
   it("replaces a rollout that has a new result, in its place", () => {

@@ -211,17 +211,23 @@ export class RolloutTable {
     return this.rowOfNumber.get(number);
   }
 
-  /** The rows that match a filter, in an order; without one, in the order of the tasks. */
-  select(filter: RolloutFilter, sort: RolloutSort | null = null): Uint32Array {
+  /** The rows that match a filter, in the order of the tasks. */
+  select(filter: RolloutFilter): Uint32Array {
     const matches = this.matcher(filter);
-    const order = sort ? this.order(sort) : null;
     const found = new Uint32Array(this.count);
     let length = 0;
-    for (let index = 0; index < this.count; index++) {
-      const row = order ? (order[index] as number) : index;
-      if (matches(row)) found[length++] = row;
-    }
+    for (let row = 0; row < this.count; row++) if (matches(row)) found[length++] = row;
     return found.subarray(0, length);
+  }
+
+  /** Selected rows in an order; without one, as they are. */
+  sort(rows: Uint32Array, sort: RolloutSort | null): Uint32Array {
+    if (!sort) return rows;
+    const order = this.order(sort);
+    if (rows.length === this.count) return order;
+    const isSelected = new Uint8Array(this.count);
+    for (const row of rows) isSelected[row] = 1;
+    return order.filter((row) => isSelected[row] === 1);
   }
 
   private matcher(filter: RolloutFilter): (row: number) => boolean {
@@ -265,7 +271,9 @@ export class RolloutTable {
     for (const word of filter.words.toLowerCase().split(/\s+/).filter(Boolean)) {
       tests.push((row) => (this.searched[row] as string).includes(word));
     }
-    return (row) => tests.every((test) => test(row));
+    const [first, ...others] = tests;
+    if (!first) return () => true;
+    return others.length === 0 ? first : (row) => first(row) && others.every((test) => test(row));
   }
 
   /** All rows in an order; unknown values are last in both directions, equal ones keep the order of the tasks. */

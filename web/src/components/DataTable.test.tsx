@@ -75,6 +75,13 @@ describe("DataTable", () => {
     ]);
   });
 
+  it("opens a row with a click on text that has a tooltip", () => {
+    const cell = (row: number) => <span title="long">short {row}</span>;
+    render(<DataTable {...shared} columns={[...columns, { id: "b", title: "B", width: "1fr", cell }]} rows={rows} />);
+    fireEvent.click(screen.getByText("short 4"));
+    expect(window.location.hash).toBe("#/row/4");
+  });
+
   it("shows text of models as text", () => {
     const hostile = '<img src=x onerror="alert(1)"><script>alert(2)</script>';
     render(

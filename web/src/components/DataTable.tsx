@@ -8,7 +8,7 @@
  */
 import { type ColumnDef, rowSortingFeature, type SortingState, tableFeatures, useTable } from "@tanstack/preact-table";
 import { Virtualizer } from "@tanstack/virtual-core";
-import type { ComponentChildren, CSSProperties, RefObject } from "preact";
+import { Component, type ComponentChildren, type CSSProperties, type RefObject } from "preact";
 import { useEffect, useId, useLayoutEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { navigate } from "../router";
 import "./DataTable.css";
@@ -44,6 +44,8 @@ export interface DataTableProps<T> {
   columns: DataColumn<T>[];
   /** Records, or indexes into column arrays. */
   rows: ArrayLike<T>;
+  /** Changes when rows have changed although they are the same values, such as indexes. */
+  revision?: unknown;
   rowKey: (row: T) => RowKey;
   rowHref?: (row: T) => string;
   /** In pixels; all rows have the same height. */
@@ -115,6 +117,10 @@ export function DataTable<T>(props: DataTableProps<T>) {
     event.preventDefault();
   };
 
+  // One object for all renderings, so that rows that did not change are not drawn again.
+  const handlers = useRef<RowHandlers<T>>({ activate: setActive, toggle }).current;
+  handlers.toggle = toggle;
+
   const tracks = [...(selected ? ["20px"] : []), ...columns.map((column) => column.width)].join(" ");
   const style = { "--tracks": tracks, "--sticky-top": `${stickyTop}px` } as CSSProperties;
   const rowId = (position: number) => `${id}-${position}`;
@@ -171,49 +177,113 @@ export function DataTable<T>(props: DataTableProps<T>) {
       <div class="table-body" role="rowgroup" ref={body} style={{ height: `${rows.length * rowHeight}px` }}>
         {table.getRowModel().rows.map((visible) => {
           const { row, position } = visible.original;
-          const isSelected = selected?.has(rowKey(row));
           return (
-            // biome-ignore lint/a11y/useKeyWithClickEvents: the keys are those of the grid; a click only makes the row active
-            <div
+            <TableRow
               key={visible.id}
               id={rowId(position)}
-              role="row"
-              tabIndex={-1}
-              aria-rowindex={position + 2}
-              aria-selected={isSelected}
-              class={position === active ? "active" : ""}
-              style={{ height: `${rowHeight}px`, transform: `translateY(${position * rowHeight}px)` }}
-              onClick={() => setActive(position)}
-            >
-              {selected && (
-                <div class="select-cell" role="gridcell" tabIndex={-1}>
-                  <label>
-                    <span class="visually-hidden">Select {String(rowKey(row))}</span>
-                    <input type="checkbox" tabIndex={-1} checked={isSelected ?? false} onChange={() => toggle(row)} />
-                  </label>
-                </div>
-              )}
-              {visible.getAllCells().map((cell) => {
-                const column = byId.get(cell.column.id);
-                if (!column) return null;
-                return (
-                  <div key={cell.id} role="gridcell" tabIndex={-1} class={column.numeric ? "number" : ""}>
-                    {column.link && rowHref ? (
-                      <a class="row-link" href={rowHref(row)} tabIndex={-1}>
-                        {column.cell(row)}
-                      </a>
-                    ) : (
-                      column.cell(row)
-                    )}
-                  </div>
-                );
-              })}
-            </div>
+              row={row}
+              name={visible.id}
+              columns={columns}
+              position={position}
+              height={rowHeight}
+              address={rowHref?.(row)}
+              isActive={position === active}
+              isSelected={selected?.has(rowKey(row))}
+              revision={props.revision}
+              handlers={handlers}
+            />
           );
         })}
       </div>
     </div>
   );
+}
+
+interface RowHandlers<T> {
+  activate: (position: number) => void;
+  toggle: (row: T) => void;
+}
+
+interface TableRowProps<T> {
+  id: string;
+  row: T;
+  name: string;
+  columns: DataColumn<T>[];
+  position: number;
+  height: number;
+  address: string | undefined;
+  isActive: boolean;
+  /** Undefined: the row has no checkbox. */
+  isSelected: boolean | undefined;
+  revision: unknown;
+  handlers: RowHandlers<T>;
+}
+
+/** A row; drawn again only if one of its properties has changed. */
+class TableRow<T> extends Component<TableRowProps<T>> {
+  override shouldComponentUpdate(next: TableRowProps<T>): boolean {
+    return Object.entries(next).some(([name, value]) => this.props[name as keyof TableRowProps<T>] !== value);
+  }
+
+  override render({
+    id,
+    row,
+    name,
+    columns,
+    position,
+    height,
+    address,
+    isActive,
+    isSelected,
+    handlers,
+  }: TableRowProps<T>) {
+    return (
+      // biome-ignore lint/a11y/useKeyWithClickEvents: the grid has the keys
+      <div
+        id={id}
+        role="row"
+        tabIndex={-1}
+        aria-rowindex={position + 2}
+        aria-selected={isSelected}
+        class={isActive ? "active" : ""}
+        style={{ height: `${height}px`, transform: `translateY(${position * height}px)` }}
+        onClick={(event) => {
+          handlers.activate(position);
+          openRow(event);
+        }}
+        onAuxClick={openRow}
+      >
+        {isSelected !== undefined && (
+          <div class="select-cell" role="gridcell" tabIndex={-1}>
+            <label>
+              <span class="visually-hidden">Select {name}</span>
+              <input type="checkbox" tabIndex={-1} checked={isSelected} onChange={() => handlers.toggle(row)} />
+            </label>
+          </div>
+        )}
+        {columns.map((column) => (
+          <div key={column.id} role="gridcell" tabIndex={-1} class={column.numeric ? "number" : ""}>
+            {column.link && address !== undefined ? (
+              <a class="row-link" href={address} tabIndex={-1}>
+                {column.cell(row)}
+              </a>
+            ) : (
+              column.cell(row)
+            )}
+          </div>
+        ))}
+      </div>
+    );
+  }
+}
+
+/** Send a click on a part of the row that lies above its link to the link, so that the browser treats it as one. */
+function openRow(event: MouseEvent & { currentTarget: HTMLElement }): void {
+  if (event.button > 1 || (event.target as HTMLElement).closest("a, button, input, label")) return;
+  const { button, shiftKey, metaKey } = event;
+  const link = event.currentTarget.querySelector(".row-link");
+  const ctrlKey = event.ctrlKey || button === 1;
+  link?.dispatchEvent(new MouseEvent("click", { bubbles: false, cancelable: true, ctrlKey, shiftKey, metaKey }));
 }
 
 const ARIA_SORT: Record<string, "ascending" | "descending" | "none"> = {
@@ -243,7 +313,7 @@ function useVisiblePositions(
   const options = {
     count,
     estimateSize: () => rowHeight,
-    overscan: 12,
+    overscan: 8,
     getScrollElement: () => window,
     initialRect: { width: window.innerWidth, height: window.innerHeight },
     observeElementRect: (_: unknown, changed: (rect: { width: number; height: number }) => void) =>

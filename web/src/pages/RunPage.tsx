@@ -29,8 +29,10 @@ export function RunPage({ run }: { run: string }) {
   const { table, version } = rollouts;
 
   const filter = readFilter(params);
-  const query = params.toString();
-  const rows = useMemo(() => table.select(filter, parseSort(params.get("sort"))), [table, version, query]);
+  const selected = useMemo(() => table.select(filter), [table, version, JSON.stringify(filter)]);
+  const sort = params.get("sort");
+  const rows = useMemo(() => table.sort(selected, parseSort(sort)), [table, selected, sort]);
+  const charted = useAfterPaint(selected);
   const counts = useMemo(
     () => (rollouts.complete ? table.statusCounts() : detailCounts(detail, live)),
     [table, version, rollouts.complete, detail],
@@ -77,7 +79,7 @@ export function RunPage({ run }: { run: string }) {
           </div>
           <div class="side">
             <FailureGroups run={run} detail={detail} filter={filter} />
-            <Distributions table={table} rows={rows} version={version} />
+            <Distributions table={table} rows={charted} />
           </div>
           <section class="panel rollouts" aria-label="Rollouts">
             <header>
@@ -107,7 +109,8 @@ export function RunPage({ run }: { run: string }) {
                 run={run}
                 table={table}
                 rows={rows}
-                sort={params.get("sort")}
+                version={version}
+                sort={sort}
                 attempts={detail.attempts}
                 control={canControl ? control : null}
                 isLoading={!rollouts.complete}
@@ -120,42 +123,52 @@ export function RunPage({ run }: { run: string }) {
   );
 }
 
+/** The value, one frame later: the table answers first, then the charts. */
+function useAfterPaint<T>(value: T): T {
+  const [shown, setShown] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setShown(value), 30);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return shown;
+}
+
 const RELOAD_SECONDS = 2;
 const IDLE_RELOAD_SECONDS = 10;
 
 /** The state of a live run, or null. New results are loaded when it says that there are some. */
 function useLive(run: string, detail: RunDetail | undefined, rollouts: Rollouts, reload: () => void): LiveRun | null {
   const [live, setLive] = useState<LiveRun | null>(null);
+  const [hasEnded, setEnded] = useState(false);
   const counted = useRef("");
   const reloaded = useRef(0);
-  const isLive = detail?.live ?? false;
-  useEvents<LiveRun>(isLive ? ["runs", run, "events"] : null, (event, status) => {
+  // The stream of a run without a session waits for one. When a session has ended, the page asks for the next one.
+  const isWaiting = hasEnded && !detail?.live;
+  useEvents<LiveRun>(isWaiting ? null : ["runs", run, "events"], (event, status) => {
     if (event === "end") {
+      setEnded(true);
       setLive(null);
       rollouts.setRunning([]);
       rollouts.update();
       reload();
-      return;
-    }
-    if (event !== "status") return;
-    setLive(status);
-    rollouts.setRunning(status.rollouts);
-    const count = [status.done, status.failed, status.cancelled, status.infrastructure_failures, status.retries].join();
-    if (count !== counted.current && Date.now() - reloaded.current >= RELOAD_SECONDS * 1000) {
-      counted.current = count;
-      reloaded.current = Date.now();
-      rollouts.update();
-      reload();
+    } else if (event === "status") {
+      setLive(status);
+      rollouts.setRunning(status.rollouts);
+      const count = [status.state, status.done, status.failed, status.cancelled, status.retries].join();
+      if (count !== counted.current && Date.now() - reloaded.current >= RELOAD_SECONDS * 1000) {
+        counted.current = count;
+        reloaded.current = Date.now();
+        rollouts.update();
+        reload();
+      }
     }
   });
-  // A run that is not live may be continued by a new session.
   useEffect(() => {
-    if (settings.static || isLive) return;
-    setLive(null);
+    if (!isWaiting || settings.static) return;
     const timer = setInterval(reload, IDLE_RELOAD_SECONDS * 1000);
     return () => clearInterval(timer);
-  }, [isLive]);
-  return live && isLive && LIVE_STATES.includes(live.state) ? live : null;
+  }, [isWaiting]);
+  return live && LIVE_STATES.includes(live.state) ? live : null;
 }
 
 /** Rollouts by status before all rows are loaded. */

@@ -9,11 +9,10 @@ interface DistributionsProps {
   table: RolloutTable;
   /** The rows of the current filter. */
   rows: Uint32Array;
-  version: number;
 }
 
 /** Distributions of turns, tokens and seconds, and throughput, of the rollouts of the current filter. */
-export function Distributions({ table, rows, version }: DistributionsProps) {
+export function Distributions({ table, rows }: DistributionsProps) {
   const figures = useMemo(() => {
     const executed = rows.filter((row) => !Number.isNaN(table.number("number", row)));
     const isFailure = (index: number) => FAILURES.includes(table.statusOf(executed[index] as number));
@@ -23,7 +22,7 @@ export function Distributions({ table, rows, version }: DistributionsProps) {
       seconds: histogram(table.values("seconds", executed)),
       throughput: throughput(table.values("ended", executed), isFailure),
     };
-  }, [table, rows, version]);
+  }, [table, rows]);
   return (
     <section class="panel distributions" aria-label="Distributions">
       <HistogramChart title="Turns" data={figures.turns} format={(value) => formatNumber(value)} />
@@ -42,11 +41,11 @@ interface HistogramChartProps {
 
 /** A small histogram with its median, 95th percentile and maximum. */
 export function HistogramChart({ title, data, format }: HistogramChartProps) {
-  if (!data) {
+  if (!data || (data.largest === 0 && data.bins.length === 1)) {
     return (
       <div class="chart">
         <h3>{title}</h3>
-        <p class="chart-empty">No results</p>
+        <p class="chart-empty">{data ? "All values are 0" : "No results"}</p>
       </div>
     );
   }
@@ -80,7 +79,7 @@ export function HistogramChart({ title, data, format }: HistogramChartProps) {
       </svg>
       <div class="chart-axis" aria-hidden="true">
         <span>{format(start)}</span>
-        <span>{format(start + (end - start) / 2)}</span>
+        {bins.length % 2 === 0 && <span>{format(start + (end - start) / 2)}</span>}
         <span>
           {data.isOpen ? "≥ " : ""}
           {format(data.isOpen ? end - width : end)}

@@ -24,6 +24,8 @@ interface RolloutListProps {
   run: string;
   table: RolloutTable;
   rows: Uint32Array;
+  /** Changes with the content of the table. */
+  version: number;
   sort: string | null;
   attempts: number;
   /** With it, rows have buttons that cancel and retry. */
@@ -32,7 +34,7 @@ interface RolloutListProps {
 }
 
 /** The table of rollouts. */
-export function RolloutList({ run, table, rows, sort, attempts, control, isLoading }: RolloutListProps) {
+export function RolloutList({ run, table, rows, version, sort, attempts, control, isLoading }: RolloutListProps) {
   const isWide = useIsWide();
   const columns = useMemo(
     () => rolloutColumns(table, attempts, isWide, control),
@@ -43,6 +45,7 @@ export function RolloutList({ run, table, rows, sort, attempts, control, isLoadi
       label="Rollouts"
       columns={columns}
       rows={rows}
+      revision={version}
       rowKey={(row) => row}
       rowHref={(row) =>
         href(
@@ -99,7 +102,12 @@ function rolloutColumns(
       descendingFirst: true,
       cell: (row) => <ScoreCell score={table.number("score", row)} />,
     },
-    { id: "question", title: "Question", width: "minmax(120px, 2fr)", cell: (row) => table.text("question", row) },
+    {
+      id: "question",
+      title: "Question",
+      width: "minmax(120px, 2fr)",
+      cell: (row) => <Clipped text={table.text("question", row)} />,
+    },
     {
       id: "answer",
       title: "Answer or error",
@@ -174,6 +182,15 @@ function known(value: number, format: (value: number) => string, isKnown: boolea
   return isKnown && !Number.isNaN(value) ? format(value) : UNKNOWN;
 }
 
+/** Text that is cut to the width of its column; the whole text is its tooltip. */
+function Clipped({ text, class: name = "" }: { text: string; class?: string }) {
+  return (
+    <span class={name} title={text}>
+      {text}
+    </span>
+  );
+}
+
 function ScoreCell({ score }: { score: number }) {
   if (Number.isNaN(score)) return <>{UNKNOWN}</>;
   return <span class={score >= SOLVED ? "solved" : score <= 0 ? "soft" : ""}>{formatScore(score)}</span>;
@@ -190,8 +207,9 @@ function Ending({ table, row }: { table: RolloutTable; row: number }) {
     );
   }
   const error = table.text("error", row);
-  if (error) return <span class="row-error">{error}</span>;
-  return <>{table.text("answer", row) || <span class="soft">{table.text("ending", row)}</span>}</>;
+  if (error) return <Clipped class="row-error" text={error} />;
+  const answer = table.text("answer", row);
+  return answer ? <Clipped text={answer} /> : <span class="soft">{table.text("ending", row)}</span>;
 }
 
 function RowAction({ table, row, control }: { table: RolloutTable; row: number; control: Control }) {

@@ -50,7 +50,7 @@ export function RunControls({ live, control }: { live: LiveRun; control: Control
   return (
     <fieldset class="controls" aria-label="Control" disabled={control.isBusy || isEnding}>
       <span class="stepper">
-        <span class="soft">at a time</span>
+        <span class="soft">Rollouts at a time</span>
         <button
           type="button"
           class="icon-button"

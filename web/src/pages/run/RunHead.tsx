@@ -215,8 +215,9 @@ function Time({ detail, live }: PartProps) {
         <Meter value={budget.used ?? 0} limit={budget.limit} label={`Budget of ${formatDuration(budget.limit)}`} />
       )}
       <span class="detail" title={`Started ${formatTime(detail.row.started)}`}>
-        {live ? `${formatDuration(seconds)} so far` : counted(detail.sessions, "session")}
-        {budget ? ` of ${formatDuration(budget.limit)}` : ""}
+        {live
+          ? `${formatDuration(seconds)} ${budget ? `of ${formatDuration(budget.limit)}` : "so far"}`
+          : counted(detail.sessions, "session")}
       </span>
       <span class="detail">{formatShortTime(detail.row.started)}</span>
     </Figure>
