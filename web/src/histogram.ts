@@ -28,7 +28,8 @@ export function histogram(values: Float64Array, most = 24): Histogram | null {
   const isWhole = known.every(Number.isInteger);
   const high = largest > 3 * at(0.99) && known.length >= 20 ? at(0.99) : largest;
   const width = binWidth((high - Math.min(0, smallest)) / most, isWhole);
-  const start = Math.floor((smallest > 0 && smallest < high / 2 ? 0 : smallest) / width) * width;
+  const startsAtZero = smallest >= 0 && (smallest < high / 2 || smallest === high || (isWhole && high <= most));
+  const start = startsAtZero ? 0 : Math.floor(smallest / width) * width;
   const bins = new Uint32Array(Math.max(1, Math.min(most + 2, Math.floor((high - start) / width + 1e-9) + 1)));
   for (const value of known) {
     const bin = Math.min(bins.length - 1, Math.floor((value - start) / width + 1e-9));

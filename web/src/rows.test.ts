@@ -123,15 +123,37 @@ describe("RolloutTable", () => {
 
   it("shows what workers report as running", () => {
     const rollout = { label: "d", activity: "acting", since: 1, until: null, worked: 2, worker: "h:1", machine: "" };
-    table.setRunning([
-      { ...rollout, task: "d", attempt: 1 },
-      { ...rollout, task: "unheard of", attempt: 1 },
-    ]);
+    table.setRunning(
+      [
+        { ...rollout, task: "d", attempt: 1 },
+        { ...rollout, task: "unheard of", attempt: 1 },
+      ],
+      400,
+    );
     expect(tasks(table, { ...EVERYTHING, statuses: ["running"] })).toEqual(["d"]);
     expect(tasks(table, { ...EVERYTHING, statuses: ["pending"] })).toEqual([]);
     expect(table.activityOf(3)?.activity).toBe("acting");
-    table.setRunning([]);
+    table.setRunning([], 401);
     expect(table.statusOf(3)).toBe("pending");
+  });
+
+  it("does not show a rollout as running whose result has arrived", () => {
+    const rollout = {
+      label: "",
+      attempt: 1,
+      activity: "acting",
+      since: 5,
+      until: null,
+      worked: 9,
+      worker: "",
+      machine: "",
+    };
+    const retried = { ...rollout, task: "a" };
+    const finished = { ...rollout, task: "c" };
+    table.setRunning([retried, finished], 302);
+    expect([table.statusOf(1), table.statusOf(2)]).toEqual(["running", "completed"]);
+    table.add({ ...rows({ task: "a", status: "completed", ended: 303 }), last: 9 });
+    expect(table.statusOf(1)).toBe("completed");
   });
 
   it("keeps the rows of earlier chunks when it grows", () => {

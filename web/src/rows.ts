@@ -123,6 +123,7 @@ export class RolloutTable {
     for (const name of TEXTS) this.texts[name][row] = rows[name][index] ?? "";
     const number = rows.number[index];
     if (number !== null && number !== undefined) this.rowOfNumber.set(number, row);
+    this.running.delete(row);
     this.status.codes[row] = this.status.code(rows.status[index] ?? "pending");
     this.kind.codes[row] = this.kind.code(rows.kind[index] ?? "");
     const parts = [rows.task[index], rows.question[index], rows.answer[index], rows.error[index]];
@@ -144,12 +145,13 @@ export class RolloutTable {
     }
   }
 
-  /** Mark the rollouts that are being executed. */
-  setRunning(rollouts: LiveRollout[]): void {
+  /** Mark the rollouts that were being executed at some time, in seconds since the epoch. */
+  setRunning(rollouts: LiveRollout[], at: number): void {
     this.running = new Map();
     for (const rollout of rollouts) {
       const row = this.rowOf.get(`${rollout.task}#${rollout.attempt}`);
-      if (row !== undefined) this.running.set(row, rollout);
+      // A result that is newer than what the rollout was doing is the result of this execution.
+      if (row !== undefined && !(this.number("ended", row) > at - rollout.since)) this.running.set(row, rollout);
     }
     for (const column of ["status", "-status"]) this.orders.delete(column);
   }
@@ -359,7 +361,7 @@ export interface Rollouts {
   error: string;
   /** Load the results that are newer than those in the table. */
   update: () => void;
-  setRunning: (rollouts: LiveRollout[]) => void;
+  setRunning: (rollouts: LiveRollout[], at: number) => void;
 }
 
 /** Load all rollouts of a run: a small part first, so that the page shows something, then large ones. */
@@ -412,8 +414,8 @@ export function useRollouts(run: string): Rollouts {
       isBusy.current = false;
     }
   };
-  const setRunning = (rollouts: LiveRollout[]) => {
-    table.current.setRunning(rollouts);
+  const setRunning = (rollouts: LiveRollout[], at: number) => {
+    table.current.setRunning(rollouts, at);
     changed(undefined);
   };
   return { table: table.current, version, complete, error, update, setRunning };

@@ -24,7 +24,7 @@ export function RunPage({ run }: { run: string }) {
   const { params } = useRoute();
   const { data: detail, error, reload } = useData<RunDetail>(["runs", run]);
   const rollouts = useRollouts(run);
-  const live = useLive(run, detail, rollouts, reload);
+  const { live, isConnected } = useLive(run, detail, rollouts, reload);
   const control = useControl(run);
   const { table, version } = rollouts;
 
@@ -55,16 +55,12 @@ export function RunPage({ run }: { run: string }) {
         <div class="run-title">
           <h1>{run}</h1>
           <StateLabel state={live?.state ?? detail.row.state} />
+          {live && !isConnected && <span class="connection">connection lost</span>}
           <span class="soft clipped">
             {[detail.row.mode, detail.row.model, detail.row.engine].filter(Boolean).join(" · ")}
             {live?.note ? ` · ${live.note}` : ""}
           </span>
           <span class="spacer" />
-          {control.answer && (
-            <span class={`control-answer ${control.answer.ok ? "" : "error"}`} role="status">
-              {control.answer.message}
-            </span>
-          )}
           {canControl && <RunControls live={live} control={control} />}
           <nav class="run-links" aria-label="Pages of the run">
             <a href={href(["run", run, "search"])}>Search</a>
@@ -136,24 +132,30 @@ function useAfterPaint<T>(value: T): T {
 const RELOAD_SECONDS = 2;
 const IDLE_RELOAD_SECONDS = 10;
 
-/** The state of a live run, or null. New results are loaded when it says that there are some. */
-function useLive(run: string, detail: RunDetail | undefined, rollouts: Rollouts, reload: () => void): LiveRun | null {
+interface Live {
+  /** The state of a live run, or null. */
+  live: LiveRun | null;
+  isConnected: boolean;
+}
+
+/** Follow a run. New results are loaded when its state says that there are some. */
+function useLive(run: string, detail: RunDetail | undefined, rollouts: Rollouts, reload: () => void): Live {
   const [live, setLive] = useState<LiveRun | null>(null);
   const [hasEnded, setEnded] = useState(false);
   const counted = useRef("");
   const reloaded = useRef(0);
   // The stream of a run without a session waits for one. When a session has ended, the page asks for the next one.
   const isWaiting = hasEnded && !detail?.live;
-  useEvents<LiveRun>(isWaiting ? null : ["runs", run, "events"], (event, status) => {
+  const isConnected = useEvents<LiveRun>(isWaiting ? null : ["runs", run, "events"], (event, status) => {
     if (event === "end") {
       setEnded(true);
       setLive(null);
-      rollouts.setRunning([]);
+      rollouts.setRunning([], 0);
       rollouts.update();
       reload();
     } else if (event === "status") {
       setLive(status);
-      rollouts.setRunning(status.rollouts);
+      rollouts.setRunning(status.rollouts, status.at);
       const count = [status.state, status.done, status.failed, status.cancelled, status.retries].join();
       if (count !== counted.current && Date.now() - reloaded.current >= RELOAD_SECONDS * 1000) {
         counted.current = count;
@@ -168,7 +170,7 @@ function useLive(run: string, detail: RunDetail | undefined, rollouts: Rollouts,
     const timer = setInterval(reload, IDLE_RELOAD_SECONDS * 1000);
     return () => clearInterval(timer);
   }, [isWaiting]);
-  return live && LIVE_STATES.includes(live.state) ? live : null;
+  return { live: live && LIVE_STATES.includes(live.state) ? live : null, isConnected };
 }
 
 /** Rollouts by status before all rows are loaded. */

@@ -49,6 +49,11 @@ export function RunControls({ live, control }: { live: LiveRun; control: Control
   }
   return (
     <fieldset class="controls" aria-label="Control" disabled={control.isBusy || isEnding}>
+      {control.answer && (
+        <span class={`control-answer ${control.answer.ok ? "" : "error"}`} role="status" title={control.answer.message}>
+          {control.answer.message}
+        </span>
+      )}
       <span class="stepper">
         <span class="soft">Rollouts at a time</span>
         <button

@@ -91,7 +91,7 @@ function Progress({ detail, live, counts, statuses }: RunHeadProps) {
       {formatNumber(done)} <span class="soft">of {counted(row.total, "rollout")}</span>
     </>
   );
-  const retries = detail.executions - (row.total - (counts.get("pending") ?? 0) - (counts.get("running") ?? 0));
+  const retries = detail.failures.reduce((sum, group) => sum + group.count - group.final, 0);
   const notes = [
     `${counted(detail.tasks, "task")}${detail.attempts > 1 ? ` × ${counted(detail.attempts, "attempt")}` : ""}`,
     ...(retries > 0 ? [counted(retries, "retry", "retries")] : []),
