@@ -35,7 +35,7 @@ function rows(...given: Partial<Record<keyof RolloutRows, unknown>>[]): RolloutR
 }
 
 function tasks(table: RolloutTable, filter: RolloutFilter, sort: RolloutSort | null = null): string[] {
-  return [...table.sort(table.select(filter), sort)].map((row) => table.text("task", row));
+  return [...table.select(filter, sort)].map((row) => table.text("task", row));
 }
 
 describe("RolloutTable", () => {

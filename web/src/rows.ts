@@ -213,13 +213,13 @@ export class RolloutTable {
     return this.rowOfNumber.get(number);
   }
 
-  /** The rows that match a filter, in the order of the tasks. */
-  select(filter: RolloutFilter): Uint32Array {
+  /** The rows that match a filter, in an order; without one, in the order of the tasks. */
+  select(filter: RolloutFilter, sort: RolloutSort | null = null): Uint32Array {
     const matches = this.matcher(filter);
     const found = new Uint32Array(this.count);
     let length = 0;
     for (let row = 0; row < this.count; row++) if (matches(row)) found[length++] = row;
-    return found.subarray(0, length);
+    return this.sort(found.subarray(0, length), sort);
   }
 
   /** Selected rows in an order; without one, as they are. */

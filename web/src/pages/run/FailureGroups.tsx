@@ -89,7 +89,11 @@ function Group({ run, group, filter }: { run: string; group: FailureGroup; filte
       </td>
       <td>
         <a
-          href={href(["run", run, "rollout", example.task, example.attempt], { execution: example.number })}
+          href={href(["run", run, "rollout", example.task, example.attempt], {
+            execution: example.number,
+            kind: group.kind,
+            error: group.message,
+          })}
           aria-label={`Example: ${example.task}, attempt ${example.attempt}`}
         >
           Example

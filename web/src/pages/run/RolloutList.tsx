@@ -36,6 +36,8 @@ interface RolloutListProps {
 /** The table of rollouts. */
 export function RolloutList({ run, table, rows, version, sort, attempts, control, isLoading }: RolloutListProps) {
   const isWide = useIsWide();
+  // The page of a rollout goes to the next one of this list.
+  const kept = tableParams(parseRoute(window.location.hash).params);
   const columns = useMemo(
     () => rolloutColumns(table, attempts, isWide, control),
     [table, attempts, isWide, control === null, control?.isBusy],
@@ -47,12 +49,7 @@ export function RolloutList({ run, table, rows, version, sort, attempts, control
       rows={rows}
       revision={version}
       rowKey={(row) => row}
-      rowHref={(row) =>
-        href(
-          ["run", run, "rollout", table.text("task", row), table.number("attempt", row)],
-          tableParams(parseRoute(window.location.hash).params),
-        )
-      }
+      rowHref={(row) => href(["run", run, "rollout", table.text("task", row), table.number("attempt", row)], kept)}
       rowHeight={30}
       stickyTop={TOP_BAR + TOOLBAR}
       sort={parseSort(sort)}

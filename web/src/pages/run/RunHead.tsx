@@ -74,7 +74,7 @@ function Score({ detail, live }: PartProps) {
   return (
     <Figure label="Score" value={value} class="main-figure">
       {shown !== null && <IntervalBar mean={shown} interval={interval} range={scoreRange([detail.row])} />}
-      <span class="detail clipped" title={others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join("\n")}>
+      <span class="detail" title={others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join("\n")}>
         {others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join(" · ") ||
           (interval ? `95 % interval ${formatScore(interval[0])} to ${formatScore(interval[1])}` : "")}
       </span>
@@ -133,14 +133,14 @@ function Requests({ detail, live }: PartProps) {
         }
       >
         <Meter value={live.requests_in_flight} limit={live.request_limit} label="Requests in flight" />
-        <span class="detail">{formatNumber(detail.requests)} answered</span>
+        <span class="detail clipped">{formatNumber(detail.requests)} answered</span>
       </Figure>
     );
   }
   const each = detail.executions > 0 ? detail.requests / detail.executions : null;
   return (
     <Figure label="Requests" value={formatCompact(detail.requests)}>
-      <span class="detail">{each === null ? "" : `${formatNumber(each, 1)} per execution`}</span>
+      <span class="detail clipped">{each === null ? "" : `${formatNumber(each, 1)} per execution`}</span>
     </Figure>
   );
 }
@@ -162,7 +162,7 @@ function Spend({ detail, live }: PartProps) {
         return (
           <span key={budget.name} class="budget">
             <Meter value={budget.used ?? 0} limit={budget.limit} label={`Budget of ${limit}`} />
-            <span class="detail">of {limit}</span>
+            <span class="detail clipped">of {limit}</span>
           </span>
         );
       })}
@@ -190,14 +190,16 @@ function Machines({ detail, live }: PartProps) {
     return (
       <Figure label="Machines" value={formatNumber(total)}>
         <StackedBar parts={states.map(([state, count]) => ({ state, count }))} total={total} />
-        <span class="detail">{states.map(([state, count]) => `${count} ${state}`).join(" · ")}</span>
+        <span class="detail clipped">{states.map(([state, count]) => `${count} ${state}`).join(" · ")}</span>
       </Figure>
     );
   }
   if (!detail.machines) return null;
   return (
     <Figure label="Machines leased" value={formatPercent(detail.machines.utilisation)}>
-      <span class="detail">of the time · {counted(Math.round(detail.machines.leases_granted ?? 0), "lease")}</span>
+      <span class="detail clipped">
+        of the time · {counted(Math.round(detail.machines.leases_granted ?? 0), "lease")}
+      </span>
     </Figure>
   );
 }
@@ -214,12 +216,12 @@ function Time({ detail, live }: PartProps) {
       {budget && (
         <Meter value={budget.used ?? 0} limit={budget.limit} label={`Budget of ${formatDuration(budget.limit)}`} />
       )}
-      <span class="detail" title={`Started ${formatTime(detail.row.started)}`}>
+      <span class="detail clipped" title={`Started ${formatTime(detail.row.started)}`}>
         {live
           ? `${formatDuration(seconds)} ${budget ? `of ${formatDuration(budget.limit)}` : "so far"}`
           : counted(detail.sessions, "session")}
       </span>
-      <span class="detail">{formatShortTime(detail.row.started)}</span>
+      <span class="detail clipped">{formatShortTime(detail.row.started)}</span>
     </Figure>
   );
 }

@@ -1,0 +1,158 @@
+import { cleanup, fireEvent, render, screen, waitFor } from "@testing-library/preact";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { FailureGroup, RolloutRows, RunDetail } from "../api";
+import { settings } from "../source";
+import { RunPage } from "./RunPage";
+
+const HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>';
+
+const failure: FailureGroup = {
+  boundary: "agent",
+  kind: "ValueError",
+  message: `ValueError: … is not ${HOSTILE}`,
+  count: 1,
+  final: 1,
+  first: 1_700_000_000,
+  last: 1_700_000_000,
+  example: {
+    number: 2,
+    task: "t2",
+    attempt: 1,
+    status: "failed",
+    final: true,
+    ended: 1_700_000_000,
+    score: null,
+    kind: "ValueError",
+  },
+};
+
+const detail: RunDetail = {
+  row: {
+    name: "a run",
+    mode: "math",
+    model: HOSTILE,
+    engine: "local",
+    state: "complete",
+    total: 3,
+    done: 3,
+    failed: 1,
+    score: 0.5,
+    interval: [0.25, 0.75],
+    cost: 1.5,
+    tokens: 30,
+    seconds: 10,
+    started: 1_700_000_000,
+    changed: 1_700_000_010,
+    problem: "",
+  },
+  attempts: 1,
+  tasks: 3,
+  statuses: { completed: 2, failed: 1 },
+  pending: 0,
+  pass_at: {},
+  means: {},
+  prompt_tokens: 20,
+  completion_tokens: 10,
+  cached_tokens: 0,
+  reasoning_tokens: 0,
+  requests: 6,
+  executions: 3,
+  seconds_worked: 9,
+  seconds_waited: 1,
+  sessions: 1,
+  machines: null,
+  failures: [failure],
+  config: { model: HOSTILE, limit: null },
+  live: false,
+};
+
+const rollouts: RolloutRows = {
+  next: null,
+  last: 3,
+  position: [1, 2, 3],
+  task: ["t1", "t2", "t3"],
+  attempt: [1, 1, 1],
+  question: ["one?", HOSTILE, "three?"],
+  number: [1, 2, 3],
+  status: ["completed", "failed", "completed"],
+  score: [1, null, 0],
+  ending: ["", "", ""],
+  kind: ["", "ValueError", ""],
+  error: ["", `ValueError: 7 is not ${HOSTILE}`, ""],
+  answer: ["1", "", HOSTILE],
+  turns: [1, 2, 3],
+  tool_calls: [0, 0, 0],
+  tokens: [10, 10, 10],
+  seconds: [1, 2, 3],
+  waited: [0, 0, 0],
+  started: [1_700_000_000, 1_700_000_000, 1_700_000_000],
+  ended: [1_700_000_001, 1_700_000_002, 1_700_000_003],
+  worker: ["h:1", "h:1", "h:1"],
+  machine: ["", "", ""],
+  executions: [1, 1, 1],
+};
+
+function answer(address: string): Response {
+  if (address.endsWith("run.json")) return Response.json(detail);
+  if (address.endsWith("rollouts.json")) return Response.json(rollouts);
+  return Response.json({ error: "not recorded" }, { status: 404 });
+}
+
+beforeEach(() => {
+  settings.static = true;
+  window.location.hash = "#/run/a%20run";
+  vi.stubGlobal("fetch", async (address: string) => answer(address));
+});
+
+afterEach(() => {
+  cleanup();
+  vi.unstubAllGlobals();
+  settings.static = false;
+  window.location.hash = "";
+});
+
+const tasks = () => [...document.querySelectorAll(".row-link")].map((link) => link.textContent);
+
+describe("RunPage", () => {
+  it("shows the score, the progress and the rollouts", async () => {
+    render(<RunPage run="a run" />);
+    await waitFor(() => expect(tasks()).toEqual(["t1", "t2", "t3"]));
+    expect(screen.getByText("0.500")).toBeTruthy();
+    expect(screen.getByText("± 0.250")).toBeTruthy();
+    expect(screen.getByText("2 completed")).toBeTruthy();
+    expect(screen.queryByText("Pause")).toBeNull();
+  });
+
+  it("shows what models and tools wrote as text", async () => {
+    render(<RunPage run="a run" />);
+    await waitFor(() => expect(tasks().length).toBe(3));
+    expect(screen.getAllByText(HOSTILE, { exact: false }).length).toBeGreaterThan(3);
+    expect(document.querySelector("main img, main script")).toBeNull();
+    window.location.hash = "#/run/a%20run?tab=configuration";
+    await waitFor(() => expect(screen.getByText("not set")).toBeTruthy());
+    expect(document.querySelector("main img, main script")).toBeNull();
+  });
+
+  it("filters the table by a group of failures and leads to an example", async () => {
+    render(<RunPage run="a run" />);
+    await waitFor(() => expect(tasks().length).toBe(3));
+    fireEvent.click(screen.getByText(failure.message));
+    await waitFor(() => expect(tasks()).toEqual(["t2"]));
+    const example = screen.getByRole("link", { name: /^Example/ }).getAttribute("href") ?? "";
+    expect(example.startsWith("#/run/a%20run/rollout/t2/1?execution=2&kind=ValueError")).toBe(true);
+    fireEvent.click(screen.getByText("Clear filters"));
+    await waitFor(() => expect(tasks().length).toBe(3));
+  });
+
+  it("has its filters and its order in the address", async () => {
+    window.location.hash = "#/run/a%20run?status=completed&sort=-turns";
+    render(<RunPage run="a run" />);
+    await waitFor(() => expect(tasks()).toEqual(["t3", "t1"]));
+    fireEvent.input(screen.getByLabelText("Search rollouts"), { target: { value: "one?" } });
+    await waitFor(() => expect(tasks()).toEqual(["t1"]));
+    expect(window.location.hash).toContain("q=one%3F");
+    expect(window.location.hash).toContain("status=completed");
+    const link = screen.getByText("t1").closest("a")?.getAttribute("href");
+    expect(link).toBe("#/run/a%20run/rollout/t1/1?status=completed&sort=-turns&q=one%3F");
+  });
+});
