@@ -137,6 +137,19 @@ def test_the_time_between_two_sessions_takes_no_buckets(tmp_path: Path) -> None:
     assert found[100][0] == pytest.approx(night, abs=1)
 
 
+def test_shares_of_states_are_exact_where_spans_are_merged(tmp_path: Path) -> None:
+    words = [RolloutActivity.GENERATING, RolloutActivity.ACTING] * 50
+    intervals = [ActivityInterval(word, 0.9 if word is RolloutActivity.GENERATING else 0.1) for word in words]
+    results = [at(50.0 * n, activity=pack_activity(intervals), ended=NOW + 50 * n + 50) for n in range(20)]
+    found = data_of(write_run(tmp_path, "one", results)).timeline(round(NOW, 2), round(NOW, 2) + 1000, 10)
+    assert {state for _, _, state, _ in spans(found, "host:1")} == {"generating"}
+    shares = dict(zip(found.states, found.worker_shares, strict=True))
+    assert {len(values) for values in shares.values()} == {len(found.columns)}
+    assert sum(shares["generating"]) / len(found.columns) == pytest.approx(0.9, abs=0.01)
+    assert sum(shares["acting"]) / len(found.columns) == pytest.approx(0.1, abs=0.01)
+    assert found.machine_shares == []
+
+
 @settings(max_examples=15)
 @given(st.lists(st.tuples(st.floats(0, 500), st.floats(0.01, 50)), min_size=1, max_size=60), st.integers(10, 200))
 def test_spans_of_a_track_never_overlap_and_stay_inside(

@@ -409,6 +409,9 @@ export interface Timeline {
   machine_utilisation: number | null;
   worker_utilisation: number | null;
   sessions: [number, number][];
+  columns: [number, number][];
+  machine_shares: number[][];
+  worker_shares: number[][];
 }
 
 /** A tool call in a message of the assistant. */

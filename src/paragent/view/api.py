@@ -236,6 +236,12 @@ class Timeline:
     worker_utilisation: float | None
     sessions: list[tuple[float, float]]
     """Start and end of the sessions, in seconds after `origin`; nothing happened between them."""
+    columns: list[tuple[float, float]]
+    """About 200 equal parts of the visible time without the gaps between sessions: start and end in seconds after `origin`."""
+    machine_shares: list[list[float]]
+    """For each state and each column, its share of the time of all machines, also of those without a track."""
+    worker_shares: list[list[float]]
+    """For each state and each column, its share of the time of all places of workers; the rest was idle."""
 
 
 # --- one rollout ------------------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ __all__ = ["MOST_BUCKETS", "TimelineData"]
 MOST_BUCKETS = 4000
 _MOST_TRACKS = 300
 """More tracks than that cannot be told apart on a screen."""
+_COLUMNS = 200
+"""Columns of the shares of states."""
 _MOST_SPANS = 120_000
 """Of all tracks: with many tracks, each has fewer buckets, so that an answer has at most about 4 MB."""
 _STATES = [*map(str, RolloutActivity), *map(str, MachineState)]
@@ -347,6 +349,9 @@ class _Picture:
         order = sorted(range(len(parts)), key=lambda number: times[number][0])[:_MOST_TRACKS]
         buckets = min(buckets, max(100, _MOST_SPANS // max(1, len(order))))
         segments = self._segments(low, high)
+        width = sum(end - start for start, end in segments) / _COLUMNS
+        columns = [(start, end, max(1, round((end - start) / width))) for start, end in segments]
+        shares = [self._shares(parts, columns, kind) for kind in ("machine", "worker")]
         tracks = []
         for number in sorted(order, key=lambda number: _order(self._names[number])):
             spans = parts[number]
@@ -366,7 +371,30 @@ class _Picture:
             machine_utilisation=_fraction(sum(busy for busy, _ in machines), sum(existed for _, existed in machines)),
             worker_utilisation=_fraction(sum(busy for busy, _ in workers), visible * len(workers)),
             sessions=self._sessions,
+            columns=[edges for start, end, count in columns for edges in pairwise(_edges(start, end, count))],
+            machine_shares=shares[0],
+            worker_shares=shares[1],
         )
+
+    def _shares(
+        self, parts: Sequence[Spans], columns: Sequence[tuple[float, float, int]], kind: str
+    ) -> list[list[float]]:
+        """Return for each state and column its share of the time of all tracks of a kind."""
+        chosen = [spans for spans, name in zip(parts, self._names, strict=True) if name[0] == kind]
+        if not chosen or not columns:
+            return []
+        starts, ends, states = (
+            np.concatenate([getattr(spans, name) for spans in chosen]) for name in ("start", "end", "state")
+        )
+        found = []
+        for start, end, count in columns:
+            first, last = (
+                np.clip((times - (self._origin + start)) * (count / (end - start)), 0, count)
+                for times in (starts, ends)
+            )
+            found.append(_taken_by_bucket(first, last, states, count) / len(chosen))
+        shares: list[list[float]] = np.hstack(found).round(4).tolist()
+        return shares
 
     def _segments(self, low: float, high: float) -> list[tuple[float, float]]:
         """Return the parts of a time that are not between two sessions, in which nothing happened."""
@@ -437,8 +465,21 @@ def _bucketed(spans: Spans, low: float, width: float, buckets: int) -> list[tupl
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
+def _edges(start: float, end: float, count: int) -> list[float]:
+    """Return where equal parts of a time begin, and its end."""
+    edges: list[float] = np.linspace(start, end, count + 1).round(3).tolist()
+    return edges
+
+
 def _main_states(start: Numbers, end: Numbers, state: Numbers, buckets: int) -> Numbers:
     """Return the state that took most of each bucket; `_IDLE` if nothing did. Times are in buckets."""
+    taken = _taken_by_bucket(start, end, state, buckets)
+    idle = 1.0 - taken.sum(axis=0)
+    return np.asarray(np.vstack([taken, idle]).argmax(axis=0), np.uint8)
+
+
+def _taken_by_bucket(start: Numbers, end: Numbers, state: Numbers, buckets: int) -> Numbers:
+    """Return for each state and bucket how much of the bucket it took. Times are in buckets."""
     size, states = buckets + 1, len(_STATES)
     first = np.clip(start.astype(np.int64), 0, buckets - 1)
     last = np.clip(end.astype(np.int64), 0, buckets - 1)
@@ -450,6 +491,4 @@ def _main_states(start: Numbers, end: Numbers, state: Numbers, buckets: int) -> 
     edges = np.bincount(row + first + 1, ~within * 1.0, states * size) - np.bincount(
         row + last, ~within * 1.0, states * size
     )
-    taken = (parts.reshape(states, size) + edges.reshape(states, size).cumsum(axis=1))[:, :buckets]
-    idle = 1.0 - taken.sum(axis=0)
-    return np.asarray(np.vstack([taken, idle]).argmax(axis=0), np.uint8)
+    return np.asarray((parts.reshape(states, size) + edges.reshape(states, size).cumsum(axis=1))[:, :buckets])

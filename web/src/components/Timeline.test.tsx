@@ -19,6 +19,9 @@ const TIMELINE: Timeline = {
   machine_utilisation: 0.4,
   worker_utilisation: 0.3,
   sessions: [[0, 100]],
+  columns: [[0, 100]],
+  machine_shares: [[0], [0], [0.4], [0.6]],
+  worker_shares: [[0.3], [0.25], [0], [0]],
 };
 const WIDTH = 1000 + GUTTER + 14; // ten pixels for a second
 

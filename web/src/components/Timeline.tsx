@@ -25,13 +25,14 @@ import {
 } from "../timeline/hover";
 import { brushed, clock, type Interval, readInterval, TimeScale, writeTime } from "../timeline/scale";
 import {
+  columnAt,
   IDLE,
+  kindShares,
   layoutTracks,
   type Order,
   rowAt,
-  sharesOverTime,
   spanAt,
-  stateShares,
+  trackShares,
   trackTitle,
 } from "../timeline/tracks";
 import { Message } from "./Message";
@@ -124,14 +125,10 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
   );
   const height = Math.min(layout.height + 4, most);
   const palette = useMemo(() => readPalette(timeline.states), [timeline.states.join(), theme]);
-  const workers = useMemo(() => timeline.tracks.filter((track) => track.kind === "worker"), [timeline]);
-  const machines = useMemo(() => timeline.tracks.filter((track) => track.kind === "machine"), [timeline]);
-  const workerShares = useMemo(() => stateShares(timeline, workers, scale), [timeline, workers, scale]);
-  const machineShares = useMemo(() => stateShares(timeline, machines, scale), [timeline, machines, scale]);
-  const columns = Math.max(1, Math.floor(scale.width / 5));
-  const shares = useMemo(() => sharesOverTime(timeline, workers, scale, columns), [timeline, workers, scale, columns]);
+  const workerShares = useMemo(() => kindShares(timeline, "worker", scale), [timeline, scale]);
+  const machineShares = useMemo(() => kindShares(timeline, "machine", scale), [timeline, scale]);
   const table = useMemo(() => <TrackTable timeline={timeline} scale={scale} />, [timeline, scale]);
-  const withShares = workers.length > 1;
+  const withShares = timeline.tracks.filter((track) => track.kind === "worker").length > 1;
 
   useLayoutEffect(() => {
     const element = scroller.current;
@@ -144,8 +141,8 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
     if (onAxis) drawAxis(onAxis, scale, timeline.origin, palette);
     const onAreas = areas.current && prepare(areas.current, full, SHARES_HEIGHT);
     const stack = workerShares.map((each) => timeline.states.indexOf(each.state)).filter((state) => state >= 0);
-    if (onAreas) drawShares(onAreas, shares, stack, { ...view, height: SHARES_HEIGHT });
-  }, [timeline, scale, palette, full, only, shares, withShares]);
+    if (onAreas) drawShares(onAreas, stack, { ...view, height: SHARES_HEIGHT });
+  }, [timeline, scale, palette, full, only, workerShares, withShares]);
   useLayoutEffect(() => {
     const context = tracks.current && prepare(tracks.current, full, height);
     if (context) drawTracks(context, { ...view, top, height });
@@ -160,6 +157,8 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
   const brush = drag === null ? selection : brushed(scale, drag.anchor, drag.x);
   const spot = pointer === null ? null : spotAt(pointer);
   const shown = spot ?? cursor;
+  const isOnShares = pointer !== null && withShares && pointer.y > AXIS_HEIGHT + height && pointer.x >= scale.left;
+  const column = isOnShares ? columnAt(timeline, scale.time(pointer.x)) : null;
   useLayoutEffect(() => {
     const context = overlay.current && prepare(overlay.current, full, overlayHeight);
     if (context) {
@@ -360,14 +359,10 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
                 inside={pointer.x >= scale.left}
                 busy={spot.row.track?.busy ?? 0}
               />
-            ) : pointer.y > AXIS_HEIGHT + height && withShares && pointer.x >= scale.left ? (
+            ) : column !== null ? (
               <SharesTip
                 time={clock(timeline.origin + scale.time(pointer.x))}
-                lines={describeShares(
-                  timeline,
-                  shares,
-                  Math.min(columns - 1, Math.floor(((pointer.x - scale.left) / scale.width) * columns)),
-                )}
+                lines={describeShares(timeline, column)}
               />
             ) : null}
           </Tip>
@@ -485,7 +480,7 @@ function TrackTable({ timeline, scale }: { timeline: TimelineRecord; scale: Time
       timeline.tracks.map((track) => ({
         title: trackTitle(track),
         busy: track.busy,
-        shares: stateShares(timeline, [track], scale),
+        shares: trackShares(timeline, track, scale),
       })),
     [timeline, scale],
   );

@@ -194,35 +194,33 @@ function drawGaps(context: CanvasRenderingContext2D, scale: TimeScale, height: n
   }
 }
 
-/** Stacked areas: the share of each state in each column. */
+/** Stacked areas: what all places of workers did. `order` has the states from the bottom up. */
 export function drawShares(
   context: CanvasRenderingContext2D,
-  shares: Float64Array[],
   order: number[],
   view: Omit<TrackView, "layout" | "top">,
 ): void {
-  const { scale, palette, height } = view;
+  const { scale, palette, height, timeline } = view;
   context.fillStyle = palette.sunken;
   context.fillRect(scale.left, 0, scale.width, height);
-  const columns = shares[0]?.length ?? 0;
-  const base = new Float64Array(columns);
-  const wide = scale.width / Math.max(1, columns);
+  const base = new Float64Array(timeline.columns.length);
+  const edges = timeline.columns.map(([from, to]): [number, number] => [scale.x(from), scale.x(to)]);
   for (const state of order) {
-    const values = shares[state];
-    if (values === undefined) continue;
+    const values = timeline.worker_shares[state] ?? [];
     context.fillStyle = palette.states[state] ?? palette.faint;
     context.globalAlpha = view.only !== null && view.only !== state ? 0.12 : 0.92;
     const path = new Path2D(); // one path for each state: rectangles side by side would leave seams
-    for (let column = 0; column < columns; column += 1) {
+    path.moveTo(scale.left, height);
+    for (const [column, [left, right]] of edges.entries()) {
       const y = height - Math.min(1, (base[column] ?? 0) + (values[column] ?? 0)) * height;
-      if (column === 0) path.moveTo(scale.left, y);
-      path.lineTo(scale.left + column * wide, y);
-      path.lineTo(scale.left + (column + 1) * wide, y);
+      path.lineTo(left, y);
+      path.lineTo(right, y);
     }
-    for (let column = columns - 1; column >= 0; column -= 1) {
+    for (let column = edges.length - 1; column >= 0; column -= 1) {
+      const [left = 0, right = 0] = edges[column] ?? [];
       const y = height - Math.min(1, base[column] ?? 0) * height;
-      path.lineTo(scale.left + (column + 1) * wide, y);
-      path.lineTo(scale.left + column * wide, y);
+      path.lineTo(right, y);
+      path.lineTo(left, y);
       base[column] = (base[column] ?? 0) + (values[column] ?? 0);
     }
     context.fill(path);

@@ -38,14 +38,14 @@ export function describeSpot(
   const [from, to, state, execution] = span;
   const known = execution === 0 ? undefined : name(execution);
   const status = known?.status ? `, ${known.status}` : "";
-  const task =
-    known !== undefined
-      ? `${known.task}, attempt ${known.attempt}${status}`
-      : execution === 0
-        ? ""
-        : `execution ${execution}`;
+  const task = known ? `${known.task}, attempt ${known.attempt}${status}` : unknownTask(spot, execution);
   const when = `${clock(timeline.origin + from)} – ${clock(timeline.origin + to)} (${formatDuration(to - from)})`;
   return { state: timeline.states[state] ?? "", where: spot.row.title, task, when };
+}
+
+function unknownTask(spot: Spot, execution: number): string {
+  if (execution !== 0) return `execution ${execution}`;
+  return spot.row.track?.kind === "worker" ? "several rollouts: select a time and zoom in" : "";
 }
 
 export function describedText({ state, where, task, when }: Described): string {
@@ -86,9 +86,9 @@ function visibleSpan(row: Row, wanted: number, scale: TimeScale): number | null 
 }
 
 /** The shares of a column, the largest first, as lines of text. */
-export function describeShares(timeline: Timeline, shares: Float64Array[], column: number): [string, string][] {
+export function describeShares(timeline: Timeline, column: number): [string, string][] {
   const found = timeline.states
-    .map((state, index): [string, number] => [state, shares[index]?.[column] ?? 0])
+    .map((state, index): [string, number] => [state, timeline.worker_shares[index]?.[column] ?? 0])
     .filter(([, share]) => share >= 0.005);
   const idle = 1 - found.reduce((sum, [, share]) => sum + share, 0);
   if (idle >= 0.005) found.push([IDLE, idle]);

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { Timeline, Track } from "../api";
 import { TimeScale } from "./scale";
-import { layoutTracks, rowAt, sharesOverTime, spanAt, stateShares } from "./tracks";
+import { columnAt, kindShares, layoutTracks, rowAt, spanAt, trackShares } from "./tracks";
 
 const STATES = ["generating", "acting", "free", "leased"];
 
@@ -20,6 +20,17 @@ function timeline(tracks: Track[]): Timeline {
     machine_utilisation: null,
     worker_utilisation: null,
     sessions: [[0, 100]],
+    columns: [
+      [0, 50],
+      [50, 100],
+    ],
+    machine_shares: [],
+    worker_shares: [
+      [0.5, 1],
+      [0.25, 0],
+      [0, 0],
+      [0, 0],
+    ],
   };
 }
 
@@ -83,17 +94,25 @@ test("shares of states, with the rest of a worker as idle", () => {
     [40, 50, 1, 1],
   ]);
   const scale = new TimeScale(0, 100, [[0, 100]], 0, 100);
-  expect(stateShares(timeline([worker]), [worker], scale)).toEqual([
+  expect(trackShares(timeline([worker]), worker, scale)).toEqual([
     { state: "idle", share: 0.5 },
     { state: "generating", share: 0.4 },
     { state: "acting", share: 0.1 },
   ]);
 });
 
-test("shares over time add up to what was recorded", () => {
-  const workers = [track("worker", "w", 0, 1, [[0, 100, 0, 1]]), track("worker", "w", 1, 1, [[25, 50, 1, 2]])];
-  const scale = new TimeScale(0, 100, [[0, 100]], 0, 100);
-  const shares = sharesOverTime(timeline(workers), workers, scale, 4);
-  expect(Array.from(shares[0] ?? [])).toEqual([0.5, 0.5, 0.5, 0.5]);
-  expect(Array.from(shares[1] ?? [])).toEqual([0, 0.5, 0, 0]);
+test("shares of all workers in the visible columns", () => {
+  const whole = new TimeScale(0, 100, [[0, 100]], 0, 100);
+  expect(kindShares(timeline([]), "worker", whole)).toEqual([
+    { state: "generating", share: 0.75 },
+    { state: "acting", share: 0.125 },
+    { state: "idle", share: 0.125 },
+  ]);
+  const end = new TimeScale(60, 100, [[0, 100]], 0, 100);
+  expect(kindShares(timeline([]), "worker", end)).toEqual([{ state: "generating", share: 1 }]);
+  expect(kindShares(timeline([]), "machine", whole)).toEqual([]);
+});
+
+test("the column of a time", () => {
+  expect([0, 49.9, 50, 100].map((time) => columnAt(timeline([]), time))).toEqual([0, 0, 1, null]);
 });

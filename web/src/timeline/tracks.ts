@@ -127,43 +127,38 @@ export interface StateShare {
   share: number;
 }
 
-/** The shares of the states in the visible time of some tracks, the time without a span as idle; the largest first. */
-export function stateShares(timeline: Timeline, tracks: Track[], scale: TimeScale): StateShare[] {
+/** The shares of the states in the visible time of a track; the time without a span of a worker is idle. */
+export function trackShares(timeline: Timeline, track: Track, scale: TimeScale): StateShare[] {
   const seconds = new Array<number>(timeline.states.length).fill(0);
-  for (const track of tracks) {
-    for (const [from, to, state] of track.spans) {
-      seconds[state] = (seconds[state] ?? 0) + scale.seconds(from, to);
-    }
-  }
-  const total = scale.seconds(scale.start, scale.end) * tracks.length;
+  for (const [from, to, state] of track.spans) seconds[state] = (seconds[state] ?? 0) + scale.seconds(from, to);
+  const total = scale.seconds(scale.start, scale.end);
   if (total <= 0) return [];
   const shares = timeline.states.map((state, index) => ({ state, share: (seconds[index] ?? 0) / total }));
-  const rest = 1 - shares.reduce((sum, each) => sum + each.share, 0);
-  if (tracks[0]?.kind === "worker" && rest > 0.0005) shares.push({ state: IDLE, share: rest });
-  return shares.filter((each) => each.share > 0).sort((a, b) => b.share - a.share);
+  return sortShares(shares, track.kind);
 }
 
-/** For each column of the chart, the share of every state: what all of these tracks did over time. */
-export function sharesOverTime(timeline: Timeline, tracks: Track[], scale: TimeScale, columns: number): Float64Array[] {
-  const shares = timeline.states.map(() => new Float64Array(columns));
-  if (columns === 0 || tracks.length === 0) return shares;
-  const edges = Array.from({ length: columns + 1 }, (_, column) =>
-    scale.time(scale.left + (scale.width * column) / columns),
-  );
-  const columnOf = (time: number) =>
-    Math.min(columns - 1, Math.max(0, Math.floor(((scale.x(time) - scale.left) / scale.width) * columns)));
-  for (const track of tracks) {
-    for (const [from, to, state] of track.spans) {
-      if (to <= scale.start || from >= scale.end) continue;
-      const last = columnOf(to);
-      for (let column = columnOf(from); column <= last; column += 1) {
-        const [left = 0, right = 0] = [edges[column], edges[column + 1]];
-        const values = shares[state];
-        if (values !== undefined && right > left) {
-          values[column] = (values[column] ?? 0) + overlap(from, to, left, right) / (right - left) / tracks.length;
-        }
-      }
-    }
-  }
-  return shares;
+/** The shares of the states in the visible time of all machines or of all places of workers; the largest first. */
+export function kindShares(timeline: Timeline, kind: "machine" | "worker", scale: TimeScale): StateShare[] {
+  const byState = kind === "machine" ? timeline.machine_shares : timeline.worker_shares;
+  if (byState.length === 0) return [];
+  const lengths = timeline.columns.map(([from, to]) => overlap(from, to, scale.start, scale.end));
+  const total = lengths.reduce((sum, length) => sum + length, 0);
+  if (total <= 0) return [];
+  const shares = timeline.states.map((state, index) => {
+    const seconds = (byState[index] ?? []).reduce((sum, share, column) => sum + share * (lengths[column] ?? 0), 0);
+    return { state, share: seconds / total };
+  });
+  return sortShares(shares, kind);
+}
+
+/** The column of `Timeline.columns` that has a time. */
+export function columnAt(timeline: Timeline, time: number): number | null {
+  const column = timeline.columns.findIndex(([from, to]) => from <= time && time < to);
+  return column < 0 ? null : column;
+}
+
+function sortShares(shares: StateShare[], kind: string): StateShare[] {
+  const rest = 1 - shares.reduce((sum, each) => sum + each.share, 0);
+  const all = kind === "worker" && rest > 0.0005 ? [...shares, { state: IDLE, share: rest }] : shares;
+  return all.filter((each) => each.share > 0).sort((a, b) => b.share - a.share);
 }
