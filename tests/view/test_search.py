@@ -76,6 +76,11 @@ def test_words_prefixes_phrases_and_exclusions(client: httpx.Client, text: str, 
     assert places(client, text) == expected
 
 
+def test_the_kind_of_a_hit_is_that_of_its_step_or_reasoning(client: httpx.Client) -> None:
+    kinds = {text: search(client, text)["hits"][0]["kind"] for text in ("pears", "deliberation", "penguins", "spoon")}
+    assert kinds == {"pears": "user", "deliberation": "reasoning", "penguins": "model", "spoon": "error"}
+
+
 def test_a_hit_shows_the_text_around_the_match(client: httpx.Client) -> None:
     [hit] = search(client, "<script>")["hits"]
     assert hit["match"] == "script"

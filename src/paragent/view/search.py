@@ -128,7 +128,9 @@ class SearchIndex:
             number, index = row >> _STEPS, row & ((1 << _STEPS) - 1)
             if number in refs and index < len(transcripts[number]):
                 step = transcripts[number][index]
-                yield SearchHit(refs[number], index, step.kind, *_around(_text(step), pattern))
+                is_reasoning = not pattern.search(step.text) and pattern.search(step.reasoning)
+                kind = "reasoning" if is_reasoning else step.kind
+                yield SearchHit(refs[number], index, kind, *_around(_text(step), pattern))
 
     # --- building -----------------------------------------------------------------------------------------------------
 

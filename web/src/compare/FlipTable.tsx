@@ -7,6 +7,8 @@ import { href, setParams, useRoute } from "../router";
 import { CHANGE, isBetter, isWorse, largestChange } from "./comparison";
 import { signed } from "./RunFigures";
 
+/** The server sends no more. */
+const MOST_FLIPS = 5000;
 const FILTERS: { key: string; label: string; test: (flip: Flip) => boolean }[] = [
   { key: "", label: "All", test: () => true },
   { key: "better", label: "Better", test: isBetter },
@@ -79,6 +81,7 @@ export function FlipTable({ comparison, runs }: { comparison: RunComparison; run
         />
         <span class="soft compare-count">
           {formatNumber(rows.length)} of {formatNumber(comparison.common)} common tasks
+          {comparison.flips.length >= MOST_FLIPS && `: the ${formatNumber(MOST_FLIPS)} largest differences`}
         </span>
       </header>
       <DataTable

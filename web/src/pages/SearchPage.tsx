@@ -154,7 +154,9 @@ function Results({ run, results, kind }: ResultsProps) {
       )}
       <div class="search-summary">
         <strong role="status">
-          {results.total === 0 ? "Nothing found" : `${shownOf(count, results)} in ${counted(groups.length, "rollout")}`}
+          {results.total === 0
+            ? `Nothing found${isComplete(results) ? "" : " yet"}`
+            : `${shownOf(count, results)} in ${counted(groups.length, "rollout")}`}
         </strong>
         {kinds.length > 1 && (
           <div class="search-kinds">
