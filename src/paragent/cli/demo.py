@@ -8,7 +8,6 @@ import importlib.util
 import io
 import os
 import random
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from paragent.errors import ParagentError, UsageError
 from paragent.execution import record_usage
 from paragent.messages import Msg
 from paragent.runners import Runners
+from paragent.store import find_runs
 from paragent.tasks import Task, TaskStatus
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _COLOURS = {
 _FAILURES = {7: "raise", 23: "hang", 41: "die"}
 """Which tasks of every hundred fail, and how."""
 _SAMPLE_MODES = ("math", "py", "rag", "web")
-_DESKTOP_FOLDER = Path("results") / "demo"
+_FOLDER = Path("results") / "demo"
 _DESKTOP_RUN = "desktops"
 _DESKTOP_TASKS = ("02-list", "03-compute", "05-impossible")
 """Sample tasks that take half a minute on emulated machines."""
@@ -73,6 +73,8 @@ def run(options: argparse.Namespace) -> int:
         show_samples(console)
     if options.desktops:
         show_desktops(console)
+    if find_runs(_FOLDER):
+        console.print(f"To look at these runs in a browser: paragent view {_FOLDER}", highlight=False)
     console.print("Next: README.md, docs/, examples/")
     return 0
 
@@ -185,18 +187,17 @@ def show_samples(console: Console) -> None:
     )
     table = plain_table("", "environment", "tasks", "score", "turns", "tool calls", "time")
     skipped: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="paragent-demo-") as folder:
-        for mode in _SAMPLE_MODES:
-            console.print(f"running {mode} ...")
-            try:
-                summary = run_parallel_rollout(_sample_config(mode, Path(folder)))
-            except UsageError as problem:
-                skipped.append(f"{mode} is skipped: {problem}")
-                continue
-            turns, calls = _turns_and_calls(Path(folder), mode)
-            table.add_row(
-                mode, str(summary.tasks), number(summary.mean), str(turns), str(calls), f"{summary.seconds:.1f} s"
-            )
+    for mode in _SAMPLE_MODES:
+        console.print(f"running {mode} ...")
+        try:
+            summary = run_parallel_rollout(_sample_config(mode))
+        except UsageError as problem:
+            skipped.append(f"{mode} is skipped: {problem}")
+            continue
+        turns, calls = _turns_and_calls(mode)
+        table.add_row(
+            mode, str(summary.tasks), number(summary.mean), str(turns), str(calls), f"{summary.seconds:.1f} s"
+        )
     console.print(table)
     for sentence in skipped:
         console.print(sentence, highlight=False, markup=False)
@@ -205,20 +206,26 @@ def show_samples(console: Console) -> None:
     )
 
 
-def _sample_config(mode: str, folder: Path) -> Any:
+def _sample_config(mode: str) -> Any:
     from paragent.demo.samples import sample_options, sample_path
     from paragent.rollout import RolloutConfig
 
     options = {name: str(value) for name, value in sample_options(mode).items()}
     return RolloutConfig(
-        mode=mode, data=sample_path(mode), model="demo", output_dir=folder, run_name=mode, env_option=options
+        mode=mode,
+        data=sample_path(mode),
+        model="demo",
+        output_dir=_FOLDER,
+        run_name=mode,
+        fresh=True,
+        env_option=options,
     )
 
 
-def _turns_and_calls(folder: Path, mode: str) -> tuple[int, int]:
+def _turns_and_calls(mode: str) -> tuple[int, int]:
     from paragent.store import JOURNAL_FILE, Journal
 
-    with Journal(folder / mode / JOURNAL_FILE, read_only=True) as journal:
+    with Journal(_FOLDER / mode / JOURNAL_FILE, read_only=True) as journal:
         [(turns, calls)] = journal.rows("SELECT sum(turns), sum(tool_calls) FROM results WHERE final = 1")
     return turns, calls
 
@@ -268,7 +275,7 @@ def _run_desktops(provider: str, settings: dict[str, Any]) -> Any:
             use_vm_pool=True,
             provider_name=provider,
             headless=True,
-            output_dir=_DESKTOP_FOLDER,
+            output_dir=_FOLDER,
             run_name=_DESKTOP_RUN,
             fresh=True,
             env_option=options,
@@ -283,7 +290,7 @@ def _show_desktop_results(console: Console, provider: str, summary: Any) -> None
     from paragent.cli.tables import number, plain_table
     from paragent.store import JOURNAL_FILE, Journal, images_folder
 
-    run = _DESKTOP_FOLDER / _DESKTOP_RUN
+    run = _FOLDER / _DESKTOP_RUN
     with Journal(run / JOURNAL_FILE, read_only=True) as journal:
         results = sorted(journal.results(), key=lambda result: result.task)
         questions = {task.id: task.question for task in journal.tasks()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
 from paragent.cli.options import add_command
+from paragent.cli.view import check_installed, view_of
 from paragent.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from paragent.cli.options import Subparsers
     from paragent.rollout import RolloutConfig
@@ -61,6 +63,10 @@ def run(options: argparse.Namespace) -> int:
     from paragent.rollout.prepare import prepare
 
     config, model_chosen = _config(options)
+    if options.view:
+        check_installed()
+        if options.detach:
+            raise ConfigError("--view ends with this command, so it cannot be used with --detach; use `paragent view`")
     signal.signal(signal.SIGTERM, _raise_keyboard_interrupt)
     confirmed = model_chosen or options.yes
     if options.detach and confirmed and not options.dry_run:
@@ -72,6 +78,17 @@ def run(options: argparse.Namespace) -> int:
     if not confirmed:
         _confirm(plan)
     return _detach(options) if options.detach else _run(plan, options)
+
+
+@contextlib.contextmanager
+def _view(plan: RolloutPlan, options: argparse.Namespace) -> Iterator[None]:
+    """Show the run in the web view while it is executed, if that was requested."""
+    if not options.view:
+        yield
+        return
+    with view_of(plan.path) as link:
+        print(f"View: {link}", file=sys.stderr, flush=True)
+        yield
 
 
 def _detach(options: argparse.Namespace) -> int:
@@ -136,7 +153,7 @@ def _run(plan: RolloutPlan, options: argparse.Namespace) -> int:
             name = plan.config.model.name
             out.print(f"Model {name}" + (f" at {endpoint}" if endpoint else ", built in"), markup=False)
         try:
-            with open_display(session):
+            with _view(plan, options), open_display(session):
                 summary = session.run()
         except (Interrupted, KeyboardInterrupt):
             out.print(f"Stopped: {_done(session)} and stored. To continue:\n  {command}", markup=False, soft_wrap=True)
@@ -146,7 +163,8 @@ def _run(plan: RolloutPlan, options: argparse.Namespace) -> int:
         print(json.dumps({"run": plan.path.name, "path": str(plan.path), **summary.as_json()}))
     else:
         console().print(summary_table(plan.path.name, summary))
-        print(f"{plan.path}: results.jsonl, summary.json, trajectories. Show them: paragent show {plan.path}")
+        print(f"{plan.path}: results.jsonl, summary.json, trajectories")
+        print(f"Show them: paragent show {plan.path}, or in a browser: paragent view {plan.path}")
     _print_unsent(session)
     return _exit_status(summary, session.stopped, command, session.used_up)
 
@@ -238,6 +256,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run in the background, with the output in session.log of the run directory, and print how to watch and stop it",
     )
+    view = "serve the web view while the run is executed, and print the link"
+    parser.add_argument("--view", action="store_true", help=view)
     parser.add_argument("--detached", type=int, help=argparse.SUPPRESS)
     groups = {section: parser.add_argument_group(title) for section, title in _GROUPS.items()}
     for setting in all_settings():

@@ -10,7 +10,7 @@ from paragent._internal.text import counted
 from paragent.cli.options import add_command, run_folder
 from paragent.cli.tables import COLOURS, console, number, plain_table, summary_table
 from paragent.errors import UsageError
-from paragent.store import ATTEMPTS, JOURNAL_FILE, RolloutStatus
+from paragent.store import ATTEMPTS, JOURNAL_FILE, RolloutStatus, task_scores
 
 if TYPE_CHECKING:
     import argparse
@@ -235,21 +235,17 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _scores(journal: Journal, metric: str | None) -> dict[str, float]:
-    """Return the mean score of each task. Failures count as 0; cancelled and completed rollouts without a score are left out.
+    """Return the mean score of each task, see `task_scores`.
 
     Raises:
         UsageError: the run has no scores of `metric`.
     """
-    scores: dict[str, list[float]] = {}
-    known: set[str] = set()
-    for result in journal.results():
-        known |= result.scores.keys()
-        value = result.score if metric is None else result.scores.get(metric)
-        if value is not None or result.status not in {RolloutStatus.COMPLETED, RolloutStatus.CANCELLED}:
-            scores.setdefault(result.task, []).append(value or 0.0)
-    if metric is not None and metric not in known:
-        raise UsageError(
-            f"{journal.folder} has no scores by {metric!r}; it has: {', '.join(sorted(known)) or 'none'}. "
-            f"Add them: paragent rescore {journal.folder} --metric {metric}"
-        )
-    return {task: sum(values) / len(values) for task, values in scores.items()}
+    if metric is not None:
+        rows = journal.rows("SELECT DISTINCT key FROM results, json_each(results.scores) WHERE final = 1")
+        known = {name for (name,) in rows}
+        if metric not in known:
+            raise UsageError(
+                f"{journal.folder} has no scores by {metric!r}; it has: {', '.join(sorted(known)) or 'none'}. "
+                f"Add them: paragent rescore {journal.folder} --metric {metric}"
+            )
+    return task_scores(journal, metric)

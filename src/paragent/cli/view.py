@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paragent._internal.processes import bound_to_parent
+from paragent._internal.text import counted
 from paragent.cli.options import add_command, add_tls_options, tls_conf
-from paragent.errors import ConfigError, MissingExtra
+from paragent.errors import ConfigError, MissingExtra, ParagentError
 from paragent.store import JOURNAL_FILE, find_runs
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from paragent.cli.options import Subparsers
 
-__all__ = ["add"]
+__all__ = ["add", "check_installed", "view_of"]
+
+_PROGRESS_SECONDS = 2.0
 
 
 def add(subparsers: Subparsers) -> None:
@@ -43,6 +52,8 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("--pool-address", metavar="HOST:PORT", action="append", default=[], help=pool)
     server = "also show this agent server; may be repeated"
     parser.add_argument("--agent-server", metavar="HOST:PORT", action="append", default=[], help=server)
+    export = "start no server; write the pages and the data as files that any web server can publish"
+    parser.add_argument("--export", type=Path, metavar="DIR", help=export)
     add_tls_options(parser)
     parser.set_defaults(run=run)
 
@@ -50,11 +61,12 @@ def add(subparsers: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     folder, name = _chosen(options.path)
-    try:
-        from paragent.view.access import is_loopback
-        from paragent.view.server import ViewServer, ViewSettings
-    except ModuleNotFoundError as error:
-        raise MissingExtra("`paragent view`", "view", str(error.name)) from error
+    check_installed()
+    if options.export is not None:
+        return _export(folder, name, options.export)
+    from paragent.view.access import is_loopback
+    from paragent.view.server import ViewServer, ViewSettings
+
     if not 0 <= options.port < 1 << 16:
         raise ConfigError(f"--port must be from 0 to 65535, not {options.port}")
     settings = ViewSettings(
@@ -80,6 +92,63 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def check_installed() -> None:
+    """Check that the packages of the view are installed and its pages are built.
+
+    Raises:
+        MissingExtra: a package is missing.
+        UsageError: the pages are not built.
+    """
+    try:
+        from paragent.view.server import check_bundle
+    except ModuleNotFoundError as error:
+        raise MissingExtra("`paragent view`", "view", str(error.name)) from error
+    check_bundle()
+
+
+@contextlib.contextmanager
+def view_of(path: Path) -> Iterator[str]:
+    """Serve a run in a process of its own; yield the link. The process ends with the block, and with this process."""
+    command = [sys.executable, "-m", "paragent", "view", str(path.resolve()), "--no-browser"]
+    with subprocess.Popen(
+        bound_to_parent(command), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = (line.strip() for line in process.stdout)
+            link = next((line for line in lines if line.startswith("http://")), "")
+            if not link:
+                raise ParagentError("the view did not start; see the message above")
+            yield link
+        finally:
+            process.terminate()
+
+
+def _export(folder: Path, name: str, target: Path) -> int:
+    from paragent.view.api import PageSettings
+    from paragent.view.export import ExportProgress, export_runs
+    from paragent.view.runs import RunFolder
+    from paragent.view.server import BUNDLE, version
+
+    runs = RunFolder(folder)
+    chosen = [runs.get(name)] if name else runs.all()
+    if not chosen:
+        raise ConfigError(f"there are no runs in {folder}")
+    printed = time.monotonic()
+
+    def watch(progress: ExportProgress) -> None:
+        nonlocal printed
+        if time.monotonic() - printed > _PROGRESS_SECONDS:
+            printed = time.monotonic()
+            done = f"{progress.executions:,} of {progress.total:,} executions"
+            print(f"paragent: {done}, {progress.size / 1e6:,.1f} MB", file=sys.stderr)
+
+    done = export_runs(chosen, target, PageSettings(version(), folder.name, static=True), BUNDLE, watch)
+    print(f"{counted(len(chosen), 'run')} written to {target}: {done.files:,} files, {done.size / 1e6:,.1f} MB")
+    print(f"Look at it: python -m http.server --directory {shlex.quote(str(target))} --bind 127.0.0.1 8000")
+    return 0
+
+
 def _chosen(path: Path) -> tuple[Path, str]:
     """Return the folder of runs and the name of a run in it; without a name, all runs are meant.
 
@@ -98,8 +167,7 @@ def _chosen(path: Path) -> tuple[Path, str]:
 def _described(folder: Path, name: str) -> str:
     if name:
         return f"The run {name} in {folder}:"
-    count = len(find_runs(folder))
-    return f"{count} {'run' if count == 1 else 'runs'} in {folder}:"
+    return f"{counted(len(find_runs(folder)), 'run')} in {folder}:"
 
 
 def _open_browser(link: str) -> None:

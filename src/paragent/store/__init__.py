@@ -4,7 +4,17 @@ from paragent.store.activity import ActivityInterval, RolloutActivity, pack_acti
 from paragent.store.directory import JOURNAL_FILE, RunDirectory, find_runs, images_folder
 from paragent.store.journal import Journal, add_note, change_note
 from paragent.store.records import MachineEvent, Note, PendingRollout, RolloutResult, RolloutStatus, WorkerEvent
-from paragent.store.summary import ATTEMPTS, MACHINES, PRICES, Comparison, Summary, compare, final_failures, summarise
+from paragent.store.summary import (
+    ATTEMPTS,
+    MACHINES,
+    PRICES,
+    Comparison,
+    Summary,
+    compare,
+    final_failures,
+    summarise,
+    task_scores,
+)
 
 __all__ = [
     "ATTEMPTS",
@@ -31,5 +41,6 @@ __all__ = [
     "images_folder",
     "pack_activity",
     "summarise",
+    "task_scores",
     "unpack_activity",
 ]

@@ -26,6 +26,7 @@ __all__ = [
     "final_failures",
     "pass_at",
     "summarise",
+    "task_scores",
 ]
 
 ATTEMPTS = "attempts"
@@ -272,6 +273,22 @@ def _means(journal: Journal) -> dict[str, float]:
             "WHERE final = 1 AND json_each.value IS NOT NULL GROUP BY key ORDER BY key"
         )
     )
+
+
+def task_scores(journal: Journal, scorer: str | None = None) -> dict[str, float]:
+    """Return the mean score of each task. Failures count as 0; cancelled and completed rollouts without a score are left out.
+
+    Args:
+        journal: the journal of the run.
+        scorer: the name of the scorer; None: the score that counts.
+    """
+    value = "score" if scorer is None else "json_extract(scores, ?)"
+    rows = journal.rows(
+        f"SELECT task, avg(coalesce({value}, 0.0)) FROM results WHERE final = 1 "  # noqa: S608 - one of two constants
+        f"AND ({value} IS NOT NULL OR status NOT IN ('{RolloutStatus.COMPLETED}', '{RolloutStatus.CANCELLED}')) GROUP BY task",
+        [] if scorer is None else [f'$."{scorer}"'] * 2,
+    )
+    return dict(rows)
 
 
 @dataclass(frozen=True, slots=True)

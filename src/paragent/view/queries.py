@@ -163,7 +163,7 @@ def rollout_rows(run: StoredRun, after: int = 0, limit: int = MOST_ROWS) -> byte
         StoreFailed: the journal cannot be read.
     """
     attempts = max(1, run.facts().summary.attempts)
-    count = max(1, min(limit, MOST_ROWS) // attempts)
+    count = max(1, limit // attempts)
     with run.open() as journal:
         [(last,)] = journal.rows("SELECT coalesce(max(number), 0) FROM results")
         [(tasks, end)] = journal.rows(
@@ -185,7 +185,7 @@ def changed_rows(run: StoredRun, since: int, limit: int = MOST_ROWS) -> bytes:
     with run.open() as journal:
         [(last,)] = journal.rows(
             "SELECT coalesce(max(number), ?) FROM (SELECT number FROM results WHERE number > ? ORDER BY number LIMIT ?)",
-            [since, since, min(limit, MOST_ROWS)],
+            [since, since, limit],
         )
         [arrays] = journal.rows(_CHANGED, [since, last])
     return _joined(None, last, arrays)

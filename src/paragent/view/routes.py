@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from paragent.errors import ParagentError, UsageError
 from paragent.view.api import ControlRequest, NewNote
+from paragent.view.comparison import MOST_RUNS, compare_runs
 from paragent.view.encoding import to_json
 from paragent.view.live import execute, list_events, run_events, write_note
 from paragent.view.queries import MOST_ROWS, changed_rows, rollout_rows, run_detail
@@ -67,6 +68,7 @@ class ViewApi:
         reading: dict[str, Callable[[Request], Any]] = {
             "/settings": lambda _: self._settings,
             "/runs": lambda _: self._folder.rows(),
+            "/compare": self._compare,
             "/events": lambda _: list_events(self._folder, self._closing),
             "/runs/{run}": self._detail,
             "/runs/{run}/rollouts": self._rollouts,
@@ -97,6 +99,13 @@ class ViewApi:
         run.part(TimelineData).warm()  # the page asks for it next
         return run_detail(run)
 
+    def _compare(self, request: Request) -> Any:
+        given = request.query_params.getlist("runs")
+        names = given[0].split(",") if len(given) == 1 else given
+        if not 2 <= len(names) <= MOST_RUNS:
+            raise BadRequest(f"name 2 to {MOST_RUNS} runs, separated by commas")
+        return compare_runs([self._folder.get(name) for name in names])
+
     def _timeline(self, request: Request) -> Any:
         start, end = (_time_of(request, name) for name in ("from", "to"))
         return self._run(request).part(TimelineData).timeline(start, end, number_of(request, "buckets", _BUCKETS))
@@ -120,7 +129,7 @@ class ViewApi:
         return Response(content, media_type=kind)
 
     def _rollouts(self, request: Request) -> Any:
-        run, limit = self._run(request), number_of(request, "limit", MOST_ROWS)
+        run, limit = self._run(request), min(number_of(request, "limit", MOST_ROWS), MOST_ROWS)
         if "since" in request.query_params:
             return changed_rows(run, number_of(request, "since", 0), limit)
         return rollout_rows(run, number_of(request, "after", 0), limit)

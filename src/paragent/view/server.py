@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from paragent.transport import TlsConf
 
-__all__ = ["BUNDLE", "ViewServer", "ViewSettings", "create_app"]
+__all__ = ["BUNDLE", "ViewServer", "ViewSettings", "check_bundle", "create_app", "version"]
 
 BUNDLE = Path(__file__).parent / "bundle"
 """The built pages. They are made by the build of the package, or in a clone by `make web`."""
@@ -61,16 +62,25 @@ class ViewSettings:
     """For pools and agent servers that use TLS."""
 
 
+def check_bundle(bundle: Path = BUNDLE) -> None:
+    """Check that the pages are built.
+
+    Raises:
+        UsageError: they are not.
+    """
+    if not (bundle / "index.html").is_file():
+        raise UsageError("the pages of the view are not built; in a clone of the repository, run: make web")
+
+
 def create_app(settings: ViewSettings, host: str, port: int, token: str, closing: threading.Event) -> ASGIApp:
     """Return the application, with the checks of each request. Streams of events end when `closing` is set.
 
     Raises:
         UsageError: the pages are not built.
     """
-    if not (settings.bundle / "index.html").is_file():
-        raise UsageError("the pages of the view are not built; in a clone of the repository, run: make web")
+    check_bundle(settings.bundle)
     folder = RunFolder(settings.folder)
-    api = ViewApi(folder, PageSettings(_version(), str(settings.folder), static=False), closing)
+    api = ViewApi(folder, PageSettings(version(), str(settings.folder), static=False), closing)
     resources = ResourceApi(folder, settings.pools, settings.agent_servers, settings.tls)
     problems: Any = {HTTPException: _http_problem, 500: _unexpected_error}
     pages = Mount("/", _Pages(directory=settings.bundle, html=True))
@@ -187,10 +197,9 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
+def version() -> str:
+    """Return the version of paragent; empty if it runs without being installed."""
     try:
-        return version("paragent")
-    except PackageNotFoundError:
+        return metadata.version("paragent")
+    except metadata.PackageNotFoundError:
         return ""

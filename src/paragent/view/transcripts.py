@@ -28,6 +28,7 @@ __all__ = [
     "execution_detail",
     "image_type",
     "raw_call",
+    "raw_calls",
     "read_image",
     "step_text",
     "transcript",
@@ -101,20 +102,32 @@ def raw_call(run: StoredRun, number: int, index: int) -> RawCall:
     Raises:
         UnknownRun: there is no such execution or message.
     """
+    found = raw_calls(run, number)
+    if index not in found:
+        raise UnknownRun(f"step {index} of execution {number} is not a reply of a model")
+    return found[index]
+
+
+def raw_calls(run: StoredRun, number: int) -> dict[int, RawCall]:
+    """Return the requests and responses of all calls of a model, by their indexes in the transcript.
+
+    Raises:
+        UnknownRun: there is no such execution.
+    """
     with run.open() as journal:
         result = _result(journal, number)
         trajectory = _trajectory(journal, number)
     builder = _Transcript(trajectory, result)
     builder.build()
-    if index not in builder.calls:
-        raise UnknownRun(f"step {index} of execution {number} is not a reply of a model")
-    position, step = builder.calls[index]
-    sent = step.get("messages")
-    messages = builder.messages[: sent if isinstance(sent, int) and 0 < sent <= position else position]
-    request: dict[str, Any] = {"model": str(step.get("model") or ""), "messages": messages}
-    if trajectory.get("tools"):
-        request["tools"] = trajectory["tools"]
-    return RawCall(request, step.get("response"))
+    found = {}
+    for index, (position, step) in builder.calls.items():
+        sent = step.get("messages")
+        messages = builder.messages[: sent if isinstance(sent, int) and 0 < sent <= position else position]
+        request: dict[str, Any] = {"model": str(step.get("model") or ""), "messages": messages}
+        if trajectory.get("tools"):
+            request["tools"] = trajectory["tools"]
+        found[index] = RawCall(request, step.get("response"))
+    return found
 
 
 def transcript_of(journal: Journal, number: int) -> list[TranscriptStep]:
