@@ -107,6 +107,14 @@ class OtlpReceiver:
         known = {span.id for span in spans}
         return [span for span in spans if span.parent not in known]
 
+    def sessions(self) -> list[ReceivedSpan]:
+        """Return the spans of sessions."""
+        return [root for root in self.roots() if root.name.startswith("run ")]
+
+    def executions(self) -> list[ReceivedSpan]:
+        """Return the root spans of executions."""
+        return [root for root in self.roots() if root.name.startswith("invoke_agent ")]
+
     def _requests(self) -> list[ExportTraceServiceRequest]:
         return [ExportTraceServiceRequest.FromString(body) for body in self.bodies]
 

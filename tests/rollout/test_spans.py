@@ -62,6 +62,14 @@ def result(**fields: Any) -> RolloutResult:
     return RolloutResult("a", 1, RolloutStatus.COMPLETED, **{"number": 7, "started": 1000.0, "ended": 1010.0} | fields)
 
 
+def made(content: bool, execution: RolloutResult, trajectory: Any) -> Span:
+    """Return the tree of an execution."""
+    spans = ExecutionSpans(RUN, content=content)
+    span = spans.execution(execution)
+    spans.add_steps(span, execution, trajectory)
+    return span
+
+
 def check(span: Span) -> None:
     """Check that children lie within their parents and that all attributes can be sent."""
     for name, value in span.attributes.items():
@@ -78,7 +86,7 @@ def check(span: Span) -> None:
 @given(TRAJECTORIES, st.booleans())
 def test_every_trajectory_has_a_well_formed_tree(trajectory: Any, content: bool) -> None:
     stored = unpack_trajectory(pack_trajectory(trajectory))
-    span = ExecutionSpans(RUN, content=content).make(result(), stored)
+    span = made(content, result(), stored)
     check(span)
     steps = stored.get("steps") if isinstance(stored, dict) else None
     known = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
@@ -102,7 +110,7 @@ def test_times_are_those_of_the_records() -> None:
         step("tool", 1, 3.5, 2.5, name="look", call="c2"),
         step("model", 2, 6.0, 60.0),
     ]
-    span = ExecutionSpans(RUN, content=False).make(result(), {"steps": steps})
+    span = made(False, result(), {"steps": steps})
     assert (span.start, span.end) == (1000.0, 1010.0)
     assert [(turn.start, turn.end) for turn in span.children] == [(1001.0, 1006.0), (1006.0, 1010.0)]
     calls = [(call.name, call.start, call.end) for call in span.children[0].children]
@@ -111,7 +119,7 @@ def test_times_are_those_of_the_records() -> None:
 
 
 def test_an_execution_without_a_known_start_has_its_duration() -> None:
-    span = ExecutionSpans(RUN, content=False).make(result(started=0.0, seconds=3.0, waited=1.0), None)
+    span = made(False, result(started=0.0, seconds=3.0, waited=1.0), None)
     assert (span.start, span.end, span.children) == (1006.0, 1010.0, [])
 
 
@@ -119,7 +127,7 @@ def test_a_model_call_has_what_the_endpoint_returned() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 4, "cached_tokens": 8, "reasoning_tokens": 3}
     facts = {"model": "m-2", "request_id": "req_1", "retries": 2, "waited": 1.5, "finish_reason": "length"}
     call = step("model", 1, 0, 1, usage=usage, response={"id": "chatcmpl-1", "model": "m-2-2026"}, **facts)
-    [turn] = ExecutionSpans(RUN, content=False).make(result(), {"steps": [call]}).children
+    [turn] = made(False, result(), {"steps": [call]}).children
     [chat] = turn.children
     expected = {
         "gen_ai.request.model": "m-2",
@@ -157,7 +165,7 @@ def test_calls_are_matched_although_an_endpoint_repeats_their_ids() -> None:
         step("model", 2, 2, 1, messages=3),
         step("tool", 2, 3, 1, name="look", call="call_0"),
     ]
-    span = ExecutionSpans(RUN, content=True).make(result(), {"messages": messages, "steps": steps})
+    span = made(True, result(), {"messages": messages, "steps": steps})
     tools = [turn.children[1].attributes for turn in span.children]
     assert [json.loads(str(one["gen_ai.tool.call.arguments"]))["at"] for one in tools] == ["left", "right"]
     assert [one["gen_ai.tool.call.result"] for one in tools] == ["a door", "a wall"]
@@ -170,7 +178,7 @@ def test_of_a_long_conversation_the_last_messages_are_sent() -> None:
     messages = [{"role": "user", "content": f"{n}" * 20_000} for n in range(8)]
     messages.append({"role": "assistant", "content": "done", "reasoning_content": "hm"})
     call = step("model", 1, 0, 1, messages=8)
-    span = ExecutionSpans(RUN, content=True).make(result(), {"messages": messages, "steps": [call]})
+    span = made(True, result(), {"messages": messages, "steps": [call]})
     chat = span.children[0].children[0].attributes
     sent = json.loads(str(chat["gen_ai.input.messages"]))
     assert chat["paragent.messages"] == 8

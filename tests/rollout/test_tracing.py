@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from paragent import AgentBase, ConfigError, Environment, MissingExtra, RolloutConfig, run_parallel_rollout, tool
 from paragent.cli import main
@@ -25,6 +26,7 @@ from paragent.rollout.tracing import RunTracing
 from paragent.runners.retry import RetryPolicy
 from paragent.runners.run import Run
 from paragent.store import Journal, RolloutResult, RolloutStatus
+from paragent.store.records import pack_trajectory
 from paragent.testing import Fault, OpenAIServer, Script
 from tests.rollout.otlp_receiver import OtlpReceiver, ReceivedSpan
 
@@ -127,19 +129,56 @@ def names(span: ReceivedSpan) -> Any:
     return [span.name, *map(names, span.children)] if span.children else span.name
 
 
-def test_a_run_is_a_tree_of_spans(tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer) -> None:
+def test_an_execution_is_a_trace_with_a_link_to_its_session(
+    tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer
+) -> None:
     before = time.time_ns()
-    summary = run_parallel_rollout(config(tmp_path, "good"))
+    summary = run_parallel_rollout(config(tmp_path, "good", attempts=2))
     assert summary.mean == 1.0
-    [root] = receiver.roots()
+    [session] = receiver.sessions()
+    executions = receiver.executions()
+    assert names(session) == "run run"
     turns = [["turn 1", "chat scripted", "execute_tool look"], ["turn 2", "chat scripted", "execute_tool look"]]
-    assert names(root) == ["run run", ["invoke_agent ChatAgent", *turns, ["turn 3", "chat scripted"]]]
-    assert before <= root.start <= root.end <= time.time_ns()
-    check_times(root)
+    for execution in executions:
+        assert names(execution) == ["invoke_agent ChatAgent", *turns, ["turn 3", "chat scripted"]]
+        assert before <= session.start <= execution.start <= execution.end <= session.end <= time.time_ns()
+        check_times(execution)
+        assert {span.trace for span in execution.all()} == {execution.trace}
+        assert [len(span.links) for span in execution.all()] == [1] + [0] * 8
+        assert execution.links == [(session.trace, session.id)]
+        found = [execution.attributes[f"paragent.{name}"] for name in ("run.id", "run.name", "session.number")]
+        assert found == [session.attributes["paragent.run.id"], "run", 1]
+    assert len({root.trace for root in receiver.roots()}) == 3
     assert len(receiver.spans()) == 1 + spans_of_journal(tmp_path / "run")
-    assert {span.trace for span in receiver.spans()} == {root.trace}
     assert receiver.paths == ["/v1/traces"] * len(receiver.paths)
     assert receiver.resources()[0]["service.name"] == "paragent"
+
+
+def test_the_span_of_a_session_has_totals(
+    tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_policy, "RETRIES", RetryPolicy(pause=0.001))
+    summary = run_parallel_rollout(config(tmp_path, "good", "fail", "unknown"))
+    [session] = receiver.sessions()
+    expected = {
+        "paragent.rollouts": 3,
+        "paragent.executions": summary.executions,
+        "paragent.score.mean": summary.mean,
+        "paragent.tokens.input": summary.prompt_tokens,
+        "paragent.tokens.output": summary.completion_tokens,
+    }
+    assert {name: session.attributes.get(name) for name in expected} == expected
+    run_parallel_rollout(config(tmp_path, "good", "fail", "unknown", retry_failed=True))
+    second = receiver.sessions()[1].attributes
+    assert [second[f"paragent.{name}"] for name in ("rollouts", "executions", "score.mean")] == [1, 1, 0.0]
+
+
+def test_a_span_of_the_calling_program_is_not_a_parent(
+    tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer
+) -> None:
+    with TracerProvider().get_tracer("caller").start_as_current_span("caller"):
+        run_parallel_rollout(config(tmp_path, "good"))
+    assert [root.parent for root in receiver.roots()] == ["", ""]
 
 
 def test_spans_have_the_attributes_of_the_conventions(
@@ -213,7 +252,7 @@ def test_there_are_no_contents_by_default(
 
 def test_contents_are_sent_on_request(tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer) -> None:
     run_parallel_rollout(config(tmp_path, "good", "fail", otel_content=True))
-    good, bad = receiver.roots()[0].children
+    good, bad = receiver.executions()
     if good.attributes["paragent.task"] != "task-0":
         good, bad = bad, good
     definitions = json.loads(good.attributes["gen_ai.tool.definitions"])
@@ -258,7 +297,7 @@ def test_the_calls_of_a_judge_are_spans_of_the_execution(
     run_parallel_rollout(
         config(tmp_path, "unknown", metric="llm_judge", judge_model="referee", otel_content=True, run_name="run")
     )
-    [agent] = receiver.roots()[0].children
+    [agent] = receiver.executions()
     *turns, judge = [span.name for span in agent.children]
     assert (turns, judge) == (["turn 1", "turn 2"], "chat referee")
     asked = json.loads(agent.children[-1].attributes["gen_ai.input.messages"])
@@ -273,9 +312,9 @@ def test_the_wait_for_a_machine_comes_before_the_first_turn(
 ) -> None:
     machines = {"provider_name": "process", "use_vm_pool": True, "num_vms": 1, "num_spares": 0, "num_rollouts": 2}
     run_parallel_rollout(config(tmp_path, "good", "good", env=f"{HERE}:OnMachine", **machines))
-    [root] = receiver.roots()
-    check_times(root)
-    first, second = sorted(root.children, key=lambda span: span.children[0].start)
+    for execution in receiver.executions():
+        check_times(execution)
+    first, second = sorted(receiver.executions(), key=lambda span: span.children[0].start)
     assert first.attributes["paragent.machine"]
     assert second.attributes["paragent.seconds.waited"] > 0
     assert second.children[0].start >= first.children[-1].end, "the second rollout had to wait for the machine"
@@ -294,25 +333,28 @@ def test_workers_of_the_local_engine(tmp_path: Path, receiver: OtlpReceiver, end
     chosen = config(tmp_path, *["good", "unknown"] * 3, engine="local", workers=2, num_rollouts=4, attempts=3)
     summary = run_parallel_rollout(chosen)
     assert summary.executions == 18
-    [root] = receiver.roots()
-    assert len(root.children) == summary.executions == root.attributes["paragent.results"]
+    [session] = receiver.sessions()
+    executions = receiver.executions()
+    assert len(executions) == summary.executions == session.attributes["paragent.rollouts"]
     assert len(receiver.spans()) == 1 + spans_of_journal(tmp_path / "run")
-    assert len({span.attributes["paragent.worker"] for span in root.children}) == 2
-    check_times(root)
+    assert len({span.attributes["paragent.worker"] for span in executions}) == 2
+    for execution in executions:
+        check_times(execution)
 
 
 def test_sessions_of_a_run_are_found_together(tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer) -> None:
     for flags in ({}, {"retry_failed": True}, {"fresh": True}):
         run_parallel_rollout(config(tmp_path, "fail", **flags))
-    first, second, fresh = receiver.roots()
-    assert len({root.trace for root in (first, second, fresh)}) == 3
+    first, second, fresh = receiver.sessions()
+    assert len({root.trace for root in receiver.roots()}) == 6
     assert (first.links, fresh.links) == ([], [])
     assert second.links == [(first.trace, first.id)]
     ids = [root.attributes["paragent.run.id"] for root in (first, second, fresh)]
     assert ids[0] == ids[1] != ids[2]
-    assert [root.attributes["paragent.session"] for root in (first, second, fresh)] == [1, 2, 1]
-    assert {span.attributes["paragent.run.id"] for span in second.all()} == {ids[0]}
-    assert [child.attributes["paragent.execution"] for child in second.children] == [2]
+    assert [root.attributes["paragent.session.number"] for root in (first, second, fresh)] == [1, 2, 1]
+    [execution] = [one for one in receiver.executions() if one.links == [(second.trace, second.id)]]
+    assert {span.attributes["paragent.run.id"] for span in execution.all()} == {ids[0]}
+    assert [execution.attributes[f"paragent.{name}"] for name in ("session.number", "execution")] == [2, 2]
 
 
 def test_a_complete_run_sends_nothing(tmp_path: Path, receiver: OtlpReceiver, endpoint: OpenAIServer) -> None:
@@ -351,6 +393,57 @@ def test_traces_can_be_turned_off_by_the_standard_variables(
             session.run()
         assert session.unsent_spans == ""
     assert receiver.bodies == []
+
+
+@pytest.mark.parametrize("sampler", ["traceidratio", "parentbased_traceidratio"])
+def test_a_sampler_chooses_executions(sampler: str, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+    body = pack_trajectory({"steps": [{"kind": "model", "turn": 1, "at": 0, "seconds": 0}]})
+    executions = [execution(f"{n}", number=n, trajectory=body) for n in range(200)]
+    traced = RunTracing(traced_run(), started=1e9, previous=None, content=False)
+    traced.record(executions)
+    assert traced.close() == ""
+    sent = receiver.executions()
+    assert 50 < len(sent) < 150, "the probability of another number is below 1e-12"
+    assert {len(one.all()) for one in sent} == {3}, "traces are complete"
+    assert len(receiver.spans()) == 1 + 3 * len(sent)
+    [session] = receiver.sessions()
+    assert session.attributes["paragent.rollouts"] == 200
+
+
+def test_sessions_are_sent_with_every_ratio(receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    traced = RunTracing(traced_run(), started=1e9, previous=None, content=False)
+    traced.record([execution("a")])
+    assert traced.close() == ""
+    assert [span.name for span in receiver.spans()] == ["run run"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("OTEL_TRACES_SAMPLER", "sometimes", "sometimes"),
+        ("OTEL_TRACES_SAMPLER", "traceidratio", "TRACES_SAMPLER_ARG"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "soon"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", f"Bearer {SECRET}", "OTEL_EXPORTER_OTLP_HEADERS"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"),
+    ],
+)
+def test_wrong_variables_are_rejected_before_the_run(
+    name: str, value: str, message: str, tmp_path: Path, endpoint: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message) as raised:
+        prepare(config(tmp_path, "good"))
+    assert SECRET not in str(raised.value)
+
+
+def test_an_empty_variable_is_not_set(tmp_path: Path, endpoint: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG", "OTEL_EXPORTER_OTLP_HEADERS"):
+        monkeypatch.setenv(name, "")
+    prepare(config(tmp_path, "good"))
 
 
 def results(path: Path) -> list[Any]:
@@ -401,11 +494,15 @@ def test_an_interrupted_session_ends_its_span(tmp_path: Path, receiver: OtlpRece
         patch.setattr(Run, "collect", interrupted)
         with pytest.raises(Interrupted):
             run_parallel_rollout(config(tmp_path, "good", "better"))
-    [root] = receiver.roots()
+    [root] = receiver.sessions()
     assert (root.error, root.attributes["error.type"]) == (True, "Interrupted")
     assert len(receiver.spans()) == 1 + spans_of_journal(tmp_path / "run")
     run_parallel_rollout(config(tmp_path, "good", "better"))
     assert len(receiver.spans()) == 2 + spans_of_journal(tmp_path / "run")
+
+
+def execution(task: str, **fields: Any) -> RolloutResult:
+    return RolloutResult(task, 1, RolloutStatus.COMPLETED, **{"number": 1, "ended": 1e9} | fields)
 
 
 def traced_run() -> TracedRun:
@@ -425,38 +522,34 @@ def traced_run() -> TracedRun:
 
 def test_the_queue_is_limited_and_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "CLOSE_TIMEOUT", 0.3)
-    executions = [RolloutResult(f"{n}", 1, RolloutStatus.COMPLETED, number=n, ended=1e9) for n in range(2_500)]
+    executions = [execution(f"{n}", number=n) for n in range(2_500)]
     with OtlpReceiver(hangs=True) as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         traced = RunTracing(traced_run(), started=1e9, previous=None, content=False)
         traced.record(executions)
-        unsent = traced.close(len(executions))
+        unsent = traced.close()
     assert unsent.startswith("OpenTelemetry: 513 spans and the spans of 1,988 executions not sent"), (
         "512 and the session"
     )
 
 
 def test_large_contents_are_sent_in_several_requests(receiver: OtlpReceiver) -> None:
-    from paragent.store.records import pack_trajectory
-
     messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": "x" * 60_000} for n in range(400)]
     steps = [{"kind": "model", "turn": n + 1, "at": 0, "seconds": 0, "messages": 2 * n + 1} for n in range(200)]
     body = pack_trajectory({"messages": messages, "steps": steps})
     traced = RunTracing(traced_run(), started=1e9, previous=None, content=True)
-    traced.record([RolloutResult("a", 1, RolloutStatus.COMPLETED, number=1, ended=1e9, trajectory=body)])
-    assert traced.close(1) == ""
+    traced.record([execution("a", trajectory=body)])
+    assert traced.close() == ""
     assert len(receiver.spans()) == 1 + 1 + 200 + 200
     assert max(map(len, receiver.bodies)) < 6 * 1024 * 1024
 
 
 def test_a_damaged_trajectory_does_not_stop_the_others(receiver: OtlpReceiver) -> None:
-    good = RolloutResult("good", 1, RolloutStatus.COMPLETED, number=2, ended=1e9)
-    bad = RolloutResult("bad", 1, RolloutStatus.COMPLETED, number=1, ended=1e9, trajectory=b"not packed")
+    good, bad = execution("good", number=2), execution("bad", trajectory=b"not packed")
     traced = RunTracing(traced_run(), started=1e9, previous=None, content=False)
     traced.record([bad, good])
-    assert "the spans of 1 execution not sent" in traced.close(2)
-    [root] = receiver.roots()
-    assert [child.attributes["paragent.task"] for child in root.children] == ["good"]
+    assert "the spans of 1 execution not sent" in traced.close()
+    assert [root.attributes["paragent.task"] for root in receiver.executions()] == ["good"]
 
 
 def test_contents_need_spans() -> None:

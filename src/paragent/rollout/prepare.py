@@ -208,13 +208,13 @@ def _check_tracing() -> None:
 
     Raises:
         MissingExtra: the packages of OpenTelemetry are not installed.
-        ConfigError: the standard variables ask for another protocol.
+        ConfigError: a standard variable has a wrong value, or asks for another protocol.
     """
     try:
-        from paragent.rollout.tracing import check_protocol
+        from paragent.rollout.tracing import check_settings
     except ModuleNotFoundError as error:
         raise MissingExtra("--otel", "otel", str(error.name)) from error
-    check_protocol()
+    check_settings()
 
 
 def _check_locations(config: RolloutConfig) -> None:

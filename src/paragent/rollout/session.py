@@ -229,7 +229,7 @@ class RolloutSession:
         finally:
             self._set_note("sending spans")
             self._tracing = None
-            self.unsent_spans = tracing.close(self.progress.done - self.progress.done_before, error)
+            self.unsent_spans = tracing.close(error)
             self._set_note("")
 
     @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Spans of OpenTelemetry, made from the records of a run: no I/O, and no import of opentelemetry.
 
-One execution becomes a tree: `invoke_agent`, its turns, and in each turn `chat MODEL` and `execute_tool NAME`. Names and
-attributes are those of the GenAI semantic conventions; all other attributes begin with `paragent.`. Texts of models, tools,
-agents and tasks are contents; spans have them only on request.
+One execution becomes a tree, which is sent as a trace: `invoke_agent`, its turns, and in each turn `chat MODEL` and
+`execute_tool NAME`. Names and attributes are those of the GenAI semantic conventions; all other attributes begin with
+`paragent.`. Texts of models, tools, agents and tasks are contents; spans have them only on request.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 from paragent.models.base import MODELS
 from paragent.models.credentials import DEFAULT_URL
+from paragent.rollout.live_status import TokenUsage, usage_of
 from paragent.rollout.span_contents import Conversation, cut, tool_names
 from paragent.store.failures import boundary_of
-from paragent.store.records import error_summary
+from paragent.store.records import RolloutStatus, error_summary
 from paragent.tasks import TURNS_USED_UP
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from paragent.rollout.prepare import RolloutPlan
     from paragent.store import RolloutResult
 
-__all__ = ["Attribute", "ExecutionSpans", "Span", "TracedRun"]
+__all__ = ["Attribute", "ExecutionSpans", "SessionTotals", "Span", "TracedRun"]
 
 Attribute = str | bool | int | float | list[str]
 
@@ -45,6 +46,7 @@ _PROVIDERS = {
     "api.deepseek.com": "deepseek",
     "api.groq.com": "groq",
     "api.mistral.ai": "mistral_ai",
+    "api.moonshot.ai": "moonshot_ai",
     "api.perplexity.ai": "perplexity",
     "api.x.ai": "x_ai",
     "generativelanguage.googleapis.com": "gcp.gemini",
@@ -125,7 +127,7 @@ class TracedRun:
         return {
             "paragent.run.id": self.run_id,
             "paragent.run.name": self.run_name,
-            "paragent.session": self.session,
+            "paragent.session.number": self.session,
         }
 
     def session_attributes(self) -> dict[str, Attribute]:
@@ -137,6 +139,42 @@ class TracedRun:
             "gen_ai.provider.name": self.provider,
             "gen_ai.request.model": self.model,
         }
+
+
+@dataclass(slots=True)
+class SessionTotals:
+    """Totals of the results that a session recorded."""
+
+    rollouts: int = 0
+    """Final results."""
+    executions: int = 0
+    scored: int = 0
+    """Results that count in the mean score, as in `Summary.mean`."""
+    score: float = 0.0
+    """The sum of their scores."""
+    tokens: TokenUsage = field(default_factory=TokenUsage)
+
+    def count(self, result: RolloutResult) -> None:
+        """Count a result."""
+        self.executions += 1
+        self.tokens += usage_of(result)
+        if result.final:
+            self.rollouts += 1
+            if result.score is not None or result.status not in (RolloutStatus.COMPLETED, RolloutStatus.CANCELLED):
+                self.scored += 1
+                self.score += result.score or 0.0
+
+    def attributes(self) -> dict[str, Attribute]:
+        """Return the attributes of the session's span. Tokens have names of their own, so that sums do not count them twice."""
+        return _given(
+            {
+                "paragent.rollouts": self.rollouts,
+                "paragent.executions": self.executions,
+                "paragent.score.mean": self.score / self.scored if self.scored else None,
+                "paragent.tokens.input": self.tokens.prompt,
+                "paragent.tokens.output": self.tokens.completion,
+            }
+        )
 
 
 class ExecutionSpans:
@@ -151,29 +189,32 @@ class ExecutionSpans:
         self._run = run
         self._content = content
 
-    def make(self, result: RolloutResult, trajectory: Any) -> Span:
-        """Return the span of an execution with its turns, model calls and tool calls.
-
-        Children lie within their parent: times of a step that the records put outside the execution are moved to its border.
-        """
+    def execution(self, result: RolloutResult) -> Span:
+        """Return the span of an execution, without its turns and contents."""
         end = result.ended
         start = min(result.started or end - result.seconds - result.waited, end)
         span = Span(f"invoke_agent {self._run.agent}", start, end, self._execution_attributes(result))
         span.scores = {name: value for name, value in result.scores.items() if value is not None}
         if result.kind and self._content:
             span.error = cut(error_summary(result.error), _LONGEST)
+        return span
+
+    def add_steps(self, execution: Span, result: RolloutResult, trajectory: Any) -> None:
+        """Add the turns, model calls and tool calls of a trajectory to the span of its execution, and the contents of all.
+
+        Children lie within their parent: times of a step that the records put outside the execution are moved to its border.
+        """
         recorded = _mapping(trajectory)
         conversation = Conversation(recorded) if self._content else None
         if conversation is not None:
-            span.attributes |= conversation.of_execution(result.answer)
+            execution.attributes |= conversation.of_execution(result.answer)
         tools = tool_names(recorded)
         for step in _steps(recorded):
-            made = self._add_step(span, step, tools)
+            made = self._add_step(execution, step, tools)
             if conversation is not None:
                 contents = conversation.of_step(step)
                 if made is not None:
                     made.attributes |= contents
-        return span
 
     def _add_step(self, execution: Span, step: Mapping[str, Any], tools: Collection[str]) -> Span | None:
         """Add the span of a model call or tool call below its turn, and that of a judge's call below the execution.
