@@ -75,13 +75,16 @@ def merged(intervals: Sequence[ActivityInterval], most: int = MOST_INTERVALS) ->
 
 def _without_repetitions(intervals: Iterable[ActivityInterval]) -> list[ActivityInterval]:
     joined: list[ActivityInterval] = []
-    for activity, seconds in intervals:
+    last: RolloutActivity | None = None
+    for interval in intervals:
+        activity, seconds = interval
         if not 0 < seconds < _LONGEST:
             continue
-        if joined and joined[-1].activity is activity:
+        if activity is last:
             joined[-1] = ActivityInterval(activity, joined[-1].seconds + seconds)
         else:
-            joined.append(ActivityInterval(activity, seconds))
+            joined.append(interval)
+            last = activity
     return joined
 
 
