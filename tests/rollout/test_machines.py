@@ -183,6 +183,8 @@ def test_the_journal_says_what_machines_and_workers_did(
     chosen: dict[str, Any] = {"use_vm_pool": True, "num_vms": 2, "num_rollouts": 4, "engine": "local", "workers": 2}
     run(tmp_path, monkeypatch, LOOK, data=data, **chosen)
     results, machine_events, worker_events = recorded_events(tmp_path)
+    with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
+        first_calls = {result.number: journal.trajectory(result.number)["steps"][1]["at"] for result in results}
     for result in results:
         machine = [event for event in machine_events if event.machine == result.machine]
         states = [event.state for event in machine]
@@ -194,6 +196,7 @@ def test_the_journal_says_what_machines_and_workers_did(
         intervals = {interval.activity: interval.seconds for interval in unpack_activity(result.activity or b"")}
         waited = intervals[RolloutActivity.WAITING_FOR_MACHINE]
         assert waited == pytest.approx(leased.at - result.started, abs=1.0)
+        assert first_calls[result.number] >= 0.9 * waited, "steps are recorded relative to the start of the execution"
     for worker in {result.worker for result in results}:
         assert [event.event for event in worker_events if event.worker == worker] == ["started", "ready", "stopped"]
 
