@@ -10,9 +10,11 @@ import { RunsPage } from "./pages/RunsPage";
 import { SearchPage } from "./pages/SearchPage";
 import { ServersPage } from "./pages/ServersPage";
 import { href, type Route, useRoute } from "./router";
+import { useScrollToTop } from "./scrolling";
 
 export function App() {
   const route = useRoute();
+  useScrollToTop(route.path.join("/"));
   return <>{page(route)}</>;
 }
 

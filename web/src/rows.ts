@@ -4,9 +4,9 @@
  * No object exists for a row: a selection of rows is an array of row numbers. Filtering and sorting 100,000 rows takes well
  * below 100 ms, so that they happen while a user types.
  */
-import { useEffect, useReducer, useRef, useState } from "preact/hooks";
+import { useEffect, useReducer } from "preact/hooks";
 import type { LiveRollout, RolloutRows } from "./api";
-import { load } from "./source";
+import { load, settings } from "./source";
 
 /** The score from which a rollout counts as solved, as in pass@k. */
 export const SOLVED = 1 - 1e-9;
@@ -364,59 +364,119 @@ export interface Rollouts {
   setRunning: (rollouts: LiveRollout[], at: number) => void;
 }
 
-/** Load all rollouts of a run: a small part first, so that the page shows something, then large ones. */
-export function useRollouts(run: string): Rollouts {
-  const table = useRef(new RolloutTable());
-  const [version, changed] = useReducer((before: number) => before + 1, 0);
-  const [complete, setComplete] = useState(false);
-  const [error, setError] = useState("");
-  const isBusy = useRef(true);
-  useEffect(() => {
-    const controller = new AbortController();
-    const loadAll = async () => {
-      const filled = new RolloutTable();
-      table.current = filled;
-      for (let after: number | null = 0, limit = FIRST_CHUNK; after !== null; limit = CHUNK) {
-        const rows: RolloutRows = await load(["runs", run, "rollouts"], { after, limit }, controller.signal);
-        const last = filled.last;
-        filled.add(rows);
-        // A result that was written between two chunks may belong to an earlier one: `update` starts from the first.
-        if (after !== 0) filled.last = last;
-        after = rows.next;
-        changed(undefined);
-      }
-      setComplete(true);
-    };
-    isBusy.current = true;
-    loadAll()
-      .catch((failure: Error) => {
-        if (!controller.signal.aborted) setError(failure.message);
-      })
-      .finally(() => {
-        isBusy.current = false;
-      });
-    return () => controller.abort();
-  }, [run]);
-  const update = async () => {
-    if (isBusy.current) return;
-    isBusy.current = true;
+/** Loads the rollouts of one run: a small part first, so that the page shows something, then large ones. */
+class RolloutLoader {
+  table = new RolloutTable();
+  isComplete = false;
+  error = "";
+  readonly listeners = new Set<() => void>();
+  private isBusy = false;
+  private readonly stopped = new AbortController();
+
+  constructor(readonly run: string) {}
+
+  /** Load everything, or, if that was done, what is new. */
+  refresh(): void {
+    this.work(async () => {
+      if (!this.isComplete || (await this.isReplaced())) await this.loadAll();
+      else await this.loadNew();
+    });
+  }
+
+  /** Load what is new. */
+  update(): void {
+    if (this.isComplete) this.work(() => this.loadNew());
+    else this.refresh();
+  }
+
+  stop(): void {
+    this.stopped.abort();
+  }
+
+  changed(): void {
+    for (const listener of this.listeners) listener();
+  }
+
+  private async work(task: () => Promise<void>): Promise<void> {
+    if (this.isBusy) return;
+    this.isBusy = true;
     try {
-      let last: number;
-      do {
-        last = table.current.last;
-        table.current.add(await load<RolloutRows>(["runs", run, "rollouts"], { since: last }));
-      } while (table.current.last > last);
-      setError("");
-      changed(undefined);
+      await task();
+      this.error = "";
     } catch (failure) {
-      setError((failure as Error).message);
+      if (this.stopped.signal.aborted) return;
+      this.error = (failure as Error).message;
     } finally {
-      isBusy.current = false;
+      this.isBusy = false;
     }
+    this.changed();
+  }
+
+  private request(params: Record<string, number>): Promise<RolloutRows> {
+    return load(["runs", this.run, "rollouts"], params, this.stopped.signal);
+  }
+
+  private async loadAll(): Promise<void> {
+    this.table = new RolloutTable();
+    this.isComplete = false;
+    for (let after: number | null = 0, limit = FIRST_CHUNK; after !== null; limit = CHUNK) {
+      const rows: RolloutRows = await this.request({ after, limit });
+      const last = this.table.last;
+      this.table.add(rows);
+      // A result that was written between two chunks may belong to an earlier one: updates start from the first.
+      if (after !== 0) this.table.last = last;
+      after = rows.next;
+      this.changed();
+    }
+    this.isComplete = true;
+  }
+
+  /** Whether another run has its name now. */
+  private async isReplaced(): Promise<boolean> {
+    return !settings.static && (await this.request({ after: 0, limit: 1 })).last < this.table.last;
+  }
+
+  private async loadNew(): Promise<void> {
+    for (let before = -1; before < this.table.last && !settings.static; ) {
+      before = this.table.last;
+      this.table.add(await this.request({ since: before }));
+    }
+  }
+}
+
+/** The rollouts of the run that was shown last: the pages of its rollouts and the way back need not load them again. */
+let newest: RolloutLoader | null = null;
+
+function loaderOf(run: string): RolloutLoader {
+  if (newest?.run !== run) {
+    newest?.stop();
+    newest = new RolloutLoader(run);
+  }
+  return newest;
+}
+
+/** All rollouts of a run. */
+export function useRollouts(run: string): Rollouts {
+  const loader = loaderOf(run);
+  const [version, changed] = useReducer((before: number) => before + 1, 0);
+  useEffect(() => {
+    const listener = () => changed(undefined);
+    loader.listeners.add(listener);
+    loader.table.setRunning([], 0);
+    loader.refresh();
+    return () => {
+      loader.listeners.delete(listener);
+    };
+  }, [loader]);
+  return {
+    table: loader.table,
+    version,
+    complete: loader.isComplete,
+    error: loader.error,
+    update: () => loader.update(),
+    setRunning: (rollouts, at) => {
+      loader.table.setRunning(rollouts, at);
+      loader.changed();
+    },
   };
-  const setRunning = (rollouts: LiveRollout[], at: number) => {
-    table.current.setRunning(rollouts, at);
-    changed(undefined);
-  };
-  return { table: table.current, version, complete, error, update, setRunning };
 }

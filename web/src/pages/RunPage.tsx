@@ -8,6 +8,7 @@ import { readFilter } from "../filters";
 import { changedAddress, href, useRoute } from "../router";
 import { type Rollouts, useRollouts } from "../rows";
 import { LIVE_STATES } from "../runs";
+import { useScrollPlace } from "../scrolling";
 import { parseSort } from "../sorting";
 import { settings, useData, useEvents } from "../source";
 import { Configuration } from "./run/Configuration";
@@ -39,6 +40,8 @@ export function RunPage({ run }: { run: string }) {
   );
   const name = useMemo(() => executionNames(rollouts), [table]);
 
+  useScrollPlace(detail !== undefined && rollouts.complete);
+
   const crumbs = [{ label: "Runs", address: href([]) }, { label: run }];
   if (!detail) {
     return (
@@ -69,7 +72,7 @@ export function RunPage({ run }: { run: string }) {
         </div>
         {(error || rollouts.error) && <Message kind="error">{error || rollouts.error}</Message>}
         <RunHead detail={detail} live={live} counts={counts} statuses={filter.statuses} />
-        <div class="run-grid">
+        <div class={`run-grid ${detail.failures.length === 0 && !live ? "without-failures" : ""}`}>
           <div class="timeline-place">
             <Timeline run={run} live={live !== null} name={name} />
           </div>

@@ -205,7 +205,10 @@ function HowToStart() {
       <p class="soft">
         There are no runs in <code>{settings.folder}</code>. Start one, and it appears here:
       </p>
-      <pre>paragent rollout --mode math --data tasks.jsonl --model MODEL --output-dir {settings.folder}</pre>
+      <pre>
+        {"paragent rollout --mode math --data tasks.jsonl --model MODEL \\\n    --output-dir "}
+        {settings.folder}
+      </pre>
       <p class="soft">
         Without a model, <code>paragent demo</code> executes sample tasks with a scripted policy.
       </p>
