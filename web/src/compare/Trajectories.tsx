@@ -187,7 +187,7 @@ function StepText({ step, other, execution }: StepTextProps) {
   });
   return (
     <>
-      <div class="step-head">
+      <div class="trajectory-step-head">
         <a href={link} title="Open this step">
           {step.index} {step.kind}
         </a>
@@ -210,7 +210,7 @@ function StepText({ step, other, execution }: StepTextProps) {
         />
       ))}
       {step.images.length > 0 && (
-        <div class="step-images">
+        <div class="trajectory-images">
           {step.images.slice(0, 2).map((file) => (
             <img
               key={file}
@@ -241,7 +241,7 @@ export function LongText({ text, other, mono = false }: { text: string; other: s
   const last = after.slice(0, Math.max(0, budget - first.length - middle.length));
   const cut = text.length - first.length - middle.length - last.length;
   return (
-    <div class={`step-text ${mono ? "mono" : ""}`}>
+    <div class={`trajectory-text ${mono ? "mono" : ""}`}>
       {skipped > 0 && "… "}
       {first}
       {middle !== "" && <mark>{middle}</mark>}

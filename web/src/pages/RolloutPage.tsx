@@ -312,13 +312,13 @@ function Toolbar({ detail, filters, isTiming }: { detail: ExecutionDetail; filte
           Timing
         </button>
       </fieldset>
-      <fieldset class="filters">
+      <fieldset class="step-filters">
         <legend>Show only</legend>
         {FILTERS.map((filter) => (
           <button
             type="button"
             key={filter}
-            class="chip"
+            class="step-chip"
             aria-pressed={filters.includes(filter)}
             disabled={counts[filter] === 0 && !filters.includes(filter)}
             onClick={() => toggle(filter)}

@@ -18,7 +18,7 @@ export function Waterfall({ detail, selected, onSelect }: WaterfallProps) {
   const all = activity.length > 0 ? activity : rows.flatMap((row) => row.bars);
   return (
     <section class="waterfall" aria-label="Timing">
-      <ul class="legend">
+      <ul class="waterfall-legend">
         {totals(all).map(({ activity: name, seconds }) => (
           <li key={name}>
             <span class="legend-colour" style={{ background: `var(${stateColour(name)})` }} />
