@@ -214,18 +214,21 @@ function place(value: number, { low, high }: Axis): number {
   return MARGIN + ((value - low) / (high - low)) * (WIDTH - 2 * MARGIN);
 }
 
-/** An axis that holds all values and intervals, with some room. With `include`, that value as well. */
+/** An axis that holds all values and intervals, with some room, and `include`; without it, scores stay from 0 to 1. */
 export function axisOf(values: [number | null, [number, number] | null][], include: number | null): Axis {
   const all = values.flatMap(([value, interval]) => [...(value === null ? [] : [value]), ...(interval ?? [])]);
   if (include !== null) all.push(include);
   if (all.length === 0) return { low: 0, high: 1 };
   const [low, high] = [Math.min(...all), Math.max(...all)];
   const room = Math.max((high - low) * 0.08, 0.01);
-  return { low: Math.floor((low - room) * 100) / 100, high: Math.ceil((high + room) * 100) / 100 };
+  const [first, last] = [Math.floor((low - room) * 100) / 100, Math.ceil((high + room) * 100) / 100];
+  if (include !== null) return { low: first, high: last };
+  return { low: low >= 0 ? Math.max(0, first) : first, high: high <= 1 ? Math.min(1, last) : last };
 }
 
 export function signed(value: number, digits = 3): string {
   const text = Math.abs(value).toFixed(digits);
+  if (Number(text) === 0) return text;
   return `${value < 0 ? "−" : "+"}${text}`;
 }
 

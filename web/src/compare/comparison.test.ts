@@ -65,12 +65,12 @@ test("changes against the baseline", () => {
   expect([isBetter(unknown), isWorse(unknown), largestChange(unknown)]).toEqual([false, false, 0]);
 });
 
-test("an export merges the files of pairs, in whichever order they are", async () => {
+test("an export merges the files of pairs, which are in the order of their names", async () => {
   settings.static = true;
   const rows = (score: number) => ({ task: ["t1", "t2"], number: [7, 8], score: [score, 1] });
   const files: Record<string, unknown> = {
-    "data/compare/a%2Cb.json": pair("a", "b", 0.5),
-    "data/compare/c%2Ca.json": pair("c", "a", 0.25),
+    "data/compare/a%2Cb.json": pair("a", "b", -0.5),
+    "data/compare/b%2Cc.json": pair("b", "c", -0.25),
     "data/runs/a/rollouts.json": rows(0),
     "data/runs/b/rollouts.json": rows(1),
     "data/runs/c/rollouts.json": rows(0.5),
@@ -78,13 +78,13 @@ test("an export merges the files of pairs, in whichever order they are", async (
   vi.stubGlobal("fetch", async (address: string) =>
     address in files ? Response.json(files[address]) : new Response("", { status: 404 }),
   );
-  const merged = await loadComparison(["a", "b", "c"]);
-  expect(merged.runs.map((each) => each.name)).toEqual(["a", "b", "c"]);
+  const merged = await loadComparison(["b", "a", "c"]);
+  expect(merged.runs.map((each) => each.name)).toEqual(["b", "a", "c"]);
   expect(merged.differences.map((each) => [each.run, each.difference])).toEqual([
-    ["b", 0.5],
+    ["a", 0.5],
     ["c", -0.25],
   ]);
-  expect(merged.flips).toEqual([{ task: "t1", question: "q", scores: [0, 1, 0.5], executions: [7, 7, 7] }]);
+  expect(merged.flips).toEqual([{ task: "t1", question: "q", scores: [1, 0, 0.5], executions: [7, 7, 7] }]);
   expect(merged.common).toBe(2);
 });
 

@@ -1,7 +1,7 @@
 /** Loads the comparison of runs; an export has files for pairs only, which are merged here. */
 import { useEffect, useState } from "preact/hooks";
 import type { Flip, PairedDifference, RolloutRows, RunComparison } from "../api";
-import { load, RequestFailed, settings } from "../source";
+import { load, settings } from "../source";
 
 /** Scores that differ by less are equal, as in `paragent.store.summary`. */
 export const CHANGE = 1e-9;
@@ -15,13 +15,10 @@ export async function loadComparison(runs: string[]): Promise<RunComparison> {
   return mergePairs(pairs, scores);
 }
 
+/** The file of two runs is named in the order of their names, whichever is the baseline. */
 async function loadPair(baseline: string, other: string): Promise<RunComparison> {
-  try {
-    return await load(["compare"], { runs: `${baseline},${other}` });
-  } catch (error) {
-    if (!(error instanceof RequestFailed) || error.status !== 404) throw error;
-    return reversed(await load(["compare"], { runs: `${other},${baseline}` }));
-  }
+  const pair = await load<RunComparison>(["compare"], { runs: [baseline, other].sort().join(",") });
+  return pair.runs[0]?.name === baseline ? pair : reversed(pair);
 }
 
 /** The comparison of two runs with the other one as the baseline. */

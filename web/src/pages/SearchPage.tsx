@@ -179,8 +179,9 @@ function Results({ run, results, kind }: ResultsProps) {
 
 /** How many hits are shown, and of how many if not all are. */
 function shownOf(count: number, { hits, total }: SearchResults): string {
-  if (total <= hits.length) return counted(count, "hit");
-  return `The first ${formatNumber(count)} of ${total >= MOST_COUNTED ? "at least " : ""}${counted(total, "hit")},`;
+  const atLeast = total >= MOST_COUNTED ? "at least " : "";
+  if (total > hits.length) return `The first ${formatNumber(count)} of ${atLeast}${counted(total, "hit")},`;
+  return atLeast !== "" ? `The first ${counted(count, "hit")},` : counted(count, "hit");
 }
 
 function KindButton(props: { label: string; count: number; pressed: boolean; value: string | null }) {
