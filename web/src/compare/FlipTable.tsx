@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 import type { Flip, RunComparison } from "../api";
 import { type DataColumn, DataTable } from "../components/DataTable";
 import { Message } from "../components/Message";
-import { formatNumber, formatScore } from "../format";
+import { counted, formatNumber, formatScore } from "../format";
 import { href, setParams, useRoute } from "../router";
 import { CHANGE, isBetter, isWorse, largestChange } from "./comparison";
 import { signed } from "./RunFigures";
@@ -80,8 +80,9 @@ export function FlipTable({ comparison, runs }: { comparison: RunComparison; run
           onInput={(event) => setParams({ q: event.currentTarget.value })}
         />
         <span class="soft compare-count">
-          {formatNumber(rows.length)} of {formatNumber(comparison.common)} common tasks
-          {comparison.flips.length >= MOST_FLIPS && `: the ${formatNumber(MOST_FLIPS)} largest differences`}
+          {formatNumber(rows.length)} of {counted(comparison.flips.length, "task")}
+          {comparison.flips.length >= MOST_FLIPS && " with the largest differences"};{" "}
+          {counted(comparison.common, "task")} in all runs
         </span>
       </header>
       <DataTable
