@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from paragent.errors import RunBusy, StoreFailed, UsageError
 from paragent.store import (
+    JOURNAL_FILE,
     PRICES,
     Journal,
     RolloutResult,
@@ -504,3 +506,25 @@ def test_a_journal_that_cannot_be_opened_is_closed(content: str, tmp_path: Path)
     opened = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
     assert path not in opened
     assert caught.value is not None  # its traceback keeps the journal alive until here
+
+
+@pytest.fixture
+def read_only_journal() -> Iterator[Path]:
+    """A journal that this process may only read; root gives up its right to write everywhere."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / JOURNAL_FILE
+        with Journal(path) as journal:
+            journal.add_tasks([BenchmarkTask("a", "?")])
+        path.chmod(0o444)
+        Path(folder).chmod(0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        yield path
+        os.seteuid(user)
+        Path(folder).chmod(0o755)
+
+
+def test_a_journal_in_a_folder_without_write_permission_can_be_read(read_only_journal: Path) -> None:
+    with Journal(read_only_journal, read_only=True) as journal:
+        assert journal.count_tasks() == 1

@@ -111,6 +111,35 @@ def test_a_call_without_an_image_has_nothing_to_draw(client: httpx.Client) -> No
     assert [step["pointers"] for step in detail(client, 6)["steps"]] == [[]]
 
 
+def test_failed_calls_and_calls_of_judges_are_steps(tmp_path: Path) -> None:
+    judged = {"choices": [{"message": {"role": "assistant", "content": "It is wrong."}}]}
+    steps: list[dict[str, Any]] = [
+        {"kind": "model", "turn": 1, "model": "gpt", "messages": 1, "response": {}},
+        {"kind": "model", "turn": 2, "model": "gpt", "messages": 2, "error": "EndpointDown: HTTP 503"},
+        {
+            "kind": "judge",
+            "turn": 2,
+            "model": "judge",
+            "messages": 0,
+            "request": [{"role": "user"}],
+            "response": judged,
+        },
+    ]
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "One"}]
+    write_run(tmp_path / "runs", "one", [result("a", trajectory=trajectory(*messages, steps=steps))])
+    with serving(tmp_path / "runs") as (_, client):
+        found = [(step["kind"], step["text"], step["error"]) for step in detail(client, 1)["steps"]]
+        assert found == [
+            ("user", "Hello", False),
+            ("model", "One", False),
+            ("model", "EndpointDown: HTTP 503", True),
+            ("judge", "It is wrong.", False),
+        ]
+        failed = client.get("/api/runs/one/executions/1/raw/2").json()
+        assert [message["content"] for message in failed["request"]["messages"]] == ["Hello", "One"]
+        assert client.get("/api/runs/one/executions/1/raw/3").json()["request"]["messages"] == [{"role": "user"}]
+
+
 def test_the_execution_has_its_facts_and_links(client: httpx.Client) -> None:
     found = detail(client, 1)
     assert (found["status"], found["boundary"], found["kind"], found["final"]) == (

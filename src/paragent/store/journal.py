@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import time
 from dataclasses import asdict, fields
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Journal", "add_note", "change_note"]
+__all__ = ["Journal", "add_note", "change_note", "is_writable"]
 
 _ADDED_COLUMNS = (
     "started REAL NOT NULL DEFAULT 0",
@@ -419,7 +420,14 @@ def change_note(path: Path, number: int, text: str) -> bool:
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     """Open a journal. Modes: `ro` only reads, `rw` also writes, `rwc` also creates the file."""
     address = f"file:{quote(str(path))}?mode={mode}"
+    if mode == "ro" and not is_writable(path.parent) and not path.with_name(f"{path.name}-wal").exists():
+        address += "&immutable=1"  # else SQLite creates the write-ahead log, even to read; without one, nobody writes
     return sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
+
+
+def is_writable(folder: Path) -> bool:
+    """Return whether this process may create files in a folder."""
+    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _upgrade(path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import sqlite3
 import threading
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from paragent.errors import ParagentError
 from paragent.machines.cleanup import cache_folder
+from paragent.store.journal import is_writable
 from paragent.view.api import SearchHit, SearchResults
 from paragent.view.queries import execution_refs
 from paragent.view.transcripts import transcript_of
@@ -123,7 +123,7 @@ class SearchIndex:
         pattern = re.compile("|".join(terms) or "$^", re.IGNORECASE)
         numbers = dict.fromkeys(row >> _STEPS for row in rows)
         refs = {ref.number: ref for ref in execution_refs(journal, numbers)}
-        transcripts = {number: transcript_of(journal, number) for number in refs}
+        transcripts = {number: transcript_of(journal, number, pointers=False) for number in refs}
         for row in rows:
             number, index = row >> _STEPS, row & ((1 << _STEPS) - 1)
             if number in refs and index < len(transcripts[number]):
@@ -146,7 +146,7 @@ class SearchIndex:
     def _open(self) -> None:
         """Create the file, or use the one of an earlier view if it belongs to this run; in a cache if the run is read-only."""
         digest = hashlib.sha256(str(self._run.path.resolve()).encode()).hexdigest()[:16]
-        folder = self._run.path if os.access(self._run.path, os.W_OK) else cache_folder("search")
+        folder = self._run.path if is_writable(self._run.path) else cache_folder("search")
         path = folder / (_FILE if folder == self._run.path else f"{digest}.sqlite")
         with self._run.open() as journal:
             [(started,)] = journal.rows("SELECT min(started) FROM sessions")
@@ -215,7 +215,7 @@ def _index_batch(journal: Journal, db: sqlite3.Connection) -> bool:
         rows = journal.rows("SELECT number FROM results WHERE number > ? ORDER BY number LIMIT ?", [last, _BATCH])
         numbers = [number for (number,) in rows]
         for number in numbers:
-            steps = transcript_of(journal, number)[: 1 << _STEPS]
+            steps = transcript_of(journal, number, pointers=False)[: 1 << _STEPS]
             values = ((number << _STEPS | step.index, _text(step)[:_LONGEST]) for step in steps)
             db.executemany("INSERT INTO steps (rowid, text) VALUES (?, ?)", values)
         if numbers:

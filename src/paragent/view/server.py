@@ -17,14 +17,14 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from paragent.errors import UsageError
 from paragent.view.access import AccessControl
 from paragent.view.api import PageSettings
 from paragent.view.resources import ResourceApi
-from paragent.view.routes import ViewApi
+from paragent.view.routes import ViewApi, answer_in_thread
 from paragent.view.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -80,12 +80,15 @@ def create_app(settings: ViewSettings, host: str, port: int, token: str, closing
     """
     check_bundle(settings.bundle)
     folder = RunFolder(settings.folder)
-    api = ViewApi(folder, PageSettings(version(), str(settings.folder), static=False), closing)
+    page_settings = PageSettings(version(), str(settings.folder), static=False)
+    api = ViewApi(folder, page_settings, closing)
     resources = ResourceApi(folder, settings.pools, settings.agent_servers, settings.tls)
     problems: Any = {HTTPException: _http_problem, 500: _unexpected_error}
     pages = Mount("/", _Pages(directory=settings.bundle, html=True))
     data = Mount("/api", routes=[*api.routes(), *resources.routes()])
-    app = Starlette(routes=[data, pages], exception_handlers=problems)
+    # The pages look there first, because an export has its settings there.
+    own = Route("/data/settings.json", answer_in_thread(lambda _: page_settings), methods=["GET"])
+    app = Starlette(routes=[data, own, pages], exception_handlers=problems)
     return AccessControl(app, host, port, token)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from paragent.store import Journal, RolloutResult
-    from paragent.view.api import ExecutionRef
+    from paragent.view.api import ExecutionRef, Pointer
     from paragent.view.runs import StoredRun
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "raw_calls",
     "read_image",
     "step_text",
-    "transcript",
     "transcript_of",
 ]
 
@@ -63,7 +62,7 @@ def execution_detail(run: StoredRun, number: int) -> ExecutionDetail:
         result = _result(journal, number)
         task = journal.task(result.task)
         trajectory = _trajectory(journal, number)
-        steps = transcript(trajectory, result)
+        steps = _Transcript(trajectory, result).build()
         executions = _refs(journal, "task = ? AND attempt = ?", [result.task, result.attempt])
         attempts = _newest(_refs(journal, "task = ?", [result.task]))
         notes = [StepNote(note.number or 0, note.step, note.text, note.at) for note in journal.notes(number)]
@@ -121,22 +120,31 @@ def raw_calls(run: StoredRun, number: int) -> dict[int, RawCall]:
     builder.build()
     found = {}
     for index, (position, step) in builder.calls.items():
-        sent = step.get("messages")
-        messages = builder.messages[: sent if isinstance(sent, int) and 0 < sent <= position else position]
+        sent, own = step.get("messages"), step.get("request")
+        messages = (
+            own
+            if isinstance(own, list)
+            else builder.messages[: sent if isinstance(sent, int) and 0 < sent <= position else position]
+        )
         request: dict[str, Any] = {"model": str(step.get("model") or ""), "messages": messages}
-        if trajectory.get("tools"):
+        if trajectory.get("tools") and own is None:
             request["tools"] = trajectory["tools"]
         found[index] = RawCall(request, step.get("response"))
     return found
 
 
-def transcript_of(journal: Journal, number: int) -> list[TranscriptStep]:
+def transcript_of(journal: Journal, number: int, *, pointers: bool = True) -> list[TranscriptStep]:
     """Return the transcript of an execution with whole texts.
+
+    Args:
+        journal: the journal of the run.
+        number: the execution.
+        pointers: whether to read the actions on screenshots, which takes as long as everything else.
 
     Raises:
         UnknownRun: there is no such execution.
     """
-    return transcript(_trajectory(journal, number), _result(journal, number))
+    return _Transcript(_trajectory(journal, number), _result(journal, number), pointers=pointers).build()
 
 
 def step_text(run: StoredRun, number: int, index: int) -> str:
@@ -152,25 +160,22 @@ def step_text(run: StoredRun, number: int, index: int) -> str:
     return steps[index].text
 
 
-def transcript(trajectory: Mapping[str, Any], result: RolloutResult) -> list[TranscriptStep]:
-    """Return the steps of an execution with their whole texts: setup, messages with what is known about them, scores, error."""
-    builder = _Transcript(trajectory, result)
-    return builder.build()
-
-
 class _Transcript:
     """Merges the messages and the recorded steps of a trajectory, which an agent may have changed in any way."""
 
-    def __init__(self, trajectory: Mapping[str, Any], result: RolloutResult) -> None:
+    def __init__(self, trajectory: Mapping[str, Any], result: RolloutResult, *, pointers: bool = True) -> None:
         self.messages = _dictionaries(trajectory.get("messages"))
         steps = _dictionaries(trajectory.get("steps"))
-        self._replies = iter([step for step in steps if step.get("kind") in {"model", "agent"}])
+        replies = [step for step in steps if step.get("kind") in {"model", "agent"}]
+        self._replies = iter([step for step in replies if not step.get("error")])
         """Each of them has added one message of the assistant, in this order."""
+        self._failed = [step for step in replies if step.get("error")]
+        """Calls of the model without a reply."""
         self._tools = {str(step.get("call")): step for step in steps if step.get("kind") == "tool"}
         self._others = [step for step in steps if step.get("kind") not in {"model", "agent", "tool"}]
         self._problem = str(trajectory.get("unstorable") or "")
         self._result = result
-        self._pointers = PointerReader()
+        self._pointers = PointerReader() if pointers else None
         self._turn = 0
         self._seen = ""
         self.found: list[TranscriptStep] = []
@@ -184,12 +189,15 @@ class _Transcript:
                 text = " at ".join(str(step[key]) for key in ("machine", "address") if step.get(key))
                 self._add("machine", text, step)
         for position, message in enumerate(self.messages):
+            self._add_failed_calls(position)
             self._add_message(position, message)
+        self._add_failed_calls(len(self.messages))
         for step in self._others:
-            if step.get("kind") in {"score", "judge"}:
-                self._add(
-                    step["kind"], _score_text(step), step, name=str(step.get("metric") or step.get("model") or "")
-                )
+            if step.get("kind") == "score":
+                self._add("score", _score_text(step), step, name=str(step.get("metric") or ""))
+            elif step.get("kind") == "judge":
+                problem = str(step.get("error") or "")
+                self._add_call(self._add("judge", problem or _reply_text(step), step, error=bool(problem)), 0, step)
             elif step.get("kind") != "machine":
                 self._add("agent", json.dumps(step, ensure_ascii=False, default=str), step)
         for problem in (self._problem, self._result.error):
@@ -219,6 +227,22 @@ class _Transcript:
         self.found[-1].images = images
         self._seen = images[-1] if images else self._seen
 
+    def _add_failed_calls(self, position: int) -> None:
+        """Add the failed calls that were made before the message at this position."""
+        while self._failed:
+            sent = self._failed[0].get("messages")
+            if isinstance(sent, int) and sent > position and position < len(self.messages):
+                break
+            step = self._failed.pop(0)
+            reply = self._add("model", str(step["error"]), step, error=True, seen=self._seen)
+            self._add_call(reply, min(position, len(self.messages)), step)
+
+    def _add_call(self, reply: TranscriptStep, position: int, step: dict[str, Any]) -> None:
+        """Add what is known about a call of a model, and remember its request and response."""
+        _add_usage(reply, step)
+        self.calls[reply.index] = (position, step)
+        reply.raw = True
+
     def _add_reply(self, position: int, message: Mapping[str, Any], text: str) -> None:
         step = next(self._replies, {})
         kind = str(step.get("kind") or "model")
@@ -226,15 +250,19 @@ class _Transcript:
         reply = self._add(kind, text, step, calls=calls, seen=self._seen)
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         reply.reasoning = reasoning if isinstance(reasoning, str) else ""
-        for call in calls:
-            extras = self._tools.get(call.id, {}).get("extras")
-            performed = extras.get("action") if isinstance(extras, dict) else None
-            pointers = self._pointers.read(call.arguments, performed, call.name)
-            reply.pointers += pointers if self._seen else []  # without an image, `click` is a tool like any other
+        pointers = self._read_pointers(calls)
+        reply.pointers = pointers if self._seen else []  # without an image, `click` is a tool like any other
         if kind == "model":
-            _add_usage(reply, step)
-            self.calls[reply.index] = (position, step)
-            reply.raw = True
+            self._add_call(reply, position, step)
+
+    def _read_pointers(self, calls: Sequence[ToolCall]) -> list[Pointer]:
+        found: list[Pointer] = []
+        for call in calls:
+            if self._pointers is not None:
+                extras = self._tools.get(call.id, {}).get("extras")
+                performed = extras.get("action") if isinstance(extras, dict) else None
+                found += self._pointers.read(call.arguments, performed, call.name)
+        return found
 
 
 def _add_usage(reply: TranscriptStep, step: Mapping[str, Any]) -> None:
@@ -255,6 +283,17 @@ def _tool_call(call: Mapping[str, Any]) -> ToolCall:
     arguments = given.get("arguments")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
     return ToolCall(str(call.get("id") or ""), str(given.get("name") or ""), text)
+
+
+def _reply_text(step: Mapping[str, Any]) -> str:
+    """Return the text of a recorded reply of an endpoint."""
+    found: Any = step.get("response")
+    for key in ("choices", 0, "message"):
+        if isinstance(key, int):
+            found = found[key] if isinstance(found, list) and found else None
+        else:
+            found = found.get(key) if isinstance(found, dict) else None
+    return _text(found.get("content")) if isinstance(found, dict) else ""
 
 
 def _score_text(step: Mapping[str, Any]) -> str:
