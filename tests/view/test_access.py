@@ -205,3 +205,14 @@ def test_pages_that_are_not_built_are_reported(tmp_path: Path) -> None:
     settings = ViewSettings(folder=tmp_path, bundle=tmp_path / "none")
     with pytest.raises(UsageError, match="make web"), ViewServer(settings):
         pass
+
+
+def test_a_server_on_all_addresses_knows_its_names(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with serving(tmp_path / "runs", host="0.0.0.0") as (server, _), httpx.Client() as client:
+        url, bearer = f"http://127.0.0.1:{server.port}/api/runs", f"Bearer {server.token}"
+        assert server.address == f"http://{socket.gethostname()}:{server.port}"
+        for host in ("192.0.2.7", "[2001:db8::1]:80", f"{socket.gethostname()}:{server.port}", "localhost"):
+            assert client.get(url, headers={"Host": host, "Authorization": bearer}).status_code == 200, host
+        for host in ("evil.example", "192.0.2.7.evil.example", "x" + socket.gethostname()):
+            assert client.get(url, headers={"Host": host, "Authorization": bearer}).status_code == 403, host

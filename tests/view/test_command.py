@@ -59,6 +59,16 @@ def test_the_command_prints_a_link_and_ends_with_ctrl_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_address_that_others_can_reach_is_warned_about(tmp_path: Path) -> None:
+    process = start("view", str(tmp_path), "--host", "0.0.0.0", "--no-browser", folder=tmp_path)
+    assert process.stdout is not None
+    assert "not encrypted" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
 def test_a_rollout_with_view_can_be_watched(tmp_path: Path) -> None:
     arguments = ["--mode", "math", "--model", "demo", "--data", str(sample_path("math")), "--limit", "3"]
     process = start("rollout", *arguments, "--run-name", "watched", "--view", folder=tmp_path)

@@ -10,6 +10,7 @@
         images/           what agents saw: <task>/<attempt>/step_<number>_<moment>.png, and recordings
         live/             what workers are doing now, and files of the session; only used while the run is active
         session.log       the output of sessions in the background
+        search.sqlite     the index of `paragent view`; may be deleted
         lock              locked by the process that runs it
 """
 
