@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from paragent.errors import ConfigError, RunNotLive, UsageError
+from paragent.errors import ConfigError, RunNotLive, StoreFailed, UsageError
 from paragent.rollout.control import ControlClient, RunControl
 from paragent.rollout.live_run import LiveRun, RunState
 from tests.waiting import wait_until
@@ -84,6 +87,45 @@ def test_commands_that_wait_when_the_session_ends_are_answered(control: RunContr
         control.refuse("the run is finishing")
         with pytest.raises(UsageError, match="finishing"):
             answer.result(30)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_client_that_disconnects_before_the_answer_does_not_end_the_session(
+    control: RunControl, tmp_path: Path, ends: bool
+) -> None:
+    control.accept()
+    client = (
+        f"from pathlib import Path\nfrom paragent.rollout.control import ControlClient\n"
+        f"ControlClient(Path({str(tmp_path)!r})).command('pause')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", client])
+    control.wait(30)
+    process.kill()
+    process.wait()
+    for _ in range(20):  # each is a round trip through the server, which notices the end of the connection meanwhile
+        assert ControlClient(tmp_path).status().run == "run"
+    if ends:
+        control.refuse("the run is finishing")
+        return
+    control.execute(lambda name, _: f"did {name}")
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(ControlClient(tmp_path).command, "resume")
+        control.wait(30)
+        control.execute(lambda name, _: f"did {name}")
+        assert answer.result(30) == "did resume"
+
+
+def test_a_control_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "live").write_text("not a folder")
+    with pytest.raises(StoreFailed, match=r"control\.json"), RunControl(tmp_path / "live", status):
+        pass
+
+
+def test_a_control_file_cannot_name_another_host(control: RunControl, tmp_path: Path) -> None:
+    path = tmp_path / "live/control.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "address": "192.0.2.1:80"}))
+    with pytest.raises(RunNotLive, match="does not listen on 192"):
+        ControlClient(tmp_path).status()
 
 
 def test_the_file_is_removed_at_the_end(tmp_path: Path) -> None:

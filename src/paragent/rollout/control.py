@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent._internal.processes import is_alive
-from paragent.errors import AccessDenied, ConfigError, RunNotLive, ServerLost, UsageError
+from paragent.errors import AccessDenied, ConfigError, RunNotLive, ServerLost, StoreFailed, UsageError
 from paragent.rollout.live_run import LiveRun, RunState
 from paragent.store import ATTEMPTS, JOURNAL_FILE, Journal, RolloutStatus, summarise
 from paragent.transport.auth import Token, read_secret_file, write_secret_file
@@ -74,7 +74,11 @@ class RunControl:
         self._server = RpcServer(Address.of(_LOOPBACK, 0), {_SERVICE: self}, Token(secret))
         port = run_on_io_loop(self._server.start(), _START_SECONDS)
         content = {"address": f"{_LOOPBACK}:{port}", "secret": secret, "pid": os.getpid(), "host": socket.gethostname()}
-        write_secret_file(self._path, json.dumps(content))
+        try:
+            write_secret_file(self._path, json.dumps(content))
+        except OSError as error:
+            run_on_io_loop(self._server.stop(0.0), _STOP_SECONDS)
+            raise StoreFailed(f"cannot write {self._path}: {error}. What was recorded before is safe") from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,16 +102,22 @@ class RunControl:
             self._refusal, self._starting = why, False
             rejected, self._commands = self._commands, deque()
         for _, _, answer in rejected:
-            answer.set_exception(UsageError(why))
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(UsageError(why))
 
     def execute(self, command: Callable[[str, str], str]) -> None:
-        """Execute the queued commands with `command(name, argument)`, which returns the answer or raises `UsageError`."""
+        """Execute the queued commands with `command(name, argument)`, which returns the answer or raises `UsageError`.
+
+        A command whose client has disconnected meanwhile is not executed.
+        """
         while True:
             with self._lock:
                 if not self._commands:
                     self._arrived.clear()
                     return
                 name, argument, answer = self._commands.popleft()
+            if not answer.set_running_or_notify_cancel():
+                continue
             try:
                 answer.set_result(command(name, argument))
             except Exception as error:
@@ -250,6 +260,9 @@ class ControlClient:
             raise AccessDenied(f"{path} belongs to another user, who alone can control the run") from None
         except (ValueError, KeyError, TypeError) as error:
             raise RunNotLive(f"{path} is damaged: {error!r}") from None
+        if given["address"].rpartition(":")[0] != _LOOPBACK:
+            # Sessions listen on loopback only. The file of a run directory that came from elsewhere may say anything.
+            raise RunNotLive(f"{path} is damaged: a session does not listen on {given['address']}")
         if host != socket.gethostname():
             raise RunNotLive(f"the session of {name} runs on the host {host}; use this command there")
         if not is_alive(pid):
