@@ -11,6 +11,7 @@ import pytest
 
 from paragent import RunConfig, RuntimeEngine, Task
 from paragent.engines import WorkerChange, open_engine
+from paragent.engines.base import describe_loss, lost_calls
 from paragent.runners.run import Run, complete
 from paragent.tasks import TaskResponse
 from paragent.testing import agents
@@ -62,7 +63,13 @@ def test_a_worker_that_dies_is_lost_and_another_one_starts(chosen: dict[str, Any
     [lost] = [change for change in changes if change.event == "lost"]
     assert events(changes, lost.worker) in (["started", "ready", "lost"], ["started", "lost"])
     assert events(changes, second) == ["started", "ready", "stopped"]
-    assert lost.detail
+    assert lost.detail.endswith("; 1 call lost")
+    assert lost_calls(lost.detail) == 1
+
+
+def test_the_number_of_lost_calls_is_read_from_the_detail() -> None:
+    for calls in (0, 1, 2, 12_345):
+        assert lost_calls(describe_loss("killed; 3 calls lost earlier", calls)) == calls
 
 
 @pytest.mark.slow

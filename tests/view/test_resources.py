@@ -270,7 +270,7 @@ def test_the_workers_of_a_run(tmp_path: Path) -> None:
         WorkerEvent("h:1", "started", EPOCH),
         WorkerEvent("h:1", "ready", EPOCH + 1),
         WorkerEvent("h:2", "ready", EPOCH + 1),
-        WorkerEvent("h:2", "lost", EPOCH + 3, "killed by signal 9"),
+        WorkerEvent("h:2", "lost", EPOCH + 3, "killed by signal 9; 2 calls lost"),
         WorkerEvent("h:3", "started", EPOCH + 4),
     ]
     with journal_of(path) as journal:
@@ -281,14 +281,14 @@ def test_the_workers_of_a_run(tmp_path: Path) -> None:
         set_live(path, workers=[LiveWorker("h:3", rollouts=2, done=1)])
         live = get(client, "runs/one/engine")
         get(client, "runs/two/engine", 404)
-    assert (ended["engine"], ended["live"], ended["restarts"], ended["lost"]) == ("local", False, 1, 1)
+    assert (ended["engine"], ended["live"], ended["restarts"], ended["lost"]) == ("local", False, 1, 2)
     states = {one["name"]: (one["state"], one["active"], one["done"], one["lost"]) for one in ended["workers"]}
-    assert states == {"h:1": ("stopped", 0, 1, 0), "h:2": ("lost", 0, 0, 1), "h:3": ("stopped", 0, 1, 0)}
+    assert states == {"h:1": ("stopped", 0, 1, 0), "h:2": ("lost", 0, 0, 2), "h:3": ("stopped", 0, 1, 0)}
     assert live["live"]
     first = live["workers"][0]
     assert (first["name"], first["state"], first["active"]) == ("h:3", "ready", 2)
     assert live["events"][0][1:] == ["h:3", "started", ""]
-    assert live["events"][1][1:] == ["h:2", "lost", "killed by signal 9"]
+    assert live["events"][1][1:] == ["h:2", "lost", "killed by signal 9; 2 calls lost"]
 
 
 def test_a_run_without_events_of_workers(run: Path) -> None:

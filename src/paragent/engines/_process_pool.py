@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.threads import start_thread
 from paragent.engines._scheduler import AnswerSize, CallScheduler, ConcurrencyLimits, WorkerLoad
-from paragent.engines.base import CHANGES_KEPT, RuntimeEngine, WorkerChange, thread_failure
+from paragent.engines.base import CHANGES_KEPT, RuntimeEngine, WorkerChange, describe_loss, thread_failure
 from paragent.errors import EngineFailed
 from paragent.execution import Ending, Outcome
 from paragent.worker.output import show
@@ -256,14 +256,15 @@ class ProcessPoolRuntime(RuntimeEngine):
             self._selector.register(fileno, selectors.EVENT_READ, load)
         self._note_changes(load)
 
-    def _note_changes(self, load: WorkerLoad) -> None:
-        """Record that a worker started, became ready, or was replaced by its node agent."""
+    def _note_changes(self, load: WorkerLoad, lost: int = 0) -> None:
+        """Record that a worker started, became ready, or was replaced by its node agent, with the number of lost calls."""
         worker = self._workers[load]
         location, ready = reported = self._reported.get(load, ("", False))
         if reported == (worker.location, worker.answered):
             return
         if worker.location != location:
-            self._add_change(location, "stopped" if self.limits.single_use else "lost", "its node agent replaced it")
+            reason = describe_loss("its node agent replaced it", lost)
+            self._add_change(location, "stopped" if self.limits.single_use else "lost", reason)
             self._add_change(worker.location, "started")
             ready = False
         if worker.answered and not ready:
@@ -294,9 +295,10 @@ class ProcessPoolRuntime(RuntimeEngine):
 
     def _handle(self, load: WorkerLoad, report: WorkerReport) -> None:
         show(report.lines)
-        self._note_changes(load)
+        lost = sum(outcome.ending is Ending.LOST for outcome in report.outcomes)
+        self._note_changes(load, lost)
         if report.ended is not None:
-            self._handle_end(load, report)
+            self._handle_end(load, report, lost)
         elif report.outcomes or report.lines:
             self._failed_starts = 0
         if report.outcomes:
@@ -310,9 +312,9 @@ class ProcessPoolRuntime(RuntimeEngine):
             else:
                 self._remove(load, "stopped").close(0.0)
 
-    def _handle_end(self, load: WorkerLoad, report: WorkerReport) -> None:
+    def _handle_end(self, load: WorkerLoad, report: WorkerReport, lost: int) -> None:
         cancelled = self._kill_at is not None
-        worker = self._remove(load, "stopped" if cancelled else "lost", report.ended or "")
+        worker = self._remove(load, "stopped" if cancelled else "lost", describe_loss(report.ended or "", lost))
         if report.never_ready:
             self._failed_starts += 1
         elif worker.answered:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 import itertools
+import re
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from paragent._internal.registry import Implementation, Registry, import_object
+from paragent._internal.text import counted
 from paragent.errors import ConfigError, EngineFailed
 from paragent.worker.protocol import Call
 
@@ -18,7 +20,17 @@ if TYPE_CHECKING:
     from paragent.config import RunConfig
     from paragent.execution import Outcome
 
-__all__ = ["CHANGES_KEPT", "ENGINES", "Call", "RuntimeEngine", "WorkerChange", "open_engine", "thread_failure"]
+__all__ = [
+    "CHANGES_KEPT",
+    "ENGINES",
+    "Call",
+    "RuntimeEngine",
+    "WorkerChange",
+    "describe_loss",
+    "lost_calls",
+    "open_engine",
+    "thread_failure",
+]
 
 CHANGES_KEPT = 10_000
 """Changes of workers that an engine keeps for a caller that asks about once a second."""
@@ -35,7 +47,21 @@ class WorkerChange(NamedTuple):
     at: float
     """When, in seconds since the epoch."""
     detail: str = ""
-    """Why it was lost."""
+    """Why it was lost, and with `describe_loss` how many calls were lost with it."""
+
+
+_LOST_CALLS = re.compile(r"; (\d[\d,]*) calls? lost$")
+
+
+def describe_loss(reason: str, calls: int) -> str:
+    """Return the detail of a lost worker: the reason, and the number of calls that it executed."""
+    return f"{reason}; {counted(calls, 'call')} lost" if calls else reason
+
+
+def lost_calls(detail: str) -> int:
+    """Return the number of calls in a text of `describe_loss`; 0 if it has none."""
+    found = _LOST_CALLS.search(detail)
+    return int(found[1].replace(",", "")) if found else 0
 
 
 class RuntimeEngine(abc.ABC):

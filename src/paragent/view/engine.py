@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paragent.engines.base import lost_calls
 from paragent.view.api import EngineDetail, EngineWorker
 
 if TYPE_CHECKING:
@@ -64,12 +65,14 @@ def _from_results(journal: Journal) -> dict[str, EngineWorker]:
 
 def _add_events(workers: dict[str, EngineWorker], journal: Journal) -> None:
     rows = journal.rows(
-        "SELECT worker, event, at FROM worker_events "
+        "SELECT worker, event, at, detail FROM worker_events "
         "WHERE number IN (SELECT max(number) FROM worker_events WHERE worker != '' GROUP BY worker)"
     )
-    for name, event, at in rows:
+    for name, event, at, detail in rows:
         worker = workers.setdefault(name, EngineWorker(name, "", at, 0, 0, 0))
         worker.state, worker.since = event, at
+        # A lost execution has a result only if it had used something, or was not retried.
+        worker.lost = max(worker.lost, lost_calls(detail) if event == "lost" else 0)
 
 
 def _restarts(events: Iterable[str]) -> int:

@@ -140,7 +140,7 @@ function PoolContent({ polled, detail }: { polled: Polled<PoolDetail>; detail: P
         ]}
       />
       <div class={chosen ? "with-machine" : ""}>
-        <div class="machines">
+        <div class="pool-machines">
           <MachineTable detail={detail} receivedAt={polled.receivedAt} isNarrow={chosen !== undefined} />
           <EventTable title="Events" nameTitle="Machine" events={events} />
         </div>

@@ -125,7 +125,7 @@ function Screen({ path, machine }: { path: string[]; machine: PoolMachine }) {
         {machine.screenshot ? (
           <LiveNote error={error} />
         ) : (
-          <span class="soft note">no image while it is {machine.state}</span>
+          <span class="soft live-note">no image while it is {machine.state}</span>
         )}
       </h3>
       {source ? (
@@ -180,5 +180,9 @@ function Log({ path }: { path: string[] }) {
 }
 
 function LiveNote({ error }: { error: string }) {
-  return error ? <span class="problem note">{error}</span> : <span class="soft note">every {POLL_SECONDS} s</span>;
+  return error ? (
+    <span class="problem live-note">{error}</span>
+  ) : (
+    <span class="soft live-note">every {POLL_SECONDS} s</span>
+  );
 }
