@@ -39,13 +39,13 @@ class EventLog:
         """Whether there are events that have waited long enough for results."""
         return bool(self.machines or self.workers) and self._clock() - self._recorded > _LONGEST_WAIT
 
-    def collect(self, engine: RuntimeEngine | None, pool: SessionPool | None) -> None:
-        """Add what the engine and the pool have reported since the last call."""
+    def collect(self, engine: RuntimeEngine | None, pool: SessionPool | None, *, now: bool = False) -> None:
+        """Add what the engine and the pool have reported since the last call; the pool is asked once a second, unless `now`."""
         for worker, event, at, detail in engine.worker_changes() if engine is not None else ():
             self.workers.append(WorkerEvent(worker, event, at, detail))
             self._known.add(worker)
         if pool is not None:
-            self.machines += pool.events()
+            self.machines += pool.events(now=now)
 
     def derive(self, results: Iterable[RolloutResult]) -> None:
         """Add events of workers that an engine of the user's own does not report: from the first result, and from losses."""

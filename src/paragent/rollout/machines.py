@@ -303,7 +303,6 @@ class SessionPool:
         self._asked = 0.0
         self._began = 0.0
         """When the session connected to a served pool, in seconds since the epoch."""
-        self._ended = False
         self._events_asked = 0.0
         self._events_seen = 0
         """The number of the last state change that `events` has returned."""
@@ -339,7 +338,6 @@ class SessionPool:
     def __exit__(self, *_: object) -> None:
         if self._own is not None:
             self._own.stop()
-            self._ended = True
         if self._client is not None:
             self._client.close()
 
@@ -378,13 +376,13 @@ class SessionPool:
             "machine_seconds": status.size * (status.seconds - (before.seconds if before else 0.0)),
         }
 
-    def events(self) -> list[MachineEvent]:
-        """Return the state changes of machines since the last call, for the journal; at most once a second, or after the end.
+    def events(self, *, now: bool = False) -> list[MachineEvent]:
+        """Return the state changes of machines since the last call, for the journal; at most once a second, unless `now`.
 
         Of a served pool, the first call returns the state of each machine when the session began.
         """
         pool = self._own or self._client
-        if pool is None or (not self._ended and time.monotonic() - self._events_asked < _STATUS_INTERVAL):
+        if pool is None or (not now and time.monotonic() - self._events_asked < _STATUS_INTERVAL):
             return []
         first = self._states_before() if not self._events_asked and self._before is not None else []
         self._events_asked = time.monotonic()

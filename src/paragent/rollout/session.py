@@ -253,7 +253,7 @@ class RolloutSession:
                     self._pool = self._report.pool = self._commands.pool = None
                     self._set_note("stopping machines")
         finally:
-            self._events.collect(None, pool)
+            self._events.collect(None, pool, now=True)
             self._record_events()
         self._set_note("")
 
@@ -304,7 +304,7 @@ class RolloutSession:
             self._dispatch_ended = True
             control.refuse("the run is finishing")
             run.close()
-            self._events.collect(self._engine, self._pool)
+            self._events.collect(self._engine, self._pool, now=True)
             self._record_unfinished()
 
     @property
