@@ -41,7 +41,10 @@ import "./Timeline.css";
 
 const POLL_SECONDS = 2;
 const SHARES_HEIGHT = 84;
+/** Of all tracks, in pixels, and as a part of the window: the page around the timeline shall be visible. As in Timeline.css. */
+const LEAST_HEIGHT = 170;
 const MOST_HEIGHT = 420;
+const WINDOW_PART = 0.27;
 const DOUBLE_CLICK_MS = 260;
 
 interface TimelineProps {
@@ -118,7 +121,7 @@ export function TimelineView({ run, timeline, width, zoom, name = () => undefine
     () => new TimeScale(start, end, timeline.sessions, gutter(full), Math.max(50, full - gutter(full) - 14)),
     [start, end, timeline.sessions, full],
   );
-  const most = Math.min(MOST_HEIGHT, Math.round(window.innerHeight * 0.52) || MOST_HEIGHT);
+  const most = Math.min(MOST_HEIGHT, Math.max(LEAST_HEIGHT, Math.round(window.innerHeight * WINDOW_PART)));
   const layout = useMemo(
     () => layoutTracks(timeline.tracks, order, fit ? most - 4 : null),
     [timeline, order, fit, most],

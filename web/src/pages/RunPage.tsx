@@ -40,7 +40,8 @@ export function RunPage({ run }: { run: string }) {
   );
   const name = useMemo(() => executionNames(rollouts), [table]);
 
-  useScrollPlace(detail !== undefined && rollouts.complete);
+  const list = useRef<HTMLElement>(null);
+  useScrollPlace(list, detail !== undefined && rollouts.complete);
 
   const crumbs = [{ label: "Runs", address: href([]) }, { label: run }];
   if (!detail) {
@@ -80,7 +81,7 @@ export function RunPage({ run }: { run: string }) {
             <FailureGroups run={run} detail={detail} filter={filter} />
             <Distributions table={table} rows={charted} />
           </div>
-          <section class="panel rollouts" aria-label="Rollouts">
+          <section class="panel rollouts" aria-label="Rollouts" ref={list}>
             <header>
               <nav class="tabs" aria-label="Content">
                 <a href={changedAddress({ tab: null })} aria-current={isConfiguration ? undefined : "page"}>

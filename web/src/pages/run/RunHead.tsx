@@ -99,7 +99,7 @@ function Progress({ detail, live, counts, statuses }: RunHeadProps) {
   return (
     <Figure label={`Done · ${notes.join(" · ")}`} value={value} class="progress-figure">
       <StackedBar parts={parts} total={row.total} />
-      <span class="legend">
+      <span class="status-legend">
         {parts
           .filter((part) => part.count > 0)
           .map((part) => {
