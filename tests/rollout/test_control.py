@@ -363,13 +363,13 @@ def test_a_killed_session_leaves_a_file_that_is_recognised(run: Controlled) -> N
     assert not run.client.is_live()
     status, out, _ = run.call("ctl", "run", "status", "--json")
     live = LiveRun.from_json(json.loads(out))
-    assert (status, live.state, live.pending) == (0, "finished", 4)
+    assert (status, live.state, live.pending) == (0, "stopped", 4)
     assert "was killed" in live.note
     assert run.call("ctl", "results/run", "pause")[0] == 2
     run.go()
     assert run.call(*run.arguments())[0] == 0
     assert not (run.path / "live/control.json").exists()
-    assert "finished" in run.call("ctl", "run", "status")[1]
+    assert "complete" in run.call("ctl", "run", "status")[1]
 
 
 @pytest.mark.slow

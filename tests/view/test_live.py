@@ -70,10 +70,10 @@ def test_a_live_run_sends_its_state_until_it_ends(path: Path, client: httpx.Clie
         assert (name, status["state"], status["active"]) == ("status", "running", 1)
         set_state(path, RunState.PAUSED)
         wait_until(lambda: next(received)[1]["state"] == "paused", 10, what="the pause is sent")
-        set_state(path, RunState.FINISHED, done=2)
+        set_state(path, RunState.COMPLETE, done=2)
         rest = list(received)
     assert [name for name, _ in rest][-2:] == ["status", "end"]
-    assert rest[-2][1]["state"] == "finished"
+    assert rest[-2][1]["state"] == "complete"
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_a_stream_does_not_delay_the_end_of_the_server(path: Path) -> None:
         (RunState.PAUSING, "paused"),
         (RunState.PAUSED, "paused"),
         (RunState.STOPPING, "stopping"),
-        (RunState.FINISHED, "stopped"),
+        (RunState.STOPPED, "stopped"),
     ],
 )
 def test_the_state_of_a_session_is_the_state_of_the_run(
@@ -119,7 +119,7 @@ def test_the_state_of_a_session_is_the_state_of_the_run(
     set_state(path, state)
     [row] = client.get("/api/runs").json()["runs"]
     assert row["state"] == shown
-    assert client.get("/api/runs/one").json()["live"] == (state is not RunState.FINISHED)
+    assert client.get("/api/runs/one").json()["live"] == (not state.ended)
 
 
 def test_a_session_that_was_killed_is_not_live(path: Path, client: httpx.Client) -> None:

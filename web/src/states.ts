@@ -34,7 +34,6 @@ const COLOURS: Record<string, ColourName> = {
   stopping: "yellow",
   stopped: "grey",
   starting: "teal",
-  finished: "green",
   unreadable: "red",
   // Machines
   booting: "blue",

@@ -81,7 +81,7 @@ class DetachedStart:
         os.set_inheritable(descriptor, False)
 
     def __call__(self, progress: RolloutProgress) -> None:
-        if self._descriptor is None or progress.state in {RunState.STARTING, RunState.FINISHED}:
+        if self._descriptor is None or progress.state is RunState.STARTING or progress.state.ended:
             return
         descriptor, self._descriptor = self._descriptor, None
         sys.stdout.flush()

@@ -123,7 +123,7 @@ def progress_view(progress: RolloutProgress) -> Any:
 
 def _state(progress: RolloutProgress) -> str:
     """Return the state if it is not the usual one."""
-    usual = progress.state in {RunState.STARTING, RunState.RUNNING, RunState.FINISHED}
+    usual = progress.state in {RunState.STARTING, RunState.RUNNING} or progress.state.ended
     return "" if usual else str(progress.state)
 
 

@@ -110,7 +110,7 @@ class SessionCommands:
             return "the run stops"
         if queue.cancels_active:
             return f"the run stops; {active} under way will be cancelled and stay pending"
-        return f"the run stops when {active} under way will have finished"
+        return f"the run stops when {active} under way have finished"
 
     def _cancel(self, label: str) -> str:
         key = self._find(label)

@@ -283,11 +283,11 @@ def ended_run(path: Path) -> LiveRun:
     pending = summary.pending
     return LiveRun(
         run=path.name,
-        state=RunState.FINISHED,
+        state=RunState.STOPPED if pending else RunState.COMPLETE,
         at=time.time(),
         pid=0,
         host="",
-        note=f"stopped with {pending:,} pending; the command that started the run continues it" if pending else "",
+        note="the command that started the run continues it" if pending else "",
         total=summary.rollouts,
         done=summary.rollouts - pending,
         pending=pending,

@@ -58,7 +58,7 @@ _STALE_AFTER = 5.0
 
 
 class RunState(StrEnum):
-    """What the session of a run is doing. The normal path is starting, running, finished; only the session sets it."""
+    """What the session of a run is doing. The normal path is starting, running, complete; only the session sets it."""
 
     STARTING = "starting"
     """The session holds the lock of the run directory and has dispatched no rollout: machines start."""
@@ -70,8 +70,15 @@ class RunState(StrEnum):
     """No new rollouts start, and none is under way."""
     STOPPING = "stopping"
     """The session ends: no new rollouts start, and those under way finish or are cancelled."""
-    FINISHED = "finished"
-    """The session has ended. Rollouts may be pending."""
+    COMPLETE = "complete"
+    """The session has ended, and every rollout has a result."""
+    STOPPED = "stopped"
+    """The session has ended, and rollouts are pending."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no session is active."""
+        return self in {RunState.COMPLETE, RunState.STOPPED}
 
 
 @dataclass(frozen=True, slots=True)

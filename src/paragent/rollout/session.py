@@ -202,8 +202,11 @@ class RolloutSession:
                 raise
             finally:
                 self._update_session(number, force=True)
-                self._report.show(RunState.FINISHED)
+                self._report.show(RunState.STOPPED if self._count_pending() else RunState.COMPLETE)
             return self._finish()
+
+    def _count_pending(self) -> int:
+        return self.directory.journal.count_pending(self._config.data.attempts)
 
     def _finish(self) -> Summary:
         """Write results.jsonl and summary.json; return the statistics."""

@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 
 from paragent.errors import ParagentError
 from paragent.rollout.control import ControlClient
-from paragent.rollout.live_run import RunState, read_session_file
+from paragent.rollout.live_run import read_session_file
 from paragent.store import JOURNAL_FILE, add_note, change_note
 from paragent.view.api import ControlAnswer, ControlRequest, NewNote, StepNote
 from paragent.view.encoding import to_json
@@ -50,7 +50,7 @@ def run_events(run: StoredRun, closing: threading.Event) -> StreamingResponse:
                 yield _event("status", live.as_json())
             elif was_live:
                 last = await anyio.to_thread.run_sync(read_session_file, run.path / "live")
-                if last is not None and last.state is RunState.FINISHED:
+                if last is not None and last.state.ended:
                     yield _event("status", last.as_json())
                 yield _event("end", {"run": run.name})
                 return

@@ -84,7 +84,7 @@ class StoredRun:
     def live(self) -> LiveRun | None:
         """Return what the session of the run says about itself; None if no session is active."""
         found = read_session_file(self.path / "live")
-        if found is None or found.state is RunState.FINISHED or time.time() - found.at > _FRESH:
+        if found is None or found.state.ended or time.time() - found.at > _FRESH:
             return None
         return found
 

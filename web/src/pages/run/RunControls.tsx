@@ -25,7 +25,7 @@ export function useControl(run: string): Control {
 export function RunControls({ live, control }: { live: LiveRun; control: Control }) {
   const [isStopping, setStopping] = useState(false);
   const isPaused = live.state === "paused" || live.state === "pausing";
-  const isEnding = live.state === "stopping" || live.state === "finished";
+  const isEnding = ["stopping", "stopped", "complete"].includes(live.state);
   const set = (count: number) => control.command("set", `num-rollouts=${Math.max(1, count)}`);
   if (isStopping) {
     return (
