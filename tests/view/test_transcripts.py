@@ -67,6 +67,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     images = images_folder(path, "a", 1)
     (images / "page.png").write_bytes(b"<!doctype html><script>alert(1)</script>")
     (images / "linked.png").symlink_to("/etc/passwd")
+    (images / "film.mp4").write_bytes(b"\0\0\0\x20ftypisom")
     for name, content in {"j.png": b"\xff\xd8\xff\xe0", "g.gif": b"GIF89a", "w.webp": b"RIFF0000WEBPVP8 "}.items():
         (images / name).write_bytes(content)
     with serving(folder) as (_, client):
@@ -192,6 +193,11 @@ def test_images_are_served_with_the_type_of_their_first_bytes(client: httpx.Clie
         answer = client.get(f"/api/runs/one/images/1/{name}")
         assert answer.headers["content-type"] == kind
         assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_recording_is_downloaded_and_not_shown(client: httpx.Client) -> None:
+    answer = client.get("/api/runs/one/images/1/film.mp4")
+    assert (answer.headers["content-type"], answer.headers["content-disposition"]) == ("video/mp4", "attachment")
 
 
 @pytest.mark.parametrize("name", ["page.png", "step_1_b.png", "video.mp4"])

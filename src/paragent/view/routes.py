@@ -21,7 +21,7 @@ from paragent.view.queries import MOST_ROWS, changed_rows, rollout_rows, run_det
 from paragent.view.runs import UnknownRun
 from paragent.view.search import SearchIndex
 from paragent.view.timeline import TimelineData
-from paragent.view.transcripts import execution_detail, image_type, raw_call, read_image, step_text
+from paragent.view.transcripts import execution_detail, image_type, is_recording, raw_call, read_image, step_text
 
 if TYPE_CHECKING:
     import threading
@@ -123,10 +123,11 @@ class ViewApi:
 
     def _image(self, request: Request) -> Response:
         content = read_image(*self._execution(request), request.path_params["file"])
-        kind = image_type(content)
-        if kind is None:
-            return JSONResponse({"error": "this file is not a PNG, JPEG, GIF or WebP image"}, 415)
-        return Response(content, media_type=kind)
+        if kind := image_type(content):
+            return Response(content, media_type=kind)
+        if is_recording(content):
+            return Response(content, media_type="video/mp4", headers={"Content-Disposition": "attachment"})
+        return JSONResponse({"error": "this file is not a PNG, JPEG, GIF or WebP image or an MP4 recording"}, 415)
 
     def _rollouts(self, request: Request) -> Any:
         run, limit = self._run(request), min(number_of(request, "limit", MOST_ROWS), MOST_ROWS)

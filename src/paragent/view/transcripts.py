@@ -27,6 +27,7 @@ __all__ = [
     "MOST_CHARACTERS",
     "execution_detail",
     "image_type",
+    "is_recording",
     "raw_call",
     "raw_calls",
     "read_image",
@@ -394,6 +395,11 @@ def image_type(content: bytes) -> str | None:
         if content.startswith(signature):
             return kind
     return "image/webp" if content[:4] == b"RIFF" and content[8:12] == b"WEBP" else None
+
+
+def is_recording(content: bytes) -> bool:
+    """Return whether the first bytes are those of an MP4 file."""
+    return content[4:8] == b"ftyp"
 
 
 def _listing(folder: Path) -> list[str]:

@@ -110,7 +110,7 @@ function WholeTextView(props: {
     <div class="text-view">
       {shown === undefined && !error && <p class="soft">Loading {formatBytes(length)}…</p>}
       {error && (
-        <p role="alert" class="problem">
+        <p role="alert" class="load-problem">
           The whole text cannot be loaded: {error}
         </p>
       )}

@@ -318,12 +318,12 @@ function Toolbar({ detail, filters, isTiming }: { detail: ExecutionDetail; filte
           <button
             type="button"
             key={filter}
-            class="step-chip"
+            class="filter-button"
             aria-pressed={filters.includes(filter)}
             disabled={counts[filter] === 0 && !filters.includes(filter)}
             onClick={() => toggle(filter)}
           >
-            {FILTER_LABELS[filter]} <span class="chip-count">{counts[filter]}</span>
+            {FILTER_LABELS[filter]} <span class="filter-count">{counts[filter]}</span>
           </button>
         ))}
       </fieldset>

@@ -54,16 +54,16 @@ function OneNote({ note }: { note: StepNote }) {
       <span class="note-time">{formatTime(note.at)}</span>
       {writeNote && (
         <span class="note-actions">
-          <button type="button" class="link-button" onClick={() => setEditing(true)}>
+          <button type="button" class="small-button" onClick={() => setEditing(true)}>
             Edit<span class="visually-hidden"> the note</span>
           </button>
-          <button type="button" class="link-button" onClick={remove}>
+          <button type="button" class="small-button" onClick={remove}>
             Remove<span class="visually-hidden"> the note</span>
           </button>
         </span>
       )}
       {problem && (
-        <span role="alert" class="problem">
+        <span role="alert" class="load-problem">
           {problem}
         </span>
       )}
@@ -116,7 +116,7 @@ function NoteForm({ text, onSave, onCancel }: NoteFormProps) {
           Cancel
         </button>
         {problem && (
-          <span role="alert" class="problem">
+          <span role="alert" class="load-problem">
             {problem}
           </span>
         )}

@@ -37,8 +37,9 @@ function ErrorPanel({ detail }: { detail: ExecutionDetail }) {
   return (
     <section class="error-panel" aria-label="Error" style={{ "--colour": `var(${stateColour(detail.status)})` }}>
       <h2>
-        {detail.boundary ? `Error of the ${detail.boundary}` : "Error"}
-        {detail.kind && detail.kind !== detail.boundary && <span class="error-kind">{cleanText(detail.kind)}</span>}
+        Error
+        {detail.boundary && <span class="error-tag">boundary: {cleanText(detail.boundary)}</span>}
+        {detail.kind && detail.kind !== detail.boundary && <span class="error-tag">{cleanText(detail.kind)}</span>}
       </h2>
       <TextView text={message} format="plain" limit={1500} lines={8} />
       {traceback && (

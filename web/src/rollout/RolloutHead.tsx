@@ -3,6 +3,7 @@ import type { ExecutionDetail, ExecutionRef } from "../api";
 import { StateLabel } from "../components/StateLabel";
 import { formatCompact, formatDuration, formatNumber, formatScore, formatTime, UNKNOWN } from "../format";
 import { href, type Params } from "../router";
+import { SOLVED } from "../rows";
 import { address } from "../source";
 import { stateColour } from "../states";
 import { cleanText, oneLine } from "../text";
@@ -51,12 +52,18 @@ export function RolloutHead({
           refs={detail.attempts}
           current={detail.attempts.find((ref) => ref.attempt === detail.attempt)?.number ?? 0}
           link={link}
-          text={(ref) => String(ref.attempt)}
+          text={(ref) => `${ref.attempt}${solvedMark(ref.score)}`}
         />
       )}
       {actions}
     </header>
   );
+}
+
+/** A sign for the score of an attempt; the word of its status is in its label. */
+function solvedMark(score: number | null): string {
+  if (score === null) return "";
+  return score >= SOLVED ? " ✓" : " ✗";
 }
 
 interface RefListProps {
@@ -77,7 +84,7 @@ function RefList({ label, refs, current, link, text }: RefListProps) {
           href={link(ref)}
           class="ref"
           aria-current={ref.number === current ? "true" : undefined}
-          aria-label={`${label.slice(0, -1)} ${text(ref, index)}: ${ref.status}`}
+          aria-label={`${label.slice(0, -1)} ${text(ref, index)}: ${ref.status}${ref.score === null ? "" : `, score ${formatScore(ref.score)}`}`}
           title={[ref.status, ref.score === null ? "" : formatScore(ref.score), ref.kind, formatTime(ref.ended)]
             .filter(Boolean)
             .join(" · ")}

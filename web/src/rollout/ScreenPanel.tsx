@@ -29,36 +29,40 @@ export function ScreenPanel({ run, execution, frames, position, full, onMove, on
       <div class="screen-caption">
         <Caption frame={frame} position={position} count={frames.length} />
       </div>
-      <div class="screen-controls">
-        <button
-          type="button"
-          class="icon-button"
-          onClick={() => move(-1)}
-          disabled={position === 0}
-          aria-label="Previous screenshot"
-        >
-          ◀
-        </button>
-        <input
-          type="range"
-          min={0}
-          max={frames.length - 1}
-          value={position}
-          aria-label="Screenshot"
-          aria-valuetext={`${position + 1} of ${frames.length}`}
-          onInput={(event) => onMove(Number(event.currentTarget.value))}
-        />
-        <button
-          type="button"
-          class="icon-button"
-          onClick={() => move(1)}
-          disabled={position === frames.length - 1}
-          aria-label="Next screenshot"
-        >
-          ▶
-        </button>
-      </div>
-      <Filmstrip run={run} execution={execution} frames={frames} position={position} onMove={onMove} />
+      {frames.length > 1 && (
+        <>
+          <div class="screen-controls">
+            <button
+              type="button"
+              class="icon-button"
+              onClick={() => move(-1)}
+              disabled={position === 0}
+              aria-label="Previous screenshot"
+            >
+              ◀
+            </button>
+            <input
+              type="range"
+              min={0}
+              max={frames.length - 1}
+              value={position}
+              aria-label="Screenshot"
+              aria-valuetext={`${position + 1} of ${frames.length}`}
+              onInput={(event) => onMove(Number(event.currentTarget.value))}
+            />
+            <button
+              type="button"
+              class="icon-button"
+              onClick={() => move(1)}
+              disabled={position === frames.length - 1}
+              aria-label="Next screenshot"
+            >
+              ▶
+            </button>
+          </div>
+          <Filmstrip run={run} execution={execution} frames={frames} position={position} onMove={onMove} />
+        </>
+      )}
       {full && (
         <FullSize
           caption={<Caption frame={frame} position={position} count={frames.length} />}

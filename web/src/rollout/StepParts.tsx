@@ -21,12 +21,12 @@ export function StepTools({ step }: { step: TranscriptStep }) {
       </span>
       <span class="step-buttons">
         {step.raw && (
-          <button type="button" class="link-button" onClick={() => showRaw(step.index)}>
+          <button type="button" class="small-button" onClick={() => showRaw(step.index)}>
             Raw<span class="visually-hidden"> request and response of step {step.index}</span>
           </button>
         )}
         {!settings.static && (
-          <button type="button" class="link-button" onClick={() => setAdding(!adding)}>
+          <button type="button" class="small-button" onClick={() => setAdding(!adding)}>
             Note<span class="visually-hidden"> on step {step.index}</span>
           </button>
         )}

@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { ToolCall, TranscriptStep } from "../api";
 import { CodeView } from "../components/CodeView";
 import { JsonView } from "../components/JsonView";
@@ -19,28 +19,21 @@ interface ToolCallViewProps {
 
 /** A tool call with its result. */
 export function ToolCallView({ call, result, selected }: ToolCallViewProps) {
-  const { select } = useRollout();
   const long = call.arguments.length + (result?.length ?? 0) > FOLDED;
   const [open, setOpen] = useState(!long || result?.error === true);
   const failed = result?.error === true;
-  const shown = open || selected;
+  useEffect(() => {
+    if (selected) setOpen(true);
+  }, [selected]);
   return (
     <div
       class={`call${failed ? " failed" : ""}${selected ? " selected" : ""}`}
       id={result ? `step-${result.index}` : undefined}
     >
       <div class="call-head">
-        <button
-          type="button"
-          class="call-fold"
-          aria-expanded={shown}
-          onClick={() => {
-            setOpen(!shown);
-            if (result) select(result.index);
-          }}
-        >
+        <button type="button" class="call-fold" aria-expanded={open} onClick={() => setOpen(!open)}>
           <span class="fold-mark" aria-hidden="true">
-            {shown ? "▾" : "▸"}
+            {open ? "▾" : "▸"}
           </span>
           <StepIcon kind="tool" />
           <span class="call-name">{oneLine(call.name, 80) || "(no name)"}</span>
@@ -49,7 +42,7 @@ export function ToolCallView({ call, result, selected }: ToolCallViewProps) {
         {failed && <span class="mark-error">error</span>}
         {result ? <StepTools step={result} /> : <span class="mark-missing">no result</span>}
       </div>
-      {shown && (
+      {open && (
         <div class="call-body">
           <CallArguments call={call} />
           {result && <CallResult result={result} />}
@@ -60,10 +53,12 @@ export function ToolCallView({ call, result, selected }: ToolCallViewProps) {
 }
 
 function CallResult({ result }: { result: TranscriptStep }) {
-  const { run, execution } = useRollout();
+  const { run, execution, select } = useRollout();
   return (
     <div class="call-result">
-      <div class="part-label">Result</div>
+      <button type="button" class="part-label" onClick={() => select(result.index)} title="Select this step">
+        Result
+      </button>
       {result.text === "" && result.images.length === 0 && <span class="soft">(empty)</span>}
       {result.text !== "" && (
         <TextView

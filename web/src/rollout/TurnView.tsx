@@ -64,7 +64,7 @@ function StepView({ item, selected, reasoning }: StepViewProps) {
       id={`step-${step.index}`}
       aria-current={isSelected ? "step" : undefined}
     >
-      <header class="step-head">
+      <header class="message-head">
         <button type="button" class="step-select" onClick={() => select(step.index)} title="Select this step">
           <StepIcon kind={step.kind} />
           <span class="step-kind">{TITLES[step.kind] ?? step.kind}</span>
@@ -74,7 +74,7 @@ function StepView({ item, selected, reasoning }: StepViewProps) {
       </header>
       {step.reasoning !== "" && <Reasoning step={step} open={reasoning} />}
       {step.text !== "" && (
-        <div class="step-text">
+        <div class="message-text">
           <TextView
             text={step.text}
             length={step.length}

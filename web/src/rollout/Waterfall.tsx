@@ -18,10 +18,10 @@ export function Waterfall({ detail, selected, onSelect }: WaterfallProps) {
   const all = activity.length > 0 ? activity : rows.flatMap((row) => row.bars);
   return (
     <section class="waterfall" aria-label="Timing">
-      <ul class="waterfall-legend">
+      <ul class="timing-legend">
         {totals(all).map(({ activity: name, seconds }) => (
           <li key={name}>
-            <span class="legend-colour" style={{ background: `var(${stateColour(name)})` }} />
+            <span class="timing-colour" style={{ background: `var(${stateColour(name)})` }} />
             {name} <strong>{formatDuration(seconds)}</strong>{" "}
             <span class="soft">{formatPercent(seconds / length)}</span>
           </li>
@@ -54,7 +54,7 @@ export function Waterfall({ detail, selected, onSelect }: WaterfallProps) {
           onClick={() => onSelect(step.index)}
         >
           <span class="wf-name clipped">
-            <span class="wf-turn">{step.turn || ""}</span> {step.kind} {oneLine(step.name, 30)}
+            <span class="wf-turn">{step.turn || ""}</span> {step.kind === "tool" ? oneLine(step.name, 30) : step.kind}
           </span>
           <Track bars={bars} length={length} />
           <span class="wf-time">{formatDuration(step.seconds)}</span>
