@@ -43,6 +43,20 @@ STEPS: list[dict[str, Any]] = [
 LONG = "x" * 10_000_000
 
 
+def _repeating() -> Any:
+    """An execution whose endpoint uses the same id for the calls of every turn."""
+    call = {"id": "0", "function": {"name": "a", "arguments": "{}"}}
+    turn: list[dict[str, Any]] = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "0", "content": "x"},
+    ]
+    steps = [
+        {"kind": "tool", "call": "0", "name": "a", "at": 1.0, "seconds": 0.1},
+        {"kind": "tool", "call": "0", "name": "b", "at": 2.0, "seconds": 0.1, "error": True},
+    ]
+    return result("d", attempt=2, trajectory=trajectory(*turn, *turn, steps=steps))
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     folder = tmp_path_factory.mktemp("runs")
@@ -62,7 +76,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     text_only = result(
         "c", attempt=2, trajectory=trajectory({"role": "assistant", "content": "", "tool_calls": [click]})
     )
-    path = write_run(folder, "one", [first, second, broken, odd, result("a", attempt=2), text_only], attempts=2)
+    results = [first, second, broken, odd, result("a", attempt=2), text_only, _repeating()]
+    path = write_run(folder, "one", results, attempts=2)
     add_note(path / JOURNAL_FILE, 1, 3, "look here")
     images = images_folder(path, "a", 1)
     (images / "page.png").write_bytes(b"<!doctype html><script>alert(1)</script>")
@@ -99,6 +114,11 @@ def test_messages_and_steps_are_merged(client: httpx.Client) -> None:
     assert steps[5]["text"] == "Done"
     assert steps[6]["text"] == "wrong"
     assert steps[7]["text"].startswith("HTTP 503")
+
+
+def test_results_of_calls_with_the_same_id_keep_their_own_times(client: httpx.Client) -> None:
+    steps = [step for step in detail(client, 7)["steps"] if step["kind"] == "tool"]
+    assert [(step["at"], step["name"], step["error"]) for step in steps] == [(1.0, "a", False), (2.0, "b", True)]
 
 
 def test_actions_are_drawn_on_the_image_that_the_model_saw(client: httpx.Client) -> None:

@@ -82,6 +82,14 @@ export function formatOf(text: string): TextFormat {
   return "plain";
 }
 
+/** Whether a text has code outside of code blocks: Markdown would remove its indentation. */
+export function isBareCode(text: string): boolean {
+  const start = text.slice(0, LONGEST_FORMATTED);
+  if (/^ {0,3}(?:```|~~~)/m.test(start)) return false;
+  const begins = /^[ \t]*(?:(?:async )?def |class |function |public |fn |func |#include|from \w+ import |import \w)/m;
+  return begins.test(start) && /^(?: {2,}|\t)\S/m.test(start);
+}
+
 /** The value of a JSON object or array; undefined if the text is something else. */
 export function parseJson(text: string): unknown {
   const trimmed = text.trim();

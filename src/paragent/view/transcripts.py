@@ -172,7 +172,11 @@ class _Transcript:
         """Each of them has added one message of the assistant, in this order."""
         self._failed = [step for step in replies if step.get("error")]
         """Calls of the model without a reply."""
-        self._tools = {str(step.get("call")): step for step in steps if step.get("kind") == "tool"}
+        self._tools: dict[str, list[dict[str, Any]]] = {}
+        """By the id of the call. Some endpoints use the same ids in every turn, so each has a list."""
+        for step in steps:
+            if step.get("kind") == "tool":
+                self._tools.setdefault(str(step.get("call")), []).append(step)
         self._others = [step for step in steps if step.get("kind") not in {"model", "agent", "tool"}]
         self._problem = str(trajectory.get("unstorable") or "")
         self._result = result
@@ -220,7 +224,8 @@ class _Transcript:
             self._add_reply(position, message, text)
         elif role == "tool":
             call = str(message.get("tool_call_id") or "")
-            step = self._tools.get(call, {})
+            steps = self._tools.get(call)
+            step = steps.pop(0) if steps else {}
             self._add("tool", text, step, call=call, name=str(step.get("name") or ""), error=bool(step.get("error")))
         else:
             self._add("system" if role in {"system", "developer"} else "user", text, {})
@@ -260,7 +265,8 @@ class _Transcript:
         found: list[Pointer] = []
         for call in calls:
             if self._pointers is not None:
-                extras = self._tools.get(call.id, {}).get("extras")
+                steps = self._tools.get(call.id)
+                extras = steps[0].get("extras") if steps else None
                 performed = extras.get("action") if isinstance(extras, dict) else None
                 found += self._pointers.read(call.arguments, performed, call.name)
         return found

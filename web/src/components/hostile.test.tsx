@@ -2,6 +2,7 @@ import { cleanup, fireEvent, render, screen } from "@testing-library/preact";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { highlight } from "../highlight";
 import { settings } from "../source";
+import { isBareCode } from "../text";
 import { CodeView } from "./CodeView";
 import { JsonView, jsonText } from "./JsonView";
 import { linkTarget, Markdown } from "./Markdown";
@@ -211,6 +212,12 @@ describe("long text", () => {
 });
 
 describe("formats", () => {
+  it("finds code outside of code blocks", () => {
+    expect(isBareCode("Complete it.\n\ndef f(x):\n    return 1")).toBe(true);
+    expect(isBareCode("```python\ndef f(x):\n    return 1\n```")).toBe(false);
+    expect(isBareCode("1. import duties\n   rise\n2. other")).toBe(false);
+  });
+
   it("shows tables of Markdown and of tabs as tables", () => {
     const container = rendered(<TextView text={"| a | b |\n|---|--:|\n| 1 | 2 |"} />);
     expect([...container.querySelectorAll("td")].map((cell) => cell.textContent)).toEqual(["1", "2"]);

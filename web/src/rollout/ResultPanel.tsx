@@ -2,26 +2,35 @@ import type { ExecutionDetail } from "../api";
 import { CodeView } from "../components/CodeView";
 import { TextView } from "../components/TextView";
 import { stateColour } from "../states";
-import { cleanText } from "../text";
+import { cleanText, isBareCode } from "../text";
 
 /** The error of the rollout, and its answer beside the reference. */
 export function ResultPanel({ detail }: { detail: ExecutionDetail }) {
+  const isAsked = detail.steps.some((step) => step.kind === "user");
   const answered = detail.answer !== null && detail.answer !== "";
   return (
     <>
       {detail.error && <ErrorPanel detail={detail} />}
+      {!isAsked && detail.question && (
+        <section class="answers" aria-label="Question">
+          <div class="answer">
+            <h2>Question</h2>
+            <TextView text={detail.question} format={isBareCode(detail.question) ? "plain" : "markdown"} lines={12} />
+          </div>
+        </section>
+      )}
       {(answered || detail.reference) && (
         <section class={`answers${detail.reference ? " both" : ""}`} aria-label="Answer">
           {detail.reference && (
             <div class="answer">
               <h2>Reference</h2>
-              <TextView text={detail.reference} format="plain" limit={1000} lines={10} />
+              <TextView text={detail.reference} format="plain" limit={1500} lines={16} />
             </div>
           )}
           <div class="answer">
             <h2>Answer</h2>
             {answered ? (
-              <TextView text={detail.answer ?? ""} format="markdown" limit={1000} lines={10} />
+              <TextView text={detail.answer ?? ""} format="markdown" limit={1500} lines={16} />
             ) : (
               <span class="soft">none</span>
             )}

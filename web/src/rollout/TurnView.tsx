@@ -2,7 +2,7 @@ import { memo } from "preact/compat";
 import type { TranscriptStep } from "../api";
 import { TextView } from "../components/TextView";
 import { formatDuration } from "../format";
-import { cleanText, oneLine } from "../text";
+import { cleanText, isBareCode, oneLine } from "../text";
 import { useRollout } from "./context";
 import { describePointer } from "./pointers";
 import { StepIcon } from "./StepIcon";
@@ -109,9 +109,9 @@ function textOptions(step: TranscriptStep) {
       return { format: "markdown" as const, limit: 600, lines: 6 };
     case "user":
     case "model":
-      return { format: "markdown" as const };
+      return { format: isBareCode(step.text) ? ("plain" as const) : ("markdown" as const) };
     case "error":
-      return { format: "traceback" as const, lines: 12 };
+      return { lines: 12 };
     default:
       return {};
   }
