@@ -109,6 +109,7 @@ function textOptions(step: TranscriptStep) {
       return { format: "markdown" as const, limit: 600, lines: 6 };
     case "user":
     case "model":
+      if (step.error) return { lines: 12 };
       return { format: isBareCode(step.text) ? ("plain" as const) : ("markdown" as const) };
     case "error":
       return { lines: 12 };
