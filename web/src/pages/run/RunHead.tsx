@@ -133,7 +133,7 @@ function Requests({ detail, live }: PartProps) {
         }
       >
         <Meter value={live.requests_in_flight} limit={live.request_limit} label="Requests in flight" />
-        <span class="detail clipped">{formatNumber(detail.requests)} answered</span>
+        <span class="detail clipped">{formatCompact(detail.requests)} answered</span>
       </Figure>
     );
   }
@@ -190,7 +190,7 @@ function Machines({ detail, live }: PartProps) {
     return (
       <Figure label="Machines" value={formatNumber(total)}>
         <StackedBar parts={states.map(([state, count]) => ({ state, count }))} total={total} />
-        <span class="detail clipped">{states.map(([state, count]) => `${count} ${state}`).join(" · ")}</span>
+        <span class="detail">{states.map(([state, count]) => `${count} ${state}`).join(" · ")}</span>
       </Figure>
     );
   }
