@@ -39,14 +39,14 @@ class ReceivedSpan:
 
 
 class OtlpReceiver:
-    """A receiver; a context manager. With `status`, it answers every request with that status."""
+    """A receiver; a context manager. With `status`, it answers every request with that status and `reason`."""
 
-    def __init__(self, status: int = 200, *, hangs: bool = False) -> None:
+    def __init__(self, status: int = 200, *, reason: str | None = None, hangs: bool = False) -> None:
         self.bodies: list[bytes] = []
         """The bodies of all requests, decompressed."""
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
-        self.status = status
+        self.status, self.reason = status, reason
         self.released = threading.Event()
         """Until it is set, requests are not answered, if the receiver hangs."""
         if not hangs:
@@ -66,7 +66,7 @@ class OtlpReceiver:
                 compressed = self.headers.get("Content-Encoding") == "gzip"
                 receiver.bodies.append(gzip.decompress(body) if compressed else body)
                 try:
-                    self.send_response(receiver.status)
+                    self.send_response(receiver.status, receiver.reason)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                 except ConnectionError:  # the sender did not wait

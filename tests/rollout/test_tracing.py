@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from paragent.store import Journal, RolloutResult, RolloutStatus
 from paragent.store.records import pack_trajectory
 from paragent.testing import Fault, OpenAIServer, Script
 from tests.rollout.otlp_receiver import OtlpReceiver, ReceivedSpan
+from tests.waiting import wait_until
 
 HERE = "tests.rollout.test_tracing"
 SECRET = "xyzzy-plugh"
@@ -550,6 +552,30 @@ def test_a_damaged_trajectory_does_not_stop_the_others(receiver: OtlpReceiver) -
     traced.record([bad, good])
     assert "the spans of 1 execution not sent" in traced.close()
     assert [root.attributes["paragent.task"] for root in receiver.executions()] == ["good"]
+
+
+def test_the_span_of_a_session_ends_before_spans_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OtlpReceiver(hangs=True) as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        traced = RunTracing(traced_run(), started=time.time(), previous=None, content=False)
+        traced.record([execution(f"{n}", number=n) for n in range(600)])
+        wait_until(lambda: bool(receiver.paths))
+        before = time.time_ns()
+        release = threading.Timer(1.0, receiver.released.set)
+        release.start()
+        assert traced.close() == ""
+        release.join()
+        [session] = receiver.sessions()
+    assert before - 1000 <= session.end < before + 900_000_000, "the first request took a second"
+
+
+def test_the_answer_of_an_endpoint_is_shown_without_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OtlpReceiver(400, reason="\x1b[31mred" + "x" * 1000) as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        unsent = RunTracing(traced_run(), started=1e9, previous=None, content=False).close()
+    assert "[31mred" in unsent
+    assert "\x1b" not in unsent
+    assert len(unsent) < 400
 
 
 def test_contents_need_spans() -> None:
