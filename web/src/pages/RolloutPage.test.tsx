@@ -198,7 +198,9 @@ describe("the page of a rollout", () => {
         .map((link) => link.getAttribute("href")),
     ).toEqual(["#/run/r/rollout/t%201/1?q=x&execution=6", "#/run/r/rollout/t%201/1?q=x&execution=7"]);
     const attempts = screen.getByRole("navigation", { name: "Attempts" });
-    expect(within(attempts).getAllByRole("link")[1]?.getAttribute("href")).toBe("#/run/r/rollout/t%201/2?q=x");
+    expect(within(attempts).getAllByRole("link")[1]?.getAttribute("href")).toBe(
+      "#/run/r/rollout/t%201/2?q=x&execution=8",
+    );
   });
 
   it("has filters and the selected step in the address", async () => {

@@ -21,7 +21,7 @@ export function RolloutHead({
   const link = (ref: ExecutionRef) =>
     href(["run", detail.run, "rollout", ref.task, ref.attempt], {
       ...kept,
-      execution: ref.final && ref.attempt !== detail.attempt ? null : ref.number,
+      execution: ref.number,
     });
   return (
     <header class="rollout-head">
