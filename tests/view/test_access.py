@@ -75,7 +75,7 @@ def test_the_exchange_redirects_to_no_other_host(server: ViewServer, path: str) 
     assert not location.startswith(("//", "/\\"))
 
 
-PATHS = ["/", "/api/settings", "/api/runs", "/api/runs/one", "/assets/index-1a2b3c.js"]
+PATHS = ["/", "/data/settings.json", "/api/runs", "/api/runs/one", "/assets/index-1a2b3c.js"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -167,7 +167,7 @@ def test_every_response_has_the_headers(browser: httpx.Client, path: str) -> Non
 
 def test_data_is_not_kept_by_the_browser_and_hashed_files_are(browser: httpx.Client) -> None:
     kept = {path: browser.get(path).headers["cache-control"] for path in PATHS}
-    assert kept["/api/runs"] == kept["/api/settings"] == "no-store"
+    assert kept["/api/runs"] == kept["/data/settings.json"] == "no-store"
     assert kept["/"] == "no-cache"
     assert "immutable" in kept["/assets/index-1a2b3c.js"]
 

@@ -201,7 +201,7 @@ export interface NewNote {
   number: number | null;
 }
 
-/** What a page needs to know about its server; `settings`, and `settings.json` of an export. */
+/** What a page needs to know about its server: `data/settings.json`, also in an export. */
 export interface PageSettings {
   version: string;
   folder: string;

@@ -15,9 +15,7 @@ export class RequestFailed extends Error {
 export const settings: PageSettings = { version: "", folder: "", static: false };
 
 export async function loadSettings(): Promise<void> {
-  const exported = await fetch("data/settings.json").catch(() => null);
-  const isExport = exported?.ok === true && (exported.headers.get("content-type") ?? "").includes("json");
-  Object.assign(settings, isExport ? await exported.json() : await request("settings"));
+  Object.assign(settings, await answer(await fetch("data/settings.json")));
 }
 
 /** The address of a resource: `runs/NAME/timeline` with its parameters. */
@@ -55,10 +53,6 @@ export async function send<T>(path: (string | number)[], body: unknown): Promise
     body: JSON.stringify(body),
   });
   return (await answer(sent)) as T;
-}
-
-async function request(path: string): Promise<unknown> {
-  return answer(await fetch(`api/${path}`));
 }
 
 /** A resource that is text, such as a log. */

@@ -48,7 +48,7 @@ __all__ = [
 
 @dataclass(slots=True)
 class PageSettings:
-    """What a page needs to know about its server; `settings`, and `settings.json` of an export."""
+    """What a page needs to know about its server: `data/settings.json`, also in an export."""
 
     version: str
     folder: str

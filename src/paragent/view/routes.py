@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from paragent.view.api import ControlAnswer, PageSettings, StepNote
+    from paragent.view.api import ControlAnswer, StepNote
     from paragent.view.runs import RunFolder, StoredRun
 
 __all__ = ["BadRequest", "ViewApi", "answer_in_thread", "number_of"]
@@ -54,19 +54,16 @@ class ViewApi:
 
     Args:
         folder: the runs to show.
-        settings: what `settings` answers.
         closing: set when the server stops.
     """
 
-    def __init__(self, folder: RunFolder, settings: PageSettings, closing: threading.Event) -> None:
+    def __init__(self, folder: RunFolder, closing: threading.Event) -> None:
         self._folder = folder
-        self._settings = settings
         self._closing = closing
 
     def routes(self) -> list[Route]:
         """Return the routes, with paths relative to `/api`."""
         reading: dict[str, Callable[[Request], Any]] = {
-            "/settings": lambda _: self._settings,
             "/runs": lambda _: self._folder.rows(),
             "/compare": self._compare,
             "/events": lambda _: list_events(self._folder, self._closing),

@@ -81,7 +81,7 @@ def create_app(settings: ViewSettings, host: str, port: int, token: str, closing
     check_bundle(settings.bundle)
     folder = RunFolder(settings.folder)
     page_settings = PageSettings(version(), str(settings.folder), static=False)
-    api = ViewApi(folder, page_settings, closing)
+    api = ViewApi(folder, closing)
     resources = ResourceApi(folder, settings.pools, settings.agent_servers, settings.tls)
     problems: Any = {HTTPException: _http_problem, 500: _unexpected_error}
     pages = Mount("/", _Pages(directory=settings.bundle, html=True))

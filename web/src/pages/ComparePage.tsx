@@ -18,6 +18,7 @@ export function ComparePage() {
   const { data, error } = useComparison(runs);
   const task = params.get("task");
   const crumbs = [
+    { label: "Runs", address: href([]) },
     { label: "Compare", ...(task ? { address: href(["compare"], withoutTask(params)) } : {}) },
     ...(task ? [{ label: task }] : []),
   ];

@@ -22,7 +22,9 @@ export function SearchPage({ run }: { run: string }) {
   const text = (params.get("q") ?? "").trim();
   const { results, error } = useSearch(run, text);
   return (
-    <Layout crumbs={[{ label: run, address: href(["run", run]) }, { label: "Search" }]}>
+    <Layout
+      crumbs={[{ label: "Runs", address: href([]) }, { label: run, address: href(["run", run]) }, { label: "Search" }]}
+    >
       <div class="search">
         <SearchBox run={run} />
         {text === "" ? (

@@ -196,10 +196,8 @@ function Machines({ detail, live }: PartProps) {
   }
   if (!detail.machines) return null;
   return (
-    <Figure label="Machines leased" value={formatPercent(detail.machines.utilisation)}>
-      <span class="detail clipped">
-        of the time · {counted(Math.round(detail.machines.leases_granted ?? 0), "lease")}
-      </span>
+    <Figure label="Leases" value={formatNumber(detail.machines.leases_granted)}>
+      <span class="detail clipped">of machines, {formatDuration(detail.machines.leased_seconds)}</span>
     </Figure>
   );
 }
