@@ -216,3 +216,13 @@ def test_a_server_on_all_addresses_knows_its_names(tmp_path: Path) -> None:
             assert client.get(url, headers={"Host": host, "Authorization": bearer}).status_code == 200, host
         for host in ("evil.example", "192.0.2.7.evil.example", "x" + socket.gethostname()):
             assert client.get(url, headers={"Host": host, "Authorization": bearer}).status_code == 403, host
+
+
+@pytest.mark.parametrize("other", ['x={"a": 1, "b": 2}', "a b=1", "=", "caf\u00e9=1"])
+def test_malformed_cookies_of_other_servers_on_this_host_change_nothing(
+    server: ViewServer, browser: httpx.Client, other: str
+) -> None:
+    name = f"paragent-view-{server.port}"
+    cookie = f"{other}; {name}={browser.cookies[name]}".encode("latin-1")
+    assert httpx.get(f"{server.address}/api/runs", headers={b"Cookie": cookie}).status_code == 200
+    assert httpx.get(f"{server.address}/api/runs", headers={b"Cookie": cookie[:-1]}).status_code == 401

@@ -7,10 +7,14 @@ read it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from paragent._internal.files import read_small_file
 from paragent.rollout.live_status import LiveRollout, RunState
 
 if TYPE_CHECKING:
@@ -122,31 +126,23 @@ class LiveRun:
         """Return the fields as JSON values."""
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> LiveRun:
         """Return the record that `as_json` made; names of a newer version are left out.
 
         Raises:
             ValueError: the values are not those of a `LiveRun`.
         """
-        records: dict[str, Any] = {
-            "budgets": LiveBudget,
-            "machines": LiveMachine,
-            "workers": LiveWorker,
-            "rollouts": LiveRollout,
-        }
         try:
-            given = _known(cls, values)
-            for name, record in records.items():
-                given[name] = [record(**_known(record, one)) for one in given.get(name, ())]
-            return cls(**given | {"state": RunState(given["state"])})
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"not the state of a run: {error!r}") from error
+            return _reader().validate_python(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"not the state of a run: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _known(record: Any, values: dict[str, Any]) -> dict[str, Any]:
-    names = {spec.name for spec in fields(record)}
-    return {name: value for name, value in values.items() if name in names}
+@functools.cache
+def _reader() -> TypeAdapter[LiveRun]:
+    return TypeAdapter(LiveRun)
 
 
 def write_session_file(folder: Path, live: LiveRun) -> None:
@@ -163,6 +159,6 @@ def read_session_file(folder: Path) -> LiveRun | None:
     A session that was killed leaves its last state. `ControlClient.is_live` tells whether the session exists.
     """
     try:
-        return LiveRun.from_json(json.loads((folder / _FILE).read_text()))
-    except (OSError, ValueError):
+        return LiveRun.from_json(json.loads(read_small_file(folder / _FILE)))
+    except (OSError, ValueError, RecursionError):
         return None

@@ -21,6 +21,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 from dataclasses import fields
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
@@ -223,8 +224,10 @@ def find_runs(output_dir: Path) -> list[Path]:
     """Return the run directories in a folder, the newest first."""
     found = []
     for journal in output_dir.glob(f"*/{JOURNAL_FILE}"):
-        with contextlib.suppress(FileNotFoundError):  # removed or renamed meanwhile
-            found.append((journal.stat().st_mtime, journal.parent))
+        with contextlib.suppress(OSError):  # removed or renamed meanwhile, or not accessible
+            status = journal.stat()
+            if stat.S_ISREG(status.st_mode):  # opening a named pipe would wait forever
+                found.append((status.st_mtime, journal.parent))
     return [path for _, path in sorted(found, reverse=True)]
 
 

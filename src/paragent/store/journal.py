@@ -7,6 +7,7 @@ index enforces. Pending rollouts are those without a final result, or whose fina
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sqlite3
@@ -83,6 +84,8 @@ _INSERT = f"INSERT INTO results (number, {', '.join(_COLUMNS)}) VALUES ({', '.jo
 _MACHINE_EVENT = ("number", "at", "machine", "state", "holder", "detail")
 _WORKER_EVENT = ("number", "at", "worker", "event", "detail")
 _NOTE = ("number", "task", "attempt", "execution", "step", "text", "at")
+_TEXTS = ("task", "ending", "kind", "error", "worker", "machine")
+"""Columns of `results` that are always text."""
 _PAGE = 500
 """Rows per query. Long iterations do not hold a read transaction open, so the write-ahead log does not grow."""
 _BUSY_TIMEOUT = 10.0
@@ -110,6 +113,7 @@ class Journal:
     def _prepare(self, read_only: bool) -> None:
         if not read_only:
             self._create_tables()
+        _check_objects(self._db, self._path)
         if self.meta("version") == _UPGRADABLE:
             _upgrade(self._path)
         if (version := self.meta("version")) != _VERSION:
@@ -117,6 +121,8 @@ class Journal:
                 f"{self._path} has format version {version}, and this version of paragent reads version {_VERSION}; "
                 "start a new run with --fresh"
             )
+        if not _known_columns() <= _columns(self._db):
+            raise StoreFailed(f"{self._path} is damaged: its tables are not those of a journal")
         if not read_only:
             self._read_state()
 
@@ -323,10 +329,10 @@ class Journal:
                 yield _task(body)
             after = page[-1][0]
 
-    def trajectory(self, number: int | None) -> Any:
-        """Return the trajectory of a result by its number, or None if it has none."""
+    def trajectory(self, number: int | None, largest: int | None = None) -> Any:
+        """Return the trajectory of a result by its number, or None if it has none; for the rest, see `unpack_trajectory`."""
         row = self._db.execute("SELECT body FROM trajectories WHERE result = ?", [number]).fetchone()
-        return None if row is None else unpack_trajectory(row[0])
+        return None if row is None else unpack_trajectory(row[0], largest)
 
     def machine_events(self, after: int = 0) -> Iterator[MachineEvent]:
         """Yield the events of machines with a number above `after`, in the order in which they were recorded."""
@@ -419,7 +425,7 @@ def change_note(path: Path, number: int, text: str) -> bool:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     """Open a journal. Modes: `ro` only reads, `rw` also writes, `rwc` also creates the file."""
-    address = f"file:{quote(str(path))}?mode={mode}"
+    address = f"file:{quote(os.fsencode(path))}?mode={mode}"  # names of folders need not be valid Unicode
     if mode == "ro" and not is_writable(path.parent) and not path.with_name(f"{path.name}-wal").exists():
         address += "&immutable=1"  # else SQLite creates the write-ahead log, even to read; without one, nobody writes
     return sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
@@ -428,6 +434,35 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 def is_writable(folder: Path) -> bool:
     """Return whether this process may create files in a folder."""
     return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _check_objects(db: sqlite3.Connection, path: Path) -> None:
+    """Check that reading a journal only reads rows. A file that came from elsewhere may have views that never end.
+
+    Raises:
+        StoreFailed: it has views, triggers, virtual tables or computed columns, which no journal has.
+    """
+    odd = db.execute(
+        "SELECT name FROM sqlite_master m WHERE type NOT IN ('table', 'index') OR rootpage = 0 "
+        "OR EXISTS (SELECT 1 FROM pragma_table_xinfo(m.name) WHERE hidden != 0)"
+    ).fetchone()
+    if odd is not None:
+        raise StoreFailed(f"{path} is not a journal: {odd[0]!r} is a view, a trigger or a computed table")
+
+
+def _columns(db: sqlite3.Connection) -> set[tuple[Any, ...]]:
+    """Return the columns of all tables: table, name, type, and position in the primary key."""
+    query = (
+        "SELECT m.name, x.name, x.type, x.pk FROM sqlite_master m, pragma_table_xinfo(m.name) x WHERE m.type = 'table'"
+    )
+    return set(db.execute(query))
+
+
+@functools.cache
+def _known_columns() -> frozenset[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_SCHEMA)
+        return frozenset(_columns(db))
 
 
 def _upgrade(path: Path) -> None:
@@ -485,11 +520,20 @@ def _row(result: RolloutResult) -> list[Any]:
 
 def _result(row: Sequence[Any]) -> RolloutResult:
     values = dict(zip(_COLUMNS, row[1:], strict=True))
-    values["scores"] = json.loads(values["scores"])
-    values["status"] = RolloutStatus(values["status"])
+    try:
+        # SQLite stores text in columns of numbers. Names of files are made from the task and the attempt.
+        if not isinstance(values["attempt"], int) or not all(isinstance(values[name], str) for name in _TEXTS):
+            raise TypeError("a value has the wrong type")
+        values["scores"] = json.loads(values["scores"])
+        values["status"] = RolloutStatus(values["status"])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreFailed(f"the journal is damaged: result {row[0]}: {error}") from error
     values["final"] = bool(values["final"])
     return RolloutResult(**values, number=row[0])
 
 
 def _task(body: str) -> BenchmarkTask:
-    return BenchmarkTask(**json.loads(body))
+    try:
+        return BenchmarkTask(**json.loads(body))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreFailed(f"the journal is damaged: a task cannot be read: {error}") from error

@@ -217,9 +217,25 @@ def _without_responses(trajectory: Any) -> Any:
     return {**trajectory, "steps": steps}
 
 
-def unpack_trajectory(body: bytes) -> Any:
-    """Return the trajectory that `pack_trajectory` packed."""
-    return json.loads(zlib.decompress(body))
+def unpack_trajectory(body: bytes, largest: int | None = None) -> Any:
+    """Return the trajectory that `pack_trajectory` packed.
+
+    Args:
+        body: what `pack_trajectory` returned.
+        largest: the most bytes of JSON to read, because a small body can become gigabytes; None: all.
+
+    Raises:
+        ValueError: it is not JSON, is nested too deeply, or is larger than `largest`.
+        zlib.error: it is not compressed data.
+    """
+    reader = zlib.decompressobj()
+    text = reader.decompress(body, largest or 0)
+    if not reader.eof:
+        raise ValueError(f"larger than {largest:,} bytes" if reader.unconsumed_tail else "incomplete")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def make_storable(result: RolloutResult) -> None:

@@ -112,13 +112,15 @@ def read_secret_file(path: Path) -> str:
         OSError: the file does not exist or cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a named pipe must not block
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise AccessDenied(f"{path} must be a regular file, not a link") from error
         raise
     with os.fdopen(descriptor) as file:
         status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise AccessDenied(f"{path} must be a regular file")
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise AccessDenied(f"{path} must belong to you and be readable by you alone: chmod 600 {path}")
         return file.read().strip()

@@ -10,7 +10,6 @@ import hmac
 import ipaddress
 import secrets
 import socket
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -58,6 +57,8 @@ class AccessControl:
     def __init__(self, app: ASGIApp, host: str, port: int, token: str) -> None:
         self._app = app
         self._host = host.lower()
+        # Asked once, because the name server may take seconds to answer.
+        self._names = {one().lower() for one in (socket.gethostname, socket.getfqdn) if self._host in _WILDCARDS}
         self._token = token
         self._cookie = f"paragent-view-{port}"
         self._session = secrets.token_urlsafe(32)
@@ -120,18 +121,15 @@ class AccessControl:
             return True
         if self._host not in _WILDCARDS:
             return name == self._host
-        return _is_address(name) or name in {socket.gethostname().lower(), socket.getfqdn().lower()}
+        return _is_address(name) or name in self._names
 
     def _is_authenticated(self, headers: Headers) -> bool:
         scheme, _, credential = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and _equal(credential.strip(), self._token):
             return True
-        cookie: SimpleCookie = SimpleCookie()
-        try:
-            cookie.load(headers.get("cookie", ""))
-        except CookieError:
-            return False
-        return self._cookie in cookie and _equal(cookie[self._cookie].value, self._session)
+        # Not `http.cookies`: it drops all cookies if one of them, of another server on this host, is malformed.
+        cookies = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+        return any(name == self._cookie and _equal(value, self._session) for name, _, value in cookies)
 
     def _exchange(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
         # "//" would begin an address with another host.

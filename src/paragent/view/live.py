@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -90,7 +89,7 @@ async def _ticks(closing: threading.Event) -> AsyncIterator[bool]:
 
 def _event(name: str, content: Any) -> bytes:
     # JSON has no line feeds outside of strings, and escapes those inside, so one `data` line is enough.
-    return f"event: {name}\ndata: {json.dumps(content)}\n\n".encode()
+    return b"event: " + name.encode() + b"\ndata: " + to_json(content) + b"\n\n"
 
 
 def _stream(events: AsyncIterator[bytes]) -> StreamingResponse:

@@ -118,7 +118,7 @@ def run_detail(run: StoredRun) -> RunDetail:
 def failure_groups(journal: Journal) -> list[FailureGroup]:
     """Return the failed executions by boundary, kind and normalised message, the largest group first."""
     counted = journal.rows(
-        f"SELECT kind, substr(error, 1, {_MESSAGE}), count(*), total(final), min(ended), max(ended), max(number) "  # noqa: S608 - constants
+        f"SELECT kind, substr(CAST(error AS TEXT), 1, {_MESSAGE}), count(*), total(final), min(ended), max(ended), max(number) "  # noqa: S608 - constants
         "FROM results WHERE kind NOT IN ('', 'cancelled') GROUP BY 1, 2"
     )
     groups: dict[tuple[str, str], list[Any]] = {}

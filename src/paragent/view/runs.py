@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paragent.errors import ParagentError
+from pydantic import TypeAdapter, ValidationError
+
+from paragent._internal.files import read_small_file
+from paragent.errors import ParagentError, StoreFailed
 from paragent.rollout.live_run import RunState, read_session_file
 from paragent.store import ATTEMPTS, JOURNAL_FILE, Journal, Summary, find_runs, summarise
 from paragent.view.api import RunList, RunRow
@@ -25,8 +29,12 @@ Part = TypeVar("Part")
 
 _FRESH = 5.0
 """Seconds after which a session file belongs to a session that was killed; sessions write it every second."""
+_AHEAD = 60.0
+"""Seconds by which the clock of a session's host may be ahead. A copied run directory cannot claim to be live for longer."""
 _RATIO = 4
 """Statistics of a run that changes all the time are kept for this many times as long as computing them took."""
+_MOST_ATTEMPTS = 100_000
+_SUMMARY = TypeAdapter(Summary)
 _LIVE_STATES = {RunState.PAUSING: "paused", RunState.PAUSED: "paused", RunState.STOPPING: "stopping"}
 
 
@@ -84,9 +92,9 @@ class StoredRun:
     def live(self) -> LiveRun | None:
         """Return what the session of the run says about itself; None if no session is active."""
         found = read_session_file(self.path / "live")
-        if found is None or found.state.ended or time.time() - found.at > _FRESH:
+        if found is None or found.state.ended:
             return None
-        return found
+        return found if -_AHEAD < time.time() - found.at < _FRESH else None
 
     def state(self, summary: Summary) -> str:
         """Return the state for the list of runs: `running`, `paused`, `stopping`, `complete` or `stopped`."""
@@ -110,7 +118,7 @@ class StoredRun:
             state, began = self.state_of_files(), time.monotonic()
             if self._facts is None or (self._facts[0] != state and began > self._valid_until):
                 with self.open() as journal:
-                    self._facts = (state, _facts(journal, self.path))
+                    self._facts = (state, _checked_facts(journal, self.path))
                 now = time.monotonic()
                 self._valid_until = now + _RATIO * (now - began)
             return self._facts[1]
@@ -127,7 +135,13 @@ class StoredRun:
             counts: dict[str, Any] = {"total": 0, "done": 0, "failed": 0, "seconds": 0.0}
             changed = _stat(self.path / JOURNAL_FILE)[0] / 1e9
             return RunRow(
-                self.name, **words, state="unreadable", **counts, **nothing, changed=changed, problem=str(problem)
+                self.name,
+                **words,
+                state="unreadable",
+                **counts,
+                **nothing,
+                changed=changed,
+                problem=str(problem),
             )
         summary = facts.summary
         known = summary.prompt_tokens is not None and summary.completion_tokens is not None
@@ -188,8 +202,22 @@ class RunFolder:
         return RunList(sorted((run.row() for run in self.all()), key=lambda row: -row.changed))
 
 
+def _checked_facts(journal: Journal, path: Path) -> RunFacts:
+    """Return the statistics. The files may come from anyone, and one damaged run must not hide the others.
+
+    Raises:
+        StoreFailed: a value in the journal has the wrong type.
+    """
+    try:
+        return _facts(journal, path)
+    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, sqlite3.Error) as error:
+        raise StoreFailed(f"{path / JOURNAL_FILE} is damaged: {error!r}") from error
+
+
 def _facts(journal: Journal, path: Path) -> RunFacts:
     attempts = int(journal.meta(ATTEMPTS) or 1)
+    if not 0 < attempts <= _MOST_ATTEMPTS:
+        raise StoreFailed(f"{path} is damaged: it has {attempts:,} attempts at each task")
     [(last, executions)] = journal.rows("SELECT coalesce(max(number), 0), count(*) FROM results")
     [(started, changed)] = journal.rows("SELECT min(started), coalesce(max(started + seconds), 0) FROM sessions")
     [(final,)] = journal.rows("SELECT count(*) FROM results WHERE final = 1")
@@ -209,17 +237,16 @@ def _stored_summary(path: Path) -> Summary | None:
     names = {field.name for field in fields(Summary)}
     if not isinstance(found, dict) or not names <= found.keys():
         return None
-    values = {name: found[name] for name in names}
-    if values["interval"] is not None:
-        values["interval"] = tuple(values["interval"])
-    values["pass_at"] = {int(k): value for k, value in values["pass_at"].items()}
-    return Summary(**values)
+    try:
+        return _SUMMARY.validate_python(found)
+    except ValidationError:
+        return None
 
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return json.loads(read_small_file(path))
+    except (OSError, ValueError, RecursionError):
         return None
 
 

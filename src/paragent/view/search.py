@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import sqlite3
 import threading
@@ -39,6 +40,9 @@ CREATE VIRTUAL TABLE steps USING fts5 (text, content = '', tokenize = "unicode61
 """
 _STEPS = 20
 """Bits of a row's number that are the index of the step; the others are the number of the execution."""
+_MOST_NUMBER = 1 << 63 - _STEPS
+"""Executions from this number on cannot be indexed."""
+_NEXT = "SELECT number FROM results WHERE number > ? AND number < ? ORDER BY number LIMIT ?"
 _BATCH = 300
 """Executions of one transaction: a fraction of a second."""
 _PAUSE = 0.005
@@ -107,13 +111,15 @@ class SearchIndex:
         self._build()
         with self._run.open() as journal:
             [(executions,)] = journal.rows("SELECT count(*) FROM results")
-            if self._path is None:
+            path = self._path  # may be discarded by the thread meanwhile
+            if path is None:
                 return SearchResults([], 0, 0, executions, problem or self._problem)
             try:
-                with contextlib.closing(_connect(self._path)) as db:
+                with contextlib.closing(_connect(path)) as db:
                     indexed = int(_meta(db, "executions") or 0)
                     found = _matches(db, query) if query else []
             except sqlite3.Error as error:
+                self._discard_if_damaged(error)
                 return SearchResults([], 0, 0, executions, f"the index cannot be read: {error}")
             hits = list(self._hits(journal, found[:_MOST_HITS], words))
         return SearchResults(hits, len(found), min(indexed, executions), executions, problem or self._problem)
@@ -140,12 +146,14 @@ class SearchIndex:
             if self._path is None:
                 self._open()
             if self._path is not None and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._index, name="paragent-search", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._index, args=[self._path], name="paragent-search", daemon=True
+                )
                 self._thread.start()
 
     def _open(self) -> None:
         """Create the file, or use the one of an earlier view if it belongs to this run; in a cache if the run is read-only."""
-        digest = hashlib.sha256(str(self._run.path.resolve()).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(os.fsencode(self._run.path.resolve())).hexdigest()[:16]
         folder = self._run.path if is_writable(self._run.path) else cache_folder("search")
         path = folder / (_FILE if folder == self._run.path else f"{digest}.sqlite")
         with self._run.open() as journal:
@@ -159,20 +167,34 @@ class SearchIndex:
         else:
             self._path = path
 
-    def _index(self) -> None:
-        assert self._path is not None
+    def _index(self, path: Path) -> None:
         try:
-            with self._run.open() as journal, contextlib.closing(_connect(self._path)) as db:
+            with self._run.open() as journal, contextlib.closing(_connect(path)) as db:
                 while _index_batch(journal, db):
                     time.sleep(_PAUSE)
         except (OSError, sqlite3.Error, ParagentError) as error:
+            self._discard_if_damaged(error)
             self._problem = f"the index could not be completed: {error}"
         else:
             self._problem = ""
 
+    def _discard_if_damaged(self, error: Exception) -> None:
+        """Delete an index that SQLite cannot read, so that the next search builds another one."""
+        with self._lock:
+            if type(error) is sqlite3.DatabaseError and self._path is not None:
+                _delete(self._path)
+                self._path = None
+
+
+def _delete(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
 
 def _prepare(path: Path, identity: str) -> None:
     """Create the tables; replace a file that is damaged or belongs to another run or version."""
+    if path.is_symlink():  # in a run directory that came from elsewhere it may lead to any file
+        _delete(path)
     for _ in range(2):
         try:
             with contextlib.closing(_connect(path)) as db:
@@ -188,8 +210,7 @@ def _prepare(path: Path, identity: str) -> None:
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) and "no such table" not in str(error):
                 raise
-        for suffix in ("", "-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        _delete(path)
     raise sqlite3.DatabaseError("another process changes it")
 
 
@@ -212,7 +233,7 @@ def _index_batch(journal: Journal, db: sqlite3.Connection) -> bool:
     db.execute("BEGIN IMMEDIATE")
     try:
         last, count = int(_meta(db, "last") or 0), int(_meta(db, "executions") or 0)
-        rows = journal.rows("SELECT number FROM results WHERE number > ? ORDER BY number LIMIT ?", [last, _BATCH])
+        rows = journal.rows(_NEXT, [last, _MOST_NUMBER, _BATCH])
         numbers = [number for (number,) in rows]
         for number in numbers:
             steps = transcript_of(journal, number, pointers=False)[: 1 << _STEPS]

@@ -40,6 +40,7 @@ __all__ = ["BUNDLE", "ViewServer", "ViewSettings", "check_bundle", "create_app",
 BUNDLE = Path(__file__).parent / "bundle"
 """The built pages. They are made by the build of the package, or in a clone by `make web`."""
 _START_TIMEOUT = 10.0
+_STOP_TIMEOUT = 10.0
 _MOST_CONNECTIONS = 200
 """A browser opens six connections for each host, and one page one stream of events."""
 
@@ -169,7 +170,7 @@ class ViewServer:
         assert self._thread is not None
         self._closing.set()
         self._server.should_exit = True
-        self._thread.join()
+        self._thread.join(_STOP_TIMEOUT)  # a daemon thread: a query that takes longer ends with the process
 
     def wait(self) -> None:
         """Block until the server ends, or until Ctrl-C."""

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["MOST_BUCKETS", "TimelineData"]
 
 MOST_BUCKETS = 4000
+_MOST_MADE = 16
+"""Timelines that are kept; one may have 4 MB, and each time that a user chooses is another one."""
 _MOST_TRACKS = 300
 """More tracks than that cannot be told apart on a screen."""
 _COLUMNS = 200
@@ -159,6 +161,8 @@ class TimelineData:
             made = self._picture(live).timeline(*key)
             if live is None:
                 self._made[key] = made
+                if len(self._made) > _MOST_MADE:
+                    del self._made[next(iter(self._made))]
             return made
 
     def warm(self) -> None:

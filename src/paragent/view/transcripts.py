@@ -41,6 +41,8 @@ _MOST_IN_ALL = 10_000_000
 """Characters of all texts of a transcript. Beyond it, texts are cut at `_SHORT`, so that a browser can show the page."""
 _SHORT = 2_000
 _LARGEST_IMAGE = 64 << 20
+_LARGEST_TRAJECTORY = 128 << 20
+"""Bytes of JSON."""
 _SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -356,7 +358,7 @@ def _result(journal: Journal, number: int) -> RolloutResult:
 
 def _trajectory(journal: Journal, number: int) -> dict[str, Any]:
     try:
-        found = journal.trajectory(number)
+        found = journal.trajectory(number, _LARGEST_TRAJECTORY)
     except (ValueError, zlib.error) as error:
         return {"unstorable": f"the trajectory is damaged: {error}"}
     return found if isinstance(found, dict) else {}
@@ -388,7 +390,7 @@ def read_image(run: StoredRun, number: int, name: str) -> bytes:
     with run.open() as journal:
         result = _result(journal, number)
     folder = images_folder(run.path, result.task, result.attempt)
-    if name in _listing(folder):
+    if name in _listing(run, folder):
         path = folder / name
         if path.is_file() and not path.is_symlink() and path.stat().st_size <= _LARGEST_IMAGE:
             return path.read_bytes()
@@ -408,8 +410,11 @@ def is_recording(content: bytes) -> bool:
     return content[4:8] == b"ftyp"
 
 
-def _listing(folder: Path) -> list[str]:
+def _listing(run: StoredRun, folder: Path) -> list[str]:
+    """Return the names of the files in a folder of a run; none if a link leads out of the run directory."""
     try:
+        if not folder.resolve().is_relative_to(run.path.resolve()):
+            return []
         return sorted(path.name for path in folder.iterdir())
     except OSError:
         return []
@@ -417,7 +422,7 @@ def _listing(folder: Path) -> list[str]:
 
 def _other_files(run: StoredRun, result: RolloutResult, shown: set[str]) -> list[str]:
     """Return the files of an execution that are not images, such as recordings. The folder has those of all retries."""
-    names = _listing(images_folder(run.path, result.task, result.attempt))
+    names = _listing(run, images_folder(run.path, result.task, result.attempt))
     return [
         name
         for name in names
