@@ -86,6 +86,7 @@ ATTACKS: dict[str, Callable[[Path], None]] = {
     "a cost that is not a number": with_session(cost=float("nan")),
     "a nested session": with_file("live/session.json", "[" * 100_000),
     "a nested configuration": with_file("config.json", "[" * 100_000),
+    "a configuration with many levels": with_file("config.json", '{"x": ' + "[" * 700 + "]" * 700 + "}"),
     "a configuration with NaN": with_file("config.json", '{"model": "m", "x": NaN, "y": [-Infinity]}'),
     "a configuration that is a list": with_file("config.json", "[1]"),
     "a configuration that is a pipe": with_pipe("config.json"),
@@ -190,3 +191,12 @@ def test_an_index_with_damaged_pages_is_built_again(tmp_path: Path) -> None:
     index.write_bytes(content[: 4 * 4096] + bytes(len(content) - 4 * 4096))
     with serving(tmp_path / "runs") as (_, client):
         wait_until(lambda: client.get("/api/runs/one/search?q=word77").json()["total"] == 1, what="the new index")
+
+
+def test_credentials_in_addresses_are_not_shown(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs", "one", [result("a")])
+    config = {"model": "m", "base_url": "https://me:hunter2@host/v1", "args": {"proxy": ["http://hunter2@p:1?a=b@c"]}}
+    (path / "config.json").write_text(json.dumps(config))
+    with serving(tmp_path / "runs") as (_, client):
+        shown = client.get("/api/runs/one").json()["config"]
+    assert shown == {"model": "m", "base_url": "https://…@host/v1", "args": {"proxy": ["http://…@p:1?a=b@c"]}}

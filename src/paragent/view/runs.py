@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
 import time
@@ -35,6 +36,7 @@ _RATIO = 4
 """Statistics of a run that changes all the time are kept for this many times as long as computing them took."""
 _MOST_ATTEMPTS = 100_000
 _SUMMARY = TypeAdapter(Summary)
+_CREDENTIALS = re.compile(r"://[^/?#\s]*@")
 _LIVE_STATES = {RunState.PAUSING: "paused", RunState.PAUSED: "paused", RunState.STOPPING: "stopping"}
 
 
@@ -104,9 +106,12 @@ class StoredRun:
         return _LIVE_STATES.get(live.state, "running")
 
     def config(self) -> dict[str, Any]:
-        """Return the settings of the run; empty if the file is missing or damaged."""
+        """Return the settings of the run, without user names and passwords of addresses; empty if the file is damaged."""
         found = _read_json(self.path / "config.json")
-        return found if isinstance(found, dict) else {}
+        try:
+            return _without_credentials(found) if isinstance(found, dict) else {}
+        except RecursionError:
+            return {}
 
     def facts(self) -> RunFacts:
         """Return the statistics; they are computed again when the files of the run have changed, but not too often.
@@ -248,6 +253,15 @@ def _read_json(path: Path) -> Any:
         return json.loads(read_small_file(path))
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def _without_credentials(value: Any) -> Any:
+    """Return settings in which `https://user:password@host` is `https://…@host`: an export may be published."""
+    if isinstance(value, str):
+        return _CREDENTIALS.sub("://…@", value)
+    if isinstance(value, dict):
+        return {name: _without_credentials(one) for name, one in value.items()}
+    return [_without_credentials(one) for one in value] if isinstance(value, list) else value
 
 
 def _stat(path: Path) -> tuple[int, int]:
