@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import sqlite3
@@ -16,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paragent.rollout.live_run import LiveRun, RunState, write_session_file
-from paragent.rollout.live_status import LiveRollout
 from paragent.store import ActivityInterval, MachineEvent, RolloutActivity, RolloutResult, pack_activity
 from paragent.view.api import Timeline
 from paragent.view.runs import RunFolder
@@ -183,16 +183,23 @@ def test_what_is_recorded_later_is_added(tmp_path: Path) -> None:
 def test_rollouts_under_way_are_shown_from_the_live_data(tmp_path: Path) -> None:
     path = write_run(tmp_path, "one", [at(-20)], tasks=["a", "b"])
     now = time.time()
-    rollout = LiveRollout("b", "generating", 3.0, None, 5.0, task="b", worker="host:1")
-    live = LiveRun(
-        run="one", state=RunState.RUNNING, at=now, pid=os.getpid(), host=socket.gethostname(), rollouts=[rollout]
-    )
     (path / "live").mkdir(exist_ok=True)
+    live = LiveRun(run="one", state=RunState.RUNNING, at=now, pid=os.getpid(), host=socket.gethostname())
     write_session_file(path / "live", live)
-    last = spans(data_of(path).timeline(None, None, 1000), "host:1")[-1]
-    assert last[2] == "generating"
-    assert last[0] == pytest.approx(now - 3, abs=0.1)
-    assert last[1] == pytest.approx(now, abs=0.1)
+    done = [ActivityInterval(RolloutActivity.OPENING, 2.0), ActivityInterval(RolloutActivity.GENERATING, 3.0)]
+    rollout = ["b", 1, now - 5, "", pack_activity(done).hex(), 0, 0, 0, None, None, 0, 0]
+    status = {"at": now, "worker": "host:1", "requests": [0, 0], "rollouts": [], "active": [rollout]}
+    (path / "live" / "host-1.json").write_text(json.dumps(status))
+    (path / "live" / "other-1.json").write_text(json.dumps(status | {"active": [["b", 1, 0, "", "zz"]]}))
+    opening, generating = spans(data_of(path).timeline(None, None, 1000), "host:1")[-2:]
+    assert (opening[2], generating[2]) == ("opening", "generating")
+    assert generating[:2] == pytest.approx((now - 3, now), abs=0.1)
+
+
+def test_a_damaged_activity_is_shown_as_work(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "one", [at(0.0, activity=b"\xff" * 7)])
+    [one] = spans(data_of(path).timeline(None, None, 1000), "host:1")
+    assert one[2] == "working"
 
 
 def test_many_tracks_are_limited_to_the_least_busy(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ __all__ = [
     "UnfinishedRollout",
     "last_status",
     "read_status_files",
+    "running_rollouts",
     "unfinished_rollouts",
     "usage_of",
 ]
@@ -284,6 +285,17 @@ def unfinished_rollouts(folder: Path) -> Iterator[UnfinishedRollout]:
         status = _read(path)
         path.unlink(missing_ok=True)
         yield from _unfinished(status)
+
+
+def running_rollouts(folder: Path) -> list[UnfinishedRollout]:
+    """Return what the rollouts under way have done so far, from the status files of all workers that share the run directory."""
+    found: list[UnfinishedRollout] = []
+    for path in folder.glob(_STATUS_FILES):
+        with contextlib.suppress(TypeError, ValueError, KeyError):  # another program wrote this file
+            status = _read(path)
+            if status is not None and time.time() - status["at"] <= _STALE_AFTER:
+                found += _unfinished(status)
+    return found
 
 
 def last_status(folder: Path, worker: str, task: str, attempt: int) -> UnfinishedRollout | None:

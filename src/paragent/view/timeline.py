@@ -20,15 +20,17 @@ import numpy as np
 
 from paragent.errors import ParagentError
 from paragent.machines.state_machine import MachineState
-from paragent.store import RolloutActivity
+from paragent.rollout.live_status import running_rollouts
+from paragent.store import RolloutActivity, unpack_activity
 from paragent.view.api import Timeline, Track
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from paragent.rollout.live_run import LiveRun
+    from paragent.rollout.live_status import UnfinishedRollout
     from paragent.store import Journal
     from paragent.view.runs import StoredRun
 
@@ -178,7 +180,7 @@ class TimelineData:
         workers, activities, sessions = self._workers, list(self._activities), list(self._sessions)
         if live is not None:
             workers = copy.deepcopy(workers)
-            _add_running(live, workers, activities)
+            _add_running(running_rollouts(self._run.path / "live"), workers, activities)
             if sessions:
                 sessions[-1] = (sessions[-1][0], max(live.at, sessions[-1][1]))
         names = [("machine", name, 0) for name in self._machines]
@@ -276,7 +278,7 @@ def _activity_spans(rows: Sequence[tuple[Any, ...]]) -> tuple[Spans, Numbers]:
 
     An execution that does not know its activities was working from its start to its end.
     """
-    blobs = [row[5] or _UNKNOWN.pack(_WORKING, max(0.0, row[2] - row[1])) for row in rows]
+    blobs = [_known(row[5]) or _UNKNOWN.pack(_WORKING, max(0.0, row[2] - row[1])) for row in rows]
     intervals = np.frombuffer(b"".join(blobs), _INTERVAL)
     counts = np.fromiter(map(len, blobs), np.int64, len(blobs)) // _INTERVAL.itemsize
     seconds = np.maximum(intervals["seconds"].astype(np.float64), 0.0)
@@ -287,6 +289,11 @@ def _activity_spans(rows: Sequence[tuple[Any, ...]]) -> tuple[Spans, Numbers]:
     states = np.where(intervals["code"] < len(RolloutActivity), intervals["code"], np.uint8(_WORKING))
     numbers = np.repeat(np.array([row[0] for row in rows], np.int64), counts)
     return Spans(ends - seconds, ends, states, numbers), counts
+
+
+def _known(activity: Any) -> bytes:
+    """Return recorded activities; nothing if they are damaged."""
+    return activity if isinstance(activity, bytes) and len(activity) % _INTERVAL.itemsize == 0 else b""
 
 
 def _machine_states(events: tuple[Numbers, Numbers], used: Spans, sessions: Sequence[tuple[float, float]]) -> Spans:
@@ -307,15 +314,20 @@ def _machine_states(events: tuple[Numbers, Numbers], used: Spans, sessions: Sequ
     return Spans(at, ends, state, execution).chosen((state != _STOPPED) & (ends > at))
 
 
-def _add_running(live: LiveRun, workers: _WorkerTracks, activities: list[Spans]) -> None:
-    """Add what the rollouts under way are doing now. What they did before is known when they have ended."""
-    for rollout in sorted(live.rollouts, key=lambda rollout: -rollout.since):
-        begin = live.at - max(rollout.since, 0.0)
-        track = workers.assign(rollout.worker, begin, live.at)
+def _add_running(running: Iterable[UnfinishedRollout], workers: _WorkerTracks, activities: list[Spans]) -> None:
+    """Add what the rollouts under way have done until their workers reported it."""
+    for one in sorted(running, key=lambda one: one.started):
+        track = workers.assign(one.worker, one.started, one.reported)
         activities += [Spans() for _ in range(len(workers.names) - len(activities))]
-        state = np.array([_CODES.get(rollout.activity, _WORKING)], np.uint8)
-        now = Spans(np.array([begin]), np.array([live.at]), state, np.zeros(1, np.int64))
-        activities[track] = activities[track].followed_by(now)
+        try:
+            intervals = unpack_activity(one.activity)
+        except ValueError:
+            continue  # another program wrote the file
+        ends = one.started + np.cumsum([interval.seconds for interval in intervals])
+        starts = np.concatenate([[one.started], ends[:-1]])
+        states = np.array([_CODES[interval.activity] for interval in intervals], np.uint8)
+        done = Spans(starts, ends, states, np.zeros(len(intervals), np.int64))
+        activities[track] = activities[track].followed_by(done)
 
 
 def _session_ends(at: Numbers, sessions: Sequence[tuple[float, float]]) -> Numbers:

@@ -81,7 +81,7 @@ def execution_detail(run: StoredRun, number: int) -> ExecutionDetail:
         reference="\n".join(task.references)[:MOST_CHARACTERS] if task else "",
         boundary=boundary_of(result.kind),
         error=result.error[:MOST_CHARACTERS],
-        activity=[(str(one.activity), one.seconds) for one in unpack_activity(result.activity or b"")],
+        activity=_activity(result),
         steps=steps,
         tools=[tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else [],
         files=_other_files(run, result, shown),
@@ -417,6 +417,14 @@ def _listing(run: StoredRun, folder: Path) -> list[str]:
             return []
         return sorted(path.name for path in folder.iterdir())
     except OSError:
+        return []
+
+
+def _activity(result: RolloutResult) -> list[tuple[str, float]]:
+    """Return what the rollout did; nothing if that is unknown or damaged."""
+    try:
+        return [(str(one.activity), one.seconds) for one in unpack_activity(result.activity or b"")]
+    except (TypeError, ValueError):
         return []
 
 
