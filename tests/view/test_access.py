@@ -59,6 +59,14 @@ def test_the_link_is_exchanged_for_a_cookie_and_the_token_leaves_the_address(ser
         assert "pages" in page.text
 
 
+def test_the_link_that_a_browser_gets_is_valid_once(server: ViewServer, stranger: httpx.Client) -> None:
+    link = server.link_for_once("/run/one")
+    assert stranger.get(link).status_code == 303
+    stranger.cookies.clear()
+    assert stranger.get(link).status_code == 401
+    assert server.token not in link
+
+
 def test_other_parameters_survive_the_exchange(server: ViewServer, stranger: httpx.Client) -> None:
     answer = stranger.get(f"{server.address}/?a=1%26b&token={server.token}&c=%C3%A9")
     assert answer.headers["location"] == "/?a=1%26b&c=%C3%A9"

@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
             )
         print(f"{_described(folder, name)}\n  {link}\nCtrl-C stops the server.", flush=True)
         if not options.no_browser:
-            _open_browser(link)
+            _open_browser(server.link_for_once(f"/run/{name}" if name else ""))
         server.wait()
     return 0
 

@@ -52,14 +52,16 @@ class AccessControl:
         host: the address that the server listens on.
         port: its port, a part of the cookie's name because cookies are shared by all ports of a host.
         token: the secret; programs send it as `Authorization: Bearer`.
+        once: further tokens, each for one exchange: the link that is opened in a browser is on its command line, where other
+            users of the host can read it.
     """
 
-    def __init__(self, app: ASGIApp, host: str, port: int, token: str) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, token: str, once: set[str]) -> None:
         self._app = app
         self._host = host.lower()
         # Asked once, because the name server may take seconds to answer.
         self._names = {one().lower() for one in (socket.gethostname, socket.getfqdn) if self._host in _WILDCARDS}
-        self._token = token
+        self._token, self._once = token, once
         self._cookie = f"paragent-view-{port}"
         self._session = secrets.token_urlsafe(32)
         """The value of the cookie. The token is not used, because links are copied more carelessly than cookies."""
@@ -91,7 +93,9 @@ class AccessControl:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == "token"]
         if given and scope["method"] == "GET":
-            if not _equal(given[0], self._token):
+            if given[0] in self._once:
+                self._once.discard(given[0])
+            elif not _equal(given[0], self._token):
                 return _refusal(
                     401, "the token in the link is wrong: the server was started again. Use the new link", scope
                 )

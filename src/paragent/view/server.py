@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from paragent.errors import UsageError
+from paragent.errors import ServerLost, UsageError
 from paragent.view.access import AccessControl
 from paragent.view.api import PageSettings
 from paragent.view.resources import ResourceApi
@@ -73,8 +73,8 @@ def check_bundle(bundle: Path = BUNDLE) -> None:
         raise UsageError("the pages of the view are not built; in a clone of the repository, run: make web")
 
 
-def create_app(settings: ViewSettings, host: str, port: int, token: str, closing: threading.Event) -> ASGIApp:
-    """Return the application, with the checks of each request. Streams of events end when `closing` is set.
+def create_app(settings: ViewSettings, closing: threading.Event) -> ASGIApp:
+    """Return the application, without the checks of each request. Streams of events end when `closing` is set.
 
     Raises:
         UsageError: the pages are not built.
@@ -89,8 +89,7 @@ def create_app(settings: ViewSettings, host: str, port: int, token: str, closing
     data = Mount("/api", routes=[*api.routes(), *resources.routes()])
     # The pages look there first, because an export has its settings there.
     own = Route("/data/settings.json", answer_in_thread(lambda _: page_settings), methods=["GET"])
-    app = Starlette(routes=[data, own, pages], exception_handlers=problems)
-    return AccessControl(app, host, port, token)
+    return Starlette(routes=[data, own, pages], exception_handlers=problems)
 
 
 class _Pages(StaticFiles):
@@ -117,6 +116,7 @@ class ViewServer:
 
     Raises:
         UsageError: (on entering) the address is in use or not one of this host, or the pages are not built.
+        ServerLost: (on entering) the server does not start.
     """
 
     def __init__(self, settings: ViewSettings) -> None:
@@ -124,13 +124,23 @@ class ViewServer:
         self.token = secrets.token_urlsafe(24)
         self.host = settings.host
         self.port = settings.port
+        self._once: set[str] = set()
         self._closing = threading.Event()
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
     def link(self, page: str = "") -> str:
         """Return the address of a page with the token; `page` is the part after `#`."""
-        return f"{self.address}/?token={self.token}" + (f"#{quote(page, safe='/?=&%')}" if page else "")
+        return self._link(page, self.token)
+
+    def link_for_once(self, page: str = "") -> str:
+        """Return the address of a page with a token that is valid for one use."""
+        token = secrets.token_urlsafe(24)
+        self._once.add(token)
+        return self._link(page, token)
+
+    def _link(self, page: str, token: str) -> str:
+        return f"{self.address}/?token={token}" + (f"#{quote(page, safe='/?=&%')}" if page else "")
 
     @property
     def address(self) -> str:
@@ -142,12 +152,12 @@ class ViewServer:
         listener = _listen(self.host, self.port)
         self.port = listener.getsockname()[1]
         try:
-            app = create_app(self._settings, self.host, self.port, self.token, self._closing)
+            app = create_app(self._settings, self._closing)
         except BaseException:
             listener.close()
             raise
         config = uvicorn.Config(
-            app,
+            AccessControl(app, self.host, self.port, self.token, self._once),
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -163,6 +173,9 @@ class ViewServer:
         deadline = time.monotonic() + _START_TIMEOUT
         while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
             time.sleep(0.005)
+        if not self._server.started:
+            self.__exit__()
+            raise ServerLost(f"the server of the view did not start within {_START_TIMEOUT:g} s")
         return self
 
     def __exit__(self, *_: object) -> None:

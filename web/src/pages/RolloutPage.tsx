@@ -54,6 +54,7 @@ export function RolloutPage({ run, task, attempt }: RolloutPageProps) {
   return (
     <Layout
       crumbs={[
+        { label: "Runs", address: href([]) },
         { label: run, address: href(["run", run], tableParams(params)) },
         { label: `${oneLine(task, 60)}${attempt > 1 ? ` · attempt ${attempt}` : ""}` },
       ]}
