@@ -116,7 +116,7 @@ test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) ## Check format, lint an
 	@echo "==> tests"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --reruns 1
 
-test-fast: $(READY) ## Check format, lint and types, then run the tests without QEMU, Java, browser and Ray (under 90 s)
+test-fast: $(READY) $(PAGES) ## Check format, lint and types, then run the tests without QEMU, Java, browser and Ray (under 90 s)
 	@echo "==> format, lint, types, fast tests"
 	@$(format-and-lint)
 	@$(BIN)/mypy --no-error-summary & types=$$!; \

@@ -15,19 +15,10 @@ import pytest
 
 from paragent.cli import main
 from paragent.demo.samples import sample_path
-from paragent.view.server import BUNDLE
 from tests.view.recorded import result, serving, write_run
 from tests.waiting import wait_until
 
 LINK = re.compile(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]+)")
-
-
-@pytest.fixture(autouse=True)
-def _bundle() -> None:
-    """The commands use the pages of the package; in a clone they may not be built yet."""
-    if not (BUNDLE / "index.html").exists():
-        BUNDLE.mkdir(exist_ok=True)
-        (BUNDLE / "index.html").write_text("<!doctype html><title>not built</title>")
 
 
 def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:

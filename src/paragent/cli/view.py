@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         agent_servers=options.agent_server,
         tls=tls_conf(options),
     )
-    with ViewServer(settings) as server:
+    with contextlib.suppress(KeyboardInterrupt), ViewServer(settings) as server:
         link = server.link(f"/run/{name}" if name else "")
         if not is_loopback(options.host):
             print(
