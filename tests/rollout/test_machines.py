@@ -224,7 +224,7 @@ def test_without_a_pool_each_concurrent_rollout_has_its_own_machine(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[RolloutProgress] = []
-    monkeypatch.setattr("paragent.rollout.session.WATCH_INTERVAL", 0.0)
+    monkeypatch.setattr("paragent.rollout.report.WATCH_INTERVAL", 0.0)
     with OpenAIServer(Script(default=LOOK)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")

@@ -14,6 +14,7 @@ import pytest
 from paragent.store import JOURNAL_FILE
 from paragent.view.api import RolloutRows
 from tests.view.recorded import journal_of, result, serving, write_run
+from tests.waiting import wait_until
 
 VERSION_3 = Path(__file__).parents[1] / "store" / "version_3.sql"
 
@@ -88,10 +89,10 @@ def test_runs_that_appear_change_and_vanish_are_noticed(tmp_path: Path) -> None:
         assert client.get("/api/runs/one").json()["pending"] == 1
         with journal_of(path) as journal:
             journal.record([result("b", score=0.0)])
-        assert client.get("/api/runs/one").json()["pending"] == 0
+        wait_until(lambda: client.get("/api/runs/one").json()["pending"] == 0, 10)  # not computed at each request
         path.rename(folder / "one~1")
         write_run(folder, "one", [result("x", score=0.5)])
-        assert client.get("/api/runs/one").json()["row"]["score"] == 0.5
+        wait_until(lambda: client.get("/api/runs/one").json()["row"]["score"] == 0.5, 10)
         assert {row["name"] for row in client.get("/api/runs").json()["runs"]} == {"one", "one~1"}
         shutil.rmtree(path)
         assert client.get("/api/runs/one").status_code == 404
@@ -103,7 +104,7 @@ def test_a_run_that_is_being_written_is_read(tmp_path: Path) -> None:
         for number in range(30):
             journal.record([result(f"t{number}", score=1.0)])
             assert client.get("/api/runs/one/rollouts").json()["last"] == number + 1
-        assert client.get("/api/runs/one").json()["row"]["state"] == "complete"
+        wait_until(lambda: client.get("/api/runs/one").json()["row"]["state"] == "complete", 10)
 
 
 def test_failures_are_grouped_by_boundary_and_message(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ _SERVICE = "control"
 _LOOPBACK = "127.0.0.1"
 _START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
-_CONNECT_SECONDS = 5.0
+_CONNECT_SECONDS = 20.0
+"""The process of the session exists; on an overloaded host it may take long to answer."""
 _ANSWER_SECONDS = 60.0
 """Seconds to wait for the answer to a command. The session's loop takes a second, longer with a slow disk."""
 
