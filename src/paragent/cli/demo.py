@@ -8,6 +8,8 @@ import importlib.util
 import io
 import os
 import random
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     if options.desktops:
         show_desktops(console)
     if find_runs(_FOLDER):
-        console.print(f"To look at these runs in a browser: paragent view {_FOLDER}", highlight=False)
+        console.print(f"To look at these runs in a browser: {_program()} view {_FOLDER}", highlight=False)
     console.print("Next: README.md, docs/, examples/")
     return 0
 
@@ -91,6 +93,12 @@ class SampleAgent(AgentBase):
         await asyncio.sleep(random.Random(number).uniform(0.2, 1.2))  # noqa: S311 - a delay, not a secret
         record_usage(prompt_tokens=len(str(number)) + 12, completion_tokens=20)
         return Msg(name=self.name, content=f"{number} squared is {number * number}")
+
+
+def _program() -> str:
+    """Return how this program is called: by its path if it is not on the PATH, as after `make demo`."""
+    own = Path(sys.argv[0])
+    return str(own) if own.name == "paragent" and shutil.which("paragent") is None else "paragent"
 
 
 def fail(kind: str) -> str:
