@@ -76,7 +76,9 @@ def run(options: argparse.Namespace) -> int:
     if options.desktops:
         show_desktops(console)
     if find_runs(_FOLDER):
-        console.print(f"To look at these runs in a browser: {_program()} view {_FOLDER}", highlight=False)
+        console.print(
+            f"To look at these runs in a browser: {_program()} view {_FOLDER}", highlight=False, soft_wrap=True
+        )
     console.print("Next: README.md, docs/, examples/")
     return 0
 
