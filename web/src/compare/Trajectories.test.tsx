@@ -1,7 +1,7 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/preact";
 import { afterEach, expect, test } from "vitest";
 import type { ExecutionDetail, TranscriptStep } from "../api";
-import { step } from "./steps.test-data";
+import { step } from "../steps.test-data";
 import { LongText, SideBySide } from "./Trajectories";
 
 afterEach(cleanup);

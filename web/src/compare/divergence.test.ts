@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
+import { step } from "../steps.test-data";
 import { alignSteps, firstDifference, sameStep, splitDifference } from "./divergence";
-import { step } from "./steps.test-data";
 
 const call = (id: string, args: string) => ({ id, name: "search", arguments: args });
 

@@ -2,37 +2,11 @@ import { cleanup, fireEvent, render, screen, within } from "@testing-library/pre
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { ExecutionDetail, NewNote, TranscriptStep } from "../api";
 import { settings } from "../source";
+import { step as sampleStep } from "../steps.test-data";
 import { RolloutPage } from "./RolloutPage";
 
 function step(index: number, kind: string, turn: number, given: Partial<TranscriptStep> = {}): TranscriptStep {
-  const { text = "" } = given;
-  return {
-    index,
-    kind,
-    turn,
-    at: index,
-    seconds: 1,
-    text,
-    length: text.length,
-    reasoning: "",
-    calls: [],
-    call: "",
-    name: "",
-    error: false,
-    images: [],
-    pointers: [],
-    seen: "",
-    request_id: "",
-    prompt_tokens: null,
-    completion_tokens: null,
-    cached_tokens: null,
-    reasoning_tokens: null,
-    retries: 0,
-    waited: 0,
-    finish_reason: "",
-    raw: kind === "model",
-    ...given,
-  };
+  return sampleStep(index, kind, given.text ?? "", { turn, at: index, seconds: 1, raw: kind === "model", ...given });
 }
 
 const STEPS = [

@@ -1,8 +1,8 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/preact";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { SearchHit, SearchResults } from "../api";
-import { step } from "../compare/steps.test-data";
 import { settings } from "../source";
+import { step } from "../steps.test-data";
 import { SearchPage } from "./SearchPage";
 
 function hit(number: number, at: number, kind: string, before: string): SearchHit {

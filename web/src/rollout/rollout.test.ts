@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { ExecutionDetail, Pointer, RolloutRows, ToolCall, TranscriptStep } from "../api";
 import { tableParams } from "../filters";
 import { RolloutTable } from "../rows";
+import { step as sampleStep } from "../steps.test-data";
 import { frameOf, framesOf } from "./frames";
 import { neighboursOf } from "./neighbours";
 import { describePointer, shapesOf } from "./pointers";
@@ -12,33 +13,7 @@ import { activityBars, barsOf, lengthOf, ticks, totals, waterfallRows } from "./
 import { filterCounts, filterTurns, groupTurns, neighbour, parseFilters, turnOf, turnSeconds } from "./turns";
 
 function step(index: number, kind: string, turn: number, given: Partial<TranscriptStep> = {}): TranscriptStep {
-  return {
-    index,
-    kind,
-    turn,
-    at: null,
-    seconds: null,
-    text: "",
-    length: 0,
-    reasoning: "",
-    calls: [],
-    call: "",
-    name: "",
-    error: false,
-    images: [],
-    pointers: [],
-    seen: "",
-    request_id: "",
-    prompt_tokens: null,
-    completion_tokens: null,
-    cached_tokens: null,
-    reasoning_tokens: null,
-    retries: 0,
-    waited: 0,
-    finish_reason: "",
-    raw: false,
-    ...given,
-  };
+  return sampleStep(index, kind, given.text ?? "", { turn, ...given });
 }
 
 function call(id: string, name = "python", args = "{}"): ToolCall {

@@ -1,4 +1,4 @@
-import type { TranscriptStep } from "../api";
+import type { TranscriptStep } from "./api";
 
 /** A step for tests. */
 export function step(index: number, kind: string, text: string, others: Partial<TranscriptStep> = {}): TranscriptStep {
