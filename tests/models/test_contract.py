@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -39,7 +39,12 @@ class TestOpenAIStreaming(TestOpenAI):
 class Echo(Model):
     """The smallest model: repeats the last message."""
 
-    async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
+    async def complete(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]],
+        options: Mapping[str, Any] | None = None,
+    ) -> Completion:
         del tools
         return Completion({"role": "assistant", "content": str(messages[-1]["content"])}, None)
 

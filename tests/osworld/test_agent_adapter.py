@@ -15,7 +15,7 @@ import pytest
 from paragent import Environment, RolloutWorker, ToolResult, tool
 from paragent.cli import main
 from paragent.demo.samples import sample_path
-from paragent.models import ModelSettings
+from paragent.models import ModelSettings, Sampling
 from paragent.osworld.agent_adapter import predict_agent_factory
 from paragent.rollout.resources import RolloutSettings
 from paragent.store import Journal, RolloutResult, RolloutStatus, images_folder
@@ -65,7 +65,7 @@ class Toolless(Environment):
 def run_rollout(
     agent: str, environment: str = "Desktop", *, max_retries: int = 3, **settings: Any
 ) -> tuple[RolloutResult, dict[str, Any]]:
-    model = ModelSettings(name="demo", max_tokens=99, max_retries=max_retries)
+    model = ModelSettings(name="demo", sampling=Sampling(max_tokens=99), max_retries=max_retries)
     names: dict[str, Any] = {"environment": f"{HERE}:{environment}", "agent": f"{HERE}:{agent}"}
     rollout = RolloutWorker(RolloutSettings(run="r", model=model, judge=model, **names, **settings)).run(
         BenchmarkTask("a", "Question?")

@@ -283,7 +283,7 @@ class Said(Model):
         super().__init__(ModelSettings(name="said"))
         self._turns = iter(turns)
 
-    async def complete(self, messages: Any, tools: Any) -> Completion:
+    async def complete(self, messages: Any, tools: Any, options: Any = None) -> Completion:
         return next(self._turns)
 
 

@@ -14,7 +14,7 @@ from paragent.demo.desktop_policy import act_on_desktop
 from paragent.models.base import Completion, Model
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["DemoModel"]
 
@@ -74,7 +74,12 @@ _LINKS = (
 class DemoModel(Model):
     """Decides each turn from the question, the available tools and their results so far."""
 
-    async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
+    async def complete(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]],
+        options: Mapping[str, Any] | None = None,  # noqa: ARG002 - rules have no settings
+    ) -> Completion:
         """Answer by rules. The token counts are 0."""
         question = next((message["content"] for message in messages if message.get("role") == "user"), "")
         results = [str(message["content"]) for message in messages if message.get("role") == "tool"]

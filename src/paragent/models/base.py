@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import abc
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import Implementation, Registry
+from paragent.errors import RequestRejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from paragent.models.tokens import SampledTokens
 
 __all__ = [
     "MODELS",
@@ -18,11 +21,14 @@ __all__ = [
     "Model",
     "ModelSettings",
     "RateLimitAddress",
+    "Sampling",
     "count_reply",
     "open_model",
     "reply_counter",
 ]
 
+_OWN_FIELDS = frozenset({"model", "messages", "tools", "stream", "stream_options"})
+"""The fields of a chat completion request that are not options."""
 MODELS = Registry(
     kind="model",
     implementations={
@@ -45,6 +51,21 @@ class RateLimitAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """The sampling settings of a run. None leaves it to the agent or the endpoint; the rest replaces what an agent asks for."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    """The most tokens of one reply."""
+    reasoning_effort: str | None = None
+    stop: tuple[str, ...] = ()
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the request's body, in the protocol of the endpoint, such as `{"return_token_ids": true}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
     """The name and address of a model, and the limits of requests to it."""
 
@@ -58,8 +79,9 @@ class ModelSettings:
     """Maximum number of concurrent requests of this process; refusals of the endpoint (429) lower it."""
     request_timeout: float = 600.0
     """Seconds for one request; the slowest reasoning models take this long for one turn."""
-    temperature: float | None = None
-    max_tokens: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    api: str = "chat"
+    """The protocol of the endpoint: `chat` (chat completions), `responses` or `anthropic`."""
     rate_limit: RateLimitAddress | None = None
     """None: this process adapts its limit without coordination with other workers."""
     tool_format: str = "native"
@@ -90,6 +112,14 @@ class Completion:
     """Seconds of waiting for the rate limit and between retries."""
     retries: int = 0
     """Requests that failed before this reply."""
+    model: str = ""
+    """The name of the model that answered, as the endpoint returned it."""
+    tokens: SampledTokens | None = None
+    """The token ids of prompt and reply; None if the endpoint did not return them."""
+    cached: bool = False
+    """Whether the reply is from the local store of `--cache`, and not a fresh sample."""
+    version: int | None = None
+    """The version of the policy when the request was sent; None outside of training."""
 
 
 reply_counter: ContextVar[Callable[[str, dict[str, int] | None], None] | None] = ContextVar(
@@ -118,13 +148,22 @@ class Model(abc.ABC):
     def __init__(self, settings: ModelSettings) -> None:
         self.settings = settings
 
+    dialect: str = "chat"
+    """The protocol of the requests that `forward` takes: `chat`, `responses` or `anthropic`."""
+
     @abc.abstractmethod
-    async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
+    async def complete(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]],
+        options: Mapping[str, Any] | None = None,
+    ) -> Completion:
         """Return the next message of the assistant.
 
         Args:
             messages: the conversation in OpenAI's format.
             tools: the tools that the model may call, in OpenAI's format; may be empty.
+            options: further fields of a chat completion request, such as `tool_choice` or `response_format`.
 
         Raises:
             ContextFull: the conversation is too long for the model.
@@ -133,6 +172,23 @@ class Model(abc.ABC):
             ToolsUnsupported: the endpoint returns tool calls as text.
             EndpointDown: the endpoint does not answer, or only with errors, after all retries.
         """
+
+    async def forward(self, request: Mapping[str, Any]) -> Completion:
+        """Send a request of an agent, in the protocol `dialect`, and return the reply.
+
+        Args:
+            request: the body. The name of the model and the sampling settings of the run replace those in it; the reply is
+                never streamed.
+
+        Raises:
+            RequestRejected: the body is not a request of that protocol.
+            Exception: as `complete`.
+        """
+        options = {name: value for name, value in request.items() if name not in _OWN_FIELDS}
+        messages, tools = request.get("messages"), request.get("tools") or ()
+        if not isinstance(messages, list) or not isinstance(tools, list | tuple):
+            raise RequestRejected("the request has no list `messages`, or its `tools` are not a list")
+        return await self.complete(messages, tools, options)
 
     def pressure(self) -> tuple[int, int]:
         """Return the number of requests in flight and the current limit."""

@@ -72,7 +72,12 @@ class OpenAIChat(Model):
         """Return the number of requests in flight and the current limit."""
         return self._limiter.in_flight, self._limiter.limit
 
-    async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
+    async def complete(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]],
+        options: Mapping[str, Any] | None = None,
+    ) -> Completion:
         """Send the request, with retries; see `Model.complete`.
 
         Raises:
@@ -82,8 +87,10 @@ class OpenAIChat(Model):
             self._connect_rate_limit(self.settings.rate_limit)
         messages = without_reasoning(messages)
         if tools and self.settings.tool_format == "text":
-            return with_calls(await self._send_with_retries(self._request(as_text(messages, tools), [])), tools)
-        completion = await self._send_with_retries(self._request(messages, tools))
+            return with_calls(
+                await self._send_with_retries(self._request(as_text(messages, tools), [], options)), tools
+            )
+        completion = await self._send_with_retries(self._request(messages, tools, options))
         self._check_tools(completion, tools)
         return completion
 
@@ -163,15 +170,20 @@ class OpenAIChat(Model):
         if self._shared_limit is not None:
             self._shared_limit.answered(seconds)
 
-    def _request(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        settings = self.settings
-        request: dict[str, Any] = {"model": settings.name, "messages": list(messages)}
+    def _request(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]],
+        options: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        settings, sampling = self.settings, self.settings.sampling
+        request: dict[str, Any] = {**(options or {}), "model": settings.name, "messages": list(messages)}
         if tools:
             request["tools"] = list(tools)
-        if settings.temperature is not None:
-            request["temperature"] = settings.temperature
-        if settings.max_tokens is not None:
-            request["max_tokens"] = settings.max_tokens
+        if sampling.temperature is not None:
+            request["temperature"] = sampling.temperature
+        if sampling.max_tokens is not None:
+            request["max_tokens"] = sampling.max_tokens
         if settings.stream:
             request |= {"stream": True, "stream_options": {"include_usage": True}}
         return request

@@ -63,8 +63,8 @@ def _constructor_arguments(environment: Environment, model: ModelSettings, max_t
     arguments |= {
         "platform": "ubuntu",
         "model": model.name,
-        "max_tokens": model.max_tokens,
-        "temperature": model.temperature,
+        "max_tokens": model.sampling.max_tokens,
+        "temperature": model.sampling.temperature,
         "max_steps": max_turns,
         "max_trajectory_length": getattr(options, "screenshots", None),
         "screen_size": (width, height) if width and height else None,

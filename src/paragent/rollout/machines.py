@@ -19,7 +19,7 @@ from paragent.rollout.live_run import LiveMachine
 from paragent.store import MachineEvent, RolloutActivity
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from paragent.envs import Environment
     from paragent.machines import Lease, Machine, MachineSettings, PoolClient, PoolStatus, VMPoolManager
@@ -201,13 +201,29 @@ class PausingModel(Model):
 
     def __init__(self, model: Model, lease: Lease) -> None:
         super().__init__(model.settings)
+        self.dialect = model.dialect
         self._model, self._lease = model, lease
 
-    async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Completion:
+    async def complete(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]],
+        options: Mapping[str, Any] | None = None,
+    ) -> Completion:
         """Request a completion; raises as the other model, and `LeaseLost` if the machine is lost."""
+        async with self._paused():
+            return await self._model.complete(messages, tools, options)
+
+    async def forward(self, request: Mapping[str, Any]) -> Completion:
+        """Send a request; raises as the other model, and `LeaseLost` if the machine is lost."""
+        async with self._paused():
+            return await self._model.forward(request)
+
+    @contextlib.asynccontextmanager
+    async def _paused(self) -> AsyncIterator[None]:
         try:
             await self._lease.apause()  # inside the try: a cancelled call may already have paused the machine
-            return await self._model.complete(messages, tools)
+            yield
         finally:
             await self._lease.aresume()
 

@@ -20,7 +20,7 @@ from paragent.config import ASYNC_CONCURRENCY, RunConfig, usable_cores
 from paragent.engines import open_engine
 from paragent.envs import ENVIRONMENTS, Environment, SharedResources, environment_class
 from paragent.errors import ConfigError, MissingExtra, UnknownName
-from paragent.models import ModelSettings
+from paragent.models import ModelSettings, Sampling
 from paragent.models.base import MODELS
 from paragent.models.credentials import NO_KEY, endpoint_from_environment
 from paragent.rollout.budgets import check_prices
@@ -334,8 +334,7 @@ def _model_settings(config: RolloutConfig, name: str) -> ModelSettings:
         api_key=key,
         max_retries=model.max_retries,
         max_concurrency=_workers(config)[1],
-        temperature=model.temperature,
-        max_tokens=model.max_tokens,
+        sampling=Sampling(temperature=model.temperature, max_tokens=model.max_tokens),
         tool_format=model.tool_format,
         stream=model.stream,
     )

@@ -104,8 +104,8 @@ class TracedRun:
         found = (name for end, name in _PROVIDERS.items() if host == end or host.endswith(f".{end}"))
         port = address.port or {"http": 80, "https": 443}.get(address.scheme, 0)
         request = {
-            "gen_ai.request.temperature": model.temperature,
-            "gen_ai.request.max_tokens": model.max_tokens,
+            "gen_ai.request.temperature": model.sampling.temperature,
+            "gen_ai.request.max_tokens": model.sampling.max_tokens,
             "gen_ai.request.stream": model.stream or None,
         }
         return cls(
