@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paragent.models.tokens import SampledTokens
 
 __all__ = [
+    "APIS",
     "MODELS",
     "Completion",
     "Model",
@@ -31,12 +32,16 @@ _OWN_FIELDS = frozenset({"model", "messages", "tools", "stream", "stream_options
 """The fields of a chat completion request that are not options."""
 MODELS = Registry(
     kind="model",
-    implementations={
-        "demo": Implementation("paragent.demo.policy:DemoModel"),
-        "openai": Implementation("paragent.models.openai:OpenAIChat", extra="rollout"),
-    },
+    implementations={"demo": Implementation("paragent.demo.policy:DemoModel")},
     entry_points="paragent.models",
 )
+"""Models by name. Every other name is a model of an endpoint."""
+APIS = Registry(
+    kind="API",
+    implementations={"chat": Implementation("paragent.models.openai:OpenAIChat", extra="rollout")},
+    entry_points="paragent.apis",
+)
+"""Protocols of endpoints: classes derived from `paragent.models.endpoint.EndpointModel`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,11 +204,12 @@ class Model(abc.ABC):
 
 
 def open_model(settings: ModelSettings) -> Model:
-    """Return the model `settings.name`: a registered one or, for any other name, a model of an OpenAI-compatible endpoint.
+    """Return the model `settings.name`: a registered one or, for any other name, a model of an endpoint with `settings.api`.
 
     Raises:
+        UnknownName: there is no such API.
         MissingExtra: its optional packages are not installed.
     """
-    kind = settings.name if settings.name in MODELS.names() else "openai"
-    model: Model = MODELS.load(kind)(settings)
+    name = settings.name
+    model: Model = (MODELS.load(name) if name in MODELS.names() else APIS.load(settings.api))(settings)
     return model

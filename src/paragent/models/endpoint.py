@@ -1,0 +1,233 @@
+"""`EndpointModel`: a model of an HTTP endpoint. Retries, rate limit and errors are here; a subclass is one protocol."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import openai
+
+from paragent._internal.text import well_formed_data
+from paragent.errors import ConfigError, EndpointDown, ToolsUnsupported
+from paragent.execution import doing, waiting
+from paragent.models.base import Completion, Model, ModelSettings, count_reply
+from paragent.models.credentials import DEFAULT_URL, NO_KEY
+from paragent.models.http_client import EndpointClient
+from paragent.models.replies import MalformedReply
+from paragent.models.request_queue import RequestQueue
+from paragent.models.retry import Backoff, cause_of, raise_if_final, retry_after, short_cause
+from paragent.models.tool_text import as_text, calls_in, with_calls
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+__all__ = ["EndpointModel"]
+
+
+class EndpointModel(Model):
+    """A model of an HTTP endpoint. Retries and the rate limit cover all rollouts of the process.
+
+    A subclass implements a protocol: `path`, `write_request`, `with_settings`, `read_reply` and `assemble`; where its protocol
+    needs it, also `default_url`, `headers` and `adapted`.
+
+    Raises:
+        ConfigError: the settings have no API key.
+    """
+
+    path: ClassVar[str]
+    """The path of requests below the base URL, without a slash at the beginning."""
+    default_url: ClassVar[str] = DEFAULT_URL
+    """The base URL if the settings have none."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__(settings)
+        if not settings.api_key:
+            raise ConfigError(NO_KEY)
+        self._client = EndpointClient(settings, self.default_url, self.headers())
+        self._requests = RequestQueue(settings, self._client.host)
+        self._native_calls = False
+        """Whether the endpoint has returned a tool call, so that it supports them."""
+
+    def headers(self) -> Mapping[str, Any]:
+        """Return headers of the protocol besides `Authorization: Bearer`; the value `openai.Omit()` removes a header."""
+        return {}
+
+    @abc.abstractmethod
+    def write_request(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]],
+        options: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return the body of a request for a conversation in the format of chat completions; see `Model.complete`."""
+
+    @abc.abstractmethod
+    def with_settings(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body with the settings of the run: the model's name, `Sampling`, and whether the reply is streamed.
+
+        The settings of the run replace what the body has.
+        """
+
+    @abc.abstractmethod
+    def read_reply(self, reply: Any, headers: Mapping[str, str]) -> Completion:
+        """Return the completion of a parsed reply.
+
+        Raises:
+            MalformedReply: it is not a reply of the protocol.
+        """
+
+    @abc.abstractmethod
+    async def assemble(self, events: AsyncIterator[Any]) -> Any:
+        """Return a streamed reply in the form of one that was not streamed.
+
+        Args:
+            events: the events as parsed JSON.
+
+        Raises:
+            MalformedReply: an event cannot be read, or the stream ended before the reply did.
+        """
+
+    def adapted(self, body: dict[str, Any], message: str) -> dict[str, Any] | None:
+        """Return another form of a request that the endpoint rejected, to be sent instead; None if there is none.
+
+        An implementation remembers what the endpoint rejects, so that `with_settings` leaves it out of later requests.
+
+        Args:
+            body: what was sent.
+            message: the endpoint's message.
+        """
+        del body, message
+        return None
+
+    def pressure(self) -> tuple[int, int]:
+        """Return the number of requests in flight and the current limit."""
+        return self._requests.pressure()
+
+    async def complete(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]],
+        options: Mapping[str, Any] | None = None,
+    ) -> Completion:
+        """Send the request, with retries; see `Model.complete`.
+
+        Raises:
+            ToolsUnsupported: the endpoint returns tool calls as text; see `ModelSettings.tool_format`.
+        """
+        if tools and self.settings.tool_format == "text":
+            request = self.write_request(as_text(messages, tools), [], options or {})
+            return with_calls(await self._send_with_retries(request), tools)
+        completion = await self._send_with_retries(self.write_request(messages, tools, options or {}))
+        self.check_tools(completion, tools)
+        return completion
+
+    async def forward(self, request: Mapping[str, Any]) -> Completion:
+        """Send a request of an agent, with retries; see `Model.forward`. The reply is in `Completion.response`."""
+        return await self._send_with_retries(request)
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._requests.close()
+        await self._client.close()
+
+    def check_tools(self, completion: Completion, tools: Sequence[dict[str, Any]]) -> None:
+        """Check that the endpoint parses the tool calls of its model. Once it has returned a tool call, it does.
+
+        Raises:
+            ToolsUnsupported: the text of the message has a tool call.
+        """
+        if completion.message.get("tool_calls"):
+            self._native_calls = True
+        elif tools and not self._native_calls and calls_in(completion.message["content"] or "", tools):
+            count_reply(self.settings.name, completion.usage)
+            raise ToolsUnsupported(
+                f"{self._client.host} returns tool calls of {self.settings.name!r} as text: use --tool-format text, or have "
+                "the server parse them (vLLM: --enable-auto-tool-choice --tool-call-parser ...)"
+            )
+
+    async def _send_with_retries(self, body: Mapping[str, Any]) -> Completion:
+        """Send a request, again after errors that may pass, and return the answer."""
+        self._requests.connect()
+        request = self.with_settings(body)
+        backoff = Backoff(self.settings.max_retries)
+        retries, waited = 0, 0.0
+        while True:
+            waited += await self._requests.acquire()
+            doing("generating")
+            began = time.monotonic()
+            try:
+                completion = await self._send(request)
+                self._requests.answered(time.monotonic() - began)
+            except UnicodeEncodeError as error:
+                request, pause, why = _encodable(request, error), 0.0, "a lone surrogate"
+            except (openai.APIError, ValueError) as error:
+                if isinstance(error, MalformedReply):
+                    count_reply(self.settings.name, error.usage)
+                if changed := self._adapted(request, error):
+                    request, pause = changed, 0.0
+                else:
+                    pause = self._pause_after(error, backoff, with_tools="tools" in request)
+                why = short_cause(error)
+                retries += 1
+            else:
+                return replace(completion, waited=waited, retries=retries) if waited or retries else completion
+            finally:
+                self._requests.release()
+            if pause:
+                with waiting(f"retrying after {why} from {self._client.host}", pause):
+                    await asyncio.sleep(pause)
+                waited += pause
+
+    async def _send(self, request: dict[str, Any]) -> Completion:
+        """Send one request."""
+        try:
+            if request.get("stream"):
+                return self.read_reply(*await self._client.stream(self.path, request, self.assemble))
+            return self.read_reply(*await self._client.post(self.path, request))
+        except RecursionError:
+            raise MalformedReply("not a reply of a model: nested too deeply") from None
+
+    def _adapted(self, request: dict[str, Any], error: Exception) -> dict[str, Any] | None:
+        """Return another form of a request that was rejected because of its form; None if there is none."""
+        if not isinstance(error, openai.APIStatusError) or error.status_code not in {400, 422}:
+            return None
+        return self.adapted(request, str(error.body))
+
+    def _pause_after(self, error: Exception, backoff: Backoff, *, with_tools: bool) -> float:
+        """Return the seconds to wait before the next try.
+
+        Raises:
+            ContextFull, RequestRejected, EndpointRefused, EndpointDown: another try would not help.
+        """
+        raise_if_final(error, self.settings.name, self._client.url, with_tools=with_tools)
+        asked = retry_after(error.response.headers) if isinstance(error, openai.APIStatusError) else None
+        if isinstance(error, openai.RateLimitError):
+            pause = backoff.after_refusal(asked, general=self._requests.throttled(asked))
+        else:
+            self._requests.server_error()
+            pause = backoff.after_error()
+            pause = None if pause is None else max(pause, asked or 0.0)
+        if pause is None:
+            raise EndpointDown(
+                f"the endpoint {self._client.url} failed {backoff.errors + 1} times for one turn, last with "
+                f"{cause_of(error, self.settings.request_timeout)}"
+            ) from error
+        return pause
+
+
+def _encodable(request: dict[str, Any], error: UnicodeEncodeError) -> dict[str, Any]:
+    """Return the request without lone surrogates, which agents may have put into it.
+
+    Raises:
+        ConfigError: it has none, so the key or the address is what cannot be encoded.
+    """
+    sent = well_formed_data(request)
+    if sent == request:
+        raise ConfigError(
+            f"OPENAI_API_KEY or OPENAI_BASE_URL has characters that cannot be encoded: {error.reason}"
+        ) from None
+    assert isinstance(sent, dict)
+    return sent

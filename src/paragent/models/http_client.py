@@ -1,0 +1,143 @@
+"""HTTP client of model endpoints: sends JSON bodies and returns parsed replies, streamed or not. Errors are those of `openai`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import openai
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from paragent.models.base import ModelSettings
+
+__all__ = ["EndpointClient"]
+
+_CONNECT_LIMIT = 10.0
+"""Seconds to connect; intercontinental handshakes take less than one."""
+
+
+class EndpointClient:
+    """The connections to one endpoint.
+
+    The typed models of the `openai` package are not used: they take half of its time and validate nothing.
+
+    Args:
+        settings: the settings of the model; its `api_key` is set.
+        default_url: the address if the settings have none.
+        headers: headers of the protocol, in addition to those of the `openai` package; `openai.Omit()` removes one of these.
+    """
+
+    def __init__(self, settings: ModelSettings, default_url: str, headers: Mapping[str, Any]) -> None:
+        self._timeout = settings.request_timeout
+        self._http = _http_client(settings.base_url or default_url, self._timeout)
+        self._client = openai.AsyncOpenAI(
+            api_key=settings.api_key,
+            base_url=settings.base_url or default_url,
+            max_retries=0,
+            timeout=self._timeout,
+            default_headers=headers,
+            http_client=self._http,
+        )
+        self.url = str(self._client.base_url)
+        """The base URL, with a slash at the end."""
+        self.host = self._client.base_url.netloc.decode()
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> tuple[Any, Mapping[str, str]]:
+        """Send a request and return the parsed reply and its headers.
+
+        This uses the HTTP client of the `openai` package without the package's request layer, which takes more CPU time than
+        everything else in a rollout: 1.4 ms per request with it, 0.9 ms without.
+
+        Raises:
+            openai.APIError: it failed.
+        """
+        content, url = _json_body(body), f"{self.url}{path}"
+        try:
+            response = await self._http.post(url, content=content, headers=self._headers, timeout=self._timeout)
+        except Exception as error:
+            kinds = {kind.__name__ for kind in type(error).__mro__}  # of httpx, or of its copy in newer versions
+            if "TimeoutException" in kinds:
+                raise openai.APITimeoutError(request=self._http.build_request("POST", url)) from error
+            if kinds & {"RequestError", "SSLError", "EndOfStream"}:
+                raise openai.APIConnectionError(request=self._http.build_request("POST", url)) from error
+            raise
+        if not response.is_success:
+            raise _status_error(response)
+        reply = response.json() if "json" in response.headers.get("content-type", "") else response.text
+        return reply, response.headers
+
+    async def stream(
+        self, path: str, body: Mapping[str, Any], assemble: Callable[[AsyncIterator[Any]], Awaitable[Any]]
+    ) -> tuple[Any, Mapping[str, str]]:
+        """Send a request that asks for a streamed reply; return the whole reply and its headers.
+
+        Args:
+            path: below the base URL.
+            body: the request.
+            assemble: makes the reply from the events, which are parsed JSON.
+
+        Raises:
+            openai.APIError: it failed.
+        """
+        kind = openai.AsyncStream[object]
+        stream = await self._client.post(f"/{path}", body=body, cast_to=object, stream=True, stream_cls=kind)
+        return await assemble(stream), stream.response.headers
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._client.close()
+
+    @functools.cached_property
+    def _headers(self) -> dict[str, str]:
+        """The headers of a request, merged as the `openai` package does.
+
+        Names are compared without case. Default headers, which include the user's `OPENAI_CUSTOM_HEADERS`, replace those
+        of authentication. A value that is not text removes the header.
+        """
+        given = itertools.chain[tuple[str, object]](
+            self._client.auth_headers.items(), self._client.default_headers.items()
+        )
+        merged = {name.lower(): value for name, value in given}
+        merged |= {"x-stainless-retry-count": "0", "x-stainless-read-timeout": str(self._timeout)}
+        return {name: value for name, value in merged.items() if isinstance(value, str)}
+
+
+def _json_body(request: Mapping[str, Any]) -> bytes:
+    """Return a request as JSON. It may contain what the `openai` package accepts: dates and pydantic models, such as messages."""
+    return json.dumps(request, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_json_value).encode()
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True, by_alias=True)
+    raise TypeError(
+        f"a request to the model has a value of the type {type(value).__name__}, which JSON cannot represent"
+    )
+
+
+def _status_error(response: Any) -> openai.APIStatusError:
+    """Return the error of the `openai` package for a response with an error status."""
+    body: Any = response.text.strip()
+    message = f"Error code: {response.status_code}"
+    with contextlib.suppress(ValueError, RecursionError):
+        body = json.loads(body)
+    if isinstance(body, dict):
+        body = body.get("error", body)
+        if isinstance(body, dict) and isinstance(body.get("message"), str) and body["message"]:
+            message += f" - {body['message']}"
+    kind = openai.RateLimitError if response.status_code == 429 else openai.APIStatusError
+    return kind(message, response=response, body=body)
+
+
+def _http_client(url: str, timeout: float) -> Any:
+    """Return the client's aiohttp transport, which takes half the CPU time of the default."""
+    return openai.DefaultAioHttpClient(base_url=url, timeout=openai.Timeout(timeout, connect=_CONNECT_LIMIT))

@@ -1,0 +1,133 @@
+"""Queue of requests to one endpoint: the limit of concurrent requests, those that wait, the run's rate limit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from paragent.execution import waiting
+from paragent.models.rate_limit import Limiter
+
+if TYPE_CHECKING:
+    from paragent.models.base import ModelSettings
+    from paragent.models.rate_limit_client import RateLimitClient
+
+__all__ = ["RequestQueue"]
+
+
+class RequestQueue:
+    """Admits the requests of one process, in order of arrival. Belongs to one event loop.
+
+    Args:
+        settings: the settings of the model.
+        host: the name of the endpoint for the live display.
+    """
+
+    def __init__(self, settings: ModelSettings, host: str) -> None:
+        self._settings, self._host = settings, host
+        self._limiter = Limiter(settings.max_concurrency)
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs `_admit_waiting` when a slot becomes free without a request ending."""
+        self._shared_limit: RateLimitClient | None = None
+
+    def pressure(self) -> tuple[int, int]:
+        """Return the number of requests in flight and the current limit."""
+        return self._limiter.in_flight, self._limiter.limit
+
+    def connect(self) -> None:
+        """Share the endpoint's rate limit with the other workers of the run, if there is a server for it. Idempotent.
+
+        Until connected, the own adaptive limit is used.
+        """
+        settings = self._settings
+        if self._shared_limit is not None or settings.rate_limit is None:
+            return
+        from paragent.models.rate_limit_client import RateLimitClient
+
+        loop = asyncio.get_running_loop()
+
+        def changed(share: int | None, closed: float) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._use_share, share, closed)
+
+        def state() -> tuple[int, int]:
+            return self._limiter.in_flight, self._limiter.in_flight + len(self._queue)
+
+        self._shared_limit = RateLimitClient(
+            settings.rate_limit, settings.name, settings.max_concurrency, state, changed
+        )
+
+    async def acquire(self) -> float:
+        """Wait until this request is admitted; return the seconds of waiting. `release` ends it."""
+        if not self._queue and self._limiter.admit():
+            return 0.0
+        began = time.monotonic()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        self._admit_waiting()
+        try:
+            closed = self._limiter.opens_in()
+            why = f"waiting for {self._host}" + (", which returned 429" if closed else "")
+            with waiting(why, closed or None):
+                await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release()
+            elif turn in self._queue:
+                self._queue.remove(turn)
+            raise
+        return time.monotonic() - began
+
+    def release(self) -> None:
+        """Count a request as ended, successfully or not."""
+        self._limiter.leave()
+        self._admit_waiting()
+
+    def answered(self, seconds: float) -> None:
+        """Record an answer, which took `seconds`."""
+        self._limiter.answered(seconds)
+        if self._shared_limit is not None:
+            self._shared_limit.answered(seconds)
+
+    def throttled(self, retry_after: float | None) -> bool:
+        """Record a request that was refused with 429; see `Limiter.throttled`."""
+        general = self._limiter.throttled(retry_after)
+        if self._shared_limit is not None:
+            self._shared_limit.throttled(retry_after)
+        return general
+
+    def server_error(self) -> None:
+        """Record a server error."""
+        self._limiter.server_error()
+        if self._shared_limit is not None:
+            self._shared_limit.server_error()
+
+    def close(self) -> None:
+        """Leave the run's rate limit. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._shared_limit is not None:
+            self._shared_limit.close()
+
+    def _use_share(self, share: int | None, closed: float) -> None:
+        if share is None:
+            self._limiter.clear_share()
+        else:
+            self._limiter.set_share(share, closed)
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        while self._queue and self._limiter.admit():
+            turn = self._queue.popleft()
+            if turn.done():
+                self._limiter.leave()
+            else:
+                turn.set_result(None)
+        if self._queue and (wait := self._limiter.frees_in()) > 0:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(wait, self._admit_waiting)
