@@ -34,6 +34,7 @@
         ├── LeaseLost                 the lease has ended: released, expired, or its machine broke
         ├── LeaseTimeout              no machine became free in time (also a TimeoutError)
         ├── MachineFailed             a machine does not boot, does not answer or cannot be reset
+        ├── PauseTimeout              workers still have requests in flight after the timeout (also a TimeoutError)
         ├── PoolFailed                too many machines failed in a row
         ├── PoolStopped               the pool is draining or has ended
         ├── ProtocolError             the peer does not use paragent's protocol, or violates it
@@ -75,6 +76,7 @@ __all__ = [
     "MissingExtra",
     "MissingProgram",
     "ParagentError",
+    "PauseTimeout",
     "PoolFailed",
     "PoolStopped",
     "ProtocolError",
@@ -312,6 +314,10 @@ class LeaseTimeout(InfrastructureError, TimeoutError):
 
 class MachineFailed(InfrastructureError):
     """A machine does not boot, does not answer or cannot be reset, or a tool of its provider failed."""
+
+
+class PauseTimeout(InfrastructureError, TimeoutError):
+    """Requests of workers were still in flight when the time for a pause was over. The run stays paused."""
 
 
 class PoolFailed(InfrastructureError):

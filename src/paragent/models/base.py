@@ -50,6 +50,8 @@ class RateLimitAddress:
 
     address: str
     secret: str
+    controlled: bool = False
+    """Whether a worker may send requests only while it is connected, because the server pauses requests for training."""
 
     def __repr__(self) -> str:
         return f"RateLimitAddress(address={self.address!r})"  # never the secret

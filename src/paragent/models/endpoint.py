@@ -157,7 +157,7 @@ class EndpointModel(Model):
         while True:
             waited += await self._requests.acquire()
             doing("generating")
-            began = time.monotonic()
+            began, version = time.monotonic(), self._requests.version
             try:
                 completion = await self._send(request)
                 self._requests.answered(time.monotonic() - began)
@@ -173,7 +173,7 @@ class EndpointModel(Model):
                 why = short_cause(error)
                 retries += 1
             else:
-                return replace(completion, waited=waited, retries=retries) if waited or retries else completion
+                return replace(completion, waited=waited, retries=retries, version=version)
             finally:
                 self._requests.release()
             if pause:

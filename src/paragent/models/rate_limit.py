@@ -291,6 +291,8 @@ class RequestReport:
     """Requests that failed with a server error."""
     seconds: float = 0.0
     """The total time that the answers took."""
+    policy: int = 0
+    """The number of the `PolicyState` that the worker obeys."""
 
     @property
     def has_events(self) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paragent._internal.ids import new_id
 from paragent._internal.threads import write_traceback
 from paragent.errors import ParagentError
+from paragent.models.policy import PolicyState
 from paragent.models.rate_limit import RequestReport
 from paragent.models.rate_limit_server import SERVICE
 from paragent.transport.address import Address
@@ -18,7 +19,7 @@ from paragent.transport.json_calls import JsonConnection
 from paragent.transport.loop import submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from concurrent.futures import Future
 
     from paragent.models.base import RateLimitAddress
@@ -42,6 +43,9 @@ class RateLimitClient:
         state: returns how many requests are in flight, and how many are in flight or waiting.
         changed: called with the share of this worker and the seconds in which to send no request. A share of None means
             that the worker decides by itself. Called on the I/O loop.
+        policy: for a server that controls the policy: called with each state of the policy, and with None when the
+            connection has ended. Called on the I/O loop.
+        obeyed: returns the number of the last such state that is in force.
     """
 
     def __init__(
@@ -51,9 +55,12 @@ class RateLimitClient:
         most: int,
         state: Callable[[], tuple[int, int]],
         changed: Callable[[int | None, float], None],
+        policy: Callable[[PolicyState | None], None] = lambda _: None,
+        obeyed: Callable[[], int] = lambda: 0,
     ) -> None:
         self._address, self._hello = address, {"model": model, "most": most, "client": new_id("client")}
         self._state, self._changed = state, changed
+        self._policy, self._obeyed = policy, obeyed
         self._lock = threading.Lock()
         """Protects the counts since the last report, and `_closed` together with `_work`."""
         self._answered = self._refused = self._server_errors = 0
@@ -95,14 +102,26 @@ class RateLimitClient:
 
     def _work_ended(self, work: Future[None]) -> None:
         if not work.cancelled():
-            self._changed(None, 0.0)
+            self._disconnected()
             self._start(RECONNECT_SECONDS)
 
+    def _disconnected(self) -> None:
+        self._policy(None)
+        self._changed(None, 0.0)
+
     def _report(self) -> RequestReport:
+        policy = self._obeyed()  # first: what is in flight afterwards was admitted under this state or before it
         in_flight, wanted = self._state()
         with self._lock:
             report = RequestReport(
-                in_flight, wanted, self._answered, self._refused, self._retry_after, self._server_errors, self._seconds
+                in_flight=in_flight,
+                wanted=wanted,
+                answered=self._answered,
+                refused=self._refused,
+                retry_after=self._retry_after,
+                server_errors=self._server_errors,
+                seconds=self._seconds,
+                policy=policy,
             )
             self._answered = self._refused = self._server_errors = 0
             self._retry_after = self._seconds = 0.0
@@ -120,7 +139,7 @@ class RateLimitClient:
                     "the shared rate limit failed in this worker; it decides by itself until it has reconnected", error
                 )
             finally:
-                self._changed(None, 0.0)
+                self._disconnected()
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _exchange(self) -> None:
@@ -129,7 +148,11 @@ class RateLimitClient:
         target, token = Address.of(host, port), Token(self._address.secret)
         stream, _ = await connect(target, SERVICE, token, None, self._hello, _CONNECT_SECONDS)
         try:
-            await self._send_reports(JsonConnection(stream, {"share": self._receive_share}))
+            methods: dict[str, Callable[..., Awaitable[None]]] = {
+                "share": self._receive_share,
+                "policy": self._receive_policy,
+            }
+            await self._send_reports(JsonConnection(stream, methods))
         finally:
             await stream.close()
 
@@ -150,3 +173,6 @@ class RateLimitClient:
 
     async def _receive_share(self, share: int, closed: float) -> None:
         self._changed(int(share), float(closed))
+
+    async def _receive_policy(self, state: dict[str, Any]) -> None:
+        self._policy(PolicyState(**state))

@@ -1,4 +1,7 @@
-"""Rate limit server: receives the reports of all workers of a run and sends each worker its share of the limit."""
+"""Rate limit server: receives the reports of all workers of a run and sends each worker its share of the limit.
+
+For training it also sends the version of the policy, and pauses the requests of all workers.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ import secrets
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from paragent.errors import ParagentError, ProtocolError
+from paragent._internal.text import counted
+from paragent.errors import ParagentError, PauseTimeout, ProtocolError, UsageError
 from paragent.models.base import RateLimitAddress
+from paragent.models.policy import PolicyControl
 from paragent.models.rate_limit import RequestReport, SharedLimit
 from paragent.transport.address import Address
 from paragent.transport.auth import Token
@@ -38,20 +43,25 @@ class RateLimitServer:
     Args:
         most: requests at a time that the whole run may make.
         host: where to listen.
+        controlled: whether `publish`, `pause` and `resume` are used. Workers then send requests only while they are
+            connected, so that none is sent during a pause.
 
     Raises:
         ConfigError: (on entering) the address cannot be listened at.
     """
 
-    def __init__(self, most: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, most: int, host: str = "127.0.0.1", *, controlled: bool = False) -> None:
         self._secret = secrets.token_urlsafe(32)
-        self._service = _RateLimitService(most)
+        self._controlled = controlled
+        self._service = _RateLimitService(most, controlled=controlled)
         self._listen = Address.of(host, 0)
         self._server = RpcServer(self._listen, {SERVICE: self._service}, Token(self._secret))
 
     def __enter__(self) -> Self:
         port = run_on_io_loop(self._server.start(), _START_SECONDS)
-        self.address = RateLimitAddress(address=f"{self._listen.host}:{port}", secret=self._secret)
+        self.address = RateLimitAddress(
+            address=f"{self._listen.host}:{port}", secret=self._secret, controlled=self._controlled
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,19 +75,49 @@ class RateLimitServer:
         """Change how many requests at a time the whole run may make; from any thread."""
         run_on_io_loop(self._service.resize(most), _STOP_SECONDS)
 
+    def publish(self, version: int) -> None:
+        """Tell all workers the version of the policy; `Completion.version` of later requests has it. From any thread."""
+        self._check_controlled()
+        run_on_io_loop(self._service.publish(version), _STOP_SECONDS)
+
+    def pause(self, timeout: float) -> None:
+        """Admit no more requests, and wait until none is in flight in any worker. From any thread.
+
+        Workers that join later do not send requests either. Waiting does not count as working time of rollouts.
+
+        Raises:
+            PauseTimeout: some are still in flight after `timeout` seconds. The run stays paused: call `pause` again to wait
+                longer, or `resume`.
+        """
+        self._check_controlled()
+        run_on_io_loop(self._service.pause(timeout), timeout + _STOP_SECONDS)
+
+    def resume(self) -> None:
+        """Admit requests again. From any thread."""
+        self._check_controlled()
+        run_on_io_loop(self._service.resume(), _STOP_SECONDS)
+
+    def _check_controlled(self) -> None:
+        if not self._controlled:
+            raise UsageError("this rate limit server does not control the policy: create it with `controlled=True`")
+
 
 class _RateLimitService:
     """Serves the connections of workers, on the I/O loop."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, controlled: bool) -> None:
         self._most = most
+        self._controlled = controlled
+        self._policy = PolicyControl(self._policy_changed)
+        self._reported = asyncio.Event()
+        """Set when a report arrived or a worker left."""
         self._lock = threading.Lock()
         """Protects the limits while another thread reads their state."""
         self._limits: dict[str, SharedLimit] = {}
         """By model: each has its own limit."""
         self._numbers = itertools.count()
-        self._outboxes: dict[str, asyncio.Queue[tuple[int, float]]] = {}
-        """Shares to send, by worker."""
+        self._outboxes: dict[str, asyncio.Queue[tuple[Any, ...]]] = {}
+        """Notifications to send, by worker: name and arguments."""
         self._sent: dict[str, int] = {}
         """The last share of each worker."""
         self._connected: dict[str, str] = {}
@@ -95,6 +135,31 @@ class _RateLimitService:
                 limit.resize(most)
             self._update_shares(limit)
 
+    async def publish(self, version: int) -> None:
+        self._policy.publish(version)
+
+    async def pause(self, timeout: float) -> None:
+        self._policy.pause()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._policy.busy():
+                    self._reported.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._reported.wait(), self._policy.frees_in())
+        if busy := self._policy.busy():
+            raise PauseTimeout(
+                f"{counted(busy, 'worker')} still had requests in flight {timeout:g} s after the pause began: allow more time, "
+                "or lower the time limit of a request"
+            )
+
+    async def resume(self) -> None:
+        self._policy.resume()
+
+    def _policy_changed(self) -> None:
+        """Queue the state of the policy for all workers."""
+        for outbox in self._outboxes.values() if self._controlled else ():
+            outbox.put_nowait(("policy", self._policy.state))
+
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Admit every client that knows the secret of the run."""
         try:
@@ -110,8 +175,11 @@ class _RateLimitService:
 
         async def report(fields: dict[str, Any]) -> None:
             if self._connected.get(client) == worker:
+                received = RequestReport(**fields)
                 with self._lock:
-                    limit.report(worker, RequestReport(**fields))
+                    limit.report(worker, received)
+                self._policy.report(client, received.policy, received.in_flight)
+                self._reported.set()
                 self._update_shares(limit)
 
         connection = JsonConnection(stream, {"report": report})
@@ -123,6 +191,9 @@ class _RateLimitService:
                     limit.leave(earlier)
                 self._connected[client] = worker
                 limit.join(worker, most)
+            self._policy.join(client)
+            if self._controlled:
+                self._outboxes[worker].put_nowait(("policy", self._policy.state))
             self._update_shares(limit)
             await connection.serve()
         finally:
@@ -131,6 +202,8 @@ class _RateLimitService:
             self._sent.pop(worker, None)
             if self._connected.get(client) == worker:
                 del self._connected[client]
+                self._policy.leave(client)
+                self._reported.set()
                 with self._lock:
                     limit.leave(worker)
                 self._update_shares(limit)
@@ -142,7 +215,7 @@ class _RateLimitService:
         for worker, share in shares.items():
             if worker in self._outboxes and (closed or self._sent.get(worker) != share):
                 self._sent[worker] = share
-                self._outboxes[worker].put_nowait((share, closed))
+                self._outboxes[worker].put_nowait(("share", share, closed))
 
     async def _send_shares(self, connection: JsonConnection, worker: str, limit: SharedLimit) -> None:
         outbox = self._outboxes[worker]
@@ -150,10 +223,10 @@ class _RateLimitService:
             while True:
                 try:
                     async with asyncio.timeout(_ROTATION_SECONDS):
-                        share, closed = await outbox.get()
+                        notification = await outbox.get()
                 except TimeoutError:
                     limit.rotate()
                     self._sent.pop(worker, None)  # the worker may have lowered its share by itself
                     self._update_shares(limit)
                 else:
-                    await connection.notify("share", share, closed)
+                    await connection.notify(*notification)

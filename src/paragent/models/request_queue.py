@@ -13,6 +13,7 @@ from paragent.models.rate_limit import Limiter
 
 if TYPE_CHECKING:
     from paragent.models.base import ModelSettings
+    from paragent.models.policy import PolicyState
     from paragent.models.rate_limit_client import RateLimitClient
 
 __all__ = ["RequestQueue"]
@@ -33,6 +34,19 @@ class RequestQueue:
         self._timer: asyncio.TimerHandle | None = None
         """Runs `_admit_waiting` when a slot becomes free without a request ending."""
         self._shared_limit: RateLimitClient | None = None
+        self._controlled = settings.rate_limit is not None and settings.rate_limit.controlled
+        self._policy: PolicyState | None = None
+        """None until the server has sent it, and while there is no connection."""
+
+    @property
+    def version(self) -> int | None:
+        """The current version of the policy; None outside of training."""
+        return None if self._policy is None else self._policy.version
+
+    @property
+    def _paused(self) -> bool:
+        """Whether no request may be sent. Without a connection, a worker does not know whether it may."""
+        return self._controlled and (self._policy is None or self._policy.paused)
 
     def pressure(self) -> tuple[int, int]:
         """Return the number of requests in flight and the current limit."""
@@ -57,22 +71,27 @@ class RequestQueue:
         def state() -> tuple[int, int]:
             return self._limiter.in_flight, self._limiter.in_flight + len(self._queue)
 
+        def policy_changed(policy: PolicyState | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._obey, policy)
+
+        def obeyed() -> int:
+            return 0 if (policy := self._policy) is None else policy.number
+
         self._shared_limit = RateLimitClient(
-            settings.rate_limit, settings.name, settings.max_concurrency, state, changed
+            settings.rate_limit, settings.name, settings.max_concurrency, state, changed, policy_changed, obeyed
         )
 
     async def acquire(self) -> float:
         """Wait until this request is admitted; return the seconds of waiting. `release` ends it."""
-        if not self._queue and self._limiter.admit():
+        if not self._queue and not self._paused and self._limiter.admit():
             return 0.0
         began = time.monotonic()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         self._admit_waiting()
         try:
-            closed = self._limiter.opens_in()
-            why = f"waiting for {self._host}" + (", which returned 429" if closed else "")
-            with waiting(why, closed or None):
+            with waiting(*self._reason()):
                 await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
@@ -81,6 +100,16 @@ class RequestQueue:
                 self._queue.remove(turn)
             raise
         return time.monotonic() - began
+
+    def _reason(self) -> tuple[str, float | None]:
+        """Return why requests wait, and for how many seconds if that is known."""
+        if self._paused:
+            return (
+                "waiting for the trainer, which paused all requests" if self._policy else "connecting to the run",
+                None,
+            )
+        closed = self._limiter.opens_in()
+        return f"waiting for {self._host}" + (", which returned 429" if closed else ""), closed or None
 
     def release(self) -> None:
         """Count a request as ended, successfully or not."""
@@ -120,8 +149,12 @@ class RequestQueue:
             self._limiter.set_share(share, closed)
         self._admit_waiting()
 
+    def _obey(self, policy: PolicyState | None) -> None:
+        self._policy = policy
+        self._admit_waiting()
+
     def _admit_waiting(self) -> None:
-        while self._queue and self._limiter.admit():
+        while self._queue and not self._paused and self._limiter.admit():
             turn = self._queue.popleft()
             if turn.done():
                 self._limiter.leave()
