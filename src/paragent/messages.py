@@ -12,7 +12,7 @@ from paragent._internal.ids import new_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["REASONING", "ActionModel", "Msg", "images_in", "with_images", "without_reasoning"]
+__all__ = ["REASONING", "ActionModel", "Msg", "image_type", "images_in", "with_images", "without_reasoning"]
 
 REASONING = "reasoning_content"
 """The key of a message with what a model wrote before its answer."""
@@ -83,7 +83,7 @@ def with_images(
 
     Args:
         messages: the conversation, with names of images.
-        read: returns the PNG of a name.
+        read: returns the content of a name.
         shown: how many images to insert, the last ones; None: all.
     """
     named = sum(len(message.get("images", ())) for message in messages)
@@ -108,6 +108,15 @@ def with_images(
     return sent
 
 
-def _image_part(png: bytes) -> dict[str, Any]:
-    encoded = base64.b64encode(png).decode()
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}}
+def _image_part(image: bytes) -> dict[str, Any]:
+    encoded = base64.b64encode(image).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/{image_type(image)};base64,{encoded}"}}
+
+
+def image_type(image: bytes) -> str:
+    """Return the type of an image by its first bytes: jpeg, gif or webp; else png, as the images of environments are."""
+    if image.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if image.startswith(b"GIF8"):
+        return "gif"
+    return "webp" if image[:4] == b"RIFF" and image[8:12] == b"WEBP" else "png"

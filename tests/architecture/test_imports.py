@@ -14,7 +14,7 @@ LEVELS: list[set[str]] = [
     {"view"},
     {"testing"},
     {"rollout"},
-    {"runners", "osworld", "demo"},
+    {"runners", "osworld", "demo", "mcp"},
     {"agents", "envs"},
     {"engines", "remote", "machines", "models", "scorers", "store"},
     {"worker"},

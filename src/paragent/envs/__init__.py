@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.registry import Implementation, Registry, import_object
 from paragent.envs.base import AgentFactory, Environment, LoadedTask
 from paragent.envs.resources import SharedResources
-from paragent.envs.tools import Tool, ToolFailed, ToolResult, tool
+from paragent.envs.tools import SchemaArguments, Tool, ToolFailed, ToolResult, ToolSource, call_tool, tool
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,10 +18,13 @@ __all__ = [
     "AgentFactory",
     "Environment",
     "LoadedTask",
+    "SchemaArguments",
     "SharedResources",
     "Tool",
     "ToolFailed",
     "ToolResult",
+    "ToolSource",
+    "call_tool",
     "environment_class",
     "open_environment",
     "tool",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paragent.envs.resources import SharedResources
-from paragent.envs.tools import Tool, ToolFailed, ToolResult, option_arguments, tools_of
+from paragent.envs.tools import Tool, ToolResult, call_tool, option_arguments, tools_of
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -213,25 +214,8 @@ class Environment:
         tool = self._tools.get(name)
         if tool is None:
             return ToolResult(f"there is no tool {name!r}; there are: {', '.join(self._tools) or 'none'}", error=True)
-        try:
-            bound = tool.bind(arguments)
-            if not self.one_at_a_time:
-                return await self._run_limited(tool, bound)
-            async with self._turn:
-                return await self._run_limited(tool, bound)
-        except ToolFailed as error:
-            return ToolResult(str(error), error=True)
-
-    async def _run_limited(self, tool: Tool, bound: dict[str, Any]) -> ToolResult:
-        limit = asyncio.timeout(self.call_limit)
-        try:
-            async with limit:
-                result = await tool.function(**bound)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise ToolFailed(f"{tool.name} was stopped: it took longer than {self.call_limit:g} s") from None
-        return result if isinstance(result, ToolResult) else ToolResult(result)
+        async with self._turn if self.one_at_a_time else contextlib.nullcontext():
+            return await call_tool(tool, arguments, self.call_limit)
 
     async def score(
         self, task: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()

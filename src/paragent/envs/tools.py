@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Collection, Mapping
@@ -13,6 +14,7 @@ from typing import (
     Any,
     LiteralString,
     NoReturn,
+    Protocol,
     TypeVar,
     Union,
     get_args,
@@ -24,11 +26,22 @@ from typing import (
 from paragent._internal.text import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from pydantic import BaseModel
 
-__all__ = ["Arguments", "Tool", "ToolFailed", "ToolResult", "option_arguments", "tool", "tools_of"]
+__all__ = [
+    "Arguments",
+    "SchemaArguments",
+    "Tool",
+    "ToolFailed",
+    "ToolResult",
+    "ToolSource",
+    "call_tool",
+    "option_arguments",
+    "tool",
+    "tools_of",
+]
 
 Method = TypeVar("Method", bound="Callable[..., Awaitable[Any]]")
 _LONGEST_VALUE = 200
@@ -50,7 +63,7 @@ class ToolResult:
     extras: dict[str, Any] = field(default_factory=dict)
     """Additional facts for the trajectory, not for the agent; JSON only."""
     images: tuple[bytes, ...] = ()
-    """Images for the agent, as PNG."""
+    """Images for the agent: PNG, JPEG, GIF or WebP."""
     kept: tuple[bytes, ...] = ()
     """Images for the trajectory, not for the agent."""
     ends: str = ""
@@ -188,13 +201,24 @@ def _reject(expected: LiteralString) -> NoReturn:
     raise PydanticCustomError("wrong_type", f"Input should be {expected}")
 
 
+class SchemaArguments:
+    """The named arguments of a tool of another program, which sent their JSON schema and validates them itself."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.json_schema = {"type": "object", "properties": {}, **schema}
+
+    def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the given values as they are."""
+        return dict(given)
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A tool: its description for the agent, and how to call it."""
 
     name: str
     description: str
-    arguments: Arguments
+    arguments: Arguments | SchemaArguments
     function: Callable[..., Awaitable[str | ToolResult]]
 
     @property
@@ -217,6 +241,35 @@ class Tool:
             return self.arguments.validate(_parse(arguments))
         except ValueError as error:
             raise ToolFailed(f"{self.name}: the argument {error}") from None
+
+
+class ToolSource(Protocol):
+    """Tools for an agent: those of an environment, or those of MCP servers."""
+
+    def tools(self) -> Sequence[Tool]:
+        """Return the tools that the agent may call."""
+
+    async def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
+        """Run a tool; see `Environment.call`."""
+
+
+async def call_tool(tool: Tool, arguments: Mapping[str, Any] | str, limit: float) -> ToolResult:
+    """Run a tool with arguments as a model sent them, at most for `limit` seconds.
+
+    Invalid arguments, a call over its time limit and `ToolFailed` are results with `error` set.
+    """
+    timeout = asyncio.timeout(limit)
+    try:
+        bound = tool.bind(arguments)
+        async with timeout:
+            result = await tool.function(**bound)
+    except ToolFailed as error:
+        return ToolResult(str(error), error=True)
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        return ToolResult(f"{tool.name} was stopped: it took longer than {limit:g} s", error=True)
+    return result if isinstance(result, ToolResult) else ToolResult(result)
 
 
 @overload

@@ -102,6 +102,12 @@ class AgentSection(_Section):
         None, "your own agent class (default: the built-in chat agent)", name="agent", metavar="MODULE:CLASS"
     )
     max_turns: int = _setting(100, "maximum number of turns in one rollout", least=1)
+    mcp_config: Path | None = _setting(
+        None,
+        'JSON file {"mcpServers": {NAME: {command, args, env} or {url, headers}}}: MCP servers whose tools the agent can call',
+        metavar="FILE",
+    )
+    mcp_timeout: float = _setting(120.0, "seconds for one call of an MCP tool", duration="above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

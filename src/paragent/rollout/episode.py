@@ -15,12 +15,12 @@ from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import described
 from paragent.errors import TurnsUsedUp
 from paragent.execution import doing, record_usage
-from paragent.messages import with_images
+from paragent.messages import image_type, with_images
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
-    from paragent.envs import Environment
+    from paragent.envs import Environment, ToolSource
     from paragent.models import Completion, Model
 
 __all__ = ["CLOSE_TIMEOUT", "SCORE_TIMEOUT", "ImageStore", "RolloutEpisode", "current_episode"]
@@ -55,7 +55,7 @@ class ImageStore:
         for image in images:
             digest = hashlib.sha256(image).digest()
             if digest not in self._names:
-                name = f"step_{step}_{_timestamp()}.png"
+                name = f"step_{step}_{_timestamp()}.{image_type(image)}"
                 self._names[digest], self.files[name] = name, image
             names.append(self._names[digest])
         return names
@@ -89,7 +89,10 @@ class RolloutEpisode:
         self._model = model
         self.instructions = environment.instructions
         self.question = ""
-        self.tools = [tool.as_openai() for tool in environment.tools()]
+        self.tools: list[dict[str, Any]] = []
+        self._sources: dict[str, ToolSource] = {}
+        """By the name of the tool."""
+        self.add_tools(environment)
         self.messages: list[dict[str, Any]] = []
         self.max_turns = max_turns
         self.max_retries = max_retries
@@ -108,6 +111,12 @@ class RolloutEpisode:
         """Turns that began; several may be in progress."""
         self._calls = 0
         self._started = time.monotonic() - elapsed
+
+    def add_tools(self, source: ToolSource) -> None:
+        """Add tools that the agent may call besides those of the environment; before the agent starts."""
+        for tool in source.tools():
+            self.tools.append(tool.as_openai())
+            self._sources[tool.name] = source
 
     async def complete(self) -> Completion:
         """Request a completion and append its message."""
@@ -220,7 +229,8 @@ class RolloutEpisode:
         number = self._calls
         function = call["function"]
         doing("acting", function["name"])
-        result = await self._environment.call(function["name"], function["arguments"])
+        source = self._sources.get(function["name"], self._environment)
+        result = await source.call(function["name"], function["arguments"])
         self.ended = self.ended or result.ends
         message = {"role": "tool", "tool_call_id": call["id"], "content": well_formed(result.text)}
         _attach(message, "images", self._images.add(result.images, number))

@@ -20,6 +20,7 @@ from paragent.config import ASYNC_CONCURRENCY, RunConfig, usable_cores
 from paragent.engines import open_engine
 from paragent.envs import ENVIRONMENTS, Environment, SharedResources, environment_class
 from paragent.errors import ConfigError, MissingExtra, UnknownName
+from paragent.mcp import McpSettings, check_servers, read_mcp_config
 from paragent.models import ModelSettings, Sampling
 from paragent.models.base import MODELS
 from paragent.models.credentials import NO_KEY, endpoint_from_environment
@@ -127,7 +128,7 @@ def prepare(config: RolloutConfig) -> RolloutPlan:
     path = config.run.output_dir / (config.run.run_name or _run_name(config, environment, identity))
     run = f"{path.resolve()}:{os.getpid()}"
     settings = _settings(config, located, run, live=str(path.resolve() / "live"))
-    _check_environment(environment, options)
+    _check_environment(environment, options, settings.mcp)
     prices = _prices(config)
     check_prices(config, prices)
     plan = RolloutPlan(config, benchmark, settings, path, identity, prices, machines)
@@ -146,7 +147,7 @@ def rollout_settings_of(config: RolloutConfig) -> RolloutSettings:
     pool = served_pool(config)
     if environment(options).needs_machine and pool is None:
         raise ConfigError(f"the environment {environment.name!r} needs a machine: set pool_address to a served pool")
-    _check_environment(environment, options)
+    _check_environment(environment, options, settings.mcp)
     return replace(settings, machines=pool)
 
 
@@ -285,8 +286,8 @@ def _contains_home(folder: Path) -> bool:
     return home.is_relative_to(folder)
 
 
-def _check_environment(environment: type[Environment], options: dict[str, Any]) -> None:
-    """Let the environment check whether it can work on this host; raises what it raises."""
+def _check_environment(environment: type[Environment], options: dict[str, Any], mcp: McpSettings | None) -> None:
+    """Let the environment check whether it can work on this host, and start each MCP server once; raises what they raise."""
 
     async def check() -> None:
         async with asyncio.timeout(_CHECK_TIMEOUT), SharedResources() as shared:
@@ -295,8 +296,15 @@ def _check_environment(environment: type[Environment], options: dict[str, Any]) 
                 await probe.check()
             finally:
                 await probe.close()
+        if mcp is not None:
+            await check_servers(mcp)
 
     run_to_the_end(check())
+
+
+def _mcp_settings(config: RolloutConfig) -> McpSettings | None:
+    agent = config.agent
+    return read_mcp_config(agent.mcp_config, agent.mcp_timeout) if agent.mcp_config else None
 
 
 def _settings(config: RolloutConfig, options: dict[str, Any], run: str, live: str | None = None) -> RolloutSettings:
@@ -311,6 +319,7 @@ def _settings(config: RolloutConfig, options: dict[str, Any], run: str, live: st
         agent=config.agent.location,
         metric=environment.metric,
         max_turns=config.agent.max_turns,
+        mcp=_mcp_settings(config),
         timeout=config.run.timeout,
         live=live,
         driver=os.getpid(),
@@ -376,6 +385,8 @@ def _identity(config: RolloutConfig, benchmark: Benchmark, options: dict[str, An
     ]  # fmt: skip
     if model.tool_format != "native":
         parts.append(model.tool_format)
+    if (mcp := _mcp_settings(config)) is not None:
+        parts.append(mcp.document)
     if needs_machine:
         image = [machines.provider_name or DEFAULT_PROVIDER, str(machines.path_to_vm or ""), machines.snapshot_name]
         parts.append([] if machines.pool_address else image)

@@ -31,6 +31,7 @@ from paragent.scorers import SCORERS, open_scorer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from paragent.mcp import McpSettings
     from paragent.models import Model
     from paragent.rollout.live_status import ActiveRollout
     from paragent.scorers import Scorer
@@ -63,6 +64,8 @@ class RolloutSettings:
     metric: str | None = None
     """The scorer that decides; None: the environment's own."""
     max_turns: int = 100
+    mcp: McpSettings | None = None
+    """The MCP servers whose tools the agent can call."""
     timeout: float | None = None
     machines: PoolAccess | None = None
     """The pool, for environments that need a machine."""

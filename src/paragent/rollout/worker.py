@@ -31,6 +31,7 @@ from paragent.errors import (
     UsageError,
 )
 from paragent.execution import current_activity
+from paragent.mcp import McpTools
 from paragent.models.base import reply_counter
 from paragent.rollout.config import RolloutConfig
 from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT, RolloutEpisode, current_episode
@@ -146,6 +147,10 @@ class _Execution:
             model = self._machine.wrap(model)
         elapsed = self._clock.worked + self._clock.waited
         episode = RolloutEpisode(environment, model, settings.max_turns, settings.model.max_retries, elapsed)
+        if settings.mcp is not None:
+            self._clock.enter(RolloutActivity.OPENING)
+            taken = [tool.name for tool in environment.tools()]
+            episode.add_tools(await leases.enter_async_context(McpTools.opened(settings.mcp, taken)))
         self._active.episode = episode
         reply_counter.set(episode.count)
         current_episode.set(episode)
