@@ -15,7 +15,7 @@ LEVELS: list[set[str]] = [
     {"testing"},
     {"rollout"},
     {"runners", "osworld", "demo", "mcp"},
-    {"agents", "envs"},
+    {"agents", "envs", "gateway"},
     {"engines", "remote", "machines", "models", "scorers", "store"},
     {"worker"},
     {"transport", "subprocesses", "guest"},

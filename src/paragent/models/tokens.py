@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SampledTokens", "TokenSequences"]
+__all__ = ["SampledTokens", "TokenSequences", "without_tokens"]
+
+_TOKEN_FIELDS = frozenset({"prompt_token_ids", "token_ids", "prompt_logprobs", "logprobs"})
+"""The fields of a reply, or of its choices, that have token ids and log probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +81,18 @@ class TokenSequences:
                 stored["logprobs"] = one.logprobs
             sequences.append(stored)
         return sequences
+
+
+def without_tokens(reply: Any) -> Any:
+    """Return a reply of chat completions without the token ids and log probabilities, which are stored as sequences."""
+    if not isinstance(reply, dict):
+        return reply
+    short = {name: value for name, value in reply.items() if name not in _TOKEN_FIELDS}
+    if isinstance(choices := short.get("choices"), list):
+        short["choices"] = [
+            {name: value for name, value in choice.items() if name not in _TOKEN_FIELDS}
+            if isinstance(choice, dict)
+            else choice
+            for choice in choices
+        ]
+    return short

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import json
 import time
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import described
-from paragent.errors import TurnsUsedUp
+from paragent.errors import ContextFull, EndpointRefused, InfrastructureError, TurnsUsedUp
 from paragent.execution import doing, record_usage
-from paragent.messages import image_type, with_images
+from paragent.models.tokens import TokenSequences, without_tokens
+from paragent.rollout.branches import Branches
+from paragent.rollout.images import ImageStore, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from paragent.envs import Environment, ToolSource
     from paragent.models import Completion, Model
 
-__all__ = ["CLOSE_TIMEOUT", "SCORE_TIMEOUT", "ImageStore", "RolloutEpisode", "current_episode"]
+__all__ = ["CLOSE_TIMEOUT", "SCORE_TIMEOUT", "RolloutEpisode", "current_episode"]
 
 SCORE_TIMEOUT = 600.0
 """Seconds for scoring one answer, including the retries of a judge model."""
@@ -33,42 +33,6 @@ CLOSE_TIMEOUT = 30.0
 
 _RECORDED = ("request_id", "usage", "waited", "retries", "finish_reason", "response")
 """The fields of a `Completion` that are recorded with the step of a model call; its message is a message of the trajectory."""
-
-
-def _timestamp() -> str:
-    """Return the current time in the form used in file names."""
-    return f"{datetime.now(UTC):%Y%m%d@%H%M%S%f}"
-
-
-class ImageStore:
-    """The images of a rollout: named after their step, stored once, inserted into the messages for the model."""
-
-    def __init__(self, shown: int) -> None:
-        self._shown = shown
-        self._names: dict[bytes, str] = {}
-        self.files: dict[str, bytes] = {}
-        """By file name. The time in the name distinguishes the executions of one rollout."""
-
-    def add(self, images: Iterable[bytes], step: int) -> list[str]:
-        """Store images and return their names; identical images are stored once."""
-        names = []
-        for image in images:
-            digest = hashlib.sha256(image).digest()
-            if digest not in self._names:
-                name = f"step_{step}_{_timestamp()}.{image_type(image)}"
-                self._names[digest], self.files[name] = name, image
-            names.append(self._names[digest])
-        return names
-
-    def add_files(self, files: Mapping[str, bytes]) -> None:
-        """Store other files of the rollout, such as recordings."""
-        for name, content in files.items():
-            stem, dot, suffix = name.rpartition(".")
-            self.files[f"{stem}_{_timestamp()}{dot}{suffix}"] = content
-
-    def insert(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the messages for the model, with the content of the last images."""
-        return with_images(messages, self.files.__getitem__, self._shown) if self.files else list(messages)
 
 
 class RolloutEpisode:
@@ -106,7 +70,20 @@ class RolloutEpisode:
         """The part of `usage` used by a judge that is a different model than the agent's."""
         self.steps: list[dict[str, Any]] = []
         self.ended = ""
+        self.endpoint_failure: Exception | None = None
+        """The first failure of the endpoint in a call of the gateway."""
+        self.refusal: Exception | None = None
+        """Why the gateway refused a call: `TurnsUsedUp` or `ContextFull`."""
         self._images = ImageStore(environment.images_shown)
+        self._branches = Branches(self.messages, lambda given: self._images.move(given, self.turns))
+        self._forwarded: tuple[dict[str, Any], ...] = ()
+        """The last reply with a text that an agent got through the gateway."""
+        self._tokens = TokenSequences()
+        self._request_tools: dict[str, dict[str, Any]] | None = None
+        """The tools that an agent has sent through the gateway, by their JSON; None if it has not called the gateway."""
+        self._last_tools: Sequence[dict[str, Any]] = ()
+        self._results: set[str] = set()
+        """The ids of the tool calls whose results an agent has sent through the gateway."""
         self._turns_begun = 0
         """Turns that began; several may be in progress."""
         self._calls = 0
@@ -133,6 +110,53 @@ class RolloutEpisode:
         self.messages.append(completion.message)
         return completion
 
+    @property
+    def model_name(self) -> str:
+        """The name of the model."""
+        return self._model.settings.name
+
+    async def forward(self, dialect: str, body: dict[str, Any]) -> Mapping[str, Any]:
+        """Answer a request of an agent that calls the gateway; see `GatewayHandler.forward`. It is a turn of the rollout."""
+        from paragent.models.dialects import DIALECTS  # most rollouts do not use the gateway
+
+        request = DIALECTS[dialect].read_request(body)
+        own = dialect == self._model.dialect
+        sent = body if own else DIALECTS[self._model.dialect].write_request(request)
+        try:
+            await self._begin_turn()
+            branch, position = self._add_request(request.messages, request.tools), len(request.messages)
+            facts = {"messages": position} | ({"branch": branch} if branch else {})
+            completion = await self._recorded(self._model.forward(sent), "model", self._model, **facts)
+        except (TurnsUsedUp, ContextFull) as error:
+            self.refusal = error
+            raise
+        except (InfrastructureError, EndpointRefused) as error:
+            self.endpoint_failure = self.endpoint_failure or error
+            raise
+        doing("working")
+        self.turns += 1
+        self.count(self.model_name, completion.usage)
+        _complete_calls(completion.message, self.turns)
+        if completion.message.get("content"):
+            self._forwarded = (completion.message,)
+        if branch := self._branches.add_reply(branch, position, completion.message):
+            self.steps[-1]["branch"] = branch
+        if own and isinstance(completion.response, dict):
+            return completion.response
+        return DIALECTS[dialect].write_reply(completion, body)
+
+    def _add_request(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> int:
+        """Record the messages and tools of a request and return the number of its branch."""
+        if self._request_tools is None:
+            self._request_tools = {}
+        if tools and tools != self._last_tools:
+            self._last_tools = tools
+            self._request_tools |= {json.dumps(tool, sort_keys=True): tool for tool in tools}
+        results = {str(one.get("tool_call_id")) for one in messages if one.get("role") == "tool"} - self._results
+        self._results |= results
+        self.tool_calls += len(results)
+        return self._branches.add(messages)
+
     async def ask_judge(self, model: Model, messages: list[dict[str, Any]]) -> Completion:
         """Request a completion of a judge; it is a step of the trajectory, but no message."""
         return await self._recorded(model.complete(messages, []), "judge", model, messages=0, request=messages)
@@ -148,6 +172,11 @@ class RolloutEpisode:
             raise
         else:
             step |= {name: getattr(completion, name) for name in _RECORDED}
+            if completion.version is not None:
+                step["version"] = completion.version
+            if completion.tokens is not None and kind == "model":
+                self._tokens.add(completion.tokens, len(self.steps), completion.version)
+                step["response"] = without_tokens(completion.response)
             return completion
         finally:
             turn = self.turns + 1 if kind == "model" else self.turns
@@ -174,7 +203,8 @@ class RolloutEpisode:
 
     def last_answer(self) -> str:
         """Return the last text of the assistant, or an empty string."""
-        texts = (message.get("content") for message in reversed(self.messages) if message.get("role") == "assistant")
+        replies = (message for message in reversed(self.messages) if message.get("role") == "assistant")
+        texts = (message.get("content") for message in (*self._forwarded, *replies))
         return next((text for text in texts if isinstance(text, str) and text), "")
 
     async def observation(self) -> dict[str, Any]:
@@ -190,7 +220,13 @@ class RolloutEpisode:
 
     def trajectory(self) -> dict[str, Any]:
         """Return the trajectory for the store."""
-        return {"messages": self.messages, "tools": self.tools, "steps": self.steps}
+        tools = self.tools if self._request_tools is None else list(self._request_tools.values())
+        trajectory: dict[str, Any] = {"messages": self.messages, "tools": tools, "steps": self.steps}
+        if branches := self._branches.stored():
+            trajectory["branches"] = branches
+        if tokens := self._tokens.stored():
+            trajectory["tokens"] = tokens
+        return trajectory
 
     def files(self) -> dict[str, bytes]:
         """Return the images and the environment's files by name; complete when the environment is closed."""
@@ -224,7 +260,7 @@ class RolloutEpisode:
         environment.first_images = environment.first_kept = ()
 
     async def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
-        began, moment = time.monotonic(), _timestamp()
+        began, moment = time.monotonic(), timestamp()
         self._calls += 1
         number = self._calls
         function = call["function"]

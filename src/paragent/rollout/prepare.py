@@ -321,6 +321,7 @@ def _settings(config: RolloutConfig, options: dict[str, Any], run: str, live: st
         max_turns=config.agent.max_turns,
         mcp=_mcp_settings(config),
         timeout=config.run.timeout,
+        isolated=config.run.isolate and config.run.engine != "inline",
         live=live,
         driver=os.getpid(),
     )

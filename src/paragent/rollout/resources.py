@@ -31,6 +31,7 @@ from paragent.scorers import SCORERS, open_scorer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from paragent.gateway import Gateway
     from paragent.mcp import McpSettings
     from paragent.models import Model
     from paragent.rollout.live_status import ActiveRollout
@@ -67,6 +68,8 @@ class RolloutSettings:
     mcp: McpSettings | None = None
     """The MCP servers whose tools the agent can call."""
     timeout: float | None = None
+    isolated: bool = False
+    """Whether the worker executes one rollout at a time, so that environment variables belong to it."""
     machines: PoolAccess | None = None
     """The pool, for environments that need a machine."""
     live: str | None = None
@@ -121,6 +124,16 @@ class WorkerResources:
     def scorer_name(self) -> str:
         """The name of the score that counts."""
         return self.settings.metric or self.environment_class.metric
+
+    async def gateway(self) -> Gateway:
+        """Return the model gateway of this worker; the first call starts it.
+
+        Raises:
+            EnvironmentFailed: it cannot be started.
+        """
+        from paragent.gateway import Gateway  # most runs do not use it
+
+        return await self.shared.get(("worker", "gateway"), Gateway)
 
     def scorer(self) -> Scorer | None:
         """Return the scorer that decides; None if only the environment computes that score."""

@@ -14,7 +14,7 @@ from paragent._internal.registry import import_object
 from paragent._internal.text import well_formed
 from paragent._internal.threads import run_to_the_end
 from paragent._internal.tracebacks import described
-from paragent.agents.base import AgentBase, answer_of, ask, replies_async, require_agent
+from paragent.agents.base import AgentBase, require_agent
 from paragent.agents.chat import AgentResult, ChatAgent
 from paragent.errors import (
     ConfigError,
@@ -35,6 +35,8 @@ from paragent.mcp import McpTools
 from paragent.models.base import reply_counter
 from paragent.rollout.config import RolloutConfig
 from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT, RolloutEpisode, current_episode
+from paragent.rollout.function_agent import call_agent, environment_variables, gateway_arguments, uses_gateway
+from paragent.rollout.gateway_access import described_task, gateway_address, gateway_variables
 from paragent.rollout.live_status import ActiveRollout
 from paragent.rollout.resources import RolloutSettings, WorkerResources, worker_resources
 from paragent.rollout.work_clock import WorkClock
@@ -165,11 +167,54 @@ class _Execution:
             episode.question = await environment.open(self._task, self._machine.machine if self._machine else None)
             episode.instructions = environment.instructions
             self._clock.enter(RolloutActivity.WORKING)
-            answer = await _run_agent(_new_agent(self._settings, environment), episode)
+            answer = await self._run_agent(environment, episode)
         self._result.answer = None if answer.answer is None else well_formed(str(answer.answer))
         self._result.ending = answer.ending
         self._clock.enter(RolloutActivity.SCORING)
         await self._score(environment, episode)
+
+    async def _run_agent(self, environment: Environment, episode: RolloutEpisode) -> AgentResult:
+        """Run the agent and return its result.
+
+        Raises:
+            Exception: the agent failed; or, if the endpoint failed in a call of the gateway before, that failure.
+        """
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                return await self._run_new_agent(environment, episode, stack)
+        except Exception as error:
+            if episode.endpoint_failure is not None:
+                raise episode.endpoint_failure from error
+            if episode.refusal is None:
+                raise
+            ending = TURNS_USED_UP if isinstance(episode.refusal, TurnsUsedUp) else "context full"
+            return AgentResult(episode.last_answer(), ending)
+
+    async def _run_new_agent(
+        self, environment: Environment, episode: RolloutEpisode, stack: contextlib.AsyncExitStack
+    ) -> AgentResult:
+        """Run the agent: with `run_episode` if it has that method, else by one reply to the question."""
+        settings, name = self._settings, episode.model_name
+        address = None
+        if settings.isolated and settings.agent is not None:
+            address = await stack.enter_async_context(gateway_address(self._resources, episode))
+            stack.enter_context(environment_variables(gateway_variables(address, name)))
+        agent = _new_agent(settings, environment)
+        if hasattr(agent, "run_episode"):
+            return await _run_episode(agent, episode)
+        if address is None and uses_gateway(agent):
+            address = await stack.enter_async_context(gateway_address(self._resources, episode))
+        task = described_task(self._task, episode)
+        arguments = None if address is None else gateway_arguments(address, name, task)
+        try:
+            answer = await call_agent(agent, episode.question, arguments)
+        finally:
+            silent = not episode.messages  # it did not call the gateway
+            if silent:
+                episode.messages.append({"role": "user", "content": episode.question})
+        if silent:
+            episode.messages.append({"role": "assistant", "content": answer})
+        return AgentResult(answer)
 
     async def _score(self, environment: Environment, episode: RolloutEpisode) -> None:
         """Score the answer with the environment and, if it does not compute the score that counts, with the scorer."""
@@ -252,24 +297,13 @@ def _copy_episode(result: RolloutResult, episode: RolloutEpisode) -> None:
     result.trajectory = pack_trajectory(episode.trajectory())
 
 
-async def _run_agent(agent: Any, episode: RolloutEpisode) -> AgentResult:
-    """Run the agent: with `run_episode` if it has that method, else by one reply to the question."""
-    if hasattr(agent, "run_episode"):
-        try:
-            returned = await agent.run_episode(episode)
-        except TurnsUsedUp:
-            return AgentResult(episode.last_answer(), TURNS_USED_UP)
-        return returned if isinstance(returned, AgentResult) else AgentResult(str(returned))
-    episode.messages.append({"role": "user", "content": episode.question})
-    if replies_async(agent):
-        reply = await ask(agent, episode.question)
-    else:
-        reply = await asyncio.to_thread(ask, agent, episode.question)
-        if inspect.isawaitable(reply):
-            reply = await reply
-    answer = str(answer_of(reply))
-    episode.messages.append({"role": "assistant", "content": answer})
-    return AgentResult(answer)
+async def _run_episode(agent: Any, episode: RolloutEpisode) -> AgentResult:
+    """Run an agent that controls the rollout."""
+    try:
+        returned = await agent.run_episode(episode)
+    except TurnsUsedUp:
+        return AgentResult(episode.last_answer(), TURNS_USED_UP)
+    return returned if isinstance(returned, AgentResult) else AgentResult(str(returned))
 
 
 def check_agent(found: Any, environment: type[Environment]) -> None:
@@ -283,6 +317,7 @@ def check_agent(found: Any, environment: type[Environment]) -> None:
     if not isinstance(found, type):
         if not hasattr(found, "run_episode") and not callable(found):
             raise ConfigError(f"--agent names {found!r}, which is neither an agent nor an agent class")
+        uses_gateway(found)
         return
     try:
         _constructor(found).bind(None, **_constructor_arguments(found))

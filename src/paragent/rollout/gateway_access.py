@@ -1,0 +1,53 @@
+"""The gateway for agents: an address for one rollout, and what an agent is told about its task and its model."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from paragent.gateway import GatewayAddress
+    from paragent.rollout.episode import RolloutEpisode
+    from paragent.rollout.resources import WorkerResources
+    from paragent.tasks import BenchmarkTask
+
+__all__ = ["described_task", "gateway_address", "gateway_variables"]
+
+
+@contextlib.asynccontextmanager
+async def gateway_address(resources: WorkerResources, episode: RolloutEpisode) -> AsyncIterator[GatewayAddress]:
+    """Register a rollout with the gateway of its worker. At the end of the `with` block, calls in progress are cancelled.
+
+    Raises:
+        EnvironmentFailed: the gateway cannot be started.
+    """
+    gateway = await resources.gateway()
+    address = gateway.register(episode)
+    try:
+        yield address
+    finally:
+        await gateway.end(address)
+
+
+def gateway_variables(address: GatewayAddress, model: str) -> dict[str, str]:
+    """Return the environment variables from which SDKs and programs read the address of the model."""
+    return {
+        "OPENAI_BASE_URL": address.openai_url,
+        "OPENAI_API_KEY": address.key,
+        "ANTHROPIC_BASE_URL": address.anthropic_url,
+        "ANTHROPIC_API_KEY": address.key,
+        "PARAGENT_MODEL": model,
+        "PARAGENT_MCP_URL": address.mcp_url,
+    }
+
+
+def described_task(task: BenchmarkTask, episode: RolloutEpisode) -> dict[str, Any]:
+    """Return a task as agents get it, without the expected answer."""
+    return {
+        "id": task.id,
+        "question": episode.question,
+        "instructions": episode.instructions,
+        "metadata": dict(task.metadata),
+    }
