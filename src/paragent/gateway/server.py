@@ -31,9 +31,8 @@ _MOST_ENDED = 10_000
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 """The names in the `Host` header. A web page whose name resolves to 127.0.0.1 would send that name."""
 _DIALECTS = {"v1/chat/completions": "chat", "v1/responses": "responses", "v1/messages": "anthropic"}
-_log = logging.getLogger(__name__)
-_log.addHandler(logging.NullHandler())  # malformed requests are answered; a program must not fill the log of the worker
-_log.propagate = False
+_http_log = logging.getLogger(f"{__name__}.http")
+_http_log.setLevel(logging.CRITICAL + 1)  # aiohttp logs malformed requests, and a program could fill the worker's log
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class Gateway:
             request_factory=_make_request,
             handler_cancellation=True,
             access_log=None,
-            logger=_log,
+            logger=_http_log,
             keepalive_timeout=_IDLE_TIMEOUT,
         )
         self._runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_TIMEOUT)
