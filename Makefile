@@ -109,9 +109,21 @@ web-check: $(NODE) ## Check format, lint and types of the pages, and run their u
 demo: $(LIGHT) $(PROGRAMS) $(IMAGES) $(PAGES) ## Run tasks, benchmarks and desktops in parallel and show the results
 	@$(BIN)/paragent demo
 
+# The packages that read exported trajectories and logs, for the tests of formats. Their dependencies exclude versions in constraints.txt, so
+# they have an environment of their own. Harbor asks for Python 3.12, but its trajectory models also run with 3.11.
+FORMATS := .venv-formats
+FORMATS_READY := $(FORMATS)/.ready
+$(FORMATS_READY): tests/formats/requirements.txt | $(LIGHT)
+	@echo "==> setting up $(FORMATS) (readers of exported formats)"
+	@test -x $(FORMATS)/bin/python || $(PYTHON) -m venv --without-pip $(FORMATS)
+	@$(BIN)/uv pip install --quiet --python $(FORMATS)/bin/python --requirement tests/formats/requirements.txt || \
+		$(BIN)/python -m pip --python $(FORMATS)/bin/python install --quiet --disable-pip-version-check --requirement tests/formats/requirements.txt
+	@$(BIN)/python -m pip --python $(FORMATS)/bin/python install --quiet --disable-pip-version-check --no-deps --ignore-requires-python harbor==0.25.0
+	@touch $@
+
 # Hundreds of tests kill processes, nodes and machines. A failed test is run again once, and its first failure is printed at the end, so
 # that races are noticed and fixed.
-test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) ## Check format, lint and types, then run all tests
+test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) $(FORMATS_READY) ## Check format, lint and types, then run all tests
 	@$(MAKE) --no-print-directory check web-check
 	@echo "==> tests"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --reruns 1
@@ -162,5 +174,5 @@ osworld-parity: $(READY) $(SYSTEM) ## Compare our OSWorld metrics with OSWorld's
 	@$(BIN)/python -m bench.osworld_parity
 
 clean: ## Remove the environments and all generated files
-	rm -rf $(VENV) $(CORE) web/node_modules src/paragent/view/bundle build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
+	rm -rf $(VENV) $(CORE) $(FORMATS) web/node_modules src/paragent/view/bundle build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -48,10 +48,11 @@ def add(subparsers: Subparsers) -> None:
 
     export = add_command(subparsers, "export", "write the results of a run for other tools")
     _add_run_argument(export)
-    formats = "jsonl (the default), openai-chat, osworld, parquet, or a plug-in"
+    formats = "jsonl (the default), atif, inspect, openai-chat, osworld, parquet, trl, or a plug-in"
     export.add_argument("--format", metavar="NAME", default="jsonl", help=formats)
-    output = "the file to write; a folder for osworld"
+    output = "the file to write; a folder for atif, osworld and trl"
     export.add_argument("--output", type=Path, metavar="PATH", required=True, help=output)
+    export.add_argument("--with-reasoning", action="store_true", help="keep reasoning in the format openai-chat")
     export.set_defaults(run=_export)
 
     rescore = add_command(subparsers, "rescore", "score the answers of a run with another scorer")
@@ -174,11 +175,14 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from paragent.store.export import export
+    from paragent.store.formats import export
 
     with _journal(options.path) as journal:
-        count = export(journal, options.format, options.output)
-    print(f"{counted(count, 'result')} written to {options.output}")
+        done = export(journal, options.format, options.output, reasoning=options.with_reasoning)
+    print(f"{counted(done.written, 'result')} written to {options.output}")
+    for reason, left_out in done.left_out.items():
+        more = ", ..." if left_out.count > len(left_out.names) else ""
+        print(f"{counted(left_out.count, 'result')} left out because {reason}: {', '.join(left_out.names)}{more}")
     return 0
 
 

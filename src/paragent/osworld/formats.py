@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.envs.base import LoadedTask
 from paragent.errors import BadData, ConfigError
-from paragent.messages import images_in
-from paragent.store.directory import file_name, images_folder
-from paragent.store.export import results_of
-from paragent.store.records import RolloutStatus
+from paragent.store import RolloutStatus
+from paragent.store.directory import file_name
+from paragent.store.formats import ExportFormat
+from paragent.store.formats.conversations import dictionaries
+from paragent.store.formats.images import image_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paragent.store.journal import Journal
+    from paragent.store.formats import ExportedRollout, RunExport
 
-__all__ = ["export_osworld", "is_index", "read_index", "read_tasks"]
+__all__ = ["OSWorldFormat", "is_index", "read_index", "read_tasks"]
 
 _EXAMPLES = "examples"
 """The folder beside an index; a task is in `examples/<domain>/<id>.json`."""
@@ -129,55 +130,57 @@ def _problem(task: Any) -> str:
     return ""
 
 
-def export_osworld(journal: Journal, target: Path) -> int:
-    """Write every result of a run below the folder `target` and return how many there are; cancelled rollouts are left out.
+class OSWorldFormat(ExportFormat):
+    """The result layout of OSWorld's own runner; cancelled rollouts are left out.
 
     The folder of a result is `<action space>/<observation type>/<model>/<domain>/<id>/`, with `traj.jsonl`, `result.txt`, the
     screenshots and the recording. Runs of other environments have no action space: their paths begin with the domain.
     """
-    config = _config(journal)
-    results = []
-    home = target
-    if config.get("mode") == "osworld":
-        names = (str(config.get(name) or "default") for name in ("action_space", "observation_type", "model"))
-        home = target.joinpath(*(file_name(name) for name in names))
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "args.json").write_text(json.dumps(config, indent=4), encoding="utf-8")
-    for task, result, trajectory in results_of(journal):
-        if result.status is RolloutStatus.CANCELLED:
-            continue  # OSWorld would count it as a score of 0
-        domain = str((task.get("metadata") or {}).get("domain") or "default")
-        name = result.task if result.attempt == 1 else f"{result.task}#{result.attempt}"
-        folder = home / file_name(domain) / file_name(name)
-        folder.mkdir(parents=True, exist_ok=True)
-        lines = _step_lines(trajectory)
-        if result.error:
-            lines.append({"Error": result.error})
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        (folder / "traj.jsonl").write_text(text, encoding="utf-8")
-        (folder / "result.txt").write_text(f"{result.score or 0.0}\n")
-        _copy_files(images_folder(journal.folder, result.task, result.attempt), folder, trajectory)
-        results.append(
-            {"domain": domain, "task_id": result.task, "score": result.score or 0.0, "status": result.status}
-        )
-    (target / "summary").mkdir(parents=True, exist_ok=True)
-    (target / "summary" / "results.json").write_text(json.dumps(results, indent=2))
-    return len(results)
+
+    folder = True
+
+    def write(self, run: RunExport, target: Path) -> None:
+        config = run.config()
+        home = target
+        if config.get("mode") == "osworld":
+            names = (str(config.get(name) or "default") for name in ("action_space", "observation_type", "model"))
+            home = target.joinpath(*(file_name(name) for name in names))
+            home.mkdir(parents=True, exist_ok=True)
+            (home / "args.json").write_text(json.dumps(config, indent=4), encoding="utf-8")
+        (target / "summary").mkdir(parents=True, exist_ok=True)
+        with (target / "summary" / "results.json").open("w", encoding="utf-8") as summary:
+            separator = "["
+            for rollout in run.rollouts():
+                if rollout.result.status is RolloutStatus.CANCELLED:
+                    run.leave_out(rollout, "OSWorld would count cancelled rollouts as a score of 0")
+                    continue
+                summary.write(f"{separator}\n  {json.dumps(_write_result(rollout, home))}")
+                separator = ","
+            summary.write("[]\n" if separator == "[" else "\n]\n")
 
 
-def _config(journal: Journal) -> dict[str, Any]:
-    """Return the run's settings; empty if they cannot be read."""
-    try:
-        config: dict[str, Any] = json.loads((journal.folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return config
+def _write_result(rollout: ExportedRollout, home: Path) -> dict[str, Any]:
+    """Write the files of a result and return its line of the summary."""
+    result, trajectory = rollout.result, rollout.trajectory
+    domain = str(rollout.task.metadata.get("domain") or "default")
+    folder = home / file_name(domain) / file_name(result.label)
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = _step_lines(trajectory)
+    if result.error:
+        lines.append({"Error": result.error})
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    (folder / "traj.jsonl").write_text(text, encoding="utf-8")
+    (folder / "result.txt").write_text(f"{result.score or 0.0}\n")
+    _copy_files(rollout.images, folder, trajectory)
+    return {"domain": domain, "task_id": result.task, "score": result.score or 0.0, "status": result.status}
 
 
 def _copy_files(source: Path, target: Path, trajectory: dict[str, Any]) -> None:
     """Copy the images of a trajectory, and its recording under OSWorld's file name."""
-    for name in (name for message in trajectory.get("messages", ()) for name in images_in(message)):
-        if (source / name).exists():
+    for name in (
+        name for message in dictionaries(trajectory.get("messages")) for name in image_names(message, "images", "kept")
+    ):
+        if file_name(name) == name and (source / name).exists():
             shutil.copyfile(source / name, target / name)
     if recordings := sorted(source.glob("recording_*.mp4")):
         shutil.copyfile(recordings[-1], target / "recording.mp4")
@@ -189,21 +192,22 @@ def _step_lines(trajectory: dict[str, Any]) -> list[dict[str, Any]]:
     A call is matched with its result by its turn and position, because some endpoints repeat call ids.
     """
     lines: list[dict[str, Any]] = []
-    steps = {(step.get("turn"), step.get("call")): step for step in trajectory.get("steps", ())}
+    steps = {(step.get("turn"), step.get("call")): step for step in dictionaries(trajectory.get("steps"))}
     turn = 0
-    messages = trajectory.get("messages", ())
+    messages = dictionaries(trajectory.get("messages"))
     for index, message in enumerate(messages):
         if message.get("role") != "assistant":
             continue
         turn += 1
-        for offset, call in enumerate(message.get("tool_calls") or [None], 1):
+        calls: list[dict[str, Any] | None] = [*dictionaries(message.get("tool_calls"))]
+        for offset, call in enumerate(calls or [None], 1):
             reply = messages[index + offset] if call and index + offset < len(messages) else {}
-            step = steps.get((turn, call["id"]), {}) if call else {}
+            step = steps.get((turn, call.get("id")), {}) if call else {}
             extras = step.get("extras") or {}
             line = {"step_num": len(lines) + 1, "action_timestamp": step.get("moment")}
-            line["action"] = extras.get("action", call["function"]) if call else None
+            line["action"] = extras.get("action", call.get("function")) if call else None
             line |= {"response": message.get("content"), "reward": 0, "done": call is None or bool(extras.get("done"))}
             line["info"] = {"result": reply.get("content")} if call else {}
-            line["screenshot_file"] = next(iter(images_in(reply)), None)
+            line["screenshot_file"] = next(iter(image_names(reply, "images", "kept")), None)
             lines.append(line)
     return lines

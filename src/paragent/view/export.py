@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import ParagentError, UsageError
+from paragent.store.formats.images import image_type
 from paragent.view.api import PageSettings, RunList
 from paragent.view.comparison import MOST_RUNS, compare_runs
 from paragent.view.encoding import to_json
@@ -18,7 +19,6 @@ from paragent.view.timeline import TimelineData
 from paragent.view.transcripts import (
     MOST_CHARACTERS,
     execution_detail,
-    image_type,
     raw_calls,
     read_image,
     step_text,

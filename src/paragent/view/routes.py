@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from paragent.errors import ParagentError, UsageError
+from paragent.store.formats.images import image_type
 from paragent.view.api import ControlRequest, NewNote
 from paragent.view.comparison import MOST_RUNS, compare_runs
 from paragent.view.encoding import to_json
@@ -21,7 +22,7 @@ from paragent.view.queries import MOST_ROWS, changed_rows, rollout_rows, run_det
 from paragent.view.runs import UnknownRun
 from paragent.view.search import SearchIndex
 from paragent.view.timeline import TimelineData
-from paragent.view.transcripts import execution_detail, image_type, is_recording, raw_call, read_image, step_text
+from paragent.view.transcripts import execution_detail, is_recording, raw_call, read_image, step_text
 
 if TYPE_CHECKING:
     import threading

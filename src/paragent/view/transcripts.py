@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_CHARACTERS",
     "execution_detail",
-    "image_type",
     "is_recording",
     "raw_call",
     "raw_calls",
@@ -43,12 +42,6 @@ _SHORT = 2_000
 _LARGEST_IMAGE = 64 << 20
 _LARGEST_TRAJECTORY = 128 << 20
 """Bytes of JSON."""
-_SIGNATURES = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-}
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 _MOMENT = re.compile(r"_(\d{8}@\d{12})\.\w+$")
 """The time in the names of files, see `ImageStore`."""
@@ -395,14 +388,6 @@ def read_image(run: StoredRun, number: int, name: str) -> bytes:
         if path.is_file() and not path.is_symlink() and path.stat().st_size <= _LARGEST_IMAGE:
             return path.read_bytes()
     raise UnknownRun(f"execution {number} has no file {name[:100]!r}")
-
-
-def image_type(content: bytes) -> str | None:
-    """Return the media type of an image by its first bytes; None if it is not an image that may be shown."""
-    for signature, kind in _SIGNATURES.items():
-        if content.startswith(signature):
-            return kind
-    return "image/webp" if content[:4] == b"RIFF" and content[8:12] == b"WEBP" else None
 
 
 def is_recording(content: bytes) -> bool:
