@@ -11,8 +11,12 @@
     │   ├── DuplicateTaskId           two tasks of one run have the same id
     │   ├── LimitExceeded             more, larger or deeper than the receiver accepts (also a ValueError)
     │   ├── EndpointRefused           the model endpoint rejects the key or the model
+    │   │   └── TokensMissing         the model endpoint returns no token ids, which training needs
+    │   ├── GroupNotOwed              the trainer accepts a group that was accepted, was dropped or does not exist
+    │   ├── RewardMissing             a rollout for training has no score
     │   ├── RunBusy                   another process is writing into this run's directory
     │   ├── RunNotLive                no session of the run is active, so it cannot be controlled
+    │   ├── ServiceStopped            the rollout service has ended: closed, stopped by a user or by a budget
     │   ├── UnknownName               no plug-in (engine, provider, ...) has this name
     │   ├── MissingExtra              the plug-in exists, but its optional packages are not installed
     │   ├── MissingProgram            a program that is not a Python package is not installed
@@ -37,6 +41,7 @@
         ├── PauseTimeout              workers still have requests in flight after the timeout (also a TimeoutError)
         ├── PoolFailed                too many machines failed in a row
         ├── PoolStopped               the pool is draining or has ended
+        ├── ReplaysUsedUp             a rollout for training failed too often because of infrastructure
         ├── ProtocolError             the peer does not use paragent's protocol, or violates it
         ├── ServerLost                an agent or pool server has ended or cannot be reached (also a ConnectionError)
         ├── EnvironmentFailed         a resource of an environment (a browser, a child process, ...) failed
@@ -67,6 +72,7 @@ __all__ = [
     "EndpointRefused",
     "EngineFailed",
     "EnvironmentFailed",
+    "GroupNotOwed",
     "InfrastructureError",
     "Interrupted",
     "LeaseLost",
@@ -81,14 +87,18 @@ __all__ = [
     "PoolStopped",
     "ProtocolError",
     "RemoteError",
+    "ReplaysUsedUp",
     "RequestRejected",
+    "RewardMissing",
     "RunBusy",
     "RunNotLive",
     "ServerLost",
+    "ServiceStopped",
     "StoreFailed",
     "SubAgentError",
     "SubAgentsFailed",
     "TaskFailed",
+    "TokensMissing",
     "ToolsUnsupported",
     "TurnsUsedUp",
     "UnknownName",
@@ -149,6 +159,22 @@ class BadData(UsageError, ValueError):
 
 class EndpointRefused(UsageError):
     """The model endpoint rejects all requests: a wrong key, an unknown model, no credit."""
+
+
+class TokensMissing(EndpointRefused):
+    """The model endpoint returns no token ids with its replies, or the agent does not use the endpoint of the run."""
+
+
+class GroupNotOwed(UsageError, LookupError):
+    """The trainer accepts a group that it does not have to accept: it was accepted or dropped before, or does not exist."""
+
+
+class RewardMissing(UsageError):
+    """A rollout for training ended and has no score: its task has no expected answer, and the environment gave no score."""
+
+
+class ServiceStopped(UsageError):
+    """The rollout service delivers no more groups: it was closed, a user stopped the run, or a budget is used up."""
 
 
 class RunBusy(UsageError):
@@ -344,6 +370,14 @@ class ServerLost(InfrastructureError, ConnectionError):
 
 class EndpointDown(InfrastructureError):
     """The model endpoint did not answer, or only with errors, after all retries."""
+
+
+class ReplaysUsedUp(InfrastructureError):
+    """A rollout for training failed too many times in a row because of infrastructure; `task`, `attempt` and `failures`."""
+
+    def __init__(self, message: str, task: str = "", attempt: int = 0, failures: int = 0) -> None:
+        self.task, self.attempt, self.failures = task, attempt, failures
+        super().__init__(message)
 
 
 class StoreFailed(InfrastructureError):

@@ -235,7 +235,7 @@ def old_journal(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_journal_of_version_3_is_upgraded(old_journal: Path, read_only: bool) -> None:
     with Journal(old_journal, read_only=read_only) as journal:
-        assert journal.meta("version") == "4"
+        assert journal.meta("version") == "5"
         stored = list(journal.results())
         assert [(one.task, one.score) for one in stored] == [("math-3", 1.0), ("math-2", 1.0), ("math-1", 1.0)]
         new = {(one.started, one.machine, one.activity, one.cached_tokens, one.reasoning_tokens) for one in stored}
@@ -262,7 +262,7 @@ def test_a_reader_upgrades_a_journal_while_another_process_of_version_3_records(
 def test_a_journal_of_version_3_that_cannot_be_changed_is_rejected(old_journal: Path) -> None:
     with contextlib.closing(sqlite3.connect(old_journal, isolation_level=None)) as other:
         other.execute("CREATE TABLE notes (other TEXT)")  # the upgrade fails after the columns were added
-    with pytest.raises(StoreFailed, match=r"version 3 and cannot be upgraded to version 4.*already exists"):
+    with pytest.raises(StoreFailed, match=r"version 3 and cannot be upgraded to version 5.*already exists"):
         Journal(old_journal, read_only=True)
     with contextlib.closing(sqlite3.connect(old_journal, isolation_level=None)) as other:
         assert len(list(other.execute("PRAGMA table_info(results)"))) == 22, "nothing was changed"

@@ -2,6 +2,7 @@
 
 from paragent.store.activity import ActivityInterval, RolloutActivity, pack_activity, unpack_activity
 from paragent.store.directory import JOURNAL_FILE, RunDirectory, find_runs, images_folder
+from paragent.store.groups import AttemptResult, GroupState, GroupStore, StoredGroup
 from paragent.store.journal import Journal, add_note, change_note
 from paragent.store.records import MachineEvent, Note, PendingRollout, RolloutResult, RolloutStatus, WorkerEvent
 from paragent.store.summary import (
@@ -22,7 +23,10 @@ __all__ = [
     "MACHINES",
     "PRICES",
     "ActivityInterval",
+    "AttemptResult",
     "Comparison",
+    "GroupState",
+    "GroupStore",
     "Journal",
     "MachineEvent",
     "Note",
@@ -31,6 +35,7 @@ __all__ = [
     "RolloutResult",
     "RolloutStatus",
     "RunDirectory",
+    "StoredGroup",
     "Summary",
     "WorkerEvent",
     "add_note",

@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import sqlite3
 import time
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import quote
 
 from paragent._internal.text import well_formed
 from paragent.errors import StoreFailed, UsageError
+from paragent.store.database import connect, errors_for, transaction
 from paragent.store.records import (
     MachineEvent,
     Note,
@@ -27,15 +26,18 @@ from paragent.store.records import (
     WorkerEvent,
     finite_score,
     make_storable,
+    pack_task,
+    unpack_task,
     unpack_trajectory,
 )
-from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Journal", "add_note", "change_note", "is_writable"]
+    from paragent.tasks import BenchmarkTask
+
+__all__ = ["Journal", "add_note", "change_note"]
 
 _ADDED_COLUMNS = (
     "started REAL NOT NULL DEFAULT 0",
@@ -59,6 +61,14 @@ CREATE TABLE notes (
 );
 """
 """The tables that version 4 added."""
+_GROUPS = """
+CREATE TABLE groups (
+    number INTEGER PRIMARY KEY, task TEXT NOT NULL UNIQUE, state TEXT NOT NULL, version INTEGER, accepted_version INTEGER,
+    delivery TEXT NOT NULL, reason TEXT NOT NULL, at REAL NOT NULL
+);
+CREATE INDEX group_states ON groups (state);
+"""
+"""The table that version 5 added: the groups of a training run, see `store/groups.py`."""
 
 _SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -75,10 +85,15 @@ CREATE UNIQUE INDEX final_results ON results (task, attempt) WHERE final = 1;
 CREATE INDEX rollouts ON results (task, attempt);
 CREATE TABLE trajectories (result INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE sessions (number INTEGER PRIMARY KEY, started REAL NOT NULL, seconds REAL NOT NULL, results INTEGER NOT NULL);
-{_ADDED_TABLES}"""
-_VERSION = "4"
-_UPGRADABLE = "3"
-_UPGRADE = "\n".join([*(f"ALTER TABLE results ADD COLUMN {column};" for column in _ADDED_COLUMNS), _ADDED_TABLES])
+{_ADDED_TABLES}{_GROUPS}"""
+_VERSION = "5"
+_UPGRADES = {
+    "3": "\n".join(
+        [*(f"ALTER TABLE results ADD COLUMN {column};" for column in _ADDED_COLUMNS), _ADDED_TABLES, _GROUPS]
+    ),
+    "4": _GROUPS,
+}
+"""Statements that turn a journal of an earlier format version into one of this version."""
 _COLUMNS = [field.name for field in fields(RolloutResult) if field.name not in {"trajectory", "files", "number"}]
 _INSERT = f"INSERT INTO results (number, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))})"  # noqa: S608 - column names from above
 _MACHINE_EVENT = ("number", "at", "machine", "state", "holder", "detail")
@@ -88,13 +103,12 @@ _TEXTS = ("task", "ending", "kind", "error", "worker", "machine")
 """Columns of `results` that are always text."""
 _PAGE = 500
 """Rows per query. Long iterations do not hold a read transaction open, so the write-ahead log does not grow."""
-_BUSY_TIMEOUT = 10.0
 
 
 class Journal:
     """An open journal. Use it from one thread. Only the process that holds the run's lock may open it for writing.
 
-    A journal of format version 3 is upgraded, also by a reader. Notes are added with `add_note`, by any process.
+    A journal of format version 3 or 4 is upgraded, also by a reader. Notes are added with `add_note`, by any process.
 
     Raises:
         StoreFailed: the file cannot be opened, is damaged, or has another format version.
@@ -103,7 +117,7 @@ class Journal:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
         with self._errors_for("open"):
-            self._db = _connect(path, "ro" if read_only else "rwc")
+            self._db = connect(path, "ro" if read_only else "rwc")
             try:
                 self._prepare(read_only)
             except BaseException:
@@ -114,8 +128,8 @@ class Journal:
         if not read_only:
             self._create_tables()
         _check_objects(self._db, self._path)
-        if self.meta("version") == _UPGRADABLE:
-            _upgrade(self._path)
+        if (version := self.meta("version")) in _UPGRADES:
+            _upgrade(self._path, str(version))
         if (version := self.meta("version")) != _VERSION:
             raise StoreFailed(
                 f"{self._path} has format version {version}, and this version of paragent reads version {_VERSION}; "
@@ -160,7 +174,7 @@ class Journal:
         with self._transaction("store the tasks"):
             self._db.executemany(
                 "INSERT OR IGNORE INTO tasks (id, body) VALUES (?, ?)",
-                ((task.id, well_formed(json.dumps(asdict(task), ensure_ascii=False))) for task in tasks),
+                ((task.id, pack_task(task)) for task in tasks),
             )
 
     def record(
@@ -283,7 +297,7 @@ class Journal:
                 }
                 page = self._db.execute(query, values).fetchall()
                 for _, body in page:
-                    yield PendingRollout(_task(body), attempt)
+                    yield PendingRollout(unpack_task(body), attempt)
                 if len(page) < _PAGE:
                     break
                 after = page[-1][0]
@@ -318,7 +332,7 @@ class Journal:
     def task(self, task: str) -> BenchmarkTask | None:
         """Return a task by its id."""
         row = self._db.execute("SELECT body FROM tasks WHERE id = ?", [task]).fetchone()
-        return None if row is None else _task(row[0])
+        return None if row is None else unpack_task(row[0])
 
     def tasks(self) -> Iterator[BenchmarkTask]:
         """Yield the tasks in order."""
@@ -326,7 +340,7 @@ class Journal:
         query = "SELECT position, body FROM tasks WHERE position > ? ORDER BY position LIMIT ?"
         while page := self._db.execute(query, [after, _PAGE]).fetchall():
             for _, body in page:
-                yield _task(body)
+                yield unpack_task(body)
             after = page[-1][0]
 
     def trajectory(self, number: int | None, largest: int | None = None) -> Any:
@@ -375,11 +389,11 @@ class Journal:
         self.close()
 
     def _errors_for(self, what: str) -> contextlib.AbstractContextManager[None]:
-        return _errors_for(what, self._path)
+        return errors_for(what, self._path)
 
     @contextlib.contextmanager
     def _transaction(self, what: str) -> Iterator[None]:
-        with self._errors_for(what), _transaction(self._db):
+        with self._errors_for(what), transaction(self._db):
             yield
 
 
@@ -393,9 +407,9 @@ def add_note(path: Path, execution: int, step: int, text: str) -> Note:
         StoreFailed: the note cannot be stored.
     """
     Journal(path, read_only=True).close()  # checks the format version, and upgrades an old journal
-    with _errors_for("store a note", path), contextlib.closing(_connect(path, "rw")) as db:
+    with errors_for("store a note", path), contextlib.closing(connect(path, "rw")) as db:
         db.execute("PRAGMA synchronous = FULL")
-        with _transaction(db):
+        with transaction(db):
             found = db.execute("SELECT task, attempt FROM results WHERE number = ?", [execution]).fetchone()
             if found is None:
                 raise UsageError(f"{path} has no execution with the number {execution}")
@@ -413,27 +427,14 @@ def change_note(path: Path, number: int, text: str) -> bool:
         StoreFailed: the change cannot be stored.
     """
     Journal(path, read_only=True).close()  # as in `add_note`
-    with _errors_for("change a note", path), contextlib.closing(_connect(path, "rw")) as db:
+    with errors_for("change a note", path), contextlib.closing(connect(path, "rw")) as db:
         db.execute("PRAGMA synchronous = FULL")
-        with _transaction(db):
+        with transaction(db):
             if text:
                 changed = db.execute("UPDATE notes SET text = ? WHERE number = ?", [well_formed(text), number])
             else:
                 changed = db.execute("DELETE FROM notes WHERE number = ?", [number])
             return changed.rowcount > 0
-
-
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open a journal. Modes: `ro` only reads, `rw` also writes, `rwc` also creates the file."""
-    address = f"file:{quote(os.fsencode(path))}?mode={mode}"  # names of folders need not be valid Unicode
-    if mode == "ro" and not is_writable(path.parent) and not path.with_name(f"{path.name}-wal").exists():
-        address += "&immutable=1"  # else SQLite creates the write-ahead log, even to read; without one, nobody writes
-    return sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
-
-
-def is_writable(folder: Path) -> bool:
-    """Return whether this process may create files in a folder."""
-    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _check_objects(db: sqlite3.Connection, path: Path) -> None:
@@ -465,48 +466,24 @@ def _known_columns() -> frozenset[tuple[Any, ...]]:
         return frozenset(_columns(db))
 
 
-def _upgrade(path: Path) -> None:
-    """Add the columns and tables of this format version to a journal of version 3, in one transaction.
+def _upgrade(path: Path, version: str) -> None:
+    """Add the columns and tables of this format version to a journal of an earlier version, in one transaction.
 
     Raises:
         StoreFailed: this process may not change the file.
     """
     try:
-        with contextlib.closing(_connect(path, "rw")) as db, _transaction(db):
+        with contextlib.closing(connect(path, "rw")) as db, transaction(db):
             # Another process may have upgraded the file while this one waited for its turn.
-            if db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == (_UPGRADABLE,):
-                for statement in filter(str.strip, _UPGRADE.split(";")):
+            if db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == (version,):
+                for statement in filter(str.strip, _UPGRADES[version].split(";")):
                     db.execute(statement)
                 db.execute("UPDATE meta SET value = ? WHERE key = 'version'", [_VERSION])
     except sqlite3.Error as error:
         raise StoreFailed(
-            f"{path} has format version {_UPGRADABLE} and cannot be upgraded to version {_VERSION}: {error}. Make the file and "
+            f"{path} has format version {version} and cannot be upgraded to version {_VERSION}: {error}. Make the file and "
             "its folder writable, or copy the run directory to a place where they are"
         ) from error
-
-
-@contextlib.contextmanager
-def _errors_for(what: str, path: Path) -> Iterator[None]:
-    """Raise `StoreFailed` for errors of SQLite."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreFailed(
-            f"cannot {what} in {path}: {error}. What was recorded before is safe; when the cause is removed, the "
-            "same command continues"
-        ) from error
-
-
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # after a full disk SQLite has already rolled back
-            db.execute("ROLLBACK")
-        raise
 
 
 def _storable_value(value: Any) -> Any:
@@ -530,10 +507,3 @@ def _result(row: Sequence[Any]) -> RolloutResult:
         raise StoreFailed(f"the journal is damaged: result {row[0]}: {error}") from error
     values["final"] = bool(values["final"])
     return RolloutResult(**values, number=row[0])
-
-
-def _task(body: str) -> BenchmarkTask:
-    try:
-        return BenchmarkTask(**json.loads(body))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise StoreFailed(f"the journal is damaged: a task cannot be read: {error}") from error

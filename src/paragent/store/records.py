@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import message_of, type_name
+from paragent.errors import StoreFailed
 from paragent.store.activity import unpack_activity
+from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from paragent.tasks import BenchmarkTask
 
 __all__ = [
     "MachineEvent",
@@ -28,9 +28,11 @@ __all__ = [
     "error_summary",
     "finite_score",
     "make_storable",
+    "pack_task",
     "pack_trajectory",
     "rollout_label",
     "storable_files",
+    "unpack_task",
     "unpack_trajectory",
 ]
 
@@ -178,6 +180,23 @@ class Note:
     """When it was written, in seconds since the epoch."""
     number: int | None = None
     """Its number in the journal."""
+
+
+def pack_task(task: BenchmarkTask) -> str:
+    """Return a task as JSON for the journal."""
+    return well_formed(json.dumps(asdict(task), ensure_ascii=False))
+
+
+def unpack_task(body: str) -> BenchmarkTask:
+    """Return the task that `pack_task` packed.
+
+    Raises:
+        StoreFailed: the text is not a task.
+    """
+    try:
+        return BenchmarkTask(**json.loads(body))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreFailed(f"the journal is damaged: a task cannot be read: {error}") from error
 
 
 def rollout_label(task: str, attempt: int) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from paragent.errors import ParagentError
 from paragent.machines.cleanup import cache_folder
-from paragent.store.journal import is_writable
+from paragent.store.database import is_writable
 from paragent.view.api import SearchHit, SearchResults
 from paragent.view.queries import execution_refs
 from paragent.view.transcripts import transcript_of
