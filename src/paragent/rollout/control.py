@@ -127,8 +127,12 @@ class RunControl:
                     raise
 
     def wait(self, timeout: float) -> None:
-        """Wait until a command is queued, at most `timeout` seconds."""
+        """Wait until a command is queued or `wake` is called, at most `timeout` seconds."""
         self._arrived.wait(timeout)
+
+    def wake(self) -> None:
+        """End the current or the next `wait`; from any thread."""
+        self._arrived.set()
 
     # --- called by the server -----------------------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ import gzip
 import hashlib
 import itertools
 import json
+import os
 import re
 import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from paragent._internal.text import counted, read_json, well_formed_data
@@ -18,14 +20,13 @@ from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from paragent.envs.base import LoadedTask
 
     LoadTasks = Callable[[Path, Any], Iterator[LoadedTask] | None]
     Problems = list[tuple[int, str]]
 
-__all__ = ["Benchmark", "read_benchmark"]
+__all__ = ["Benchmark", "read_benchmark", "read_task"]
 
 _ID_KEYS = ("id", "task_id")
 _QUESTION_KEYS = ("question", "query", "input", "instruction", "prompt", "content")
@@ -50,6 +51,11 @@ class Benchmark:
     """The ids of tasks that the environment does not support, and what each of them needs."""
     load_tasks: LoadTasks = Environment.load_tasks
     """Reads the environment's own dataset format."""
+
+    @classmethod
+    def empty(cls) -> Benchmark:
+        """Return a benchmark without tasks, for a run whose tasks arrive while it runs."""
+        return cls(Path(os.devnull), 0, "", None, frozenset())
 
     def __iter__(self) -> Iterator[BenchmarkTask]:
         tasks = (task for _, task in _tasks(self.path, [], self.load_tasks))
@@ -138,7 +144,7 @@ def _tasks(path: Path, problems: Problems, load_tasks: LoadTasks) -> Iterator[tu
     """Yield the tasks of a file with their line numbers; append to `problems` why other lines are not tasks."""
     for line, entry in _entries(path, problems, load_tasks):
         try:
-            yield line, _task(entry, line)
+            yield line, read_task(entry, f"item_{line}")
         except ValueError as error:
             problems.append((line, str(error)))
 
@@ -226,10 +232,15 @@ def _open(path: Path) -> TextIO:
     return gzip.open(path, "rt", encoding="utf-8-sig") if zipped else path.open(encoding="utf-8-sig")
 
 
-def _task(entry: Any, line: int) -> BenchmarkTask:
+def read_task(entry: Any, default_id: str) -> BenchmarkTask:
+    """Return the task that an entry of a benchmark file describes.
+
+    Raises:
+        ValueError: it is not a task; the message says why.
+    """
     if not isinstance(entry, dict):
         raise ValueError(f"a task must be an object, not {json.dumps(entry)[:60]}")  # noqa: TRY004 - one kind of problem
-    identity = _first(entry, _ID_KEYS, f"item_{line}")
+    identity = _first(entry, _ID_KEYS, default_id)
     if isinstance(identity, bool) or not isinstance(identity, str | int) or identity == "":
         raise ValueError(f"the id must be a string or an integer, not {json.dumps(identity)[:60]}")
     question = _first(entry, _QUESTION_KEYS, None)

@@ -36,7 +36,14 @@ if TYPE_CHECKING:
     from paragent.machines import MachineSettings
     from paragent.rollout.config import RolloutConfig
 
-__all__ = ["RolloutPlan", "prepare", "read_settings_file", "rollout_settings_of", "with_data_folder"]
+__all__ = [
+    "RolloutPlan",
+    "prepare",
+    "prepare_without_tasks",
+    "read_settings_file",
+    "rollout_settings_of",
+    "with_data_folder",
+]
 
 _FORWARDED = (("environment", "kb"), ("environment", "sandbox"), ("machines", "headless"))
 """Settings, with their sections, that are passed as options to environments that have an option of that name."""
@@ -119,6 +126,36 @@ def prepare(config: RolloutConfig) -> RolloutPlan:
         skip=data.skip_unsupported,
         load_tasks=environment.load_tasks,
     )
+    return _plan(config, environment, options, located, benchmark)
+
+
+def prepare_without_tasks(config: RolloutConfig, endpoint: tuple[str, str]) -> RolloutPlan:
+    """Check a configuration, as `prepare` does, for a session whose tasks arrive while it runs.
+
+    Args:
+        config: the settings of the run, without `data`.
+        endpoint: the address and the key of the model's endpoint.
+
+    Raises:
+        UsageError: something is wrong; the message says what to change.
+    """
+    if config.data.path is not None:
+        raise ConfigError("the tasks of this run arrive while it runs: remove `data`")
+    if config.run.otel:
+        _check_tracing()
+    environment, options = _check_names(config)
+    return _plan(config, environment, options, options, Benchmark.empty(), endpoint)
+
+
+def _plan(
+    config: RolloutConfig,
+    environment: type[Environment],
+    options: dict[str, Any],
+    located: dict[str, Any],
+    benchmark: Benchmark,
+    endpoint: tuple[str, str] | None = None,
+) -> RolloutPlan:
+    """Return the plan of a run after further checks; `located` are the options with the data folder."""
     machines = _machine_settings(config, environment) if environment(options).needs_machine else None
     if machines is None and (config.machines.use_vm_pool or config.machines.pool_address):
         raise ConfigError(
@@ -127,7 +164,7 @@ def prepare(config: RolloutConfig) -> RolloutPlan:
     identity = _identity(config, benchmark, options, needs_machine=machines is not None)
     path = config.run.output_dir / (config.run.run_name or _run_name(config, environment, identity))
     run = f"{path.resolve()}:{os.getpid()}"
-    settings = _settings(config, located, run, live=str(path.resolve() / "live"))
+    settings = _settings(config, located, run, live=str(path.resolve() / "live"), endpoint=endpoint)
     _check_environment(environment, options, settings.mcp)
     prices = _prices(config)
     check_prices(config, prices)
@@ -307,9 +344,15 @@ def _mcp_settings(config: RolloutConfig) -> McpSettings | None:
     return read_mcp_config(agent.mcp_config, agent.mcp_timeout) if agent.mcp_config else None
 
 
-def _settings(config: RolloutConfig, options: dict[str, Any], run: str, live: str | None = None) -> RolloutSettings:
+def _settings(
+    config: RolloutConfig,
+    options: dict[str, Any],
+    run: str,
+    live: str | None = None,
+    endpoint: tuple[str, str] | None = None,
+) -> RolloutSettings:
     environment = config.environment
-    model = _model_settings(config, config.model.name)
+    model = _model_settings(config, config.model.name, endpoint)
     return RolloutSettings(
         run=run,
         environment=environment.env or environment.mode,
@@ -327,10 +370,10 @@ def _settings(config: RolloutConfig, options: dict[str, Any], run: str, live: st
     )
 
 
-def _model_settings(config: RolloutConfig, name: str) -> ModelSettings:
+def _model_settings(config: RolloutConfig, name: str, endpoint: tuple[str, str] | None = None) -> ModelSettings:
     built_in = name in MODELS.names()  # such a model may need no endpoint
     try:
-        url, key = endpoint_from_environment(Path.cwd())
+        url, key = endpoint or endpoint_from_environment(Path.cwd())
     except ConfigError:
         if not built_in:
             raise

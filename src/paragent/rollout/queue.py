@@ -31,12 +31,12 @@ class RolloutQueue:
     Each pending rollout is given out once, and again only after `retry_later` or `add`.
 
     Args:
-        pending: the pending rollouts in their order; read as far as needed.
+        pending: the pending rollouts in their order; read as far as needed. None: there is none now, ask again later.
         limit: how many rollouts may be under way.
         clock: returns monotonic seconds.
     """
 
-    def __init__(self, pending: Iterator[PendingRollout], limit: int, clock: Clock = monotonic) -> None:
+    def __init__(self, pending: Iterator[PendingRollout | None], limit: int, clock: Clock = monotonic) -> None:
         self._pending, self._clock = pending, clock
         self._exhausted = False
         self._later: list[tuple[float, int, PendingRollout]] = []
@@ -120,7 +120,7 @@ class RolloutQueue:
         if self._later and self._later[0][0] <= self._clock():
             return heapq.heappop(self._later)[2]
         for rollout in self._pending:
-            if key_of(rollout) not in self._skipped:
+            if rollout is None or key_of(rollout) not in self._skipped:
                 return rollout
         self._exhausted = True
         return None

@@ -22,6 +22,7 @@ from paragent.envs import SharedResources, environment_class
 from paragent.errors import InfrastructureError, UsageError
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import count_reply
+from paragent.models.required_tokens import TokenRequiringModel
 from paragent.rollout.cancelled import CancelledFile
 from paragent.rollout.episode import current_episode
 from paragent.rollout.live_status import StatusFile
@@ -70,6 +71,8 @@ class RolloutSettings:
     timeout: float | None = None
     isolated: bool = False
     """Whether the worker executes one rollout at a time, so that environment variables belong to it."""
+    requires_tokens: bool = False
+    """Whether replies of the model without token ids are errors, as in training."""
     machines: PoolAccess | None = None
     """The pool, for environments that need a machine."""
     live: str | None = None
@@ -89,10 +92,11 @@ class WorkerResources:
         self.settings = settings
         self.environment_class = environment_class(settings.environment)
         self.shared = SharedResources()
-        self.model = self.shared.add(("worker", "model"), open_model(settings.model))
-        self._judge = self.model
+        self.model = self._judge = self.shared.add(("worker", "model"), open_model(settings.model))
         if settings.judge != settings.model:
             self._judge = self.shared.add(("worker", "judge"), open_model(settings.judge))
+        if settings.requires_tokens:
+            self.model = TokenRequiringModel(self.model)
         self._leases = (
             self.shared.add(("worker", "leases"), WorkerLeases(settings.machines)) if settings.machines else None
         )

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from paragent.rollout.config import RolloutConfig
     from paragent.rollout.live_run import LiveBudget
     from paragent.rollout.resources import RolloutSettings
+    from paragent.rollout.source import FailureDecisions, RolloutSource
     from paragent.rollout.tracing import RunTracing
 
 __all__ = ["RolloutSession", "run_parallel_rollout"]
@@ -59,6 +60,8 @@ __all__ = ["RolloutSession", "run_parallel_rollout"]
 _log = logging.getLogger("paragent.rollout")
 _POLL_INTERVAL = 0.25
 """Seconds to wait for results before the display is updated."""
+_SOURCE_INTERVAL = 0.05
+"""Seconds to wait for results before a source is asked for rollouts again."""
 _SESSION_INTERVAL = 5.0
 """Seconds between two updates of the session's duration in the journal."""
 
@@ -87,10 +90,16 @@ def run_parallel_rollout(config: RolloutConfig, watch: Callable[[RolloutProgress
 
 
 class RolloutSession:
-    """One session of a run: a context manager that locks the run directory."""
+    """One session of a run: a context manager that locks the run directory.
 
-    def __init__(self, plan: RolloutPlan) -> None:
+    Args:
+        plan: the run.
+        source: where rollouts come from; None: they are the pending ones of the run's benchmark.
+    """
+
+    def __init__(self, plan: RolloutPlan, source: RolloutSource | None = None) -> None:
         self.plan = plan
+        self._source = source
         self._config = plan.config
         self.directory = RunDirectory(plan.path)
         self._queue: RolloutQueue
@@ -98,7 +107,9 @@ class RolloutSession:
         self._commands: SessionCommands
         self._unrecorded: dict[str, RolloutResult] = {}
         """Results that are not recorded yet, by the id of their runner task."""
-        self._failures = FailurePolicy(plan.config.run.give_up_after)
+        self._failures: FailureDecisions = (
+            FailurePolicy(plan.config.run.give_up_after) if source is None else source.failures
+        )
         self._session_updated = 0.0
         self._pool: SessionPool | None = None
         self._engine: RuntimeEngine | None = None
@@ -115,6 +126,7 @@ class RolloutSession:
         """The number of rollouts that were pending when the session began."""
         self.progress: RolloutProgress
         self._worker: RolloutWorker
+        self._control: RunControl | None = None
         self._tracing: RunTracing | None = None
         """Sends spans, with `--otel`."""
         self.unsent_spans = ""
@@ -148,7 +160,8 @@ class RolloutSession:
 
     def _open_parts(self, summary: Summary) -> None:
         plan, attempts = self.plan, self._config.data.attempts
-        self._queue = RolloutQueue(self.directory.journal.pending(attempts), self._config.run.num_rollouts)
+        pending = self.directory.journal.pending(attempts) if self._source is None else self._source.rollouts()
+        self._queue = RolloutQueue(pending, self._config.run.num_rollouts)
         budgets = Budgets.of(self._config, plan.prices)
         self._report = SessionReport(self.directory.live, self.progress, self._queue, budgets, summary.seconds)
         self._commands = SessionCommands(
@@ -174,8 +187,19 @@ class RolloutSession:
         """Return the current statistics of the run."""
         return summarise(self.directory.journal, self._config.data.attempts)
 
+    def wake(self) -> None:
+        """Ask the source for rollouts now; from any thread."""
+        if (control := self._control) is not None:
+            control.wake()
+
+    def stop(self, why: str) -> None:
+        """Start no more rollouts and cancel those under way; from any thread."""
+        self._queue.stopped = self._queue.stopped or why
+        self._queue.cancels_active = True
+        self.wake()
+
     def run(self) -> Summary:
-        """Execute the pending rollouts.
+        """Execute the pending rollouts, or those of the source until it ends.
 
         Raises:
             Interrupted: Ctrl-C.
@@ -185,7 +209,7 @@ class RolloutSession:
         """
         if self.pending:
             self._check_budgets()
-        if not self.pending or self.stopped:
+        if (not self.pending and self._source is None) or self.stopped:
             return self._finish()
         number = self.directory.journal.begin_session()
         with self._traced(number):
@@ -244,7 +268,8 @@ class RolloutSession:
             return
         self._set_note("starting machines")
         self._machines_before = json.loads(self.directory.journal.meta(MACHINES) or "{}")
-        pool = SessionPool(self._config, self.plan.machines, self.pending)
+        expected = self.pending if self._source is None else self._config.run.num_rollouts
+        pool = SessionPool(self._config, self.plan.machines, expected)
         try:
             with pool, pool_file(self.directory.live, pool.access):
                 self._pool = self._report.pool = self._commands.pool = pool
@@ -264,13 +289,18 @@ class RolloutSession:
     def _rate_limit(self, settings: RolloutSettings) -> Iterator[RolloutSettings]:
         """Share the rate limit between workers. A model without an endpoint needs none."""
         if self._config.model.name in MODELS.names():
+            if self._source is not None:
+                self._source.opened(None)
             yield settings
             return
         from paragent.models.rate_limit_server import RateLimitServer
 
         run = self._config.run
-        with RateLimitServer(run.num_rollouts, host_address(run)) as rate_limit:
+        controlled = self._source is not None
+        with RateLimitServer(run.num_rollouts, host_address(run), controlled=controlled) as rate_limit:
             self._report.requests, self._commands.resize_requests = rate_limit.pressure, rate_limit.resize
+            if self._source is not None:
+                self._source.opened(rate_limit)
             model, judge = (replace(one, rate_limit=rate_limit.address) for one in (settings.model, settings.judge))
             yield replace(settings, model=model, judge=judge)
 
@@ -281,6 +311,7 @@ class RolloutSession:
         run = Run(self.plan.engine, self._engine, iter(()), lent=False)
         run.open()
         self._began = True
+        self._control = control
         control.accept()
         try:
             control.execute(self._command)
@@ -295,6 +326,8 @@ class RolloutSession:
                 self._feed(run)
                 self._record()
                 control.execute(self._command)
+                if self._source is not None:
+                    self.progress.total = self._source.total
                 self._update_session(session)
                 self._report.show_regularly(queue.state)
             if run.outstanding:
@@ -375,6 +408,8 @@ class RolloutSession:
                     del self._unrecorded[key]
                     self.progress.count(result)
                     self._report.count(result)
+                if self._source is not None:
+                    self._source.recorded(results)
 
     def _record_events(self, results: Sequence[RolloutResult] = ()) -> None:
         """Record the events so far, in one transaction with results."""
@@ -406,7 +441,8 @@ class RolloutSession:
 
     def _poll_timeout(self) -> float:
         retry = self._queue.seconds_to_retry
-        return _POLL_INTERVAL if retry is None or self._queue.paused else min(_POLL_INTERVAL, max(0.01, retry))
+        interval = _POLL_INTERVAL if self._source is None else _SOURCE_INTERVAL
+        return interval if retry is None or self._queue.paused else min(interval, max(0.01, retry))
 
     def _cancel(self, run: Run) -> None:
         """Cancel active rollouts. Results that arrive meanwhile are recorded; the other rollouts stay pending."""

@@ -27,6 +27,7 @@ from paragent.errors import (
     MachineFailed,
     PoolFailed,
     PoolStopped,
+    TokensMissing,
     TurnsUsedUp,
     UsageError,
 )
@@ -54,7 +55,8 @@ __all__ = ["CANCELLED_ERROR", "CANCELLED_KIND", "FATAL_KINDS", "RolloutWorker", 
 _REFUSED = "refused"
 CANCELLED_KIND = "cancelled"
 CANCELLED_ERROR = "cancelled by a user"
-FATAL_KINDS = frozenset({_REFUSED, "pool"})
+_TOKENS = "tokens"
+FATAL_KINDS = frozenset({_REFUSED, _TOKENS, "pool"})
 """The kinds of failure after which no rollout of the run can succeed."""
 
 
@@ -269,7 +271,9 @@ def _set_failure(result: RolloutResult, error: BaseException) -> None:
     """Set status, kind and message of a failed rollout."""
     result.error = described(error)
     result.status = RolloutStatus.INFRASTRUCTURE
-    if isinstance(error, EndpointRefused | UsageError):
+    if isinstance(error, TokensMissing):
+        result.kind = _TOKENS
+    elif isinstance(error, EndpointRefused | UsageError):
         result.kind = _REFUSED
     elif isinstance(error, EndpointDown):
         result.kind = "endpoint"
