@@ -11,7 +11,7 @@ PACKAGE = Path(paragent.__file__).parent
 
 LEVELS: list[set[str]] = [
     {"cli"},
-    {"view"},
+    {"training", "view"},
     {"testing"},
     {"rollout"},
     {"runners", "osworld", "demo", "mcp"},
