@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from paragent.transport.address import Address, TlsConf
     from paragent.transport.auth import Token
 
-__all__ = ["Connection", "Endpoint", "ExternalServer"]
+__all__ = ["Connection", "ExternalServer", "ServerEndpoint"]
 
 _FIRST_CONNECT = 2.0
 """Seconds to connect for the first time: a server that is starting at the same time may take that long."""
@@ -39,7 +39,7 @@ _RETRY = 0.05
 """Seconds between two attempts to connect."""
 
 
-class Endpoint(Protocol):
+class ServerEndpoint(Protocol):
     """An agent server that a link connects to."""
 
     address: Address
@@ -101,7 +101,7 @@ class Connection:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ServerEndpoint,
         token: Token,
         tls: TlsConf | None,
         pending: PendingCalls,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paragent.errors import ParagentError
-    from paragent.remote.connection import Endpoint
+    from paragent.remote.connection import ServerEndpoint
     from paragent.remote.pending_calls import HardStop, ResultPin
     from paragent.transport.address import Address, TlsConf
     from paragent.transport.auth import Token
@@ -62,7 +62,7 @@ class Link:
         data_only: whether to unpickle nothing that the server sends.
     """
 
-    def __init__(self, endpoint: Endpoint, token: Token, tls: TlsConf | None, *, data_only: bool = False) -> None:
+    def __init__(self, endpoint: ServerEndpoint, token: Token, tls: TlsConf | None, *, data_only: bool = False) -> None:
         self.address, self.tls = endpoint.address, tls
         self.on_other_host = not endpoint.address.is_local
         """Whether the server may be on another host."""

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
 __all__ = [
-    "Failure",
+    "AttemptFailure",
     "Group",
     "RemoteRolloutService",
     "Sample",
@@ -142,7 +142,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class AttemptFailure:
     """An attempt that has no sample and no reward: infrastructure failed, or a user cancelled it."""
 
     attempt: int
@@ -167,7 +167,7 @@ class Group:
     """The attempts that have a reward."""
     rewards: list[float]
     """The reward of each of these attempts. An attempt that failed before it sampled a token has a reward and no sample."""
-    failures: list[Failure]
+    failures: list[AttemptFailure]
     """The other attempts."""
     version: int
     """The current version of the policy when the group was delivered."""
@@ -261,7 +261,7 @@ def group_from_json(values: Mapping[str, Any], accept: Callable[[Group], None]) 
     samples = [_sample_from_json(values["id"], one) for one in values["samples"]]
     return Group(
         **{name: values[name] for name in ("id", "task", "attempts", "rewards", "version", "delivery")},
-        failures=[Failure(**one) for one in values["failures"]],
+        failures=[AttemptFailure(**one) for one in values["failures"]],
         samples=samples,
         _accept=accept,
     )
@@ -301,16 +301,16 @@ class RemoteRolloutService:
     Args:
         url: the address that `paragent training serve` printed.
         token: its token.
-        patience: how many seconds calls repeat their request while the service cannot be reached.
+        retry_for: how many seconds calls repeat their request while the service cannot be reached.
     """
 
-    def __init__(self, url: str, token: str, *, patience: float = 300.0) -> None:
+    def __init__(self, url: str, token: str, *, retry_for: float = 300.0) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise UsageError(f"the address must be of the form http://HOST:PORT, not {url!r}")
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
         self._path = parts.path.rstrip("/")
-        self._token, self._patience = token, patience
+        self._token, self._retry_for = token, retry_for
         self._consumer = uuid.uuid4().hex
         self._numbers = itertools.count(1)
         self._taking = threading.Lock()
@@ -420,7 +420,7 @@ class RemoteRolloutService:
 
     def _call(self, method: str, path: str, body: Any = None, wait: float = 0.0) -> Any:
         """Send a request, again if the connection breaks: the service answers a repeated request without a second effect."""
-        give_up = time.monotonic() + self._patience
+        give_up = time.monotonic() + self._retry_for
         while True:
             try:
                 status, answer = self._request(method, path, body, wait)

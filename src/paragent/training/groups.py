@@ -13,7 +13,7 @@ from paragent.errors import BadData, ConfigError, TokensMissing
 from paragent.rollout.dataset import read_task
 from paragent.store import AttemptResult, RolloutStatus
 from paragent.tasks import BenchmarkTask
-from paragent.training.client import Failure, Sample, Turn
+from paragent.training.client import AttemptFailure, Sample, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -125,7 +125,7 @@ def has_reward(result: AttemptResult) -> bool:
 
 def build_samples(
     store: GroupStore, task: BenchmarkTask, groups: Groups
-) -> tuple[list[Sample], list[int], list[float], list[Failure]]:
+) -> tuple[list[Sample], list[int], list[float], list[AttemptFailure]]:
     """Return the samples of a group, its attempts with their rewards, and the attempts without.
 
     Raises:
@@ -135,10 +135,10 @@ def build_samples(
     samples: list[Sample] = []
     attempts: list[int] = []
     rewards: list[float] = []
-    failures: list[Failure] = []
+    failures: list[AttemptFailure] = []
     for result in store.results(task.id):
         if not has_reward(result):
-            failures.append(Failure(result.attempt, str(result.status), result.kind, result.error))
+            failures.append(AttemptFailure(result.attempt, str(result.status), result.kind, result.error))
             continue
         reward = _reward(result, groups)
         attempts.append(result.attempt)

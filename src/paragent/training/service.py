@@ -17,8 +17,8 @@ from paragent.rollout.prepare import prepare_without_tasks
 from paragent.rollout.session import RolloutSession
 from paragent.store import JOURNAL_FILE
 from paragent.training.client import ServiceStatus
+from paragent.training.group_queue import MOST_WAITING, GroupQueue
 from paragent.training.groups import Endpoint, Groups, read_tasks
-from paragent.training.ledger import MOST_WAITING, GroupLedger
 from paragent.training.replay import ReplayPolicy
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class RolloutService:
         integer(groups_per_version, "groups_per_version", least=1)
         self._config = _training_config(config, self._endpoint, self._groups)
         self._policy = ReplayPolicy(self._groups, config.run.give_up_after)
-        self._ledger = GroupLedger(self._groups, max_staleness, groups_per_version, self._policy)
+        self._queue = GroupQueue(self._groups, max_staleness, groups_per_version, self._policy)
         self._read_ahead = groups_per_version + _READ_AHEAD
         self._session: RolloutSession | None = None
         self._thread: threading.Thread | None = None
@@ -92,8 +92,8 @@ class RolloutService:
         self._thread.start()
         self._started.wait()
         if self._session is None:
-            assert self._ledger.error is not None, "the thread has ended"
-            raise self._ledger.error
+            assert self._queue.error is not None, "the thread has ended"
+            raise self._queue.error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,7 +104,7 @@ class RolloutService:
         if self._closed or self._thread is None:
             return
         self._closed = True
-        self._ledger.end(ServiceStopped("the service was closed"))
+        self._queue.end(ServiceStopped("the service was closed"))
         if self._session is not None:
             self._session.stop("the service was closed")
         self._thread.join(_STOP_SECONDS)
@@ -113,24 +113,24 @@ class RolloutService:
                 "the session of %s has not ended after %g s; it ends with this process", self.path, _STOP_SECONDS
             )
         elif self._session is not None:
-            self._ledger.close()
+            self._queue.close()
 
     def _run(self, plan: RolloutPlan) -> None:
         """Execute the session, in a thread of its own. When it has ended, calls of the trainer raise."""
         try:
-            with RolloutSession(plan, self._ledger) as session:
-                self._ledger.open(plan.path / JOURNAL_FILE)
-                self._ledger.wake = session.wake
+            with RolloutSession(plan, self._queue) as session:
+                self._queue.open(plan.path / JOURNAL_FILE)
+                self._queue.wake = session.wake
                 self._session = session
                 self._started.set()
                 session.run()
-            self._ledger.end(self._policy.error or ServiceStopped(session.stopped or "the run has ended"))
+            self._queue.end(self._policy.error or ServiceStopped(session.stopped or "the run has ended"))
         except ParagentError as error:
-            self._ledger.end(error)
+            self._queue.end(error)
         except BaseException as error:  # noqa: BLE001 - the trainer must know, whatever it is
             failure = InfrastructureError(f"the rollout service failed: {described(error)}")
             failure.__cause__ = error
-            self._ledger.end(failure)
+            self._queue.end(failure)
         finally:
             self._started.set()
 
@@ -154,7 +154,7 @@ class RolloutService:
         """
         self._require_open()
         if not isinstance(tasks, Sized):
-            self._ledger.begin_source()
+            self._queue.begin_source()
             threading.Thread(target=self._read, args=[iter(tasks)], name="paragent-tasks", daemon=True).start()
             return
         stored = self.store_tasks(tasks, _NOTICE_SECONDS if timeout is None else timeout)
@@ -169,7 +169,7 @@ class RolloutService:
     def store_tasks(self, tasks: Iterable[Any], timeout: float | None) -> bool:
         """Store tasks; return False if enough tasks were waiting for `timeout` seconds. Raises as `add`."""
         self._require_open()
-        return self._ledger.add(read_tasks(tasks), MOST_WAITING, timeout)
+        return self._queue.add(read_tasks(tasks), MOST_WAITING, timeout)
 
     def _read(self, tasks: Iterator[Any]) -> None:
         """Store the tasks of a generator one by one, as they are needed."""
@@ -180,15 +180,15 @@ class RolloutService:
                 except BadData as error:
                     reason = error.problems[0][1]
                     raise BadData("tasks", [(number, reason)]) from None
-                self._ledger.add([read], self._read_ahead)
+                self._queue.add([read], self._read_ahead)
         except ParagentError as error:
-            self._ledger.end(error)
+            self._queue.end(error)
         except BaseException as error:  # noqa: BLE001 - the generator is code of the user
             failure = UsageError(f"the generator of tasks raised {described(error)}")
             failure.__cause__ = error
-            self._ledger.end(failure)
+            self._queue.end(failure)
         finally:
-            self._ledger.end_source()
+            self._queue.end_source()
 
     def groups(self, timeout: float | None = None) -> Iterator[Group]:
         """Yield groups as they finish; end when all tasks that were added are delivered.
@@ -213,7 +213,7 @@ class RolloutService:
     def next_group(self, timeout: float | None = None) -> Group | None:
         """Return the next group; None if all tasks that were added are delivered. Raises as `groups`."""
         self._require_open()
-        return self._ledger.take(timeout)
+        return self._queue.take(timeout)
 
     def accept(self, group: str, delivery: str) -> None:
         """Accept a delivery of a group by their ids, as `Group.accept` does; a repeated call changes nothing.
@@ -222,12 +222,12 @@ class RolloutService:
             GroupNotOwed: this delivery is not owed.
         """
         self._require_open()
-        self._ledger.accept(group, delivery)
+        self._queue.accept(group, delivery)
 
     def redeliver(self) -> int:
         """Deliver all groups again that were delivered and not accepted; return their number."""
         self._require_open()
-        return self._ledger.redeliver()
+        return self._queue.redeliver()
 
     # --- the policy -------------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class RolloutService:
         """
         self._require_open()
         integer(version, "version", least=0)
-        self._ledger.publish(version)
+        self._queue.publish(version)
 
     def pause(self, timeout: float = 600.0) -> None:
         """Send no requests to the endpoint; return when none is in flight.
@@ -248,19 +248,19 @@ class RolloutService:
             PauseTimeout: some are still in flight after `timeout` seconds. The service stays paused.
         """
         self._require_open()
-        self._ledger.pause(timeout)
+        self._queue.pause(timeout)
 
     def resume(self) -> None:
         """Send requests again."""
         self._require_open()
-        self._ledger.resume()
+        self._queue.resume()
 
     def status(self) -> ServiceStatus:
         """Return what the service is doing."""
         self._require_open()
-        if (error := self._ledger.error) is not None:
+        if (error := self._queue.error) is not None:
             raise error
-        counts: dict[str, Any] = self._ledger.counts()
+        counts: dict[str, Any] = self._queue.counts()
         assert self._session is not None, "the service is open"
         return ServiceStatus(rollouts=self._session.progress.active, run=str(self.path), **counts)
 

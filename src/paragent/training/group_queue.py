@@ -1,4 +1,4 @@
-"""`GroupLedger`: the groups of a rollout service. The session takes rollouts from it, the trainer takes groups from it.
+"""`GroupQueue`: the groups of a rollout service. The session takes rollouts from it, the trainer takes groups from it.
 
 The journal has the state that must survive this process (`GroupStore`); here is what can be made from it. One lock protects
 everything. Trajectories stay in the journal until their group is delivered.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paragent.tasks import BenchmarkTask
     from paragent.training.replay import ReplayPolicy
 
-__all__ = ["MOST_WAITING", "GroupLedger"]
+__all__ = ["MOST_WAITING", "GroupQueue"]
 
 MOST_WAITING = 1000
 """Tasks that wait before `add` blocks."""
@@ -43,7 +43,7 @@ class _OpenGroup:
     """By attempt."""
 
 
-class GroupLedger:
+class GroupQueue:
     """Implements `RolloutSource` for the session. All methods may be called from any thread.
 
     Args:
