@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.ids import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["REASONING", "ActionModel", "Msg", "image_type", "images_in", "with_images", "without_reasoning"]
+__all__ = [
+    "REASONING",
+    "ActionModel",
+    "Msg",
+    "image_type",
+    "images_in",
+    "reasoning_of",
+    "with_images",
+    "without_reasoning",
+]
 
-REASONING = "reasoning_content"
+REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 """The key of a message with what a model wrote before its answer."""
 
 
@@ -64,11 +73,17 @@ def images_in(message: dict[str, Any]) -> list[str]:
     return [*message.get("images", ()), *message.get("kept", ())]
 
 
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return what the model wrote before the answer of a message; empty if there is nothing."""
+    texts = (message.get(name) for name in REASONING)
+    return next((text for text in texts if isinstance(text, str) and text), "")
+
+
 def without_reasoning(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a conversation without what models wrote before their answers: most endpoints do not accept it in requests."""
+    """Return a conversation without what models wrote before their answers."""
     return [
-        {name: value for name, value in message.items() if name != REASONING}
-        if isinstance(message, dict) and REASONING in message
+        {name: value for name, value in message.items() if name not in REASONING}
+        if isinstance(message, dict) and any(name in message for name in REASONING)
         else message
         for message in messages
     ]

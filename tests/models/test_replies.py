@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from paragent.models.replies import MalformedReply, assemble_stream, read_reply
 
+DETAILS = [{"type": "reasoning.encrypted", "data": "abc", "id": None}]
 SURROGATE = "\ud800"
 
 
@@ -112,22 +113,34 @@ def test_cached_and_reasoning_tokens_are_found_under_every_common_name(
 @pytest.mark.parametrize(
     ("message", "reasoning"),
     [
-        ({"reasoning_content": "so"}, "so"),
-        ({"reasoning": "so"}, "so"),
-        ({"reasoning_content": "", "reasoning": "so"}, "so"),
-        ({"reasoning": [{"type": "text", "text": "s"}, {"type": "text", "text": "o"}]}, "so"),
-        ({"thinking": "so"}, "so"),
-        ({"content": [{"type": "thinking", "thinking": "so"}, {"type": "text", "text": "42"}]}, "so"),
-        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}, "42"]}, "so"),
-        ({"reasoning_content": None}, None),
-        ({"reasoning": {"effort": "high"}}, None),
-        ({"reasoning": True}, None),
-        ({"reasoning_content": f"so {SURROGATE}"}, "so \ufffd"),
+        ({"reasoning_content": "so"}, {"reasoning_content": "so"}),
+        ({"reasoning": "so"}, {"reasoning": "so"}),
+        ({"reasoning_content": "so", "reasoning": "so"}, {"reasoning_content": "so"}),
+        ({"reasoning_content": "", "reasoning": "so"}, {"reasoning": "so"}),
+        ({"reasoning": [{"type": "text", "text": "s"}, {"type": "text", "text": "o"}]}, {"reasoning": "so"}),
+        ({"thinking": "so"}, {"reasoning_content": "so"}),
+        (
+            {"content": [{"type": "thinking", "thinking": "so"}, {"type": "text", "text": "42"}]},
+            {"reasoning_content": "so"},
+        ),
+        (
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}, "42"]},
+            {"reasoning_content": "so"},
+        ),
+        ({"reasoning": "so", "reasoning_details": DETAILS}, {"reasoning": "so", "reasoning_details": DETAILS}),
+        ({"reasoning_details": DETAILS}, {"reasoning_details": DETAILS}),
+        ({"reasoning_details": "no list"}, {}),
+        ({"reasoning_content": None}, {}),
+        ({"reasoning": {"effort": "high"}}, {}),
+        ({"reasoning": True}, {}),
+        ({"reasoning_content": f"so {SURROGATE}"}, {"reasoning_content": "so \ufffd"}),
     ],
 )
-def test_reasoning_is_found_under_every_common_name(message: dict[str, Any], reasoning: str | None) -> None:
+def test_reasoning_is_kept_under_the_name_that_the_endpoint_used(
+    message: dict[str, Any], reasoning: dict[str, Any]
+) -> None:
     read = read_reply(reply({"content": "42", **message})).message
-    assert (read["content"], read.get("reasoning_content")) == ("42", reasoning)
+    assert read == {"role": "assistant", "content": "42", **reasoning}
 
 
 def test_a_streamed_reply_has_everything_that_its_chunks_had() -> None:
@@ -136,6 +149,9 @@ def test_a_streamed_reply_has_everything_that_its_chunks_had() -> None:
         {"role": "assistant", "content": ""},
         {"reasoning": "s", "reasoning_details": [{"text": "s"}]},
         {"reasoning": "o", "reasoning_details": [{"text": "o"}]},
+        {"reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "a", "signature": None}]},
+        {"reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "b", "signature": "sig"}]},
+        {"reasoning_details": [{"type": "reasoning.encrypted", "index": 1, "data": "x"}]},
         {"content": "4", "annotations": None},
         {"content": "2"},
     ]
@@ -161,13 +177,19 @@ def test_a_streamed_reply_has_everything_that_its_chunks_had() -> None:
                     "role": "assistant",
                     "content": "42",
                     "reasoning": "so",
-                    "reasoning_details": [{"text": "s"}, {"text": "o"}],
+                    "reasoning_details": [
+                        {"text": "s"},
+                        {"text": "o"},
+                        {"type": "reasoning.text", "index": 0, "text": "ab", "signature": "sig"},
+                        {"type": "reasoning.encrypted", "index": 1, "data": "x"},
+                    ],
                 },
             }
         ],
         "usage": {"prompt_tokens": 1},
     }
-    assert read_reply(assembled).message["reasoning_content"] == "so"
+    assert read_reply(assembled).message["reasoning"] == "so"
+    assert read_reply(assembled).model == "m-2026"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from paragent.models.credentials import DEFAULT_URL, NO_KEY
 from paragent.models.http_client import EndpointClient
 from paragent.models.replies import MalformedReply
 from paragent.models.request_queue import RequestQueue
-from paragent.models.retry import Backoff, cause_of, raise_if_final, retry_after, short_cause
+from paragent.models.retry import Backoff, cause_of, raise_if_final, rejection_of, retry_after, short_cause
 from paragent.models.tool_text import as_text, calls_in, with_calls
 
 if TYPE_CHECKING:
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["EndpointModel"]
 
+_MOST_ADAPTATIONS = 3
+"""Other forms in which one request is sent: an endpoint may first reject one field, then another."""
+
 
 class EndpointModel(Model):
     """A model of an HTTP endpoint. Retries and the rate limit cover all rollouts of the process.
 
     A subclass implements a protocol: `path`, `write_request`, `with_settings`, `read_reply` and `assemble`; where its protocol
-    needs it, also `default_url`, `headers` and `adapted`.
+    needs it, also `default_url`, `headers` and `adapt`.
 
     Raises:
         ConfigError: the settings have no API key.
@@ -90,17 +93,15 @@ class EndpointModel(Model):
             MalformedReply: an event cannot be read, or the stream ended before the reply did.
         """
 
-    def adapted(self, body: dict[str, Any], message: str) -> dict[str, Any] | None:
-        """Return another form of a request that the endpoint rejected, to be sent instead; None if there is none.
-
-        An implementation remembers what the endpoint rejects, so that `with_settings` leaves it out of later requests.
+    def adapt(self, request: Mapping[str, Any], message: str) -> bool:
+        """Remember what the endpoint rejects, and return whether `with_settings` now returns another request to send.
 
         Args:
-            body: what was sent.
+            request: what was sent.
             message: the endpoint's message.
         """
-        del body, message
-        return None
+        del request, message
+        return False
 
     def pressure(self) -> tuple[int, int]:
         """Return the number of requests in flight and the current limit."""
@@ -153,7 +154,7 @@ class EndpointModel(Model):
         self._requests.connect()
         request = self.with_settings(body)
         backoff = Backoff(self.settings.max_retries)
-        retries, waited = 0, 0.0
+        retries, adaptations, waited = 0, 0, 0.0
         while True:
             waited += await self._requests.acquire()
             doing("generating")
@@ -162,12 +163,14 @@ class EndpointModel(Model):
                 completion = await self._send(request)
                 self._requests.answered(time.monotonic() - began)
             except UnicodeEncodeError as error:
-                request, pause, why = _encodable(request, error), 0.0, "a lone surrogate"
+                body, request, pause, why = well_formed_data(body), _encodable(request, error), 0.0, ""
             except (openai.APIError, ValueError) as error:
                 if isinstance(error, MalformedReply):
                     count_reply(self.settings.name, error.usage)
-                if changed := self._adapted(request, error):
-                    request, pause = changed, 0.0
+                rejection = rejection_of(error)
+                if rejection and adaptations < _MOST_ADAPTATIONS and self.adapt(request, rejection):
+                    request, pause = self.with_settings(body), 0.0
+                    adaptations += 1
                 else:
                     pause = self._pause_after(error, backoff, with_tools="tools" in request)
                 why = short_cause(error)
@@ -189,12 +192,6 @@ class EndpointModel(Model):
             return self.read_reply(*await self._client.post(self.path, request))
         except RecursionError:
             raise MalformedReply("not a reply of a model: nested too deeply") from None
-
-    def _adapted(self, request: dict[str, Any], error: Exception) -> dict[str, Any] | None:
-        """Return another form of a request that was rejected because of its form; None if there is none."""
-        if not isinstance(error, openai.APIStatusError) or error.status_code not in {400, 422}:
-            return None
-        return self.adapted(request, str(error.body))
 
     def _pause_after(self, error: Exception, backoff: Backoff, *, with_tools: bool) -> float:
         """Return the seconds to wait before the next try.

@@ -6,19 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import RequestRejected
-from paragent.messages import without_reasoning
+from paragent.models.adaptations import REPLY_LIMITS, ChatAdaptations
 from paragent.models.endpoint import EndpointModel
 from paragent.models.replies import assemble_stream, read_reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from paragent.models.base import Completion
+    from paragent.models.base import Completion, ModelSettings
 
 __all__ = ["OpenAIChat"]
-
-_REPLY_LIMITS = ("max_tokens", "max_completion_tokens")
-"""The names of the limit of one reply's tokens: most endpoints; newer models of OpenAI, which reject the first."""
 
 
 class OpenAIChat(EndpointModel):
@@ -31,6 +28,10 @@ class OpenAIChat(EndpointModel):
     dialect = "chat"
     path = "chat/completions"
 
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__(settings)
+        self._adaptations = ChatAdaptations()
+
     def write_request(
         self,
         messages: Sequence[dict[str, Any]],
@@ -38,7 +39,7 @@ class OpenAIChat(EndpointModel):
         options: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return the body; messages, tools and options are in its format already."""
-        request = {**options, "messages": without_reasoning(messages)}
+        request = {**options, "messages": list(messages)}
         return request | {"tools": list(tools)} if tools else request
 
     def with_settings(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,13 +53,17 @@ class OpenAIChat(EndpointModel):
         if sampling.stop:
             request["stop"] = list(sampling.stop)
         if sampling.max_tokens is not None:
-            for name in _REPLY_LIMITS:
+            for name in REPLY_LIMITS:
                 request.pop(name, None)
             request["max_tokens"] = sampling.max_tokens
         request |= sampling.extra_body
         if settings.stream:
             request |= {"stream": True, "stream_options": {"include_usage": True}}
-        return request
+        return self._adaptations.apply(request)
+
+    def adapt(self, request: Mapping[str, Any], message: str) -> bool:
+        """Learn what the endpoint rejects: reasoning, turns without reasoning, or `max_tokens`."""
+        return self._adaptations.learn(request, message)
 
     def read_reply(self, reply: Any, headers: Mapping[str, str]) -> Completion:
         """Return the completion of a parsed reply."""

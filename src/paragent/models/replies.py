@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
-from paragent._internal.text import read_json, well_formed
+from paragent._internal.text import read_json, well_formed, well_formed_data
 from paragent.messages import REASONING
 from paragent.models.base import Completion
+from paragent.models.tokens import read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -31,6 +32,10 @@ _LONGEST_ID = 200
 _REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
 """The names of the reasoning in messages: DeepSeek, SGLang and older versions of vLLM; OpenRouter, Groq, Ollama and newer
 versions of vLLM; proxies for Anthropic's models."""
+_DETAILS = "reasoning_details"
+_DETAIL_TEXTS = ("text", "summary", "data")
+_TOKEN_LISTS = ("token_ids", "response_token_ids")
+"""Fields of a streamed choice whose lists are joined."""
 _CACHED_NAMES = (
     ("prompt_tokens_details", "cached_tokens"),
     ("input_tokens_details", "cached_tokens"),
@@ -140,23 +145,31 @@ class _Message(BaseModel):
     tool_calls: Annotated[list[_Call], BeforeValidator(_listed_calls)] = []
     function_call: Annotated[list[_Call], BeforeValidator(_listed_calls)] = []
     """OpenAI's format before `tool_calls`."""
-    reasoning_content: str = ""
+    reasoning: dict[str, Any] = {}
+    """What the model wrote before its answer, by the name of the field."""
 
     @model_validator(mode="before")
     @classmethod
     def _find_reasoning(cls, message: Any) -> Any:
-        return {**message, "reasoning_content": _reasoning_of(message)} if isinstance(message, dict) else message
+        return {**message, "reasoning": _reasoning_of(message)} if isinstance(message, dict) else message
 
 
-def _reasoning_of(message: Any) -> str:
-    """Return what the model wrote before its answer; empty if there is nothing, or nothing that can be read."""
+def _reasoning_of(message: Any) -> dict[str, Any]:
+    """Return what the model wrote before its answer, under the name that the endpoint uses, so that it can be sent back.
+
+    What has a name that endpoints do not accept in requests gets the most common one. `reasoning_details` of OpenRouter is
+    returned unchanged. Empty if there is nothing, or nothing that can be read.
+    """
+    details = message.get(_DETAILS)
+    kept: dict[str, Any] = {_DETAILS: well_formed_data(details)} if isinstance(details, list) and details else {}
     for name in _REASONING_NAMES:
         if text := _texts_in(message.get(name)):
-            return text
+            return {name if name in REASONING else REASONING[0]: text, **kept}
     content = message.get("content")
     parts = content if isinstance(content, list) else []
     thoughts = [part.get("thinking") for part in parts if isinstance(part, dict) and part.get("type") == "thinking"]
-    return "".join(map(_texts_in, thoughts))
+    text = "".join(map(_texts_in, thoughts))
+    return {REASONING[0]: text, **kept} if text else kept
 
 
 def _texts_in(given: Any) -> str:
@@ -224,11 +237,18 @@ def read_reply(reply: Any, headers: Mapping[str, str] | None = None) -> Completi
     message: dict[str, Any] = {"role": "assistant", "content": choice.message.content}
     if calls := choice.message.tool_calls or choice.message.function_call:
         message["tool_calls"] = [{"id": call.id, "type": "function", "function": dict(call.function)} for call in calls]
-    if choice.message.reasoning_content:
-        message[REASONING] = choice.message.reasoning_content
+    message |= choice.message.reasoning
     named = (headers[name] for name in _REQUEST_ID_HEADERS if headers and headers.get(name))
     request_id = well_formed(next(named, None) or _name(reply.get("id")))[:_LONGEST_ID]
-    return Completion(message, read.usage, choice.finish_reason, reply, request_id)
+    return Completion(
+        message,
+        read.usage,
+        choice.finish_reason,
+        reply,
+        request_id,
+        model=_name(reply.get("model"))[:_LONGEST_ID],
+        tokens=read_tokens(reply),
+    )
 
 
 async def assemble_stream(stream: AsyncIterator[Any]) -> dict[str, Any]:
@@ -267,12 +287,14 @@ class _Assembly:
     def add(self, chunk: Any) -> None:
         """Add a chunk."""
         self.usage = chunk.get("usage") or self.usage
-        self._reply |= {name: value for name, value in chunk.items() if name not in {"choices", "usage", "object"}}
+        given = {name: value for name, value in chunk.items() if name not in {"choices", "usage", "object"}}
+        self._reply |= {name: value for name, value in given.items() if value is not None}
         for choice in (chunk.get("choices") or ())[:1]:
             # Servers that do not stream send `message`.
             delta = choice.get("delta") or choice.get("message") or {}
             rest = {name: value for name, value in choice.items() if name not in {"delta", "message"}}
-            self.choice |= {name: value for name, value in rest.items() if value not in (None, "")}
+            for name, value in rest.items():
+                self._add_to_choice(name, value)
             self._texts["content"].append(_text_of(delta.get("content")) or "")
             for position, piece in enumerate(_listed_calls(delta.get("tool_calls"))):
                 _add_piece(self._calls, piece, position)
@@ -280,12 +302,24 @@ class _Assembly:
                 if name not in {"role", "content", "tool_calls"}:
                     self._add_to_message(name, value)
 
+    def _add_to_choice(self, name: str, value: Any) -> None:
+        """Add a part of the choice. Token ids and log probabilities come in pieces; of all other parts the last one counts."""
+        earlier = self.choice.get(name)
+        if name in _TOKEN_LISTS and isinstance(value, list) and isinstance(earlier, list):
+            self.choice[name] = earlier + value
+        elif name == "logprobs" and isinstance(value, dict) and isinstance(earlier, dict):
+            lists = {key: (earlier.get(key) or []) + given for key, given in value.items() if isinstance(given, list)}
+            self.choice[name] = {**earlier, **lists}
+        elif value not in (None, ""):
+            self.choice[name] = value
+
     def _add_to_message(self, name: str, value: Any) -> None:
         """Add a part of the message that only some servers send, such as the reasoning: texts and lists come in pieces."""
         if isinstance(value, str):
             self._texts.setdefault(name, []).append(value)
         elif isinstance(value, list) and isinstance(earlier := self._message.setdefault(name, []), list):
-            earlier += value
+            for piece in value:
+                _add_detail(earlier, piece)
         elif value is not None:
             self._message[name] = value
 
@@ -295,6 +329,24 @@ class _Assembly:
         if self._calls:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         return {**self._reply, "choices": [{**self.choice, "message": message}], "usage": self.usage}
+
+
+def _add_detail(earlier: list[Any], piece: Any) -> None:
+    """Add an element of a list that is streamed. Pieces of one element have the same `index` and `type`; texts are joined."""
+    last = earlier[-1] if earlier else None
+    if not isinstance(last, dict) or not isinstance(piece, dict) or _element(last) != _element(piece):
+        earlier.append(piece)
+    else:
+        joined = {name: value for name, value in piece.items() if value is not None}
+        for name in _DETAIL_TEXTS:
+            if isinstance(piece.get(name), str) and isinstance(last.get(name), str):
+                joined[name] = last[name] + piece[name]
+        earlier[-1] = {**last, **joined}
+
+
+def _element(piece: dict[str, Any]) -> Any:
+    """Return what identifies the element of a piece; something unique if nothing does."""
+    return (piece["index"], piece.get("type")) if isinstance(piece.get("index"), int) else object()
 
 
 def _add_piece(calls: dict[int, dict[str, Any]], piece: dict[str, Any], position: int) -> None:

@@ -22,7 +22,7 @@ from paragent.errors import ContextFull, EndpointRefused, RequestRejected
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Backoff", "cause_of", "raise_if_final", "retry_after", "short_cause"]
+__all__ = ["Backoff", "cause_of", "raise_if_final", "rejection_of", "retry_after", "short_cause"]
 
 
 _NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached"}
@@ -120,6 +120,20 @@ def raise_if_final(error: Exception, model: str, address: str, *, with_tools: bo
     if status not in {408, 409}:
         advice = ". If the endpoint does not support tools, use --tool-format text" if with_tools else ""
         raise RequestRejected(f"{address} rejects the request (HTTP {status}): {message}{advice}") from error
+
+
+def rejection_of(error: Exception) -> str:
+    """Return what an endpoint says about a request that it rejects because of its form; empty for any other error.
+
+    Only messages and names of fields are returned: other parts of a body may repeat the prompt.
+    """
+    if not isinstance(error, openai.APIStatusError) or error.status_code not in {400, 422}:
+        return ""
+    described = _description(error)
+    problems = [one for one in (described if isinstance(described, list) else ()) if isinstance(one, dict)]
+    fields = [".".join(map(str, one["loc"])) for one in problems if isinstance(one.get("loc"), list)]
+    quoted = [f"'{name}'" for field in fields for name in field.split(".")]
+    return "\n".join([_own_message(error), *(str(one.get("msg")) for one in problems), *quoted, str(error.param or "")])
 
 
 def _message(error: openai.APIError) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SampledTokens", "TokenSequences", "without_tokens"]
+__all__ = ["TOKEN_IDS", "SampledTokens", "TokenSequences", "read_tokens", "without_tokens"]
 
-_TOKEN_FIELDS = frozenset({"prompt_token_ids", "token_ids", "prompt_logprobs", "logprobs"})
-"""The fields of a reply, or of its choices, that have token ids and log probabilities."""
+TOKEN_IDS: dict[str, Any] = {"return_token_ids": True, "logprobs": True}
+"""The fields of a request that ask vLLM and SGLang for token ids and their log probabilities."""
+_REPLY_FIELDS = {"prompt_token_ids", "prompt_logprobs"}
+_CHOICE_FIELDS = {"prompt_token_ids", "token_ids", "response_token_ids", "logprobs"}
+_META_FIELDS = {"output_token_logprobs", "input_token_logprobs"}
+_EXTENSION_FIELDS = {"input_ids", "output_ids"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,69 @@ class SampledTokens:
     """The sampled tokens."""
     logprobs: list[float] | None = None
     """The log probability of each sampled token; None if the endpoint did not return all of them."""
+
+
+def read_tokens(reply: Any) -> SampledTokens | None:
+    """Return the token ids of a chat completion; None if it does not have those of prompt and answer.
+
+    vLLM sends `prompt_token_ids` with the reply and `token_ids` with each choice. SGLang sends both with each choice, or
+    `input_ids` and `output_ids` in `sglext`; its `meta_info` may have pairs of log probability and token id.
+    """
+    if not isinstance(reply, dict) or not isinstance(choices := reply.get("choices"), list) or not choices:
+        return None
+    choice, extension = _object(choices[0]), _object(reply.get("sglext"))
+    meta = _object(choice.get("meta_info")).get("output_token_logprobs")
+    pairs: list[Any] = (
+        meta if isinstance(meta, list) and all(isinstance(one, list) and len(one) > 1 for one in meta) else []
+    )
+    outputs = extension.get("output_ids")
+    prompts = (reply.get("prompt_token_ids"), choice.get("prompt_token_ids"), extension.get("input_ids"))
+    sampled = (
+        choice.get("token_ids"),
+        choice.get("response_token_ids"),
+        outputs[0] if isinstance(outputs, list) and outputs else None,
+        [pair[1] for pair in pairs] or None,
+    )
+    prompt = next(filter(_are_ids, prompts), None)
+    ids = next(filter(_are_ids, sampled), None)
+    if prompt is None or ids is None:
+        return None
+    content = _object(choice.get("logprobs")).get("content")
+    stated: list[Any] = [_object(one).get("logprob") for one in content] if isinstance(content, list) else []
+    logprobs = next(
+        (one for one in (stated, [pair[0] for pair in pairs]) if len(one) == len(ids) and _numbers(one)), None
+    )
+    return SampledTokens(list(prompt), list(ids), None if logprobs is None else [float(one) for one in logprobs])
+
+
+def _object(given: Any) -> dict[str, Any]:
+    return given if isinstance(given, dict) else {}
+
+
+def _are_ids(given: Any) -> bool:
+    return isinstance(given, list) and all(type(one) is int and one >= 0 for one in given)
+
+
+def _numbers(given: list[Any]) -> bool:
+    return all(type(one) in (int, float) and math.isfinite(one) for one in given)
+
+
+def without_tokens(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return a chat completion without token ids and log probabilities, which are stored in the sequences."""
+    shortened = {name: value for name, value in reply.items() if name not in _REPLY_FIELDS}
+    if isinstance(extension := reply.get("sglext"), dict):
+        shortened["sglext"] = {name: value for name, value in extension.items() if name not in _EXTENSION_FIELDS}
+    shortened["choices"] = [_choice_without_tokens(choice) for choice in reply["choices"]]
+    return shortened
+
+
+def _choice_without_tokens(choice: Any) -> Any:
+    if not isinstance(choice, dict):
+        return choice
+    shortened = {name: value for name, value in choice.items() if name not in _CHOICE_FIELDS}
+    if isinstance(meta := choice.get("meta_info"), dict):
+        shortened["meta_info"] = {name: value for name, value in meta.items() if name not in _META_FIELDS}
+    return shortened
 
 
 @dataclass(slots=True)
@@ -81,18 +149,3 @@ class TokenSequences:
                 stored["logprobs"] = one.logprobs
             sequences.append(stored)
         return sequences
-
-
-def without_tokens(reply: Any) -> Any:
-    """Return a reply of chat completions without the token ids and log probabilities, which are stored as sequences."""
-    if not isinstance(reply, dict):
-        return reply
-    short = {name: value for name, value in reply.items() if name not in _TOKEN_FIELDS}
-    if isinstance(choices := short.get("choices"), list):
-        short["choices"] = [
-            {name: value for name, value in choice.items() if name not in _TOKEN_FIELDS}
-            if isinstance(choice, dict)
-            else choice
-            for choice in choices
-        ]
-    return short

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import well_formed_data
+from paragent.messages import REASONING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,7 +108,8 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     if not message.get("tool_calls"):
         return message
     blocks = [message.get("content") or "", *(_block(call["function"]) for call in message["tool_calls"])]
-    return {"role": "assistant", "content": "\n".join(block for block in blocks if block)}
+    reasoning = {name: message[name] for name in REASONING if name in message}
+    return {"role": "assistant", "content": "\n".join(block for block in blocks if block), **reasoning}
 
 
 def _block(function: dict[str, Any]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from paragent.messages import reasoning_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -146,8 +148,8 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message of OpenAI's format in the form of the conventions."""
     role = message.get("role")
     parts: list[dict[str, Any]] = []
-    if reasoning := message.get("reasoning_content"):
-        parts.append({"type": "reasoning", "content": cut(_plain(reasoning), _LONGEST_TEXT)})
+    if reasoning := reasoning_of(message):
+        parts.append({"type": "reasoning", "content": cut(reasoning, _LONGEST_TEXT)})
     content = message.get("content")
     if role == "tool":
         text = cut(_plain(content), _LONGEST_TEXT)

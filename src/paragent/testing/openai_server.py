@@ -79,6 +79,12 @@ class Script:
     """Characters of conversation above which the endpoint returns `context_length_exceeded`; 0: no limit."""
     rejects_tools: bool = False
     """Whether requests with `tools` get status 400."""
+    rejects: Mapping[str, str] = field(default_factory=dict)
+    """Fields of requests that get status 400, and the message."""
+    rejects_reasoning: bool = False
+    """Whether turns of the assistant with `reasoning_content` get status 400, as from older reasoning models."""
+    demands_reasoning: bool = False
+    """Whether turns of the assistant without `reasoning_content` get status 400, as from DeepSeek V4 and Kimi."""
     request_ids: bool = False
     """Whether responses have the header `x-request-id`, with the id of the completion after `req-`."""
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -109,6 +115,17 @@ class Script:
             return Fault(400, code="context_length_exceeded")
         if self.rejects_tools and request.get("tools"):
             return Fault(400, message="tools are not supported by this model")
+        for name, message in self.rejects.items():
+            if name in request:
+                return Fault(400, message=message)
+        return self._reasoning_refusal(request["messages"])
+
+    def _reasoning_refusal(self, messages: Sequence[Mapping[str, Any]]) -> Fault | None:
+        turns = [bool(message.get("reasoning_content")) for message in messages if message.get("role") == "assistant"]
+        if self.rejects_reasoning and any(turns):
+            return Fault(400, message="messages must not contain `reasoning_content`")
+        if self.demands_reasoning and not all(turns):
+            return Fault(400, message="The `reasoning_content` in the thinking mode must be passed back to the API.")
         return None
 
     def reply(self, request: Mapping[str, Any]) -> Any:
