@@ -228,8 +228,9 @@ def test_model_calls_are_recorded_with_everything_that_the_endpoint_returned(str
     assert (done.score, done.prompt_tokens, done.cached_tokens, done.reasoning_tokens) == (1.0, 20, 12, 10)
     assert done.trajectory is not None
     trajectory = unpack_trajectory(done.trajectory)
-    said = [message.get("reasoning_content") for message in trajectory["messages"] if message["role"] == "assistant"]
-    assert said == ["I sleep.", "Done."]
+    said = [message for message in trajectory["messages"] if message["role"] == "assistant"]
+    assert (said[0]["reasoning"], said[1]["reasoning_content"]) == ("I sleep.", "Done.")
+    assert "tokens" not in trajectory
     first, _, second = trajectory["steps"]
     assert (first["turn"], first["messages"], first["retries"], first["waited"] > 0.2) == (1, 1, 1, True)
     assert (second["turn"], second["messages"], second["retries"], second["waited"]) == (2, 3, 0, 0.0)
@@ -246,6 +247,41 @@ def test_model_calls_are_recorded_with_everything_that_the_endpoint_returned(str
         assert step["response"]["usage"] == USAGE
     assert second["response"]["choices"][0]["message"]["reasoning_content"] == "Done."
     assert second["finish_reason"] == "stop"
+
+
+def sampled(prompt: list[int], ids: list[int], message: dict[str, Any]) -> dict[str, Any]:
+    content = [{"token": "x", "logprob": -0.5} for _ in ids]
+    choice = {"message": message, "finish_reason": "stop", "token_ids": ids, "logprobs": {"content": content}}
+    return {"body": {"id": "c", "model": "m-7", "prompt_token_ids": prompt, "choices": [choice], "usage": USAGE}}
+
+
+def test_sampled_tokens_are_recorded_once() -> None:
+    call = {"function": {"name": "generating", "arguments": '{"seconds": 0}'}}
+    script = Script(
+        default=[
+            sampled([1, 2], [3, 4], {"content": "", "tool_calls": [call]}),
+            sampled([1, 2, 3, 4, 5], [6], {"content": "42"}),
+        ]
+    )
+    done = execute(script)
+    assert done.trajectory is not None
+    trajectory = unpack_trajectory(done.trajectory)
+    assert trajectory["tokens"] == [
+        {
+            "token_ids": [1, 2, 3, 4, 5, 6],
+            "mask": [0, 0, 1, 1, 0, 1],
+            "logprobs": [0.0, 0.0, -0.5, -0.5, 0.0, -0.5],
+            "turns": [
+                {"step": 0, "start": 2, "end": 4, "version": None},
+                {"step": 2, "start": 5, "end": 6, "version": None},
+            ],
+        }
+    ]
+    for number in (0, 2):
+        step = trajectory["steps"][number]
+        assert (step["kind"], step["response_model"]) == ("model", "m-7")
+        assert "token_ids" not in str(step["response"])
+        assert "logprob" not in str(step["response"])
 
 
 def test_failed_and_interrupted_model_calls_are_steps_with_an_error() -> None:

@@ -72,8 +72,13 @@ def _numbers(given: list[Any]) -> bool:
     return all(type(one) in (int, float) and math.isfinite(one) for one in given)
 
 
-def without_tokens(reply: dict[str, Any]) -> dict[str, Any]:
-    """Return a chat completion without token ids and log probabilities, which are stored in the sequences."""
+def without_tokens(reply: Any) -> Any:
+    """Return a chat completion without token ids and log probabilities, which are stored in the sequences.
+
+    The reply of another protocol is returned unchanged.
+    """
+    if not isinstance(reply, dict) or not isinstance(reply.get("choices"), list):
+        return reply
     shortened = {name: value for name, value in reply.items() if name not in _REPLY_FIELDS}
     if isinstance(extension := reply.get("sglext"), dict):
         shortened["sglext"] = {name: value for name, value in extension.items() if name not in _EXTENSION_FIELDS}

@@ -31,7 +31,7 @@ CLOSE_TIMEOUT = 30.0
 """Seconds for an environment to close; a browser context or a sandbox takes one."""
 
 
-_RECORDED = ("request_id", "usage", "waited", "retries", "finish_reason", "response")
+_RECORDED = ("request_id", "usage", "waited", "retries", "finish_reason")
 """The fields of a `Completion` that are recorded with the step of a model call; its message is a message of the trajectory."""
 
 
@@ -171,12 +171,9 @@ class RolloutEpisode:
             step["error"] = "cancelled" if isinstance(error, asyncio.CancelledError) else described(error)
             raise
         else:
-            step |= {name: getattr(completion, name) for name in _RECORDED}
-            if completion.version is not None:
-                step["version"] = completion.version
-            if completion.tokens is not None and kind == "model":
+            step |= _recorded_fields(completion, model)
+            if kind == "model" and completion.tokens is not None:
                 self._tokens.add(completion.tokens, len(self.steps), completion.version)
-                step["response"] = without_tokens(completion.response)
             return completion
         finally:
             turn = self.turns + 1 if kind == "model" else self.turns
@@ -301,6 +298,20 @@ class RolloutEpisode:
 
 current_episode: ContextVar[RolloutEpisode | None] = ContextVar("paragent_episode", default=None)
 """The episode whose code is running."""
+
+
+def _recorded_fields(completion: Completion, model: Model) -> dict[str, Any]:
+    """Return what is recorded of a reply. Token ids are left out of the response: the trajectory has them in `tokens`."""
+    step = {name: getattr(completion, name) for name in _RECORDED}
+    response = completion.response
+    step["response"] = response if completion.tokens is None else without_tokens(response)
+    if completion.model and completion.model != model.settings.name:
+        step["response_model"] = completion.model
+    if completion.cached:
+        step["cached"] = True
+    if completion.version is not None:
+        step["version"] = completion.version
+    return step
 
 
 def _attach(message: dict[str, Any], key: str, names: list[str]) -> None:
