@@ -1,8 +1,9 @@
-"""A scripted HTTP server with OpenAI's chat completions protocol, for tests.
+"""A scripted HTTP server of a model, for tests: chat completions, Responses and Anthropic Messages.
 
 In a test: `with OpenAIServer(Script(default="42")) as server: ... server.url`. As a separate process:
 `python -m paragent.testing.openai_server --port 8400 --script script.json`, which prints its address and serves until it is
-stopped. It supports streaming, latency, refusals with and without `Retry-After`, and truncated answers.
+stopped. It supports streaming, latency, refusals with and without `Retry-After`, truncated answers, and the token ids
+and log probabilities of a toy tokenizer if a chat completion request asks for them (`return_token_ids`, `logprobs`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import argparse
 import asyncio
 import itertools
 import json
-import re
 import signal
 import sys
 import threading
@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from paragent._internal.processes import die_with_parent
 from paragent.errors import ConfigError
+from paragent.testing.scripted_connection import ScriptedConnection, Statistics
+from paragent.testing.toy_tokens import word_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +65,8 @@ class Script:
     of turns that the model has taken in the conversation chooses the reply; the last reply is repeated.
 
     To imitate other servers: `{"message": ...}` is sent as the message of the completion, `{"usage": ...}` beside any of
-    these as its token counts, and `{"body": ...}` as the whole reply.
+    these as its token counts, and `{"body": ...}` as the whole reply. `anthropic_content` or `responses_output` in a message is
+    the turn in that protocol, for example with signatures.
     """
 
     answers: Mapping[str, Any] = field(default_factory=dict)
@@ -169,11 +172,11 @@ _completion_numbers = itertools.count(1)
 
 
 def _completion(request: Mapping[str, Any], message: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    prompt = sum(tokens(str(m.get("content") or "")) for m in request["messages"])
+    prompt = sum(word_count(str(m.get("content") or "")) for m in request["messages"])
     calls = message.get("tool_calls") if isinstance(message, dict) else None
-    said = tokens(str(message.get("content") or "")) if isinstance(message, dict) else 0
+    said = word_count(str(message.get("content") or "")) if isinstance(message, dict) else 0
     if "message" not in chosen:
-        said += sum(tokens(call["function"]["arguments"]) + 5 for call in calls or ())
+        said += sum(word_count(call["function"]["arguments"]) + 5 for call in calls or ())
     counts = {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
     return {
         "id": f"chatcmpl-{next(_completion_numbers)}",
@@ -185,200 +188,7 @@ def _completion(request: Mapping[str, Any], message: Any, chosen: Mapping[str, A
     }
 
 
-def tokens(text: str) -> int:
-    """Return a deterministic number of tokens: words and punctuation marks."""
-    return len(re.findall(r"\w+|[^\w\s]", text))
-
-
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests"}
 _START_TIMEOUT = 10.0
-
-
-@dataclass(slots=True)
-class Statistics:
-    """Counts of the requests that the server received."""
-
-    requests: int = 0
-    answered: int = 0
-    refused: int = 0
-    in_flight: int = 0
-    most_in_flight: int = 0
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    """The request bodies, if the server keeps them."""
-
-
-class _Connection(asyncio.Protocol):
-    """The connection of one client. Each request is answered before the next is read."""
-
-    def __init__(self, script: Script, statistics: Statistics, keep: bool) -> None:
-        self._script = script
-        self._statistics = statistics
-        self._keep = keep
-        self._buffer = bytearray()
-        self._busy = False
-        self._transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        self._next_request()
-
-    def _next_request(self) -> None:
-        end = self._buffer.find(b"\r\n\r\n")
-        if self._busy or end < 0:
-            return
-        head = bytes(self._buffer[:end]).decode("latin-1")
-        lines = head.split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
-        length = int(headers.get("content-length", 0))
-        if len(self._buffer) < end + 4 + length:
-            return
-        body = bytes(self._buffer[end + 4 : end + 4 + length])
-        del self._buffer[: end + 4 + length]
-        method, path, _ = lines[0].split(" ", 2)
-        self._busy = True
-        self._route(method, path.partition("?")[0], body)
-
-    def _route(self, method: str, path: str, body: bytes) -> None:
-        if path.endswith("/chat/completions") and method == "POST":
-            self._chat(json.loads(body))
-        elif path.endswith("/embeddings") and method == "POST":
-            self._reply(200, _embeddings(json.loads(body)))
-        elif path.endswith("/models"):
-            self._reply(200, {"object": "list", "data": [{"id": "scripted", "object": "model"}]})
-        elif path == "/statistics":
-            seen = self._statistics
-            self._reply(
-                200, {name: getattr(seen, name) for name in ("requests", "answered", "refused", "most_in_flight")}
-            )
-        else:
-            self._reply(404, _error("no such path", "not_found"))
-
-    def _chat(self, request: dict[str, Any]) -> None:
-        seen = self._statistics
-        seen.requests += 1
-        seen.most_in_flight = max(seen.most_in_flight, seen.in_flight + 1)
-        if self._keep:
-            seen.bodies.append(request)
-        fault = self._script.fault()
-        most = self._script.most_at_once
-        if fault is None and most and seen.in_flight >= most:
-            seen.refused += 1
-            self._reply(429, _error("too many requests at once", ""))  # immediately, as real endpoints do
-            return
-        seen.in_flight += 1
-        asyncio.get_running_loop().call_later(self._script.latency, self._answer, request, fault)
-
-    def _answer(self, request: dict[str, Any], fault: Fault | None) -> None:
-        seen = self._statistics
-        seen.in_flight -= 1
-        if self._transport.is_closing():
-            return
-        fault = fault or self._script.refusal(request)
-        if fault is not None and fault.status:
-            seen.refused += 1
-            self._reply(fault.status, _error(fault.message, fault.code), fault.retry_after)
-            return
-        completion = self._script.reply(request)
-        if request.get("stream"):
-            self._stream(request, completion, cut=fault is not None)
-        elif fault is not None:
-            seen.refused += 1
-            self._cut(json.dumps(completion).encode())
-        else:
-            self._reply(200, completion, headers=self._request_id(completion))
-            seen.answered += 1
-
-    def _request_id(self, completion: Any) -> str:
-        return f"x-request-id: req-{completion['id']}\r\n" if self._script.request_ids else ""
-
-    def _reply(self, status: int, body: Any, retry_after: float | str | None = None, headers: str = "") -> None:
-        payload = json.dumps(body).encode()
-        extra = headers if retry_after is None else f"Retry-After: {retry_after}\r\n"
-        head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: application/json\r\n{extra}"
-        self._transport.write(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
-        self._busy = False
-        self._next_request()
-
-    def _cut(self, payload: bytes) -> None:
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
-        self._transport.write(head.encode() + payload[: len(payload) // 2])
-        self._transport.close()
-
-    def _stream(self, request: Mapping[str, Any], completion: Any, *, cut: bool) -> None:
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{self._request_id(completion)}"
-        self._transport.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
-        events = _events(completion, bool((request.get("stream_options") or {}).get("include_usage")))
-        for event in events[: len(events) // 2] if cut else events:
-            data = f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode()
-            self._transport.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-        if cut:
-            self._statistics.refused += 1
-            self._transport.close()
-            return
-        self._transport.write(b"0\r\n\r\n")
-        self._statistics.answered += 1
-        self._busy = False
-        self._next_request()
-
-
-def _events(completion: Any, with_usage: bool) -> list[Any]:
-    try:
-        return _chunks(completion, with_usage)
-    except (TypeError, KeyError, IndexError, AttributeError):
-        return [completion, "[DONE]"]  # not a completion: sent as the only chunk
-
-
-def _chunks(completion: Mapping[str, Any], with_usage: bool) -> list[Any]:
-    message = completion["choices"][0]["message"]
-    shared = {key: completion[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
-    deltas: list[dict[str, Any]] = [{"role": "assistant"}]
-    others = [name for name in message if name not in {"role", "content", "tool_calls"}]
-    for name in (*others, "content"):
-        text = message.get(name) or ""
-        deltas += [{name: text[start : start + 8]} for start in range(0, len(text), 8)]
-    for index, call in enumerate(message.get("tool_calls", ())):
-        function = call["function"]
-        deltas.append(
-            {"tool_calls": [{"index": index, **call, "function": {"name": function["name"], "arguments": ""}}]}
-        )
-        deltas.append({"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]})
-    events: list[Any] = [
-        {**shared, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
-    ]
-    reason = completion["choices"][0]["finish_reason"]
-    events.append({**shared, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
-    if with_usage:
-        events.append({**shared, "choices": [], "usage": completion["usage"]})
-    return [*events, "[DONE]"]
-
-
-def _error(message: str, code: str) -> dict[str, Any]:
-    return {"error": {"message": f"{message} ({code})" if code else message, "type": "scripted", "code": code or None}}
-
-
-def _embeddings(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return vectors of letter frequencies: texts with the same letters are near to each other."""
-    given = request.get("input", "")
-    texts: Sequence[str] = [given] if isinstance(given, str) else given
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": [text.lower().count(letter) / (len(text) or 1) for letter in "abcdefghijklmnopqrstuvwxyz"],
-        }
-        for index, text in enumerate(texts)
-    ]
-    total = sum(map(tokens, texts))
-    return {
-        "object": "list",
-        "model": request.get("model", "scripted"),
-        "data": data,
-        "usage": {"prompt_tokens": total, "total_tokens": total},
-    }
 
 
 class OpenAIServer:
@@ -398,6 +208,11 @@ class OpenAIServer:
         """The value for `OPENAI_BASE_URL`."""
         return f"http://127.0.0.1:{self.port}/v1"
 
+    @property
+    def anthropic_url(self) -> str:
+        """The value for `ANTHROPIC_BASE_URL`."""
+        return f"http://127.0.0.1:{self.port}"
+
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
@@ -409,7 +224,7 @@ class OpenAIServer:
     async def listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
         """Start to listen on this event loop and set `port`."""
         server = await loop.create_server(
-            lambda: _Connection(self.script, self.seen, self._keep), "127.0.0.1", self.port, backlog=1024
+            lambda: ScriptedConnection(self.script, self.seen, self._keep), "127.0.0.1", self.port, backlog=1024
         )
         self.port = server.sockets[0].getsockname()[1]
         return server
