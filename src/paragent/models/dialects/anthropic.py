@@ -24,6 +24,7 @@ from paragent.models.dialects.base import (
     event,
     identifier,
     joined,
+    kind_of,
     text_of,
 )
 from paragent.models.dialects.chat import as_function
@@ -80,7 +81,7 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def _read_tool(tool: Any, where: str) -> dict[str, Any]:
-    if as_object(tool, where).get("type") not in {None, "custom"}:
+    if kind_of(tool, where, "custom") != "custom":
         return {"type": "anthropic", "anthropic": tool}
     function = {"name": as_text(tool.get("name"), f"{where}.name")}
     function |= {name: tool[name] for name in ("description", "strict") if tool.get(name) is not None}
@@ -108,7 +109,7 @@ def _read_options(given: dict[str, Any]) -> dict[str, Any]:
         options["response_format"] = {"type": "json_schema", "json_schema": described}
     if given.get("tool_choice") is not None:
         choice = as_object(given["tool_choice"], "tool_choice")
-        kind = choice.get("type")
+        kind = kind_of(choice, "tool_choice")
         if kind == "tool":
             name = as_text(choice.get("name"), "tool_choice.name")
             options["tool_choice"] = {"type": "function", "function": {"name": name}}
@@ -187,7 +188,7 @@ def _allowed(tools: list[dict[str, Any]], choice: Any) -> tuple[list[dict[str, A
 
 
 def _tool_name(tool: Any) -> Any:
-    described = tool.get(tool.get("type", "function")) if isinstance(tool, dict) else None
+    described = tool.get(kind_of(tool, "tools", "function")) if isinstance(tool, dict) else None
     name = described.get("name") if isinstance(described, dict) else None
     return name if isinstance(name, str) else None
 
@@ -196,7 +197,7 @@ def _write_options(options: Mapping[str, Any], *, with_tools: bool) -> dict[str,
     for name in _UNSUPPORTED:
         if options.get(name):
             raise RequestRejected(f"Anthropic's Messages API does not support `{name}`: leave it out")
-    if options.get("n") not in {None, 1}:
+    if options.get("n") not in (None, 1):
         raise RequestRejected("Anthropic's Messages API returns one reply for a request: leave `n` out")
     body = {name: options[name] for name in _SAME if options.get(name) is not None}
     body |= as_object(options.get("anthropic") or {}, "anthropic")
@@ -335,7 +336,7 @@ def _pieces(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, An
         deltas = [{"type": "thinking_delta", "thinking": block.get("thinking") or ""}]
         deltas.append({"type": "signature_delta", "signature": block.get("signature") or ""})
         return {**block, "thinking": "", "signature": ""}, deltas
-    if kind in {"tool_use", "server_tool_use"}:
+    if kind in ("tool_use", "server_tool_use"):
         text = json.dumps(block.get("input") or {}, ensure_ascii=False)
         return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
     return dict(block), []

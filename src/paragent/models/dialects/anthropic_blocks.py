@@ -56,7 +56,7 @@ def _read_part(block: dict[str, Any], where: str) -> dict[str, Any]:
     if kind == "text":
         return {"type": "text", "text": as_text(block.get("text"), f"{where}.text")}
     source = block.get("source")
-    if kind == "image" and isinstance(source, dict) and source.get("type") in {"base64", "url"}:
+    if kind == "image" and isinstance(source, dict) and source.get("type") in ("base64", "url"):
         if source["type"] == "url":
             url = as_text(source.get("url"), f"{where}.source.url")
         else:

@@ -33,6 +33,7 @@ __all__ = [
     "function_of",
     "identifier",
     "joined",
+    "kind_of",
     "parts_of",
     "reasoning_of",
     "restore_reasoning",
@@ -100,6 +101,16 @@ def as_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise RequestRejected(f"`{where}` is not a text")
     return value
+
+
+def kind_of(value: Any, where: str, default: str = "") -> str:
+    """Return the `type` of an object.
+
+    Raises:
+        RequestRejected: it is not an object, or its type is not a text.
+    """
+    kind = as_object(value, where).get("type")
+    return default if kind is None else as_text(kind, f"{where}.type")
 
 
 def checked_messages(given: Any) -> list[dict[str, Any]]:
@@ -192,11 +203,10 @@ def function_of(call_id: str, name: str, given: Any) -> dict[str, Any]:
 
 def custom_names(tools: Any) -> set[str]:
     """Return the names of the custom tools, which take a text, among the tools of a chat completion or Responses request."""
-    names = set()
-    for tool in tools if isinstance(tools, list) else []:
-        if isinstance(tool, dict) and tool.get("type") == "custom":
-            described = tool.get("custom", tool)
-            names.add(described.get("name") if isinstance(described, dict) else None)
+    listed = tools if isinstance(tools, list) else []
+    custom = [tool for tool in listed if isinstance(tool, dict) and tool.get("type") == "custom"]
+    described = [tool.get("custom", tool) for tool in custom]
+    names = [one.get("name") for one in described if isinstance(one, dict)]
     return {name for name in names if isinstance(name, str)}
 
 

@@ -21,6 +21,7 @@ from paragent.models.dialects.base import (
     event,
     identifier,
     joined,
+    kind_of,
     parts_of,
     text_of,
     with_custom_calls,
@@ -53,7 +54,7 @@ def read_request(body: Any) -> ChatRequest:
     messages = checked_messages(given.get("messages"))
     tools = as_list(given.get("tools"), "tools")
     for number, tool in enumerate(tools):
-        kind = as_object(tool, f"tools[{number}]").get("type", "function")
+        kind = kind_of(tool, f"tools[{number}]", "function")
         if kind in {"function", "custom"}:
             described = as_object(tool.get(kind), f"tools[{number}].{kind}")
             as_text(described.get("name"), f"tools[{number}].{kind}.name")
@@ -89,7 +90,7 @@ def _message(message: dict[str, Any], images: list[dict[str, Any]], where: str) 
     parts = parts_of(message.get("content"), f"{where}.content")
     for part in parts:
         if part["type"] in _OTHERS:
-            kind = part[part["type"]].get("type")
+            kind = as_object(part.get(part["type"]), where).get("type")
             raise RequestRejected(f"`{where}` has content of the type {kind!r}, which chat completions do not have")
     if message["role"] == "tool":
         images += [part for part in parts if part["type"] == "image_url"]
@@ -115,7 +116,7 @@ def as_function(tool: dict[str, Any]) -> dict[str, Any]:
     Raises:
         RequestRejected: only the endpoints of one protocol have this tool.
     """
-    kind = tool.get("type", "function")
+    kind = kind_of(tool, "tools", "function")
     if kind == "function":
         return tool
     if kind == "custom":

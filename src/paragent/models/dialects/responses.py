@@ -19,6 +19,7 @@ from paragent.models.dialects.base import (
     completion_of,
     custom_names,
     identifier,
+    kind_of,
     with_custom_calls,
 )
 from paragent.models.dialects.responses_items import read_items, read_turn, write_message, write_turn
@@ -79,7 +80,7 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def _read_tool(tool: Any, where: str) -> dict[str, Any]:
-    kind = as_object(tool, where).get("type")
+    kind = kind_of(tool, where)
     if kind == "function":
         as_text(tool.get("name"), f"{where}.name")
         names = ("name", "description", "parameters", "strict")
@@ -115,7 +116,7 @@ def _read_options(given: dict[str, Any]) -> dict[str, Any]:
 def _read_choice(choice: Any) -> Any:
     if isinstance(choice, str):
         return choice
-    kind = as_object(choice, "tool_choice").get("type")
+    kind = kind_of(choice, "tool_choice")
     if kind in {"function", "custom"}:
         return {"type": kind, kind: {"name": as_text(choice.get("name"), "tool_choice.name")}}
     if kind == "allowed_tools":
@@ -139,7 +140,7 @@ def write_request(request: ChatRequest) -> dict[str, Any]:
 
 
 def _write_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    kind = tool.get("type", "function")
+    kind = kind_of(tool, "tools", "function")
     described = as_object(tool.get(kind), f"tools.{kind}")
     if kind == "function":
         return {"type": kind, "parameters": None, "strict": False, **described}
@@ -154,7 +155,7 @@ def _write_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in _UNSUPPORTED:
         if options.get(name):
             raise RequestRejected(f"the Responses API does not support `{name}`: leave it out, or use --api chat")
-    if options.get("n") not in {None, 1}:
+    if options.get("n") not in (None, 1):
         raise RequestRejected("the Responses API returns one reply for a request: leave `n` out")
     body = {name: options[name] for name in _SAME if options.get(name) is not None}
     own = as_object(options.get("responses") or {}, "responses")
@@ -181,7 +182,7 @@ def _write_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def _write_choice(choice: Any) -> Any:
     if isinstance(choice, str):
         return choice
-    kind = as_object(choice, "tool_choice").get("type")
+    kind = kind_of(choice, "tool_choice")
     described = as_object(choice.get(kind), f"tool_choice.{kind}")
     if kind == "allowed_tools":
         tools = [_write_choice(tool) for tool in as_list(described.get("tools"), "tool_choice.tools")]
@@ -199,7 +200,7 @@ def read_reply(body: Any, headers: Mapping[str, str] | None = None) -> Completio
     output = body.get("output") if isinstance(body, dict) else None
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
         raise MalformedReply(f"not a response: {str(body)[:200]}", usage)
-    if body.get("status") in {"failed", "cancelled"}:
+    if body.get("status") in ("failed", "cancelled"):
         raise MalformedReply(f"the response {body['status']}: {str(body.get('error'))[:200]}", usage)
     try:
         message = read_turn(output, "output")

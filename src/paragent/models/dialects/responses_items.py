@@ -12,6 +12,7 @@ from paragent.models.dialects.base import (
     as_text,
     call_of,
     joined,
+    kind_of,
     parts_of,
     reasoning_of,
     restore_reasoning,
@@ -36,7 +37,7 @@ def read_items(items: list[Any]) -> list[dict[str, Any]]:
     turn: list[dict[str, Any]] = []
     for number, item in enumerate(items):
         where = f"input[{number}]"
-        kind = as_object(item, where).get("type") or "message"
+        kind = kind_of(item, where, "message")
         role = item.get("role")
         if kind == "item_reference":
             raise RequestRejected(f"`{where}` refers to a stored item, and none are stored here: send the item itself")
@@ -56,7 +57,7 @@ def _read_item(item: dict[str, Any], kind: Any, where: str) -> dict[str, Any]:
     """Return a message that is not the model's."""
     if kind == "message":
         role = item.get("role")
-        if role not in {"user", "system", "developer"}:
+        if role not in ("user", "system", "developer"):
             raise RequestRejected(f"`{where}.role` is {role!r}; use user, assistant, system or developer")
         return {"role": role, "content": joined(_read_parts(item.get("content"), f"{where}.content"))}
     call_id = as_text(item.get("call_id") or item.get("id"), f"{where}.call_id")
@@ -74,12 +75,12 @@ def _read_parts(content: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _read_part(part: Any, where: str) -> dict[str, Any]:
-    kind = as_object(part, where).get("type")
+    kind = kind_of(part, where)
     if kind in {"input_text", "output_text", "text", "refusal"}:
         return {"type": "text", "text": as_text(part.get("refusal" if kind == "refusal" else "text"), f"{where}.text")}
     if kind == "input_image" and part.get("image_url"):
         image = {"url": as_text(part["image_url"], f"{where}.image_url")}
-        if part.get("detail") not in {None, "auto"}:
+        if part.get("detail") not in (None, "auto"):
             image["detail"] = part["detail"]
         return {"type": "image_url", "image_url": image}
     if kind == "input_file" and not part.get("file_url"):
@@ -159,7 +160,7 @@ def write_message(message: dict[str, Any], number: int) -> list[dict[str, Any]]:
     if role != "tool":
         content = message["content"] if isinstance(message.get("content"), str) else [_write_part(one) for one in parts]
         return [{"type": "message", "role": role, "content": content}]
-    if len(parts) == 1 and parts[0]["type"] == "responses" and "type" in parts[0]["responses"]:
+    if len(parts) == 1 and parts[0]["type"] == "responses" and kind_of(parts[0].get("responses"), where):
         return [parts[0]["responses"]]
     text = tool_result_text(message)
     output: Any = text

@@ -17,7 +17,7 @@ def events(response: Mapping[str, Any]) -> Iterator[bytes]:
     begun = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
     begun["incomplete_details"] = begun["error"] = None
     status = response.get("status")
-    end = f"response.{status if status in {'incomplete', 'failed'} else 'completed'}"
+    end = f"response.{status if status in ('incomplete', 'failed') else 'completed'}"
     numbered = [
         ("response.created", {"response": begun}),
         ("response.in_progress", {"response": begun}),
