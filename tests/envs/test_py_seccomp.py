@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from paragent.envs import open_environment
 from paragent.envs.py import sandbox
-from paragent.envs.py.sandbox import JOIN_SESSION_KEYRING, UnsupportedMachine, filter_program, keyctl_number
 from paragent.errors import MissingProgram
 from paragent.subprocesses import Child, ProcessLimits, child_main
+from paragent.subprocesses.seccomp import JOIN_SESSION_KEYRING, UnsupportedMachine, filter_program, keyctl_number
 
 pytestmark = pytest.mark.slow
 
